@@ -1,0 +1,111 @@
+"""One root for every error of this package.
+
+The class itself says whether trying again can help (`retriable`) and how an HTTP route answers it
+(`http_status`), so that no caller lists exception classes to decide.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class LakeError(Exception):
+    """Something this package cannot do; the message is one sentence that names the value and what to do."""
+
+    retriable: ClassVar[bool] = False
+    http_status: ClassVar[int] = 500
+
+
+class ConfigError(LakeError):
+    """A setting is missing, unknown or would lose data; the message names file, line or option."""
+
+
+# --- timeline ---------------------------------------------------------------------------------------------
+
+
+class TableNotFoundError(LakeError):
+    """There is no Hudi table at the base path (no `.hoodie/hoodie.properties`, nor its backup)."""
+
+    http_status = 404
+
+
+class StorageError(LakeError):
+    """The store did not answer as expected; another look may succeed."""
+
+    retriable = True
+    http_status = 503
+
+
+class DamagedFileError(LakeError):
+    """A file under `.hoodie` cannot be read as what its name says; the message names the file."""
+
+    retriable = True  # writers write while we read: a second look may see the whole file
+
+
+class UnsupportedTableError(LakeError):
+    """The table's version or layout is not one this package reads (6, 8 and 9 are)."""
+
+
+# --- manager ----------------------------------------------------------------------------------------------
+
+
+class UnauthorisedError(LakeError):
+    """The request carries no token, or not one of the configured ones."""
+
+    http_status = 401
+
+
+class PathNotAllowedError(LakeError):
+    """The base path lies outside the configured roots, or is written so that this cannot be told."""
+
+    http_status = 403
+
+
+class MalformedRequestError(LakeError):
+    """The request cannot be understood; the message says what is wrong."""
+
+    http_status = 422
+
+
+class BodyTooLargeError(LakeError):
+    """The request's body is larger than `[lake] max_notice_bytes`."""
+
+    http_status = 413
+
+
+class TableUnknownError(LakeError):
+    """The registry holds no such table."""
+
+    http_status = 404
+
+
+class ExecutorBusyError(LakeError):
+    """Another executor holds this table's service; it must end, or its lease must run out, first."""
+
+    retriable = True
+    http_status = 409
+
+
+class LeaseLostError(LakeError):
+    """The caller no longer holds what it renews or releases; somebody else took over after the lease ran out."""
+
+    http_status = 409
+
+
+# --- services ---------------------------------------------------------------------------------------------
+
+
+class LockNotConfiguredError(LakeError):
+    """Hudi needs a lock between this service and the table's writers, and none is configured."""
+
+    http_status = 409
+
+
+class ServiceFailedError(LakeError):
+    """The timeline does not show the service's instant completed after its job ended; a retry may succeed."""
+
+    retriable = True
+
+
+class ServiceRefusedError(LakeError):
+    """The service must not run as asked; a retry would be refused again."""

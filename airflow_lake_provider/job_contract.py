@@ -1,0 +1,235 @@
+"""What an Airflow task hands to a Spark job, and what it gets back: two JSON files.
+
+Standard library only: this one file travels to Spark by `--py-files` and is imported there as `job_contract`.
+
+A `JobRequest` names one table and a list of services. The job writes one `JobResult` when it ends by itself;
+an absent result means that the driver died. Neither is the truth about the table: the timeline is (G3).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+CONTRACT_VERSION = 1
+
+_E = TypeVar("_E", bound=StrEnum)
+
+
+class ContractError(ValueError):
+    """A request or result file is not one of this contract; the message names the field."""
+
+
+class Service(StrEnum):
+    """Table services, in the spelling of Hudi's timeline actions."""
+
+    COMPACTION = "compaction"
+
+
+class Mode(StrEnum):
+    """Which half of a service runs."""
+
+    SCHEDULE = "schedule"
+    EXECUTE = "execute"
+    SCHEDULE_AND_EXECUTE = "schedule_and_execute"
+
+
+class Outcome(StrEnum):
+    """How one service of a job ended, as its driver saw it."""
+
+    SCHEDULED = "scheduled"
+    COMPLETED = "completed"
+    NOTHING_TO_DO = "nothing_to_do"
+    FAILED = "failed"
+
+
+class FailureKind(StrEnum):
+    """What a failure calls for. `OTHER` is retried with backoff."""
+
+    LOCK = "lock"  # the table lock could not be taken: try later
+    BUSY = "busy"  # another executor's heartbeat on the same plan lives: try later
+    PLAN_GONE = "plan_gone"  # the named plan is not pending any more: look again and decide anew
+    CONFLICT = "conflict"  # a writer's commit stands in the way: wait for the writer
+    OUT_OF_MEMORY = "out_of_memory"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Submitter:
+    """The process that started the job; when it is gone, the driver ends itself, so that a retry is alone.
+
+    `start_ticks` is field 22 of `/proc/<pid>/stat` and tells a re-used process id apart.
+    """
+
+    host: str
+    pid: int
+    start_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRequest:
+    """One service to run.
+
+    `instants` are requested times of pending plans to execute; empty means: every plan that is pending, and for
+    `SCHEDULE_AND_EXECUTE` a new plan only when none is pending. `options` are Hudi settings of this service alone.
+    """
+
+    service: Service
+    mode: Mode
+    instants: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """What one Spark job shall do to one table. `hudi_options` hold for all services (lock provider, ...)."""
+
+    job_id: str
+    base_path: str
+    table_name: str
+    services: tuple[ServiceRequest, ...]
+    result_path: str
+    hudi_options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    submitter: Submitter | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceResult:
+    """How one service went. Times are ISO 8601 with zone; sizes are of the completed instants' own metadata."""
+
+    service: Service
+    outcome: Outcome
+    scheduled_instants: tuple[str, ...] = ()
+    completed_instants: tuple[str, ...] = ()
+    failure_kind: FailureKind | None = None
+    message: str = ""
+    started_at: str = ""
+    ended_at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """What a job that ended by itself says of its services, in the order of the request."""
+
+    job_id: str
+    services: tuple[ServiceResult, ...]
+    spark_application_id: str = ""
+
+
+def request_to_json(request: JobRequest) -> str:
+    """Print a request; `request_from_json` is the inverse."""
+    return _to_json(request)
+
+
+def result_to_json(result: JobResult) -> str:
+    """Print a result; `result_from_json` is the inverse."""
+    return _to_json(result)
+
+
+def request_from_json(text: str) -> JobRequest:
+    """Parse a request file. Raises ContractError."""
+    body = _load(text)
+    submitter = _get(body, "submitter", (dict, type(None)))
+    return JobRequest(
+        job_id=_get(body, "job_id", str),
+        base_path=_get(body, "base_path", str),
+        table_name=_get(body, "table_name", str),
+        services=tuple(_parse_service_request(entry) for entry in _get(body, "services", list)),
+        result_path=_get(body, "result_path", str),
+        hudi_options=_parse_options(body, "hudi_options"),
+        submitter=None if submitter is None else _parse_submitter(submitter),
+    )
+
+
+def result_from_json(text: str) -> JobResult:
+    """Parse a result file. Raises ContractError."""
+    body = _load(text)
+    return JobResult(
+        job_id=_get(body, "job_id", str),
+        services=tuple(_parse_service_result(entry) for entry in _get(body, "services", list)),
+        spark_application_id=_get(body, "spark_application_id", str),
+    )
+
+
+def _parse_service_request(entry: Any) -> ServiceRequest:
+    return ServiceRequest(
+        service=_enum(Service, entry, "service"),
+        mode=_enum(Mode, entry, "mode"),
+        instants=_strings(entry, "instants"),
+        options=_parse_options(entry, "options"),
+    )
+
+
+def _parse_service_result(entry: Any) -> ServiceResult:
+    kind = _get(entry, "failure_kind", (str, type(None)))
+    return ServiceResult(
+        service=_enum(Service, entry, "service"),
+        outcome=_enum(Outcome, entry, "outcome"),
+        scheduled_instants=_strings(entry, "scheduled_instants"),
+        completed_instants=_strings(entry, "completed_instants"),
+        failure_kind=None if kind is None else _enum(FailureKind, entry, "failure_kind"),
+        message=_get(entry, "message", str),
+        started_at=_get(entry, "started_at", str),
+        ended_at=_get(entry, "ended_at", str),
+    )
+
+
+def _parse_submitter(entry: Any) -> Submitter:
+    return Submitter(
+        host=_get(entry, "host", str), pid=_get(entry, "pid", int), start_ticks=_get(entry, "start_ticks", int)
+    )
+
+
+def _to_json(value: JobRequest | JobResult) -> str:
+    body = asdict(value, dict_factory=_plain) | {"contract_version": CONTRACT_VERSION}
+    return json.dumps(body, indent=2, sort_keys=True)
+
+
+def _plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {key: dict(item) if isinstance(item, Mapping) else item for key, item in pairs}
+
+
+def _load(text: str) -> dict[str, Any]:
+    try:
+        body = json.loads(text)
+    except ValueError as error:
+        raise ContractError(f"not JSON: {error}") from error
+    version = _get(body, "contract_version", int)
+    if version != CONTRACT_VERSION:
+        raise ContractError(f"contract_version is {version}, this code speaks {CONTRACT_VERSION}")
+    return dict(body)
+
+
+def _get(body: Any, key: str, kind: type | tuple[type, ...]) -> Any:
+    if not isinstance(body, Mapping) or key not in body:
+        raise ContractError(f"field {key!r} is missing")
+    if not isinstance(body[key], kind):
+        raise ContractError(f"field {key!r} is {body[key]!r}, expected {kind}")
+    return body[key]
+
+
+def _enum(kind: type[_E], body: Any, key: str) -> _E:
+    value = _get(body, key, str)
+    try:
+        return kind(value)
+    except ValueError as error:
+        allowed = ", ".join(kind)
+        raise ContractError(f"field {key!r} is {value!r}, allowed: {allowed}") from error
+
+
+def _strings(body: Any, key: str) -> tuple[str, ...]:
+    values = _get(body, key, list)
+    if not all(isinstance(value, str) for value in values):
+        raise ContractError(f"field {key!r} holds something other than strings")
+    return tuple(values)
+
+
+def _parse_options(body: Any, key: str) -> Mapping[str, str]:
+    options = _get(body, key, dict)
+    if not all(isinstance(value, str) for value in options.values()):
+        raise ContractError(f"field {key!r} holds a value that is not a string")
+    return dict(options)
