@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -185,12 +185,14 @@ def _parse_submitter(entry: Any) -> Submitter:
 
 
 def _to_json(value: JobRequest | JobResult) -> str:
-    body = asdict(value, dict_factory=_plain) | {"contract_version": CONTRACT_VERSION}
-    return json.dumps(body, indent=2, sort_keys=True)
+    body = _plain(value) | {"contract_version": CONTRACT_VERSION}
+    return json.dumps(body, indent=2, sort_keys=True, default=_plain)
 
 
-def _plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {key: dict(item) if isinstance(item, Mapping) else item for key, item in pairs}
+def _plain(value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return {entry.name: getattr(value, entry.name) for entry in fields(value)}
 
 
 def _load(text: str) -> dict[str, Any]:
