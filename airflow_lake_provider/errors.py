@@ -92,6 +92,13 @@ class LeaseLostError(LakeError):
     http_status = 409
 
 
+class ManagerUnreachableError(LakeError):
+    """The manager's HTTP app did not answer, or not as itself."""
+
+    retriable = True
+    http_status = 503
+
+
 # --- services ---------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,67 @@
+# Everything runs from here; CI calls the same targets.
+SHELL := /bin/bash
+PYTHON ?= python3
+WORK := .work
+VENV := .venv
+SPARK_VENV := .venv-spark
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+HUDI_JAR := $(WORK)/jars/hudi-spark3.5-bundle_2.12-1.2.0.jar
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-unit test-spark test-integration test-system soak bench check format postgres clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+
+$(BIN)/.installed: pyproject.toml constraints/airflow.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.8
+	$(UV) pip install --quiet --python $(BIN)/python -c constraints/airflow.txt -e '.[dev,postgres]'
+	@touch $@
+
+$(SPARK_VENV)/.installed: constraints/spark.txt $(BIN)/.installed
+	$(PYTHON) -m venv $(SPARK_VENV)
+	$(UV) pip install --quiet --python $(SPARK_VENV)/bin/python -c constraints/spark.txt pyspark pytest
+	@touch $@
+
+$(HUDI_JAR): $(SPARK_VENV)/.installed
+	$(BIN)/python -m local_stack.hudi_bundle
+
+install: $(BIN)/.installed $(SPARK_VENV)/.installed $(HUDI_JAR) ## Make both environments and fetch the Hudi bundle
+
+demo: install ## Start Airflow, run real Hudi writers, show commits turning into compactions (EXIT=1: end after the story)
+	@$(BIN)/python -m demo.run $(if $(EXIT),--exit)
+
+test: check test-unit test-spark test-integration test-system ## Everything that must land
+
+test-unit: $(BIN)/.installed ## Seconds: no JVM, no network
+	$(BIN)/python -m pytest tests/unit
+
+test-spark: install ## Spark jobs on real Hudi
+	$(SPARK_VENV)/bin/python -m pytest tests/integration/spark
+
+test-integration: install postgres ## The provider in a real Airflow, on SQLite and PostgreSQL
+	$(BIN)/python -m pytest tests/integration --ignore=tests/integration/spark
+
+test-system: install ## The whole product as processes: writers, API server, scheduler, Spark
+	$(BIN)/python -m pytest tests/system
+
+bench: install ## One benchmark: make bench NAME=timeline|notice
+	@$(BIN)/python -m benchmarks.$(NAME)
+
+check: $(BIN)/.installed ## ruff, mypy, import-linter
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(BIN)/.installed ## Rewrite the code in the house's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+postgres: $(BIN)/.installed ## Make sure that PostgreSQL's server programs are there
+	$(BIN)/python -m local_stack.postgres
+
+clean: ## Remove what the targets made
+	rm -rf $(VENV) $(SPARK_VENV) $(WORK)

@@ -1,0 +1,185 @@
+"""The lake's configuration: process settings (`[lake]` of Airflow) and the tables file (YAML).
+
+Both are values here. Who reads Airflow's configuration passes plain strings in (`settings_from_options`); a wrong
+setting raises ConfigError that names the option, or file and line, and the allowed values. A setting that could
+lose data is refused, not warned about.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
+from typing import Any
+
+from airflow_lake_provider.errors import ConfigError
+
+# Hudi sends this key when nobody configured one: it proves nothing about the sender.
+HUDI_DEFAULT_CALLBACK_KEY = "hudi_write_commit_http_callback"
+
+MIN_TOKEN_LENGTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSettings:
+    """What one process needs to know. Durations in seconds, sizes in bytes."""
+
+    callback_tokens: tuple[str, ...] = ()
+    """Accepted values of the header HUDI-CALLBACK-KEY; several, so that a token can be changed without a gap."""
+    service_tokens: tuple[str, ...] = ()
+    """Accepted bearer tokens of Airflow's own tasks (connection type `lake`)."""
+    allowed_roots: tuple[str, ...] = ()
+    """Base paths must lie below one of these; empty refuses every notice."""
+    tables_file: str = ""
+    max_notice_bytes: int = 64 * 1024 * 1024
+    service_manager_needs_token: bool = False
+    """RFC-43's client can send no header; when set, `extra_params` must hold `token=<callback token>`."""
+    loop_enabled: bool = True
+    loop_interval_s: float = 1.0
+    claim_lease_s: float = 60.0
+    executor_lease_s: float = 60.0
+    heartbeat_timeout_s: float = 600.0
+    max_tables_in_memory: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPolicy:
+    """When compaction is due. A rule of None is off; any rule that holds makes it due."""
+
+    enabled: bool = True
+    delta_commits: int | None = 5
+    """Completed delta commits since the last compaction (Hudi's own default is 5)."""
+    log_to_base_ratio: float | None = 0.5
+    """Bytes in log files over bytes in the base files below them."""
+    min_log_bytes: int = 0
+    """The ratio rule looks only at tables that have at least this many bytes in log files."""
+
+
+@dataclass(frozen=True, slots=True)
+class TablePolicy:
+    """What holds for one table."""
+
+    compaction: CompactionPolicy = field(default_factory=CompactionPolicy)
+    hudi_options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Passed to every service of the table; the lock provider must be here."""
+    heartbeat_timeout_s: float | None = None
+    """Silence after which the table is looked at once without a notice; None takes `[lake] heartbeat_timeout_s`."""
+    max_runs_per_instant: int = 3
+    retry_backoff_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntry:
+    """One entry of the tables file: which tables (glob patterns) and their policy.
+
+    `base_path` without a pattern character registers the table even if it never sends a notice.
+    """
+
+    base_path: str
+    name: str
+    policy: TablePolicy
+
+    @property
+    def names_one_table(self) -> bool:
+        """Whether the base path is a path, not a pattern."""
+        return not any(character in self.base_path for character in "*?[")
+
+    def matches(self, base_path: str, name: str) -> bool:
+        """Whether this entry speaks of that table."""
+        return _matches(base_path, self.base_path) and _matches(name, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class TablesConfig:
+    """The tables file: the first entry that matches a table wins, else the defaults hold."""
+
+    entries: tuple[TableEntry, ...] = ()
+    defaults: TablePolicy = field(default_factory=TablePolicy)
+
+    def policy_for(self, base_path: str, name: str) -> TablePolicy:
+        """Return the policy of a table."""
+        for entry in self.entries:
+            if entry.matches(base_path, name):
+                return entry.policy
+        return self.defaults
+
+
+def _matches(value: str, pattern: str) -> bool:
+    # A path with brackets in it must still match itself.
+    return not pattern or value == pattern or fnmatch.fnmatchcase(value, pattern)
+
+
+def settings_from_options(options: Mapping[str, str]) -> LakeSettings:
+    """Build settings from the strings of Airflow's `[lake]` section; absent and empty mean the default."""
+    known = {entry.name for entry in fields(LakeSettings)}
+    values: dict[str, Any] = {}
+    for name, text in options.items():
+        if name in known and text.strip():
+            values[name] = _parse_option(name, text.strip())
+    settings = replace(LakeSettings(), **values)
+    _refuse_unsafe(settings)
+    return settings
+
+
+def _parse_option(name: str, text: str) -> Any:
+    try:
+        return _OPTION_PARSERS.get(name, str)(text)
+    except ValueError as error:
+        raise ConfigError(f"[lake] {name} = {text!r}: {error}") from error
+
+
+def _positive_float(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError("expected a number above 0")
+    return value
+
+
+def _positive_int(text: str) -> int:
+    value = int(text)
+    if value <= 0:
+        raise ValueError("expected a whole number above 0")
+    return value
+
+
+def _boolean(text: str) -> bool:
+    lowered = text.lower()
+    if lowered not in {"true", "false", "1", "0", "yes", "no"}:
+        raise ValueError("expected true or false")
+    return lowered in {"true", "1", "yes"}
+
+
+def _list(text: str) -> tuple[str, ...]:
+    parts = text.replace("\n", ",").split(",")
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+_OPTION_PARSERS: Mapping[str, Callable[[str], Any]] = {
+    "callback_tokens": _list,
+    "service_tokens": _list,
+    "allowed_roots": _list,
+    "max_notice_bytes": _positive_int,
+    "service_manager_needs_token": _boolean,
+    "loop_enabled": _boolean,
+    "loop_interval_s": _positive_float,
+    "claim_lease_s": _positive_float,
+    "executor_lease_s": _positive_float,
+    "heartbeat_timeout_s": _positive_float,
+    "max_tables_in_memory": _positive_int,
+}
+
+
+def _refuse_unsafe(settings: LakeSettings) -> None:
+    for option in ("callback_tokens", "service_tokens"):
+        for token in getattr(settings, option):
+            if token == HUDI_DEFAULT_CALLBACK_KEY:
+                raise ConfigError(
+                    f"[lake] {option} holds Hudi's public default key; set hoodie.write.commit.callback.http.api.key "
+                    "of the writers to a secret of your own and put that here"
+                )
+            if len(token) < MIN_TOKEN_LENGTH:
+                raise ConfigError(f"[lake] {option} holds a token of fewer than {MIN_TOKEN_LENGTH} characters")
+    for root in settings.allowed_roots:
+        if ".." in root.split("/"):
+            raise ConfigError(f"[lake] allowed_roots = {root!r}: a root must not contain '..'")

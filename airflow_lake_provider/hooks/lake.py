@@ -1,0 +1,169 @@
+"""HTTP client of the manager, for Airflow's tasks (they cannot reach the metadata database)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import urlsplit
+
+import httpx
+from airflow.exceptions import AirflowNotFoundException
+from airflow.sdk import BaseHook
+from airflow.sdk.configuration import conf
+
+from airflow_lake_provider.errors import (
+    ConfigError,
+    ExecutorBusyError,
+    LakeError,
+    LeaseLostError,
+    ManagerUnreachableError,
+)
+from airflow_lake_provider.manager.app_path import MOUNT_PATH
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow.sdk import Connection
+
+    from airflow_lake_provider.job_contract import Service
+
+DEFAULT_CONN_ID = "lake_default"
+TIMEOUT_S = 30.0
+SWEEP_TIMEOUT_S = 300.0
+
+
+class LakeHook(BaseHook):
+    """Talks to the manager under `/v1/hoodie`.
+
+    The connection (type `lake`) holds the API server's address as host (with schema and port, or a whole URL) and a
+    service token as password. Without the connection, the address of the execution API and the first of
+    `[lake] service_tokens` are used, so a one-machine Airflow needs no connection at all.
+    """
+
+    conn_name_attr: ClassVar[str] = "lake_conn_id"
+    default_conn_name: ClassVar[str] = DEFAULT_CONN_ID
+    conn_type: ClassVar[str] = "lake"
+    hook_name: ClassVar[str] = "Lake manager"
+
+    def __init__(self, lake_conn_id: str = DEFAULT_CONN_ID) -> None:
+        super().__init__()
+        self.lake_conn_id = lake_conn_id
+        self._client: httpx.Client | None = None
+
+    def get_conn(self) -> httpx.Client:
+        """Return the client, opened on first use."""
+        if self._client is None:
+            base_url, token = self._address()
+            self._client = httpx.Client(
+                base_url=base_url.rstrip("/") + MOUNT_PATH,
+                headers={"Authorization": f"Bearer {token}"},
+                timeout=TIMEOUT_S,
+            )
+        return self._client
+
+    def _address(self) -> tuple[str, str]:
+        try:
+            connection = self.get_connection(self.lake_conn_id)
+        except AirflowNotFoundException:
+            return _default_url(), _default_token(self.lake_conn_id)
+        return _url_of(connection) or _default_url(), connection.password or _default_token(self.lake_conn_id)
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Serve the connection form's test button."""
+        try:
+            self.list_tables(limit=1)
+        except LakeError as error:
+            return False, str(error)
+        return True, "the manager answers and accepts the token"
+
+    def list_tables(self, after: str = "", limit: int = 1000) -> list[dict[str, Any]]:
+        """Return tables of the registry with ids after `after`."""
+        return list(self._call("GET", "/tables", params={"after": after, "limit": limit})["tables"])
+
+    def get_table(self, table_id: str) -> dict[str, Any]:
+        """Return one table with its last decisions."""
+        return self._call("GET", f"/tables/{table_id}")
+
+    def list_silent_tables(self, limit: int = 1000) -> list[dict[str, Any]]:
+        """Return the tables that were silent past their heartbeat."""
+        return list(self._call("GET", "/tables/silent", params={"limit": limit})["tables"])
+
+    def send_hints(self, hints: Sequence[Mapping[str, Any]], quiet_table_ids: Sequence[str] = ()) -> dict[str, Any]:
+        """Ask for looks at tables (`base_path`, `table_name`, `instants`), and postpone the quiet ones."""
+        body = {"hints": [dict(hint) for hint in hints], "quiet_table_ids": list(quiet_table_ids)}
+        return self._call("POST", "/hints", json=body)
+
+    def sweep(self) -> int:
+        """Have every dirty table looked at now; return how many were."""
+        return int(self._call("POST", "/sweep", timeout=SWEEP_TIMEOUT_S)["looked"])
+
+    def acquire_executor(self, table_id: str, service: Service, run_id: str, try_number: int) -> tuple[str, float]:
+        """Take the lease; return token and seconds. Raises ExecutorBusyError."""
+        body = {"run_id": run_id, "try_number": try_number}
+        answer = self._call("POST", _executor(table_id, service), json=body, conflict=ExecutorBusyError)
+        return str(answer["token"]), float(answer["lease_s"])
+
+    def renew_executor(self, table_id: str, service: Service, token: str) -> None:
+        """Prolong the lease. Raises LeaseLostError."""
+        path = f"{_executor(table_id, service)}/renew"
+        self._call("POST", path, json={"token": token}, conflict=LeaseLostError)
+
+    def release_executor(self, table_id: str, service: Service, token: str) -> None:
+        """Give the lease back."""
+        self._call("POST", f"{_executor(table_id, service)}/release", json={"token": token})
+
+    def _call(
+        self, method: str, path: str, *, conflict: type[LakeError] = LakeError, **request: Any
+    ) -> dict[str, Any]:
+        try:
+            response = self.get_conn().request(method, path, **request)
+        except httpx.HTTPError as error:
+            raise ManagerUnreachableError(f"the manager at {self.get_conn().base_url} did not answer: {error}") from error
+        if response.is_success:
+            return dict(response.json()) if response.content else {}
+        detail = _detail(response)
+        if response.status_code == httpx.codes.CONFLICT:
+            raise conflict(detail)
+        if response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
+            raise ManagerUnreachableError(f"the manager answered {response.status_code}: {detail}")
+        raise ConfigError(f"the manager refused {method} {path}: {response.status_code} {detail}")
+
+
+def _executor(table_id: str, service: Service) -> str:
+    return f"/tables/{table_id}/executors/{service.value}"
+
+
+def _detail(response: httpx.Response) -> str:
+    try:
+        return str(response.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        # Where our app is not mounted, Airflow answers with the UI's page.
+        return "no JSON answer; is the lake plugin loaded in this API server?"
+
+
+def _url_of(connection: Connection) -> str:
+    host = connection.host or ""
+    if not host or "://" in host:
+        return host
+    port = f":{connection.port}" if connection.port else ""
+    return f"{connection.schema or 'http'}://{host}{port}"
+
+
+def _default_url() -> str:
+    configured = conf.get("lake", "manager_url", fallback="")
+    if configured:
+        return str(configured)
+    execution_api = conf.get("core", "execution_api_server_url", fallback="") or conf.get(
+        "api", "base_url", fallback=""
+    )
+    parts = urlsplit(str(execution_api))
+    if not parts.netloc:
+        raise ConfigError("set [lake] manager_url, or the host of a connection of type lake, to the API server's address")
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _default_token(conn_id: str) -> str:
+    tokens = str(conf.get("lake", "service_tokens", fallback="") or "").split(",")
+    token = tokens[0].strip()
+    if not token:
+        raise ConfigError(f"no service token: set the password of connection {conn_id!r}, or [lake] service_tokens")
+    return token

@@ -1,0 +1,113 @@
+"""One running executor per table and service: a lease in the database that the running task renews.
+
+A lease that is not renewed runs out, so a dead worker blocks nobody for longer than the lease; a worker that cannot
+renew must end its own job before the lease ends (the operator does), so two executors never overlap (G2).
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.exc import IntegrityError
+
+from airflow_lake_provider.errors import ExecutorBusyError, LeaseLostError
+from airflow_lake_provider.manager.schema import lake_executor
+
+if TYPE_CHECKING:
+    from sqlalchemy import RowMapping
+
+    from airflow_lake_provider.job_contract import Service
+    from airflow_lake_provider.manager.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorLease:
+    """The right to execute one service of one table until `lease_until_ms`."""
+
+    table_id: str
+    service: str
+    token: str
+    run_id: str
+    try_number: int
+    lease_until_ms: int
+
+
+class Executors:
+    """Hands out leases. Shares the registry's transactions and clock."""
+
+    def __init__(self, registry: Registry, lease_s: float) -> None:
+        self._registry = registry
+        self._lease_ms = int(lease_s * 1000)
+
+    def acquire(self, table_id: str, service: Service, run_id: str, try_number: int) -> ExecutorLease:
+        """Take the lease, or raise ExecutorBusyError that names the holder and until when it holds."""
+        token = uuid.uuid4().hex
+        now_ms = self._registry.now_ms()
+        values: dict[str, Any] = {
+            "token": token,
+            "run_id": run_id,
+            "try_number": try_number,
+            "acquired_ms": now_ms,
+            "lease_until_ms": now_ms + self._lease_ms,
+        }
+        mine = (lake_executor.c.table_id == table_id, lake_executor.c.service == service.value)
+        try:
+            with self._registry.transaction() as session:
+                taken: Any = session.execute(
+                    update(lake_executor).where(*mine, lake_executor.c.lease_until_ms <= now_ms).values(**values)
+                )
+                if taken.rowcount == 0:
+                    session.execute(
+                        lake_executor.insert().values(table_id=table_id, service=service.value, **values)
+                    )
+        except IntegrityError as error:
+            raise self._busy(table_id, service, now_ms) from error
+        return ExecutorLease(table_id, service.value, token, run_id, try_number, now_ms + self._lease_ms)
+
+    def renew(self, table_id: str, service: Service, token: str) -> int:
+        """Prolong the lease and return its new end in ms; raise LeaseLostError when it is not ours any more."""
+        lease_until_ms = self._registry.now_ms() + self._lease_ms
+        with self._registry.transaction() as session:
+            renewed: Any = session.execute(
+                update(lake_executor)
+                .where(*_held(table_id, service, token))
+                .values(lease_until_ms=lease_until_ms)
+            )
+        if renewed.rowcount == 0:
+            raise LeaseLostError(f"the lease on {service} of table {table_id} has passed to another executor")
+        return lease_until_ms
+
+    def release(self, table_id: str, service: Service, token: str) -> None:
+        """Give the lease back; doing so twice, or after it was lost, changes nothing."""
+        with self._registry.transaction() as session:
+            session.execute(delete(lake_executor).where(*_held(table_id, service, token)))
+
+    def find_active(self, table_id: str) -> list[RowMapping]:
+        """Return the table's leases that have not run out."""
+        with self._registry.transaction() as session:
+            query = select(lake_executor).where(
+                lake_executor.c.table_id == table_id,
+                lake_executor.c.lease_until_ms > self._registry.now_ms(),
+            )
+            return list(session.execute(query).mappings())
+
+    def _busy(self, table_id: str, service: Service, now_ms: int) -> ExecutorBusyError:
+        for row in self.find_active(table_id):
+            if row["service"] == service.value:
+                rest_s = max(0, row["lease_until_ms"] - now_ms) // 1000
+                return ExecutorBusyError(
+                    f"{service} of table {table_id} is being executed by run {row['run_id']} "
+                    f"(try {row['try_number']}); its lease ends in {rest_s} s unless renewed"
+                )
+        return ExecutorBusyError(f"{service} of table {table_id} was taken by another executor just now; try again")
+
+
+def _held(table_id: str, service: Service, token: str) -> tuple[Any, ...]:
+    return (
+        lake_executor.c.table_id == table_id,
+        lake_executor.c.service == service.value,
+        lake_executor.c.token == token,
+    )

@@ -1,0 +1,206 @@
+"""The loop that turns dirty marks into DAG runs: claim, refresh the view, decide, start runs, settle.
+
+Any number of loops may run, in any number of processes: claims keep them apart, and a claim whose loop died runs out
+and is taken again, without any later notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_lake_provider.errors import LakeError, LeaseLostError
+from airflow_lake_provider.manager.notice import Notice, Source
+from airflow_lake_provider.manager.registry import LookResult
+from airflow_lake_provider.manager.runs import (
+    StartDecision,
+    StartVerdict,
+    decide_start,
+    run_conf,
+    run_id_prefix,
+)
+from airflow_lake_provider.planner.decide import decide
+from airflow_lake_provider.planner.decision import Decision, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_lake_provider.config import LakeSettings, TablePolicy, TablesConfig
+    from airflow_lake_provider.manager.registry import Claim, Registry
+    from airflow_lake_provider.manager.runs import RunDoor
+    from airflow_lake_provider.view.table_view import TableView
+    from airflow_lake_provider.view.view_cache import TableViewCache
+
+log = logging.getLogger(__name__)
+
+MAX_LOOK_BACKOFF_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A decision, and what became of it when it was due."""
+
+    decision: Decision
+    start: StartDecision | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the shape that the registry keeps and `GET tables/{id}` answers."""
+        body: dict[str, Any] = {
+            "service": self.decision.service.value,
+            "verdict": self.decision.verdict.value,
+            "reason": self.decision.reason,
+            "evidence": dict(self.decision.evidence),
+        }
+        if self.start is not None:
+            body |= {"run": self.start.verdict.value, "run_id": self.start.run_id, "run_reason": self.start.reason}
+        return body
+
+
+class ManagerLoop:
+    """Looks at dirty tables. `drain` is one pass; `run` repeats it until stopped."""
+
+    def __init__(
+        self,
+        settings: LakeSettings,
+        registry: Registry,
+        views: TableViewCache,
+        door: RunDoor,
+        load_tables: Callable[[], TablesConfig],
+    ) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._views = views
+        self._door = door
+        self._load_tables = load_tables
+        self._wake: asyncio.Event | None = None
+        self._event_loop: asyncio.AbstractEventLoop | None = None
+
+    def wake(self) -> None:
+        """Say from any thread that there is something to look at."""
+        event_loop, wake = self._event_loop, self._wake
+        if event_loop is not None and wake is not None:
+            event_loop.call_soon_threadsafe(wake.set)
+
+    async def run(self) -> None:
+        """Drain whenever woken, and at the latest each `loop_interval_s`; ends when cancelled."""
+        self._event_loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
+        while True:
+            try:
+                await asyncio.to_thread(self.drain)
+            except Exception:  # the outermost loop: one bad pass must not end all later ones
+                log.exception("a pass over the dirty tables failed; next one in %s s", self._settings.loop_interval_s)
+                await asyncio.sleep(self._settings.loop_interval_s)
+            try:
+                await asyncio.wait_for(self._wake.wait(), timeout=self._settings.loop_interval_s)
+            except TimeoutError:
+                pass
+            self._wake.clear()
+
+    def register_configured_tables(self) -> None:
+        """Put the tables that the configuration names by path into the registry."""
+        for entry in self._load_tables().entries:
+            if entry.base_path and entry.names_one_table:
+                name = entry.name or entry.base_path.rsplit("/", 1)[-1]
+                self._registry.register(Notice(entry.base_path, name, Source.CONFIG))
+
+    def postpone(self, table_ids: list[str]) -> None:
+        """Say of silent tables that a sensor found nothing new: they are silent again after their own timeout."""
+        tables = self._load_tables()
+        for table_id in table_ids:
+            row = self._registry.find(table_id)
+            if row is not None:
+                policy = tables.policy_for(row["base_path"], row["table_name"])
+                self._registry.postpone(table_id, self._silent_ms(policy))
+
+    def drain(self, most: int = 1000) -> int:
+        """Look at dirty tables until none is left or `most` were looked at; return how many."""
+        looked = 0
+        while looked < most:
+            # One claim at a time: what this process has not begun, another one may take.
+            claims = self._registry.claim(1, self._settings.claim_lease_s)
+            if not claims:
+                break
+            self._look(claims[0])
+            looked += 1
+        return looked
+
+    def _look(self, claim: Claim) -> None:
+        try:
+            result = self._look_at(claim)
+        except LeaseLostError as error:
+            log.warning("%s", error)
+            return
+        except LakeError as error:
+            result = self._failed_look(claim, error)
+        clean = self._registry.settle(claim, result)
+        if not clean and not result.failed:
+            log.info("table %s changed while it was looked at; looking again", claim.base_path)
+
+    def _look_at(self, claim: Claim) -> LookResult:
+        policy = self._load_tables().policy_for(claim.base_path, claim.table_name)
+        view = self._views.refresh(claim.base_path)
+        outcomes = [self._act(claim, policy, decision) for decision in decide(view, policy)]
+        for outcome in outcomes:
+            _log_outcome(claim, outcome)
+        next_look_ms = self._silent_ms(policy)
+        return LookResult(
+            next_look_ms=next_look_ms,
+            retry_ms=_retry_ms(outcomes, next_look_ms),
+            completed_time=_latest_completed_time(view),
+            view_version=view.version,
+            decisions_json=json.dumps([outcome.to_dict() for outcome in outcomes]),
+            problem="; ".join(f"{problem.file_name}: {problem.reason}" for problem in view.problems)[:4000],
+        )
+
+    def _act(self, claim: Claim, policy: TablePolicy, decision: Decision) -> Outcome:
+        if decision.verdict is not Verdict.DUE:
+            return Outcome(decision)
+        with self._registry.transaction() as session:
+            # The row lock serialises "is there an active run" and "create one" per table across all processes.
+            self._registry.hold(session, claim)
+            runs = self._door.find_runs(session, run_id_prefix(claim.table_id, decision.service))
+            start = decide_start(
+                claim.table_id,
+                decision,
+                runs,
+                now_ms=self._registry.now_ms(),
+                max_attempts=policy.max_runs_per_instant,
+                backoff_s=policy.retry_backoff_s,
+            )
+            if start.verdict is StartVerdict.START:
+                conf = run_conf(claim, decision, dict(policy.hudi_options))
+                self._door.create_run(session, start.run_id, conf, note=decision.reason)
+        return Outcome(decision, start)
+
+    def _silent_ms(self, policy: TablePolicy) -> int:
+        heartbeat_s = policy.heartbeat_timeout_s or self._settings.heartbeat_timeout_s
+        return self._registry.now_ms() + int(heartbeat_s * 1000)
+
+    def _failed_look(self, claim: Claim, error: LakeError) -> LookResult:
+        backoff_s = min(self._settings.loop_interval_s * 2**claim.look_failures, MAX_LOOK_BACKOFF_S)
+        log.warning("table %s cannot be looked at, next try in %.0f s: %s", claim.base_path, backoff_s, error)
+        retry_ms = self._registry.now_ms() + int(backoff_s * 1000)
+        return LookResult(next_look_ms=retry_ms, retry_ms=retry_ms, problem=str(error)[:4000], failed=True)
+
+
+def _retry_ms(outcomes: list[Outcome], next_look_ms: int) -> int | None:
+    times = [o.start.look_again_ms for o in outcomes if o.start is not None and o.start.look_again_ms is not None]
+    # What is blocked may be unblocked by a change of the configuration, which no writer announces.
+    times += [next_look_ms for o in outcomes if o.decision.verdict is Verdict.BLOCKED]
+    return min(times, default=None)
+
+
+def _latest_completed_time(view: TableView) -> str:
+    latest = view.timeline.latest_completed()
+    return "" if latest is None else latest.completed_time or latest.requested_time
+
+
+def _log_outcome(claim: Claim, outcome: Outcome) -> None:
+    decision, start = outcome.decision, outcome.start
+    if start is None:
+        log.info("table %s: %s %s: %s", claim.base_path, decision.service, decision.verdict, decision.reason)
+    else:
+        log.info("table %s: %s %s (%s): %s", claim.base_path, decision.service, start.verdict, start.run_id, start.reason)

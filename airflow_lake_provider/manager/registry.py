@@ -1,0 +1,285 @@
+"""The table registry: durable dirty marks, claims, and what each look said.
+
+Every statement is safe with any number of API servers at once. A mark is one upsert; a claim is a conditional
+update of one row, so that no row can be claimed twice while its lease lasts, on every database.
+"""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import and_, func, or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from airflow_lake_provider.errors import LeaseLostError, TableUnknownError
+from airflow_lake_provider.manager.schema import lake_table
+from airflow_lake_provider.table_id import table_id_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from datetime import datetime
+
+    from sqlalchemy import CursorResult, RowMapping
+    from sqlalchemy.orm import Session
+
+    from airflow_lake_provider.manager.notice import Notice
+
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to look at one dirty table until the lease ends."""
+
+    table_id: str
+    base_path: str
+    table_name: str
+    database: str
+    token: str
+    dirty_seq: int
+    dirty_since_ms: int
+    look_failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class LookResult:
+    """What a look at a table said.
+
+    `next_look_ms` is when the table counts as silent. `retry_ms` is when the loop itself shall look again although
+    nothing was announced: a back-off ends, a run should have ended, a failed look is due again.
+    """
+
+    next_look_ms: int
+    retry_ms: int | None = None
+    completed_time: str = ""
+    view_version: str = ""
+    decisions_json: str = "[]"
+    problem: str = ""
+    failed: bool = False
+
+
+class Registry:
+    """Reads and writes `lake_table`. `open_session` gives a new session of Airflow's metadata database."""
+
+    def __init__(self, open_session: Callable[[], Session], now: Callable[[], datetime]) -> None:
+        self._open_session = open_session
+        self._now = now
+
+    def now_ms(self) -> int:
+        """Return the clock's milliseconds since the epoch."""
+        return int(self._now().timestamp() * 1000)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """One transaction: committed at the end, rolled back on any error."""
+        session = self._open_session()
+        try:
+            yield session
+            session.commit()
+        except BaseException:
+            session.rollback()
+            raise
+        finally:
+            session.close()
+
+    # --- marks ---------------------------------------------------------------------------------------------
+
+    def mark_dirty(self, notice: Notice) -> str:
+        """Make the notice durable and return the table's id; when this returns, the mark is committed."""
+        try:
+            return self._mark_dirty(notice)
+        except IntegrityError:
+            # Somebody else inserted the row between our update and our insert; now the update finds it.
+            return self._mark_dirty(notice)
+
+    def _mark_dirty(self, notice: Notice) -> str:
+        table_id = table_id_of(notice.base_path)
+        now_ms = self.now_ms()
+        values: dict[str, Any] = {
+            "table_name": notice.table_name,
+            "notices": lake_table.c.notices + 1,
+            "dirty_seq": lake_table.c.dirty_seq + 1,
+            "dirty_since_ms": func.coalesce(lake_table.c.dirty_since_ms, now_ms),
+            "last_notice_ms": now_ms,
+            "last_notice_source": notice.source.value,
+        }
+        if notice.instants:
+            values["last_notice_instant"] = notice.instants[-1][:40]
+        if notice.database:
+            values["database_name"] = notice.database
+        if notice.owner:
+            values["owner"] = notice.owner
+        with self.transaction() as session:
+            marked = _rows(
+                session.execute(update(lake_table).where(lake_table.c.table_id == table_id).values(**values))
+            )
+            if marked == 0:
+                session.execute(
+                    lake_table.insert().values(
+                        **values
+                        | {
+                            "table_id": table_id,
+                            "base_path": notice.base_path,
+                            "registered_ms": now_ms,
+                            "notices": 1,
+                            "dirty_seq": 1,
+                            "dirty_since_ms": now_ms,
+                        }
+                    )
+                )
+        return table_id
+
+    def register(self, notice: Notice) -> None:
+        """Add a table that the configuration names, once; a table that is there stays as it is."""
+        if self.find(table_id_of(notice.base_path)) is None:
+            self.mark_dirty(notice)
+
+    # --- claims --------------------------------------------------------------------------------------------
+
+    def claim(self, most: int, lease_s: float) -> list[Claim]:
+        """Claim up to `most` dirty tables, oldest mark first, for `lease_s` seconds."""
+        now_ms = self.now_ms()
+        retry = lake_table.c.retry_ms <= now_ms
+        # After a failed look only its time counts: notices must not turn a broken table into a busy loop.
+        dirty = and_(lake_table.c.dirty_since_ms.is_not(None), lake_table.c.look_failures == 0)
+        with self.transaction() as session:
+            candidates = session.execute(
+                select(lake_table.c.table_id)
+                .where(or_(dirty, retry), lake_table.c.claim_until_ms <= now_ms)
+                .order_by(func.coalesce(lake_table.c.dirty_since_ms, lake_table.c.retry_ms))
+                .limit(most)
+                .with_for_update(skip_locked=True)
+            ).scalars()
+            return [
+                claim
+                for table_id in candidates.all()
+                if (claim := self._claim_one(session, table_id, now_ms, lease_s)) is not None
+            ]
+
+    def _claim_one(self, session: Session, table_id: str, now_ms: int, lease_s: float) -> Claim | None:
+        token = uuid.uuid4().hex
+        taken = _rows(
+            session.execute(
+                update(lake_table)
+                .where(lake_table.c.table_id == table_id, lake_table.c.claim_until_ms <= now_ms)
+                .values(claim_token=token, claim_until_ms=now_ms + int(lease_s * 1000))
+            )
+        )
+        if taken == 0:
+            return None
+        row = session.execute(select(lake_table).where(lake_table.c.table_id == table_id)).mappings().one()
+        return Claim(
+            table_id=table_id,
+            base_path=row["base_path"],
+            table_name=row["table_name"],
+            database=row["database_name"],
+            token=token,
+            dirty_seq=row["dirty_seq"],
+            dirty_since_ms=row["dirty_since_ms"] or now_ms,
+            look_failures=row["look_failures"],
+        )
+
+    def hold(self, session: Session, claim: Claim) -> None:
+        """Lock the claimed row in the caller's transaction; raise LeaseLostError when the claim has passed on.
+
+        What the caller writes in the same transaction (a DAG run) is thereby serialised per table, even if a loop
+        slept through its lease and another one took over.
+        """
+        held = _rows(
+            session.execute(
+                update(lake_table)
+                .where(lake_table.c.table_id == claim.table_id, lake_table.c.claim_token == claim.token)
+                .values(claim_token=claim.token)
+            )
+        )
+        if held == 0:
+            raise LeaseLostError(f"the claim on table {claim.base_path!r} has passed to another loop")
+
+    def settle(self, claim: Claim, result: LookResult) -> bool:
+        """Record a look and give the claim back; return whether the table is clean now.
+
+        It stays dirty when a notice arrived since the claim, or when the look failed.
+        """
+        now_ms = self.now_ms()
+        mine = and_(lake_table.c.table_id == claim.table_id, lake_table.c.claim_token == claim.token)
+        values: dict[str, Any] = {
+            "claim_token": None,
+            "claim_until_ms": 0,
+            "looked_ms": now_ms,
+            "next_look_ms": result.next_look_ms,
+            "retry_ms": result.retry_ms,
+            "problem": result.problem,
+        }
+        if result.failed:
+            values["look_failures"] = lake_table.c.look_failures + 1
+        else:
+            values |= {
+                "look_failures": 0,
+                "completed_time": result.completed_time,
+                "view_version": result.view_version,
+                "decisions": result.decisions_json,
+            }
+        with self.transaction() as session:
+            clean = 0
+            if not result.failed:
+                clean = _rows(
+                    session.execute(
+                        update(lake_table)
+                        .where(mine, lake_table.c.dirty_seq == claim.dirty_seq)
+                        .values(dirty_since_ms=None)
+                    )
+                )
+            session.execute(update(lake_table).where(mine).values(**values))
+        return clean == 1
+
+    # --- reading -------------------------------------------------------------------------------------------
+
+    def find(self, table_id: str) -> RowMapping | None:
+        """Return a table's row, or None."""
+        with self.transaction() as session:
+            return (
+                session.execute(select(lake_table).where(lake_table.c.table_id == table_id))
+                .mappings()
+                .one_or_none()
+            )
+
+    def get(self, table_id: str) -> RowMapping:
+        """Return a table's row; raise TableUnknownError."""
+        row = self.find(table_id)
+        if row is None:
+            raise TableUnknownError(f"no table {table_id!r} in the registry")
+        return row
+
+    def list_tables(self, limit: int = 1000, after: str = "") -> Sequence[RowMapping]:
+        """Return rows in the order of their ids, those after `after` (exclusive)."""
+        with self.transaction() as session:
+            query = select(lake_table).where(lake_table.c.table_id > after).order_by(lake_table.c.table_id)
+            return session.execute(query.limit(limit)).mappings().all()
+
+    def list_silent(self, limit: int = 1000) -> Sequence[RowMapping]:
+        """Return the tables whose time to be looked at without a notice has come, longest overdue first."""
+        now_ms = self.now_ms()
+        with self.transaction() as session:
+            query = (
+                select(lake_table)
+                .where(lake_table.c.next_look_ms <= now_ms, lake_table.c.dirty_since_ms.is_(None))
+                .order_by(lake_table.c.next_look_ms)
+                .limit(limit)
+            )
+            return session.execute(query).mappings().all()
+
+    def postpone(self, table_id: str, next_look_ms: int) -> None:
+        """Say that a silent table was looked at from outside and showed nothing new."""
+        with self.transaction() as session:
+            session.execute(
+                update(lake_table)
+                .where(lake_table.c.table_id == table_id, lake_table.c.next_look_ms < next_look_ms)
+                .values(next_look_ms=next_look_ms)
+            )
+
+
+def _rows(result: Any) -> int:
+    outcome: CursorResult[Any] = result
+    return outcome.rowcount

@@ -1,0 +1,166 @@
+"""How a decision becomes a DAG run: the run's id, and the door through which Airflow is asked.
+
+The run id is derived from table, action and instant, so that Airflow's own unique key refuses a second run (G2).
+Airflow's side of the door is in `plugins/`; this module knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy.orm import Session
+
+    from airflow_lake_provider.job_contract import Service
+    from airflow_lake_provider.manager.registry import Claim
+    from airflow_lake_provider.planner.decision import Decision
+
+SERVICE_DAG_ID = "lake_table_service"
+ACTIVE_RUN_CHECK_MS = 30_000
+"""How soon a table with an active run is looked at again, should the run end without telling us."""
+_RUN_ID = re.compile(r"^(?P<table_id>[A-Za-z0-9_-]+)\.(?P<service>[a-z]+)\.(?P<instant>\d+)(\.r(?P<attempt>\d+))?$")
+
+
+class RunState(StrEnum):
+    """States of a DAG run, in Airflow's spelling."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCESS = "success"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRun:
+    """One DAG run that exists for a table and service. `ended_ms` is None while it is active."""
+
+    run_id: str
+    state: RunState
+    ended_ms: int | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether the run may still do something."""
+        return self.state in {RunState.QUEUED, RunState.RUNNING}
+
+
+class RunDoor(Protocol):
+    """Airflow, as the loop sees it. Both calls work in the caller's transaction."""
+
+    def find_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
+        """Return the runs of the service DAG whose id begins so: every active one, and of the ended the newest."""
+        ...
+
+    def create_run(self, session: Session, run_id: str, conf: dict[str, Any], note: str) -> None:
+        """Create a queued run; raises when the DAG is not there or the id exists."""
+        ...
+
+
+class StartVerdict(StrEnum):
+    """What became of a decision that says "due"."""
+
+    START = "start"
+    ALREADY_ACTIVE = "already_active"
+    ALREADY_RAN = "already_ran"
+    BACKING_OFF = "backing_off"
+    ABANDONED = "abandoned"
+
+
+@dataclass(frozen=True, slots=True)
+class StartDecision:
+    """Whether to start a run now. `look_again_ms` says when the answer may differ without any notice."""
+
+    verdict: StartVerdict
+    run_id: str
+    reason: str
+    look_again_ms: int | None = None
+
+
+def run_id_prefix(table_id: str, service: Service) -> str:
+    """Return what the ids of all runs of a table's service begin with."""
+    return f"{table_id}.{service.value}."
+
+
+def run_id_of(table_id: str, service: Service, key_instant: str, attempt: int = 1) -> str:
+    """Return the id of the n-th run for an instant, n from 1; within Airflow's pattern and 250 characters."""
+    suffix = "" if attempt == 1 else f".r{attempt}"
+    return f"{run_id_prefix(table_id, service)}{key_instant}{suffix}"
+
+
+def attempt_of(run_id: str) -> tuple[str, int] | None:
+    """Return key instant and attempt of a run id of ours; None for others (a run started by hand)."""
+    match = _RUN_ID.match(run_id)
+    if match is None:
+        return None
+    return match["instant"], int(match["attempt"] or 1)
+
+
+def decide_start(
+    table_id: str,
+    decision: Decision,
+    runs: Sequence[ServiceRun],
+    *,
+    now_ms: int,
+    max_attempts: int,
+    backoff_s: float,
+) -> StartDecision:
+    """Say whether a due decision shall get a run now, given the runs that exist for the table and service.
+
+    A failed run is followed by another one for the same instant after `backoff_s`, doubled each time, until
+    `max_attempts`; then the instant is given up until the table changes.
+    """
+    for run in runs:
+        if run.active:
+            reason = f"run {run.run_id} is {run.state.value}"
+            return StartDecision(StartVerdict.ALREADY_ACTIVE, run.run_id, reason, now_ms + ACTIVE_RUN_CHECK_MS)
+    past = [
+        (attempt[1], run)
+        for run in runs
+        if (attempt := attempt_of(run.run_id)) is not None and attempt[0] == decision.key_instant
+    ]
+    if not past:
+        run_id = run_id_of(table_id, decision.service, decision.key_instant)
+        return StartDecision(StartVerdict.START, run_id, decision.reason, now_ms + ACTIVE_RUN_CHECK_MS)
+    attempt_number, last = max(past, key=lambda pair: pair[0])
+    if last.state is RunState.SUCCESS and not decision.plan_instants:
+        return StartDecision(
+            StartVerdict.ALREADY_RAN,
+            last.run_id,
+            f"run {last.run_id} succeeded for this state of the table; Hudi found nothing more to do",
+        )
+    if attempt_number >= max_attempts:
+        return StartDecision(
+            StartVerdict.ABANDONED,
+            last.run_id,
+            f"{attempt_number} runs for instant {decision.key_instant} ended without it, the last is {last.run_id}; "
+            "given up until the table changes. Read its log, mend the cause, and clear it to try again",
+        )
+    ripe_ms = (last.ended_ms or now_ms) + int(backoff_s * 1000 * 2 ** (attempt_number - 1))
+    if now_ms < ripe_ms:
+        wait_s = (ripe_ms - now_ms + 999) // 1000
+        return StartDecision(
+            StartVerdict.BACKING_OFF, last.run_id, f"run {last.run_id} failed; next try in {wait_s} s", ripe_ms
+        )
+    run_id = run_id_of(table_id, decision.service, decision.key_instant, attempt_number + 1)
+    reason = f"{decision.reason} (run {attempt_number + 1})"
+    return StartDecision(StartVerdict.START, run_id, reason, now_ms + ACTIVE_RUN_CHECK_MS)
+
+
+def run_conf(claim: Claim, decision: Decision, hudi_options: dict[str, str]) -> dict[str, Any]:
+    """Return the Params of the service DAG for a decision."""
+    return {
+        "base_path": claim.base_path,
+        "table_name": claim.table_name,
+        "service": decision.service.value,
+        "mode": decision.mode.value,
+        "instants": list(decision.plan_instants),
+        "hudi_options": hudi_options,
+        "reason": decision.reason,
+        "evidence": json.loads(json.dumps(dict(decision.evidence))),
+    }

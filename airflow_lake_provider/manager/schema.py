@@ -1,0 +1,59 @@
+"""Our tables in Airflow's metadata database. Times are milliseconds since the epoch: the same on every database.
+
+`lake_table` is the registry: one row per table with its dirty mark, the claim of the loop that looks at it, and what
+the last look said. `lake_executor` is one row per table and service that has a running executor.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table, Text
+
+VERSION_TABLE = "alembic_version_lake"
+
+metadata = MetaData()
+
+lake_table = Table(
+    "lake_table",
+    metadata,
+    Column("table_id", String(80), primary_key=True),
+    Column("base_path", Text, nullable=False),
+    Column("table_name", String(500), nullable=False),
+    Column("database_name", String(500), nullable=False, default=""),
+    Column("owner", String(500), nullable=False, default=""),
+    Column("registered_ms", BigInteger, nullable=False),
+    # The dirty mark. Each notice raises dirty_seq; a look clears dirty_since_ms only if dirty_seq is still the one
+    # that it claimed, so a notice that arrives during a look is never wiped out by it.
+    Column("dirty_seq", BigInteger, nullable=False, default=0),
+    Column("dirty_since_ms", BigInteger, nullable=True),
+    Column("notices", BigInteger, nullable=False, default=0),
+    Column("last_notice_ms", BigInteger, nullable=True),
+    Column("last_notice_source", String(40), nullable=False, default=""),
+    Column("last_notice_instant", String(40), nullable=False, default=""),
+    # The claim of a look.
+    Column("claim_token", String(40), nullable=True),
+    Column("claim_until_ms", BigInteger, nullable=False, default=0),
+    # What the last look said.
+    Column("looked_ms", BigInteger, nullable=True),
+    Column("look_failures", Integer, nullable=False, default=0),
+    Column("next_look_ms", BigInteger, nullable=True),
+    Column("retry_ms", BigInteger, nullable=True),
+    Column("completed_time", String(40), nullable=False, default=""),
+    Column("view_version", String(80), nullable=False, default=""),
+    Column("decisions", Text, nullable=False, default="[]"),
+    Column("problem", Text, nullable=False, default=""),
+    Index("idx_lake_table_dirty", "dirty_since_ms"),
+    Index("idx_lake_table_next_look", "next_look_ms"),
+    Index("idx_lake_table_retry", "retry_ms"),
+)
+
+lake_executor = Table(
+    "lake_executor",
+    metadata,
+    Column("table_id", String(80), primary_key=True),
+    Column("service", String(40), primary_key=True),
+    Column("token", String(40), nullable=False),
+    Column("run_id", String(250), nullable=False),
+    Column("try_number", Integer, nullable=False),
+    Column("acquired_ms", BigInteger, nullable=False),
+    Column("lease_until_ms", BigInteger, nullable=False),
+)

@@ -1,0 +1,32 @@
+"""What the routes work with, in one value that the app carries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fastapi import Request  # noqa: TC002 - FastAPI reads the annotation when it builds the route
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_lake_provider.config import LakeSettings
+    from airflow_lake_provider.manager.executors import Executors
+    from airflow_lake_provider.manager.loop import ManagerLoop
+    from airflow_lake_provider.manager.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerServices:
+    """Settings, registry, executors and loop of one process."""
+
+    settings: LakeSettings
+    registry: Registry
+    executors: Executors
+    loop: ManagerLoop
+
+
+async def services_of(request: Request) -> ManagerServices:
+    """Return the services of the app that answers this request; they are opened on first use."""
+    open_services: Callable[[], ManagerServices] = request.app.state.open_services
+    return open_services()

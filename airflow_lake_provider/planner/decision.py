@@ -1,0 +1,36 @@
+"""What the planner says of one service of one table, with its reason in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from airflow_lake_provider.job_contract import Mode, Service
+
+
+class Verdict(StrEnum):
+    """Whether a service shall run now."""
+
+    DUE = "due"
+    NOT_DUE = "not_due"
+    BLOCKED = "blocked"
+    """It would be due, but must not run until somebody changes what the reason names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One service of one table, decided.
+
+    `key_instant` names what the decision rests on (a pending plan, else the newest completed write): the same
+    state of the table gives the same key, so that asking twice cannot start two runs. Empty unless due.
+    """
+
+    service: Service
+    verdict: Verdict
+    reason: str
+    mode: Mode = Mode.SCHEDULE_AND_EXECUTE
+    key_instant: str = ""
+    plan_instants: tuple[str, ...] = ()
+    evidence: Mapping[str, int | float | str | None] = field(default_factory=lambda: MappingProxyType({}))

@@ -1,0 +1,85 @@
+"""Whether a service is done: what a fresh look at the timeline says, whatever the job said of itself (G3). Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, ServiceResult
+from airflow_lake_provider.timeline.instant import Action
+
+if TYPE_CHECKING:
+    from airflow_lake_provider.job_contract import ServiceRequest
+    from airflow_lake_provider.timeline.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict on one service, with the instants it rests on and the reason in words."""
+
+    outcome: Outcome
+    reason: str
+    completed_instants: tuple[str, ...] = ()
+    pending_instants: tuple[str, ...] = ()
+    failure_kind: FailureKind | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the service did what was asked, or there was nothing to do."""
+        return self.outcome is not Outcome.FAILED
+
+
+def judge_compaction(
+    before: Timeline, after: Timeline, request: ServiceRequest, result: ServiceResult | None
+) -> Judgement:
+    """Judge a compaction job by the timelines before and after it.
+
+    `result` is what the job said, None when it died without a word; it only tells which plan was its own.
+    """
+    completed = frozenset(instant.requested_time for instant in after.completed())
+    pending = tuple(instant.requested_time for instant in after.pending(Action.COMPACTION))
+    if request.mode is Mode.SCHEDULE:
+        return _judge_schedule(before, completed, pending, result)
+    wanted = _wanted_plans(before, request, result)
+    open_plans = tuple(time for time in wanted if time not in completed)
+    done = tuple(time for time in wanted if time in completed)
+    if open_plans:
+        return _failed(f"plan {', '.join(open_plans)} is not completed on the timeline", result, done, pending)
+    if done:
+        return Judgement(Outcome.COMPLETED, f"compaction {', '.join(done)} is completed on the timeline", done, pending)
+    if result is None or result.outcome is Outcome.FAILED:
+        return _failed("no plan of this run is on the timeline", result, (), pending)
+    return Judgement(Outcome.NOTHING_TO_DO, "Hudi found nothing to compact", (), pending)
+
+
+def _judge_schedule(
+    before: Timeline, completed: frozenset[str], pending: tuple[str, ...], result: ServiceResult | None
+) -> Judgement:
+    known = {instant.requested_time for instant in before.pending(Action.COMPACTION)}
+    named = result.scheduled_instants if result is not None else ()
+    planned = tuple(time for time in (*named, *pending) if time not in known)
+    planned = tuple(dict.fromkeys(planned))
+    missing = tuple(time for time in planned if time not in pending and time not in completed)
+    if missing:
+        return _failed(f"plan {', '.join(missing)} is not on the timeline", result, (), pending)
+    if planned:
+        return Judgement(Outcome.SCHEDULED, f"plan {', '.join(planned)} is on the timeline", (), pending)
+    if result is None or result.outcome is Outcome.FAILED:
+        return _failed("no new plan is on the timeline", result, (), pending)
+    return Judgement(Outcome.NOTHING_TO_DO, "Hudi found nothing to plan", (), pending)
+
+
+def _wanted_plans(before: Timeline, request: ServiceRequest, result: ServiceResult | None) -> tuple[str, ...]:
+    if request.instants:
+        return request.instants
+    pending_before = tuple(instant.requested_time for instant in before.pending(Action.COMPACTION))
+    named = (*result.scheduled_instants, *result.completed_instants) if result is not None else ()
+    return tuple(dict.fromkeys((*pending_before, *named)))
+
+
+def _failed(
+    what: str, result: ServiceResult | None, completed: tuple[str, ...], pending: tuple[str, ...]
+) -> Judgement:
+    said = "the job died without a result" if result is None else result.message or f"the job said {result.outcome}"
+    kind = result.failure_kind if result is not None else None
+    return Judgement(Outcome.FAILED, f"{what}; {said}", completed, pending, kind or FailureKind.OTHER)

@@ -1,0 +1,61 @@
+"""The manager's door to Airflow: find and create DAG runs in the metadata database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.api.common.trigger_dag import trigger_dag
+from airflow.exceptions import DagNotFound
+from airflow.models.dagrun import DagRun
+from airflow.utils.types import DagRunTriggeredByType
+from sqlalchemy import select
+
+from airflow_lake_provider.errors import StorageError
+from airflow_lake_provider.manager.runs import SERVICE_DAG_ID, RunState, ServiceRun
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy.orm import Session
+
+MOST_ENDED_RUNS = 50
+
+
+class AirflowRunDoor:
+    """Implements `manager.runs.RunDoor` on Airflow's tables."""
+
+    def find_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
+        """Return every active run whose id begins so, and the newest ended ones."""
+        query = (
+            select(DagRun.run_id, DagRun.state, DagRun.end_date)
+            .where(DagRun.dag_id == SERVICE_DAG_ID, DagRun.run_id.startswith(run_id_prefix, autoescape=True))
+            .order_by(DagRun.id.desc())
+        )
+        active = session.execute(query.where(DagRun.state.in_([RunState.QUEUED, RunState.RUNNING]))).all()
+        ended = session.execute(
+            query.where(DagRun.state.in_([RunState.SUCCESS, RunState.FAILED])).limit(MOST_ENDED_RUNS)
+        ).all()
+        return [
+            ServiceRun(run_id, RunState(state), int(end_date.timestamp() * 1000) if end_date else None)
+            for run_id, state, end_date in (*active, *ended)
+        ]
+
+    def create_run(self, session: Session, run_id: str, conf: dict[str, Any], note: str) -> None:
+        """Create a queued run of the service DAG in the caller's transaction."""
+        try:
+            trigger_dag(
+                SERVICE_DAG_ID,
+                triggered_by=DagRunTriggeredByType.REST_API,
+                run_id=run_id,
+                conf=conf,
+                note=note[:1000],
+                session=session,
+            )
+        except DagNotFound as error:
+            raise ServiceDagMissingError(
+                f"DAG {SERVICE_DAG_ID} is not in Airflow's database yet; make the shipped DAGs a DAG bundle"
+            ) from error
+
+
+class ServiceDagMissingError(StorageError):
+    """The DAG that runs services has not been parsed yet; it will be tried again."""

@@ -1,0 +1,22 @@
+"""Lets `airflow db migrate` create and upgrade our tables (provider entry `db-managers`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from airflow.utils.db_manager import BaseDBManager
+
+from airflow_lake_provider.manager import schema
+
+_MANAGER_DIR = Path(schema.__file__).parent
+
+
+class LakeDBManager(BaseDBManager):
+    """Airflow's DB manager for `lake_table` and `lake_executor`."""
+
+    metadata = schema.metadata
+    version_table_name = schema.VERSION_TABLE
+    migration_dir = str(_MANAGER_DIR / "migrations")
+    alembic_file = str(_MANAGER_DIR / "alembic.ini")
+    supports_table_dropping = True
+    revision_heads_map: dict[str, str] = {"0.1.0": "0001_registry"}  # noqa: RUF012 - Airflow's attribute

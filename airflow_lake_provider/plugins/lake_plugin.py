@@ -1,0 +1,57 @@
+"""The Airflow plugin: mounts the manager's HTTP app in the API server at `/v1/hoodie`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from airflow.plugins_manager import AirflowPlugin
+
+if TYPE_CHECKING:
+    from airflow_lake_provider.manager.services import ManagerServices
+
+
+@cache
+def open_services() -> ManagerServices:
+    """Build this process's services: settings, registry on Airflow's database, view cache, loop."""
+    from airflow import settings as airflow_process
+
+    from airflow_lake_provider.manager.executors import Executors
+    from airflow_lake_provider.manager.loop import ManagerLoop
+    from airflow_lake_provider.manager.registry import Registry
+    from airflow_lake_provider.manager.services import ManagerServices
+    from airflow_lake_provider.manager.tables_source import TablesSource
+    from airflow_lake_provider.plugins.airflow_runs import AirflowRunDoor
+    from airflow_lake_provider.plugins.airflow_settings import load_settings
+    from airflow_lake_provider.view.view_cache import TableViewCache
+
+    settings = load_settings()
+    registry = Registry(lambda: airflow_process.NonScopedSession(), lambda: datetime.now(UTC))
+    loop = ManagerLoop(
+        settings=settings,
+        registry=registry,
+        views=TableViewCache(max_tables=settings.max_tables_in_memory),
+        door=AirflowRunDoor(),
+        load_tables=TablesSource(settings.tables_file).load,
+    )
+    return ManagerServices(settings, registry, Executors(registry, settings.executor_lease_s), loop)
+
+
+@cache
+def _fastapi_apps() -> list[dict[str, Any]]:
+    from airflow_lake_provider.manager.app import create_app
+    from airflow_lake_provider.manager.app_path import MOUNT_PATH
+
+    return [{"app": create_app(open_services), "url_prefix": MOUNT_PATH, "name": "Lake table services"}]
+
+
+class LakePlugin(AirflowPlugin):
+    """Registered by the entry point `airflow.plugins`; provider info's own `plugins` key is not loaded by default."""
+
+    name = "lake"
+
+    @property
+    def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The apps to mount: built when a server asks, so that all other processes pay nothing for them."""
+        return _fastapi_apps()

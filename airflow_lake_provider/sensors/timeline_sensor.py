@@ -1,0 +1,114 @@
+"""What the two sensors share: poke once, defer, resume."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import PokeReturnValue
+from airflow.sdk.bases.sensor import BaseSensorOperator
+from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_lake_provider.triggers.timeline import TimelineTrigger
+from airflow_lake_provider.view.watch import Watch, WatchKind, found, look, tables_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.sdk import Context
+
+
+class TimelineSensor(BaseSensorOperator):
+    """Waits until a table's timeline shows something; base of the sensors of this package.
+
+    Exactly one of `base_path` and `tables` must be given. With `tables` (a list of mappings with `base_path` and
+    `after`) one task looks at many tables: a table that cannot be read is logged and the others still count.
+    Returns the findings as XCom: a list of `{"base_path", "instants", "after", "error"}`.
+    """
+
+    template_fields: Sequence[str] = ("base_path", "after", "tables", "storage_options")
+    kind: WatchKind
+
+    def __init__(
+        self,
+        *,
+        base_path: str = "",
+        after: str = "",
+        tables: list[dict[str, Any]] | None = None,
+        actions: Sequence[str] = (),
+        storage_options: dict[str, Any] | None = None,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.base_path = base_path
+        self.after = after
+        self.tables = tables
+        self.actions = actions
+        self.storage_options = storage_options
+        self.deferrable = deferrable
+
+    def execute(self, context: Context) -> Any:
+        """Poke in the worker, or hand over to the triggerer when the first look finds nothing."""
+        if not self.deferrable:
+            return super().execute(context)
+        done = self.poke(context)
+        if done.is_done:
+            return done.xcom_value
+        self.defer(
+            trigger=self.build_trigger(),
+            method_name="execute_complete",
+            timeout=timedelta(seconds=self.timeout),
+        )
+
+    def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - Airflow's signature
+        """Look at every table once."""
+        findings = look(self.build_watch())
+        for finding in findings:
+            if finding.error is None:
+                continue
+            if self.tables is None and not finding.error.retriable:
+                raise AirflowFailException(str(finding.error)) from finding.error
+            self.log.warning("%s", finding.error)
+        new = found(findings)
+        for finding in new:
+            instants = ", ".join(f"{i.requested_time} {i.action} {i.state}" for i in finding.instants)
+            self.log.info("table %s: %s", finding.base_path, instants)
+        return PokeReturnValue(is_done=bool(new), xcom_value=[finding.to_dict() for finding in new])
+
+    def execute_complete(self, context: Context, event: dict[str, Any] | None) -> Any:  # noqa: ARG002
+        """Resume with what the trigger found."""
+        return validate_event(event)
+
+    def build_watch(self) -> Watch:
+        """Return what to look at, from the rendered arguments."""
+        if (self.tables is None) == (not self.base_path):
+            raise AirflowFailException("give base_path or tables, and not both")
+        watched = tables_of(self.base_path, self.after, self.tables)
+        options = self.storage_options or {}
+        if self.actions:
+            return Watch(self.kind, watched, frozenset(self.actions), options)
+        return Watch(self.kind, watched, storage_options=options)
+
+    def build_trigger(self) -> TimelineTrigger:
+        """Return the trigger that goes on looking."""
+        watch = self.build_watch()
+        return TimelineTrigger(
+            kind=watch.kind.value,
+            tables=[list(pair) for pair in watch.tables],
+            poll_interval_s=float(self.poke_interval),
+            actions=sorted(str(action) for action in watch.actions),
+            storage_options=dict(watch.storage_options),
+        )
+
+
+def validate_event(event: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Return the findings of a trigger's event; no event, an error and an unknown status all fail."""
+    if event is None:
+        raise AirflowException("the trigger ended without an event")
+    if event.get("status") == "success":
+        return list(event["findings"])
+    if event.get("status") == "error":
+        raise AirflowFailException(event["message"])
+    raise AirflowException(f"the trigger's event has an unknown status: {event!r}")

@@ -1,0 +1,76 @@
+"""How a table is named throughout: its base path in one spelling, and an identifier safe for any use."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+
+from airflow_lake_provider.errors import MalformedRequestError, PathNotAllowedError
+
+MAX_BASE_PATH_LENGTH = 2000
+_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:")
+_SLUG_LENGTH = 40
+_HASH_LENGTH = 16
+
+
+def normalise_base_path(base_path: str) -> str:
+    """Return the one spelling of a base path: no `file:` scheme, single slashes, none at the end.
+
+    Raises MalformedRequestError for what is no absolute path, PathNotAllowedError for `.` and `..` segments (a path
+    that has to be resolved first could point anywhere).
+    """
+    if not base_path or len(base_path) > MAX_BASE_PATH_LENGTH:
+        raise MalformedRequestError(f"base path must have 1 to {MAX_BASE_PATH_LENGTH} characters")
+    if any(unicodedata.category(character) == "Cc" for character in base_path):
+        raise MalformedRequestError(f"base path {base_path!r} contains control characters")
+    scheme, authority, path = _split(base_path)
+    if not path.startswith("/"):
+        raise MalformedRequestError(f"base path {base_path!r} is not absolute")
+    segments = [segment for segment in path.split("/") if segment]
+    if any(segment in {".", ".."} for segment in segments):
+        raise PathNotAllowedError(f"base path {base_path!r} contains a '.' or '..' segment")
+    if not segments:
+        raise MalformedRequestError(f"base path {base_path!r} is the root of a store, not a table")
+    joined = "/" + "/".join(segments)
+    return joined if scheme == "" else f"{scheme}://{authority}{joined}"
+
+
+def _split(base_path: str) -> tuple[str, str, str]:
+    match = _SCHEME.match(base_path)
+    if match is None:
+        return "", "", base_path
+    scheme = match.group(0)[:-1].lower()
+    rest = base_path[match.end() :]
+    authority = ""
+    if rest.startswith("//"):
+        authority, slash, tail = rest[2:].partition("/")
+        rest = slash + tail
+    if scheme == "file":
+        if authority not in {"", "localhost"}:
+            raise MalformedRequestError(f"base path {base_path!r} names a host in a file: path")
+        return "", "", rest
+    return scheme, authority, rest
+
+
+def require_allowed(base_path: str, allowed_roots: tuple[str, ...]) -> None:
+    """Raise PathNotAllowedError unless the normalised path is one of the roots or lies below one."""
+    for root in allowed_roots:
+        spelled = normalise_base_path(root)
+        if base_path == spelled or base_path.startswith(spelled + "/"):
+            return
+    raise PathNotAllowedError(
+        f"base path {base_path!r} lies outside the configured roots; add its root to [lake] allowed_roots"
+    )
+
+
+def table_id_of(base_path: str) -> str:
+    """Return the table's identifier: letters, digits, `-` and `_` only; the last folder's name, then a hash.
+
+    The hash of the whole normalised path makes it unique; the name is for people.
+    """
+    name = base_path.rsplit("/", 1)[-1]
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    slug = re.sub(r"[^A-Za-z0-9_]+", "-", plain).strip("-")[:_SLUG_LENGTH] or "table"
+    digest = hashlib.sha256(base_path.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_LENGTH]
+    return f"{slug}-{digest}"

@@ -1,0 +1,153 @@
+"""Parse the tables file (YAML) into a TablesConfig; every mistake is named with its line and the allowed values.
+
+Shape:
+
+    defaults:                     # optional; a policy
+      compaction: {delta_commits: 5}
+      hudi_options: {hoodie.write.lock.provider: ...}
+    tables:                       # optional; the first match wins
+      - base_path: /lake/sales/*  # glob pattern or one path
+        name: orders              # glob pattern, optional
+        compaction: {delta_commits: 3, log_to_base_ratio: 0.3}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from airflow_lake_provider.config import CompactionPolicy, TableEntry, TablePolicy, TablesConfig
+from airflow_lake_provider.errors import ConfigError
+
+
+def load_tables_file(path: str) -> TablesConfig:
+    """Read and parse a tables file; an empty path gives the defaults. Raises ConfigError."""
+    if not path:
+        return TablesConfig()
+    try:
+        with open(path, encoding="utf-8") as stream:
+            text = stream.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"[lake] tables_file = {path!r} cannot be read: {error}") from error
+    return parse_tables_file(text, file_name=path)
+
+
+def parse_tables_file(text: str, file_name: str) -> TablesConfig:
+    """Parse the text of a tables file. Raises ConfigError that names file and line."""
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file_name}: not YAML: {error}") from error
+    return _Parser(file_name).parse(root)
+
+
+class _Parser:
+    """Walks YAML nodes (not plain values), because only nodes know their lines."""
+
+    def __init__(self, file_name: str) -> None:
+        self._file_name = file_name
+
+    def parse(self, root: yaml.Node | None) -> TablesConfig:
+        if root is None:
+            return TablesConfig()
+        body = self._mapping(root, "the file", allowed=("defaults", "tables"))
+        defaults = TablePolicy()
+        if "defaults" in body:
+            defaults = self._policy(body["defaults"], defaults, extra=())
+        entries: list[TableEntry] = []
+        if "tables" in body:
+            node = body["tables"]
+            if not isinstance(node, yaml.SequenceNode):
+                raise self._error(node, "tables must be a list")
+            entries = [self._entry(item, defaults) for item in node.value]
+        return TablesConfig(entries=tuple(entries), defaults=defaults)
+
+    def _entry(self, node: yaml.Node, defaults: TablePolicy) -> TableEntry:
+        body = self._mapping(node, "a table", allowed=("base_path", "name", *_policy_keys()))
+        base_path = self._text(body["base_path"], "base_path") if "base_path" in body else ""
+        name = self._text(body["name"], "name") if "name" in body else ""
+        if not base_path and not name:
+            raise self._error(node, "a table needs base_path or name")
+        if ".." in base_path.split("/"):
+            raise self._error(body["base_path"], "base_path must not contain '..'")
+        return TableEntry(base_path.rstrip("/"), name, self._policy(node, defaults, extra=("base_path", "name")))
+
+    def _policy(self, node: yaml.Node, base: TablePolicy, extra: tuple[str, ...]) -> TablePolicy:
+        body = self._mapping(node, "a policy", allowed=(*extra, *_policy_keys()))
+        changes: dict[str, Any] = {}
+        for key, value in body.items():
+            if key in extra:
+                continue
+            if key == "compaction":
+                changes[key] = self._compaction(value, base.compaction)
+            elif key == "hudi_options":
+                changes[key] = MappingProxyType(dict(base.hudi_options) | self._options(value))
+            else:
+                changes[key] = self._scalar(value, key)
+        return replace(base, **changes)
+
+    def _compaction(self, node: yaml.Node, base: CompactionPolicy) -> CompactionPolicy:
+        allowed = tuple(entry.name for entry in fields(CompactionPolicy))
+        body = self._mapping(node, "compaction", allowed=allowed)
+        return replace(base, **{key: self._scalar(value, key) for key, value in body.items()})
+
+    def _options(self, node: yaml.Node) -> dict[str, str]:
+        body = self._mapping(node, "hudi_options", allowed=None)
+        for key, value in body.items():
+            if not key.startswith("hoodie."):
+                raise self._error(value, f"hudi_options: {key!r} is no Hudi setting (hoodie.*)")
+        return {key: self._text(value, key) for key, value in body.items()}
+
+    def _scalar(self, node: yaml.Node, key: str) -> Any:
+        kind, allowed, check = _SCALARS[key]
+        value = yaml.SafeLoader("").construct_object(node) if isinstance(node, yaml.ScalarNode) else node
+        if kind is float and type(value) is int:
+            value = float(value)
+        if value is None and key in _MAY_BE_OFF:
+            return None
+        if type(value) is not kind or not check(value):
+            shown = node.value if isinstance(node, yaml.ScalarNode) else "a structure"
+            raise self._error(node, f"{key} is {shown!r}, allowed: {allowed}")
+        return value
+
+    def _mapping(self, node: yaml.Node, what: str, allowed: tuple[str, ...] | None) -> Mapping[str, yaml.Node]:
+        if not isinstance(node, yaml.MappingNode):
+            raise self._error(node, f"{what} must be a mapping")
+        body: dict[str, yaml.Node] = {}
+        for key_node, value in node.value:
+            key = self._text(key_node, "a key")
+            if allowed is not None and key not in allowed:
+                raise self._error(key_node, f"unknown setting {key!r} in {what}, allowed: {', '.join(allowed)}")
+            if key in body:
+                raise self._error(key_node, f"{key!r} stands twice in {what}")
+            body[key] = value
+        return body
+
+    def _text(self, node: yaml.Node, what: str) -> str:
+        if not isinstance(node, yaml.ScalarNode):
+            raise self._error(node, f"{what} must be a text")
+        return str(node.value)
+
+    def _error(self, node: yaml.Node, message: str) -> ConfigError:
+        return ConfigError(f"{self._file_name}:{node.start_mark.line + 1}: {message}")
+
+
+def _policy_keys() -> tuple[str, ...]:
+    return tuple(entry.name for entry in fields(TablePolicy))
+
+
+_ANY = lambda value: True  # noqa: E731 - a table cell
+_MAY_BE_OFF = {"delta_commits", "log_to_base_ratio"}
+_SCALARS: Mapping[str, tuple[type, str, Any]] = {
+    "enabled": (bool, "true, false", _ANY),
+    "delta_commits": (int, "a whole number from 1, or null for off", lambda value: value >= 1),
+    "log_to_base_ratio": (float, "a number above 0, or null for off", lambda value: value > 0),
+    "min_log_bytes": (int, "a whole number from 0", lambda value: value >= 0),
+    "heartbeat_timeout_s": (float, "seconds above 0", lambda value: value > 0),
+    "max_runs_per_instant": (int, "a whole number from 1", lambda value: value >= 1),
+    "retry_backoff_s": (float, "seconds above 0", lambda value: value > 0),
+}

@@ -1,0 +1,78 @@
+"""The net: once a minute, drain what was left behind and look at tables that have been silent for too long."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, task
+
+from airflow_lake_provider.hooks.lake import LakeHook
+from airflow_lake_provider.sensors.commit import HudiCommitSensor
+from airflow_lake_provider.sensors.pending_index import HudiPendingIndexSensor
+
+DOC = """
+### Net for lost notices
+
+Writers announce their commits by a callback that may get lost. This DAG repairs that, once a minute and for all tables:
+
+1. `silent_tables` asks the manager which tables were silent past their heartbeat (or never announce anything);
+2. `new_commits` and `pending_indexes` look at those tables' timelines;
+3. `hint` has the manager look at the tables that changed, postpones the others, and drains marks that a stopped loop
+   left behind.
+
+Pausing it costs nothing while every notice arrives; without it a lost notice waits for the table's next commit.
+"""
+
+with DAG(
+    dag_id="lake_watch",
+    description="Repairs lost notices and watches silent tables",
+    schedule=timedelta(minutes=1),
+    catchup=False,
+    max_active_runs=1,
+    tags=["lake", "hudi"],
+    doc_md=DOC,
+    dagrun_timeout=timedelta(minutes=15),
+    default_args={"retries": 2, "retry_delay": timedelta(seconds=5), "retry_exponential_backoff": 2.0},
+) as dag:
+
+    @task
+    def silent_tables() -> list[dict[str, str]]:
+        """Return id, path, name and cursor of the silent tables."""
+        tables = LakeHook().list_silent_tables()
+        return [
+            {
+                "table_id": table["table_id"],
+                "base_path": table["base_path"],
+                "table_name": table["table_name"],
+                "after": table["completed_time"],
+            }
+            for table in tables
+        ]
+
+    silent = silent_tables()
+    # One look each: what is not there now is looked for by the next run.
+    once = {"poke_interval": 1, "timeout": 1, "soft_fail": True, "retries": 0}
+    new_commits = HudiCommitSensor(task_id="new_commits", tables=silent, **once)
+    pending_indexes = HudiPendingIndexSensor(task_id="pending_indexes", tables=silent, **once)
+
+    @task(trigger_rule="all_done")
+    def hint(silent: list[dict[str, str]] | None, *found: list[dict[str, Any]] | None) -> dict[str, int]:
+        """Tell the manager which tables changed and which are quiet, and drain the rest."""
+        hook = LakeHook()
+        changed: dict[str, list[str]] = {}
+        for findings in found:
+            for finding in findings or []:
+                instants = [instant["requested_time"] for instant in finding["instants"]]
+                changed.setdefault(finding["base_path"], []).extend(instants)
+        tables = silent or []
+        names = {table["base_path"]: table["table_name"] for table in tables}
+        hints = [
+            {"base_path": path, "table_name": names[path], "instants": sorted(set(instants))}
+            for path, instants in changed.items()
+        ]
+        quiet = [table["table_id"] for table in tables if table["base_path"] not in changed]
+        answer = hook.send_hints(hints, quiet)
+        return {"silent": len(tables), "changed": answer["marked"], "looked": hook.sweep()}
+
+    hint(silent, new_commits.output, pending_indexes.output)
