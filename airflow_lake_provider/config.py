@@ -8,12 +8,14 @@ lose data is refused, not warned about.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 # Hudi sends this key when nobody configured one: it proves nothing about the sender.
 HUDI_DEFAULT_CALLBACK_KEY = "hudi_write_commit_http_callback"

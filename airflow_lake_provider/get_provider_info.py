@@ -19,7 +19,10 @@ def get_provider_info() -> dict[str, Any]:
                 "ui-field-behaviour": {
                     "hidden-fields": ["login", "extra"],
                     "relabeling": {"password": "Service token", "host": "API server's address"},
-                    "placeholders": {"host": "http://localhost:8080", "password": "one of [lake] service_tokens"},
+                    "placeholders": {
+                        "host": "http://localhost:8080",
+                        "password": "one of [lake] service_tokens",
+                    },
                 },
             }
         ],
@@ -74,13 +77,13 @@ def _options() -> dict[str, Any]:
             sensitive=True,
         ),
         "allowed_roots": _option(
-            "Comma list of paths; notices for tables outside are answered 403. Empty refuses every notice.", ""
+            "Comma list of paths; notices for tables outside are answered 403. Empty refuses every notice.",
+            "",
         ),
         "tables_file": _option("YAML file with the tables' policies; empty means that the defaults hold for all.", ""),
         "max_notice_bytes": _option("Largest accepted body of a notice, bytes.", "67108864", "integer"),
         "service_manager_needs_token": _option(
-            "Refuse requests of RFC-43's client without token=... in "
-            "hoodie.table.service.manager.deploy.extra.params.",
+            "Refuse requests of RFC-43's client without token=... in hoodie.table.service.manager.deploy.extra.params.",
             "False",
             "boolean",
         ),

@@ -180,7 +180,9 @@ def _parse_service_result(entry: Any) -> ServiceResult:
 
 def _parse_submitter(entry: Any) -> Submitter:
     return Submitter(
-        host=_get(entry, "host", str), pid=_get(entry, "pid", int), start_ticks=_get(entry, "start_ticks", int)
+        host=_get(entry, "host", str),
+        pid=_get(entry, "pid", int),
+        start_ticks=_get(entry, "start_ticks", int),
     )
 
 

@@ -13,15 +13,17 @@ Shape:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from airflow_lake_provider.config import CompactionPolicy, TableEntry, TablePolicy, TablesConfig
 from airflow_lake_provider.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def load_tables_file(path: str) -> TablesConfig:

@@ -30,7 +30,6 @@ with DAG(
     max_active_runs=conf.getint("lake", "max_active_services", fallback=16),
     tags=["lake", "hudi", "table service"],
     doc_md=DOC,
-    render_template_as_native_obj=True,
     params={
         "base_path": Param("", type="string", minLength=1, title="Base path", description="The table's base path"),
         "table_name": Param("", type="string", title="Table name", description="For people; may stay empty"),
@@ -43,7 +42,11 @@ with DAG(
             description="Pending plans are executed first; a new one is made only when none is pending",
         ),
         "instants": Param(
-            [], type="array", items={"type": "string"}, title="Plans", description="Instants to execute; none = all"
+            [],
+            type="array",
+            items={"type": "string"},
+            title="Plans",
+            description="Instants to execute; none = all",
         ),
         "hudi_options": Param(
             {}, type="object", title="Hudi options", description="Must hold the writers' lock provider"
@@ -60,9 +63,9 @@ with DAG(
         table_name="{{ params.table_name }}",
         service="{{ params.service }}",
         mode="{{ params.mode }}",
-        instants="{{ params.instants }}",
-        hudi_options="{{ params.hudi_options }}",
-        spark_conf="{{ params.spark_conf }}",
+        instants="{{ params.instants | join(',') }}",
+        hudi_options="{{ params.hudi_options | tojson }}",
+        spark_conf="{{ params.spark_conf | tojson }}",
         dry_run="{{ params.dry_run }}",
         retries=4,
         retry_delay=timedelta(seconds=conf.getint("lake", "retry_delay_s", fallback=30)),

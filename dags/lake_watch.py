@@ -52,7 +52,7 @@ with DAG(
 
     silent = silent_tables()
     # One look each: what is not there now is looked for by the next run.
-    once = {"poke_interval": 1, "timeout": 1, "soft_fail": True, "retries": 0}
+    once = {"poke_interval": 1, "timeout": 0, "soft_fail": True, "retries": 0}
     new_commits = HudiCommitSensor(task_id="new_commits", tables=silent, **once)
     pending_indexes = HudiPendingIndexSensor(task_id="pending_indexes", tables=silent, **once)
 

@@ -111,13 +111,13 @@ class LakeHook(BaseHook):
         """Give the lease back."""
         self._call("POST", f"{_executor(table_id, service)}/release", json={"token": token})
 
-    def _call(
-        self, method: str, path: str, *, conflict: type[LakeError] = LakeError, **request: Any
-    ) -> dict[str, Any]:
+    def _call(self, method: str, path: str, *, conflict: type[LakeError] = LakeError, **request: Any) -> dict[str, Any]:
         try:
             response = self.get_conn().request(method, path, **request)
         except httpx.HTTPError as error:
-            raise ManagerUnreachableError(f"the manager at {self.get_conn().base_url} did not answer: {error}") from error
+            raise ManagerUnreachableError(
+                f"the manager at {self.get_conn().base_url} did not answer: {error}"
+            ) from error
         if response.is_success:
             return dict(response.json()) if response.content else {}
         detail = _detail(response)
@@ -157,7 +157,9 @@ def _default_url() -> str:
     )
     parts = urlsplit(str(execution_api))
     if not parts.netloc:
-        raise ConfigError("set [lake] manager_url, or the host of a connection of type lake, to the API server's address")
+        raise ConfigError(
+            "set [lake] manager_url, or the host of a connection of type lake, to the API server's address"
+        )
     return f"{parts.scheme}://{parts.netloc}"
 
 

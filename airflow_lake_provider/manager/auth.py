@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import UnauthorisedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 CALLBACK_KEY_HEADER = "HUDI-CALLBACK-KEY"
 

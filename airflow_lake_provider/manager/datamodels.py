@@ -14,7 +14,9 @@ InstantTime = Annotated[
     Field(description="Requested time of an instant, digits only", examples=["20261121024807033"]),
 ]
 TableName = Annotated[
-    str, StringConstraints(min_length=1, max_length=500, strip_whitespace=True), Field(description="hoodie.table.name")
+    str,
+    StringConstraints(min_length=1, max_length=500, strip_whitespace=True),
+    Field(description="hoodie.table.name"),
 ]
 BasePath = Annotated[str, StringConstraints(min_length=1, max_length=2000), Field(description="The table's base path")]
 
@@ -24,7 +26,7 @@ class WriteStatBody(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    totalWriteBytes: int | None = Field(default=0, description="Bytes written by this commit")  # noqa: N815
+    totalWriteBytes: int | None = Field(default=0, description="Bytes written by this commit")
 
 
 class CommitCallbackBody(BaseModel):
@@ -36,10 +38,10 @@ class CommitCallbackBody(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    commitTime: InstantTime  # noqa: N815 - Hudi's spelling
-    tableName: TableName  # noqa: N815
-    basePath: BasePath  # noqa: N815
-    hoodieWriteStat: list[WriteStatBody] | None = Field(default=None, description="One entry per written file")  # noqa: N815
+    commitTime: InstantTime
+    tableName: TableName
+    basePath: BasePath
+    hoodieWriteStat: list[WriteStatBody] | None = Field(default=None, description="One entry per written file")
 
     @field_validator("tableName")
     @classmethod

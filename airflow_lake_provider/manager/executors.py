@@ -60,9 +60,7 @@ class Executors:
                     update(lake_executor).where(*mine, lake_executor.c.lease_until_ms <= now_ms).values(**values)
                 )
                 if taken.rowcount == 0:
-                    session.execute(
-                        lake_executor.insert().values(table_id=table_id, service=service.value, **values)
-                    )
+                    session.execute(lake_executor.insert().values(table_id=table_id, service=service.value, **values))
         except IntegrityError as error:
             raise self._busy(table_id, service, now_ms) from error
         return ExecutorLease(table_id, service.value, token, run_id, try_number, now_ms + self._lease_ms)
@@ -72,9 +70,7 @@ class Executors:
         lease_until_ms = self._registry.now_ms() + self._lease_ms
         with self._registry.transaction() as session:
             renewed: Any = session.execute(
-                update(lake_executor)
-                .where(*_held(table_id, service, token))
-                .values(lease_until_ms=lease_until_ms)
+                update(lake_executor).where(*_held(table_id, service, token)).values(lease_until_ms=lease_until_ms)
             )
         if renewed.rowcount == 0:
             raise LeaseLostError(f"the lease on {service} of table {table_id} has passed to another executor")

@@ -7,6 +7,7 @@ and is taken again, without any later notice.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from dataclasses import dataclass
@@ -55,7 +56,11 @@ class Outcome:
             "evidence": dict(self.decision.evidence),
         }
         if self.start is not None:
-            body |= {"run": self.start.verdict.value, "run_id": self.start.run_id, "run_reason": self.start.reason}
+            body |= {
+                "run": self.start.verdict.value,
+                "run_id": self.start.run_id,
+                "run_reason": self.start.reason,
+            }
         return body
 
 
@@ -93,10 +98,8 @@ class ManagerLoop:
             except Exception:  # the outermost loop: one bad pass must not end all later ones
                 log.exception("a pass over the dirty tables failed; next one in %s s", self._settings.loop_interval_s)
                 await asyncio.sleep(self._settings.loop_interval_s)
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), timeout=self._settings.loop_interval_s)
-            except TimeoutError:
-                pass
             self._wake.clear()
 
     def register_configured_tables(self) -> None:
@@ -203,4 +206,11 @@ def _log_outcome(claim: Claim, outcome: Outcome) -> None:
     if start is None:
         log.info("table %s: %s %s: %s", claim.base_path, decision.service, decision.verdict, decision.reason)
     else:
-        log.info("table %s: %s %s (%s): %s", claim.base_path, decision.service, start.verdict, start.run_id, start.reason)
+        log.info(
+            "table %s: %s %s (%s): %s",
+            claim.base_path,
+            decision.service,
+            start.verdict,
+            start.run_id,
+            start.reason,
+        )

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.notice import Notice
 
 
-
 @dataclass(frozen=True, slots=True)
 class Claim:
     """The right to look at one dirty table until the lease ends."""
@@ -239,11 +238,7 @@ class Registry:
     def find(self, table_id: str) -> RowMapping | None:
         """Return a table's row, or None."""
         with self.transaction() as session:
-            return (
-                session.execute(select(lake_table).where(lake_table.c.table_id == table_id))
-                .mappings()
-                .one_or_none()
-            )
+            return session.execute(select(lake_table).where(lake_table.c.table_id == table_id)).mappings().one_or_none()
 
     def get(self, table_id: str) -> RowMapping:
         """Return a table's row; raise TableUnknownError."""

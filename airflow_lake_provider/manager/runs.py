@@ -145,7 +145,10 @@ def decide_start(
     if now_ms < ripe_ms:
         wait_s = (ripe_ms - now_ms + 999) // 1000
         return StartDecision(
-            StartVerdict.BACKING_OFF, last.run_id, f"run {last.run_id} failed; next try in {wait_s} s", ripe_ms
+            StartVerdict.BACKING_OFF,
+            last.run_id,
+            f"run {last.run_id} failed; next try in {wait_s} s",
+            ripe_ms,
         )
     run_id = run_id_of(table_id, decision.service, decision.key_instant, attempt_number + 1)
     reason = f"{decision.reason} (run {attempt_number + 1})"

@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from typing import TYPE_CHECKING
 
-from airflow_lake_provider.config import TablesConfig
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.tables_file import load_tables_file
+
+if TYPE_CHECKING:
+    from airflow_lake_provider.config import TablesConfig
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,13 @@ class ExecutorLease:
     """
 
     def __init__(
-        self, hook: LakeHook, table_id: str, service: Service, run_id: str, try_number: int, on_lost: Callable[[], None]
+        self,
+        hook: LakeHook,
+        table_id: str,
+        service: Service,
+        run_id: str,
+        try_number: int,
+        on_lost: Callable[[], None],
     ) -> None:
         self._hook = hook
         self._key = (table_id, service)

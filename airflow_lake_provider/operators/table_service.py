@@ -89,7 +89,7 @@ class HudiTableServiceOperator(BaseOperator):
         mode: str = Mode.SCHEDULE_AND_EXECUTE.value,
         instants: Sequence[str] | str = (),
         hudi_options: dict[str, str] | str | None = None,
-        spark_conf: dict[str, str] | None = None,
+        spark_conf: dict[str, str] | str | None = None,
         dry_run: bool | str = False,
         spark_conn_id: str | None = None,
         lake_conn_id: str = DEFAULT_CONN_ID,
@@ -131,11 +131,13 @@ class HudiTableServiceOperator(BaseOperator):
 
     def _run(self, context: Context) -> Judgement:
         base_path = normalise_base_path(self.base_path)
-        options = _options_of(self.hudi_options)
+        options = _settings_of(self.hudi_options, "hudi_options")
         wanted = self._service_request()
         require_lock(options, base_path)
         before = self._look(base_path)
-        self.log.info("table %s: %s, mode %s, plans %s", base_path, wanted.service, wanted.mode, _shown(wanted.instants))
+        self.log.info(
+            "table %s: %s, mode %s, plans %s", base_path, wanted.service, wanted.mode, _shown(wanted.instants)
+        )
         if _is_true(self.dry_run):
             return self._dry_run(before, wanted, options)
         hook = LakeHook(self.lake_conn_id)
@@ -217,7 +219,7 @@ class HudiTableServiceOperator(BaseOperator):
             conn_id=self.spark_conn_id or conf.get("lake", "spark_conn_id", fallback="spark_default"),
             jars=conf.get("lake", "spark_jars", fallback="") or "",
             packages=conf.get("lake", "spark_packages", fallback="") or "",
-            conf=self.spark_conf,
+            conf=_settings_of(self.spark_conf, "spark_conf"),
         )
 
 
@@ -228,11 +230,14 @@ def job_path(run_id: str, try_number: int, file_name: str) -> str:
     return f"{work_dir.rstrip('/')}/jobs/{safe_run_id}/{try_number}/{file_name}"
 
 
-def _options_of(options: dict[str, str] | str | None) -> dict[str, str]:
-    # A Param that was edited in a form, or rendered from a template, arrives as text.
-    parsed = json.loads(options) if isinstance(options, str) and options.strip() else options or {}
+def _settings_of(settings: dict[str, str] | str | None, what: str) -> dict[str, str]:
+    # What is rendered from a template arrives as JSON text.
+    try:
+        parsed = json.loads(settings) if isinstance(settings, str) and settings.strip() else settings or {}
+    except ValueError as error:
+        raise ServiceRefusedError(f"{what} is not JSON: {error}") from error
     if not isinstance(parsed, dict):
-        raise ServiceRefusedError(f"hudi_options must be a mapping of Hudi settings, got {options!r}")
+        raise ServiceRefusedError(f"{what} must be a mapping of settings, got {settings!r}")
     return {str(key): str(value) for key, value in parsed.items()}
 
 

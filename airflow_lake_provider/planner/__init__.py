@@ -1,0 +1,1 @@
+"""Pure decisions: what is due, why, and whether it is done."""

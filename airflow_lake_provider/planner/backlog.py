@@ -74,9 +74,7 @@ def _completed_writes(view: TableView) -> Iterator[tuple[Instant, CommitMetadata
             yield instant, metadata
 
 
-def _apply_compaction(
-    groups: dict[FileGroup, _FileGroupSizes], metadata: CommitMetadata, requested_time: str
-) -> None:
+def _apply_compaction(groups: dict[FileGroup, _FileGroupSizes], metadata: CommitMetadata, requested_time: str) -> None:
     # A log file that completed after the plan was made belongs to the slice that the compaction begins, not to
     # the one that it merges (file slicing by completion time, table version 8).
     for stat in metadata.stats:

@@ -29,9 +29,7 @@ def decide_compaction(view: TableView, policy: TablePolicy) -> Decision:
     evidence = _evidence(backlog, pending)
     if pending:
         reason = f"compaction plan {', '.join(pending)} is pending on the timeline"
-        due = Decision(
-            Service.COMPACTION, Verdict.DUE, reason, Mode.EXECUTE, pending[0], pending, evidence
-        )
+        due = Decision(Service.COMPACTION, Verdict.DUE, reason, Mode.EXECUTE, pending[0], pending, evidence)
     else:
         reasons = [text for text in (_commits_rule(backlog, rules), _bytes_rule(backlog, rules)) if text]
         if not reasons:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from airflow_lake_provider.job_contract import Mode, Service
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Verdict(StrEnum):

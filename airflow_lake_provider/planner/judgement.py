@@ -77,9 +77,7 @@ def _wanted_plans(before: Timeline, request: ServiceRequest, result: ServiceResu
     return tuple(dict.fromkeys((*pending_before, *named)))
 
 
-def _failed(
-    what: str, result: ServiceResult | None, completed: tuple[str, ...], pending: tuple[str, ...]
-) -> Judgement:
+def _failed(what: str, result: ServiceResult | None, completed: tuple[str, ...], pending: tuple[str, ...]) -> Judgement:
     said = "the job died without a result" if result is None else result.message or f"the job said {result.outcome}"
     kind = result.failure_kind if result is not None else None
     return Judgement(Outcome.FAILED, f"{what}; {said}", completed, pending, kind or FailureKind.OTHER)

@@ -1,0 +1,1 @@
+"""What only Airflow loads: the mounted app, the DB manager, the door to DAG runs."""

@@ -1,0 +1,1 @@
+"""Sensors on a table's timeline."""

@@ -62,7 +62,7 @@ class TimelineSensor(BaseSensorOperator):
             timeout=timedelta(seconds=self.timeout),
         )
 
-    def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - Airflow's signature
+    def poke(self, context: Context) -> PokeReturnValue:
         """Look at every table once."""
         findings = look(self.build_watch())
         for finding in findings:
@@ -77,7 +77,7 @@ class TimelineSensor(BaseSensorOperator):
             self.log.info("table %s: %s", finding.base_path, instants)
         return PokeReturnValue(is_done=bool(new), xcom_value=[finding.to_dict() for finding in new])
 
-    def execute_complete(self, context: Context, event: dict[str, Any] | None) -> Any:  # noqa: ARG002
+    def execute_complete(self, context: Context, event: dict[str, Any] | None) -> Any:
         """Resume with what the trigger found."""
         return validate_event(event)
 

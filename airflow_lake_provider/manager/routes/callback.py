@@ -17,7 +17,9 @@ from airflow_lake_provider.table_id import normalise_base_path, require_allowed
 _OPENAPI_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "content": {"application/json": {"schema": CommitCallbackBody.model_json_schema(ref_template="#/x-defs/{model}")}},
+        "content": {
+            "application/json": {"schema": CommitCallbackBody.model_json_schema(ref_template="#/x-defs/{model}")}
+        },
     }
 }
 _OPENAPI_BODY["requestBody"]["content"]["application/json"]["schema"].pop("$defs", None)
@@ -30,7 +32,10 @@ async def check_callback_key(
 ) -> None:
     """Refuse a writer without one of the configured keys, before its body is read."""
     require_token(
-        key, services.settings.callback_tokens, where=f"header {CALLBACK_KEY_HEADER}", option="callback_tokens"
+        key,
+        services.settings.callback_tokens,
+        where=f"header {CALLBACK_KEY_HEADER}",
+        option="callback_tokens",
     )
 
 

@@ -15,7 +15,11 @@ from fastapi.concurrency import run_in_threadpool
 
 from airflow_lake_provider.errors import MalformedRequestError
 from airflow_lake_provider.manager.auth import require_token, token_of_extra_params
-from airflow_lake_provider.manager.datamodels import INSTANT_PATTERN, AcceptedAnswer, refuse_control_characters
+from airflow_lake_provider.manager.datamodels import (
+    INSTANT_PATTERN,
+    AcceptedAnswer,
+    refuse_control_characters,
+)
 from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.manager.services import ManagerServices, services_of
 from airflow_lake_provider.table_id import normalise_base_path, require_allowed, table_id_of
@@ -40,7 +44,7 @@ class ServicePath(StrEnum):
 
 @router.get("/service/{service}", status_code=202)
 async def receive_request(
-    service: ServicePath,  # noqa: ARG001 - all three only make us look
+    service: ServicePath,
     request: Request,
     services: Annotated[ManagerServices, Depends(services_of)],
 ) -> AcceptedAnswer:

@@ -1,0 +1,190 @@
+"""A real Airflow on this machine: API server, scheduler, DAG processor and triggerer as four processes.
+
+Not `airflow standalone`: that opens log servers on all interfaces and leaves its children behind when it is stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from local_stack.processes import ServerProcess, free_port, start, wait_until
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(sys.executable).parent
+HUDI_JAR = ROOT / ".work" / "jars" / "hudi-spark3.5-bundle_2.12-1.2.0.jar"
+COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
+
+
+@dataclass
+class LocalAirflow:
+    """One Airflow in its own home folder. `settings` are further environment variables (`AIRFLOW__...`)."""
+
+    home: Path
+    allowed_roots: tuple[Path, ...]
+    tables_file: Path | None = None
+    database_url: str = ""
+    settings: dict[str, str] = field(default_factory=dict)
+    port: int = field(default_factory=free_port)
+    callback_token: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+    service_token: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+    servers: dict[str, ServerProcess] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def callback_url(self) -> str:
+        return f"{self.url}/v1/hoodie/callback"
+
+    def env(self) -> dict[str, str]:
+        """Return the whole environment of every component."""
+        bundles = [
+            {
+                "name": "lake",
+                "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
+                "kwargs": {"path": str(ROOT / "dags")},
+            }
+        ]
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
+        spark_bin = ROOT / ".venv-spark" / "bin"
+        spark_python = str(spark_bin / "python")
+        return (
+            inherited
+            | {
+                "AIRFLOW_HOME": str(self.home),
+                "PATH": f"{spark_bin}{os.pathsep}{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
+                "PYTHONPATH": "",
+                "PYSPARK_PYTHON": spark_python,
+                "PYSPARK_DRIVER_PYTHON": spark_python,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+                "SPARK_LOCAL_DIRS": str(self.home / "spark"),
+                "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+                "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+                "AIRFLOW__CORE__PARALLELISM": "4",
+                "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+                "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
+                "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
+                "AIRFLOW__API__HOST": "127.0.0.1",
+                "AIRFLOW__API__PORT": str(self.port),
+                "AIRFLOW__API__BASE_URL": self.url,
+                "AIRFLOW__API__WORKERS": "1",
+                "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(bundles),
+                "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
+                "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
+                "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
+                "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
+                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database_url or f"sqlite:///{self.home}/airflow.db",
+                "AIRFLOW__LAKE__CALLBACK_TOKENS": self.callback_token,
+                "AIRFLOW__LAKE__SERVICE_TOKENS": self.service_token,
+                "AIRFLOW__LAKE__ALLOWED_ROOTS": ",".join(str(root) for root in self.allowed_roots),
+                "AIRFLOW__LAKE__TABLES_FILE": str(self.tables_file or ""),
+                "AIRFLOW__LAKE__WORK_DIR": str(self.home / "lake"),
+                "AIRFLOW__LAKE__SPARK_JARS": str(HUDI_JAR),
+                "AIRFLOW__LAKE__MAX_ACTIVE_SERVICES": "2",
+                "AIRFLOW__LAKE__RETRY_DELAY_S": "5",
+                "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+            }
+            | self.settings
+        )
+
+    def migrate(self) -> None:
+        """Create the database, ours included."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        result = subprocess.run(
+            [str(BIN / "airflow"), "db", "migrate"],
+            env=self.env(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if result.returncode:
+            raise RuntimeError(f"airflow db migrate failed:\n{result.stdout[-3000:]}\n{result.stderr[-3000:]}")
+
+    def start(self, components: tuple[str, ...] = COMPONENTS, timeout_s: float = 180.0) -> None:
+        """Start the components and wait until the manager answers in the API server."""
+        for component in components:
+            self.start_component(component)
+        if "api-server" in components:
+            self.wait_for_manager(timeout_s)
+
+    def start_component(self, component: str) -> ServerProcess:
+        flags = ["--skip-serve-logs"] if component in {"scheduler", "triggerer"} else []
+        server = start(
+            component,
+            [str(BIN / "airflow"), component, *flags],
+            self.home / "logs" / f"{component}.log",
+            env=self.env(),
+            cwd=self.home,
+        )
+        self.servers[component] = server
+        return server
+
+    def wait_for_manager(self, timeout_s: float = 180.0) -> None:
+        wait_until(self.manager_answers, timeout_s, "the lake manager", [self.servers["api-server"]])
+
+    def wait_for_dags(self, timeout_s: float = 180.0) -> None:
+        """Wait until the shipped DAGs are parsed."""
+
+        def parsed() -> bool:
+            answer = self.get("/api/v2/dags")
+            return answer is not None and {dag["dag_id"] for dag in answer["dags"]} >= {
+                "lake_table_service",
+                "lake_watch",
+            }
+
+        wait_until(parsed, timeout_s, "the shipped DAGs", list(self.servers.values()))
+
+    def manager_answers(self) -> bool:
+        answer = self.get("/v1/hoodie/health")
+        return answer is not None and answer.get("status") == "ok"
+
+    def get(self, path: str, **params: Any) -> dict[str, Any] | None:
+        """Return the JSON of a GET, None while nothing sensible answers."""
+        try:
+            response = httpx.get(
+                self.url + path,
+                params=params,
+                headers={"Authorization": f"Bearer {self.service_token}"},
+                timeout=20,
+            )
+            return dict(response.json()) if response.is_success else None
+        except (httpx.HTTPError, ValueError):
+            return None
+
+    def tables(self) -> list[dict[str, Any]]:
+        """Return the manager's registry."""
+        answer = self.get("/v1/hoodie/tables")
+        return [] if answer is None else list(answer["tables"])
+
+    def service_runs(self) -> list[dict[str, Any]]:
+        """Return the runs of the service DAG, oldest first."""
+        answer = self.airflow_get("/api/v2/dags/lake_table_service/dagRuns", limit=100, order_by="run_after")
+        return [] if answer is None else list(answer["dag_runs"])
+
+    def airflow_get(self, path: str, **params: Any) -> dict[str, Any] | None:
+        """Return the JSON of a GET to Airflow's own API, which is open in this set-up."""
+        try:
+            response = httpx.get(self.url + path, params=params, timeout=20)
+            return dict(response.json()) if response.is_success else None
+        except (httpx.HTTPError, ValueError):
+            return None
+
+    def stop(self) -> None:
+        """Stop every component, and whatever it started."""
+        for component in reversed(list(self.servers)):
+            self.servers.pop(component).stop()
+
+    def remove(self) -> None:
+        """Delete the home folder."""
+        shutil.rmtree(self.home, ignore_errors=True)

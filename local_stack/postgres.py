@@ -1,0 +1,121 @@
+"""A real PostgreSQL server on a free loopback port, in a folder of its own.
+
+`python -m local_stack.postgres` makes sure that the server's programs are there: it installs Debian's package where that
+is possible, and says what to do where it is not. The server refuses to run as root; then it runs as `postgres`.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from local_stack.processes import free_port
+
+
+def find_programs() -> Path | None:
+    """Return the folder of `initdb` and `pg_ctl`, the newest installed version's."""
+    on_path = shutil.which("pg_ctl")
+    if on_path:
+        return Path(on_path).resolve().parent
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"), key=lambda path: int(path.parts[4]))
+    return installed[-1].parent if installed else None
+
+
+def install() -> Path:
+    """Return the programs' folder, installing Debian's package if it is missing."""
+    found = find_programs()
+    if found is not None:
+        return found
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise SystemExit("PostgreSQL's server programs are missing: install your system's postgresql package")
+    env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run(["apt-get", "update", "-qq"], check=True, env=env)
+    subprocess.run(
+        ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "postgresql"],
+        check=True,
+        env=env,
+        stdout=subprocess.DEVNULL,
+    )
+    found = find_programs()
+    if found is None:
+        raise SystemExit("the postgresql package has no pg_ctl where it is expected")
+    return found
+
+
+@dataclass
+class LocalPostgres:
+    """One server with one database `airflow`."""
+
+    port: int = field(default_factory=free_port)
+    folder: Path | None = None
+
+    @property
+    def url(self) -> str:
+        return f"postgresql+psycopg2://airflow@127.0.0.1:{self.port}/airflow"
+
+    def start(self) -> None:
+        programs = install()
+        # The postgres user must be able to enter the folder; a checkout below /root would keep it out.
+        self.folder = Path(tempfile.mkdtemp(prefix="lake-postgres-"))
+        user = self._give_folder_away()
+        self._run([str(programs / "initdb"), "-A", "trust", "-U", "airflow", "-D", str(self.folder / "data")], user)
+        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c max_connections=200 -k {self.folder}"
+        log = str(self.folder / "server.log")
+        self._run(
+            [
+                str(programs / "pg_ctl"),
+                "-D",
+                str(self.folder / "data"),
+                "-o",
+                options,
+                "-l",
+                log,
+                "-w",
+                "start",
+            ],
+            user,
+        )
+        self._run(
+            [str(programs / "createdb"), "-h", "127.0.0.1", "-p", str(self.port), "-U", "airflow", "airflow"],
+            user,
+        )
+
+    def stop(self) -> None:
+        if self.folder is None:
+            return
+        programs = install()
+        user = "postgres" if os.geteuid() == 0 else None
+        self._run([str(programs / "pg_ctl"), "-D", str(self.folder / "data"), "-m", "immediate", "-w", "stop"], user)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder = None
+
+    def _give_folder_away(self) -> str | None:
+        if os.geteuid() != 0 or self.folder is None:
+            return None
+        entry = pwd.getpwnam("postgres")
+        os.chown(self.folder, entry.pw_uid, entry.pw_gid)
+        return "postgres"
+
+    def _run(self, command: list[str], user: str | None) -> None:
+        result = subprocess.run(
+            command,
+            user=user,
+            group=user,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        if result.returncode:
+            raise RuntimeError(f"{command[0]} failed: {result.stdout[-2000:]}{result.stderr[-2000:]}")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{install()}\n")

@@ -1,0 +1,102 @@
+"""Start processes in groups of their own, wait until they answer, stop all of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class NotReadyError(RuntimeError):
+    """A server did not become ready; the message holds the end of its log."""
+
+
+def free_port() -> int:
+    """Return a port that nobody on the loopback address uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(slots=True)
+class ServerProcess:
+    """One started process, the leader of its own group, with its log."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log_path: Path
+
+    def log_tail(self, lines: int = 40) -> str:
+        text = self.log_path.read_text(encoding="utf-8", errors="replace") if self.log_path.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def kill(self) -> None:
+        """Kill -9 the whole group at once, as a crash does."""
+        _signal_group(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self, grace_s: float = 15.0) -> None:
+        """Ask the group to end, then kill what is left of it."""
+        _signal_group(self.process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + grace_s
+        while time.monotonic() < deadline and (self.alive() or _group_alive(self.process.pid)):
+            time.sleep(0.1)
+        _signal_group(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def start(
+    name: str,
+    command: Sequence[str],
+    log_path: Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> ServerProcess:
+    """Start a command in a session of its own; its output goes to the log."""
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    with log_path.open("ab") as log:
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=dict(env) if env is not None else None,
+            cwd=cwd,
+            start_new_session=True,
+        )
+    return ServerProcess(name, process, log_path)
+
+
+def wait_until(ready: Callable[[], bool], timeout_s: float, what: str, servers: Sequence[ServerProcess] = ()) -> None:
+    """Wait until `ready` is true; raise NotReadyError when a server dies or the time is over."""
+    deadline = time.monotonic() + timeout_s
+    while not ready():
+        dead = [server for server in servers if not server.alive()]
+        if dead or time.monotonic() > deadline:
+            why = f"{dead[0].name} ended" if dead else f"not within {timeout_s:.0f} s"
+            tails = "\n".join(f"--- {server.name}\n{server.log_tail()}" for server in (dead or servers))
+            raise NotReadyError(f"{what}: {why}\n{tails}")
+        time.sleep(0.2)
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _group_alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
