@@ -52,7 +52,7 @@ with DAG(
             {}, type="object", title="Hudi options", description="Must hold the writers' lock provider"
         ),
         "spark_conf": Param({}, type="object", title="Spark conf"),
-        "dry_run": Param(False, type="boolean", title="Dry run", description="Show what would be submitted"),
+        "dry_run": Param(default=False, type="boolean", title="Dry run", description="Show what would be submitted"),
         "reason": Param("started by hand", type="string", title="Reason"),
         "evidence": Param({}, type="object", title="Evidence"),
     },
@@ -66,7 +66,7 @@ with DAG(
         instants="{{ params.instants | join(',') }}",
         hudi_options="{{ params.hudi_options | tojson }}",
         spark_conf="{{ params.spark_conf | tojson }}",
-        dry_run="{{ params.dry_run }}",
+        is_dry_run="{{ params.dry_run }}",
         retries=4,
         retry_delay=timedelta(seconds=conf.getint("lake", "retry_delay_s", fallback=30)),
         retry_exponential_backoff=2.0,

@@ -1,7 +1,7 @@
 """A real PostgreSQL server on a free loopback port, in a folder of its own.
 
-`python -m local_stack.postgres` makes sure that the server's programs are there: it installs Debian's package where that
-is possible, and says what to do where it is not. The server refuses to run as root; then it runs as `postgres`.
+`python -m local_stack.postgres` makes sure that the server's programs are there: it installs Debian's package where
+that is possible, and says what to do where it is not. The server refuses to run as root; then it runs as `postgres`.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class HudiTableServiceOperator(BaseOperator):
     :param instants: requested times of the plans to execute; empty means all pending ones (templated).
     :param hudi_options: Hudi settings of the job; the lock provider must be among them (templated).
     :param spark_conf: Spark settings of the job (templated).
-    :param dry_run: say what would be submitted, and do nothing (templated).
+    :param is_dry_run: say what would be submitted, and do nothing (templated).
     :param spark_conn_id: where the job runs; without it `[lake] spark_conn_id`.
     :param lake_conn_id: connection to the manager.
     :param storage_options: passed to fsspec for reading the timeline.
@@ -76,7 +76,7 @@ class HudiTableServiceOperator(BaseOperator):
         "instants",
         "hudi_options",
         "spark_conf",
-        "dry_run",
+        "is_dry_run",
     )
     ui_color = "#d5e8d4"
 
@@ -90,7 +90,7 @@ class HudiTableServiceOperator(BaseOperator):
         instants: Sequence[str] | str = (),
         hudi_options: dict[str, str] | str | None = None,
         spark_conf: dict[str, str] | str | None = None,
-        dry_run: bool | str = False,
+        is_dry_run: bool | str = False,
         spark_conn_id: str | None = None,
         lake_conn_id: str = DEFAULT_CONN_ID,
         storage_options: dict[str, Any] | None = None,
@@ -104,7 +104,7 @@ class HudiTableServiceOperator(BaseOperator):
         self.instants = instants
         self.hudi_options = hudi_options
         self.spark_conf = spark_conf
-        self.dry_run = dry_run
+        self.is_dry_run = is_dry_run
         self.spark_conn_id = spark_conn_id
         self.lake_conn_id = lake_conn_id
         self.storage_options = storage_options
@@ -138,7 +138,7 @@ class HudiTableServiceOperator(BaseOperator):
         self.log.info(
             "table %s: %s, mode %s, plans %s", base_path, wanted.service, wanted.mode, _shown(wanted.instants)
         )
-        if _is_true(self.dry_run):
+        if _is_true(self.is_dry_run):
             return self._dry_run(before, wanted, options)
         hook = LakeHook(self.lake_conn_id)
         run_id, try_number = str(context["run_id"]), int(context["ti"].try_number)

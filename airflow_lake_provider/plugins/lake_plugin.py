@@ -8,15 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.plugins_manager import AirflowPlugin
 
+from airflow_lake_provider.errors import StorageError
+
 if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
     from airflow_lake_provider.manager.services import ManagerServices
+
+
+def _open_session() -> Session:
+    from airflow import settings as airflow_process
+
+    # Not Airflow's thread-local session: its helpers commit and close that one under the caller.
+    maker = airflow_process.NonScopedSession
+    if maker is None:
+        raise StorageError("Airflow's metadata database is not configured in this process")
+    session: Session = maker()
+    return session
 
 
 @cache
 def open_services() -> ManagerServices:
     """Build this process's services: settings, registry on Airflow's database, view cache, loop."""
-    from airflow import settings as airflow_process
-
     from airflow_lake_provider.manager.executors import Executors
     from airflow_lake_provider.manager.loop import ManagerLoop
     from airflow_lake_provider.manager.registry import Registry
@@ -27,7 +40,7 @@ def open_services() -> ManagerServices:
     from airflow_lake_provider.view.view_cache import TableViewCache
 
     settings = load_settings()
-    registry = Registry(lambda: airflow_process.NonScopedSession(), lambda: datetime.now(UTC))
+    registry = Registry(_open_session, lambda: datetime.now(UTC))
     loop = ManagerLoop(
         settings=settings,
         registry=registry,

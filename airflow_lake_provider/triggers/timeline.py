@@ -28,7 +28,7 @@ class TimelineTrigger(BaseTrigger):
         actions: list[str],
         storage_options: dict[str, Any],
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.kind = kind
         self.tables = tables
         self.poll_interval_s = poll_interval_s
@@ -60,10 +60,14 @@ class TimelineTrigger(BaseTrigger):
             findings = await asyncio.to_thread(look, watch)
             hopeless = [f for f in findings if f.error is not None and not f.error.retriable]
             if len(hopeless) == len(findings):
-                yield TriggerEvent({"status": "error", "message": "; ".join(str(f.error) for f in hopeless)})
+                yield _event(status="error", message="; ".join(str(f.error) for f in hopeless))
                 return
             new = found(findings)
             if new:
-                yield TriggerEvent({"status": "success", "findings": [finding.to_dict() for finding in new]})
+                yield _event(status="success", findings=[finding.to_dict() for finding in new])
                 return
             await asyncio.sleep(self.poll_interval_s)
+
+
+def _event(**payload: Any) -> TriggerEvent:
+    return TriggerEvent(payload)  # type: ignore[no-untyped-call]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from alembic import context
 from sqlalchemy import create_engine, pool
 
@@ -20,7 +22,7 @@ def run_migrations() -> None:
     url = context.config.get_main_option("sqlalchemy.url")
     if url is None:
         raise RuntimeError("sqlalchemy.url is not set; run `airflow db migrate`")
-    options = {
+    options: dict[str, Any] = {
         "target_metadata": metadata,
         "version_table": VERSION_TABLE,
         "include_object": include_object,

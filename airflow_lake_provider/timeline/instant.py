@@ -1,0 +1,165 @@
+"""Instants, and how each timeline layout writes them into file names. Parsing and printing are inverses.
+
+Source: Hudi 1.2 `InstantGeneratorV1`/`V2`, `InstantFileNameGeneratorV1`/`V2`, `InstantComparators`.
+
+Layout 1 (table versions up to 6): `<requested>.<action>` when completed; the completion time is the file's modification
+time. Layout 2 (versions 8 and 9): `<requested>_<completed>.<action>`. In both, pending states are
+`<requested>.<action>.<state>`, except that an inflight `commit` is `<requested>.inflight`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Action(StrEnum):
+    """Timeline actions, in Hudi's spelling."""
+
+    COMMIT = "commit"
+    DELTACOMMIT = "deltacommit"
+    CLEAN = "clean"
+    SAVEPOINT = "savepoint"
+    RESTORE = "restore"
+    ROLLBACK = "rollback"
+    COMPACTION = "compaction"
+    LOGCOMPACTION = "logcompaction"
+    REPLACECOMMIT = "replacecommit"
+    CLUSTERING = "clustering"
+    INDEXING = "indexing"
+    SCHEMACOMMIT = "schemacommit"
+
+
+class State(StrEnum):
+    """States of an instant, in Hudi's spelling."""
+
+    REQUESTED = "REQUESTED"
+    INFLIGHT = "INFLIGHT"
+    COMPLETED = "COMPLETED"
+
+
+STATE_RANK: Mapping[State, int] = MappingProxyType({State.REQUESTED: 0, State.INFLIGHT: 1, State.COMPLETED: 2})
+
+COMPARABLE_ACTION: Mapping[Action, Action] = MappingProxyType(
+    {
+        Action.COMPACTION: Action.COMMIT,
+        Action.LOGCOMPACTION: Action.DELTACOMMIT,
+        Action.CLUSTERING: Action.REPLACECOMMIT,
+    }
+)
+"""A service's pending action, and the action under which it completes."""
+
+WRITE_ACTIONS = frozenset(
+    {
+        Action.COMMIT,
+        Action.DELTACOMMIT,
+        Action.REPLACECOMMIT,
+        Action.COMPACTION,
+        Action.LOGCOMPACTION,
+        Action.CLUSTERING,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """One action on the timeline in its highest state.
+
+    Times are Hudi's instant times (`yyyyMMddHHmmssSSS`, ordered as strings). `completed_time` is None while pending,
+    and in layout 1 until the file's modification time was read.
+    """
+
+    requested_time: str
+    action: Action
+    state: State
+    completed_time: str | None
+    file_name: str
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether the instant is completed."""
+        return self.state is State.COMPLETED
+
+    @property
+    def sort_key(self) -> tuple[str, str, int]:
+        """Hudi's order of a timeline: requested time, action, state."""
+        return self.requested_time, self.action.value, STATE_RANK[self.state]
+
+
+@dataclass(frozen=True, slots=True)
+class Suffix:
+    """What stands behind the times in a file name."""
+
+    action: Action
+    state: State
+    rank: int
+    comparable: Action
+
+
+def _suffixes() -> dict[str, Suffix]:
+    suffixes = {}
+    for action in Action:
+        for state in State:
+            text = action.value if state is State.COMPLETED else f"{action.value}.{state.value.lower()}"
+            if action is Action.COMMIT and state is State.INFLIGHT:
+                text = "inflight"
+            suffixes[text] = Suffix(action, state, STATE_RANK[state], COMPARABLE_ACTION.get(action, action))
+    # Hudi's rule would also read this spelling, whoever wrote it.
+    suffixes["commit.inflight"] = suffixes["inflight"]
+    return suffixes
+
+
+SUFFIXES: Mapping[str, Suffix] = MappingProxyType(_suffixes())
+
+# Local file systems of Hadoop write checksums; HDFS-like ones write `<name>.<uuid>` first and rename.
+_KNOWN_STRANGER = re.compile(r"^\..*\.crc$|^\d+(_\d+)?\.[a-z.]+\.[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}$", re.ASCII)
+
+
+class Layout(StrEnum):
+    """Version of the timeline's layout (`hoodie.timeline.layout.version`). The only place that tells them apart."""
+
+    V1 = "1"
+    V2 = "2"
+
+    @property
+    def completion_is_modification(self) -> bool:
+        """Whether a completed instant's time of completion is the modification time of its file."""
+        return self is Layout.V1
+
+    def parse_file_name(self, name: str) -> Instant | None:
+        """Parse the name of a timeline file; None when it is no such name in this layout."""
+        times, _, rest = name.partition(".")
+        suffix = SUFFIXES.get(rest)
+        if suffix is None:
+            return None
+        requested_time, underscore, completed_time = times.partition("_")
+        if not _is_time(requested_time):
+            return None
+        if underscore and (self is Layout.V1 or suffix.state is not State.COMPLETED or not _is_time(completed_time)):
+            return None
+        return Instant(requested_time, suffix.action, suffix.state, completed_time or None, name)
+
+    def file_name(self, instant: Instant) -> str:
+        """Print the name of an instant's file; the inverse of `parse_file_name`."""
+        if instant.state is not State.COMPLETED:
+            if instant.action is Action.COMMIT and instant.state is State.INFLIGHT:
+                return f"{instant.requested_time}.inflight"
+            return f"{instant.requested_time}.{instant.action.value}.{instant.state.value.lower()}"
+        if self is Layout.V2 and instant.completed_time is not None:
+            return f"{instant.requested_time}_{instant.completed_time}.{instant.action.value}"
+        return f"{instant.requested_time}.{instant.action.value}"
+
+
+def is_known_stranger(name: str) -> bool:
+    """Whether a file that is no instant belongs beside instants: a checksum, or a write that is not renamed yet."""
+    return _KNOWN_STRANGER.match(name) is not None
+
+
+def _is_time(text: str) -> bool:
+    return text.isascii() and text.isdigit()

@@ -1,0 +1,71 @@
+"""The active timeline of one table, as a value with the questions one asks of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.timeline.instant import COMPARABLE_ACTION, WRITE_ACTIONS, Action, State
+
+if TYPE_CHECKING:
+    from airflow_lake_provider.timeline.instant import Instant
+
+COMPLETED_WRITE_ACTIONS = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT})
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineProblem:
+    """A file beside the instants that is not understood, or an instant whose file is damaged."""
+
+    file_name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Instants in Hudi's order (requested time, action, state), each in its highest state."""
+
+    instants: tuple[Instant, ...] = ()
+    problems: tuple[TimelineProblem, ...] = ()
+
+    def completed(self) -> tuple[Instant, ...]:
+        """Return the completed instants of all actions, by requested time."""
+        return tuple(instant for instant in self.instants if instant.state is State.COMPLETED)
+
+    def pending(self, *actions: Action) -> tuple[Instant, ...]:
+        """Return requested and inflight instants, of the given actions or of all, by requested time."""
+        return tuple(
+            instant
+            for instant in self.instants
+            if instant.state is not State.COMPLETED and (not actions or instant.action in actions)
+        )
+
+    def pending_writes(self) -> tuple[Instant, ...]:
+        """Return the writers' instants that are not completed: no plans of table services."""
+        services = frozenset(COMPARABLE_ACTION)
+        return tuple(i for i in self.pending(*WRITE_ACTIONS) if i.action not in services)
+
+    def completed_writes_by_completion(self) -> tuple[Instant, ...]:
+        """Return completed commits, deltacommits and replacecommits in the order in which they completed."""
+        writes = [instant for instant in self.completed() if instant.action in COMPLETED_WRITE_ACTIONS]
+        return tuple(sorted(writes, key=lambda instant: (instant.completed_time or "", instant.requested_time)))
+
+    def latest_completed(self) -> Instant | None:
+        """Return the instant that completed last, of any action; None on an empty timeline."""
+        return max(
+            self.completed(), key=lambda instant: (instant.completed_time or "", instant.requested_time), default=None
+        )
+
+    def latest_write_without_holes(self) -> Instant | None:
+        """Return the last completed write before the first pending one (Hudi: contiguous completed write timeline).
+
+        Pending plans of table services are holes as well.
+        """
+        pending = self.pending(*WRITE_ACTIONS)
+        boundary = pending[0].requested_time if pending else None
+        writes = [
+            instant
+            for instant in self.completed()
+            if instant.action in COMPLETED_WRITE_ACTIONS and (boundary is None or instant.requested_time < boundary)
+        ]
+        return writes[-1] if writes else None

@@ -1,0 +1,148 @@
+"""Views of many tables in one process: refreshed incrementally, one refresh at a time per table, bounded.
+
+A refresh costs one stat of the timeline's folder while nothing changed (on stores whose folders carry modification
+times), one listing when something did, and one read for each commit that is new.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.errors import DamagedFileError
+from airflow_lake_provider.timeline.commit_metadata import parse_commit_metadata
+from airflow_lake_provider.timeline.content import decode
+from airflow_lake_provider.timeline.loader import load_timeline
+from airflow_lake_provider.timeline.properties import META_FOLDER, load_table_properties
+from airflow_lake_provider.timeline.storage import open_storage
+from airflow_lake_provider.timeline.timeline import TimelineProblem
+from airflow_lake_provider.view.table_view import TableView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_lake_provider.timeline.commit_metadata import CommitMetadata
+    from airflow_lake_provider.timeline.properties import TableProperties
+    from airflow_lake_provider.timeline.storage import Storage
+    from airflow_lake_provider.timeline.timeline import Timeline
+
+# A folder changed so shortly before it was listed may change again within the same tick of its clock.
+SETTLED_AFTER_MS = 2000
+
+
+@dataclass(slots=True)
+class _Slot:
+    """What is kept of one table between two refreshes."""
+
+    storage: Storage
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    view: TableView | None = None
+    stamps: tuple[int, ...] = ()
+    """Modification times of the folders that a change must touch; empty when they cannot be trusted."""
+
+
+class TableViewCache:
+    """Hands out current views; the least recently used table goes first when there are too many."""
+
+    def __init__(
+        self,
+        max_tables: int,
+        open_table: Callable[[str], Storage] = open_storage,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    ) -> None:
+        self._max_tables = max_tables
+        self._open_table = open_table
+        self._now_ms = now_ms
+        self._lock = threading.Lock()
+        self._slots: OrderedDict[str, _Slot] = OrderedDict()
+
+    def refresh(self, base_path: str) -> TableView:
+        """Return the table as it is now. Raises what reading properties and timeline raises."""
+        slot = self._slot(base_path)
+        with slot.lock:
+            now_ms = self._now_ms()
+            stamps = self._read_stamps(slot)
+            if slot.view is not None and stamps and stamps == slot.stamps:
+                return slot.view
+            slot.view = self._load(slot.storage, slot.view)
+            slot.stamps = stamps if self._settled(stamps, now_ms) and not slot.view.problems else ()
+            return slot.view
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._slots)
+
+    def _slot(self, base_path: str) -> _Slot:
+        with self._lock:
+            slot = self._slots.get(base_path)
+            if slot is None:
+                slot = self._slots[base_path] = _Slot(self._open_table(base_path))
+            self._slots.move_to_end(base_path)
+            while len(self._slots) > self._max_tables:
+                self._slots.popitem(last=False)
+            return slot
+
+    def _read_stamps(self, slot: _Slot) -> tuple[int, ...]:
+        if not slot.storage.is_local or slot.view is None:
+            folders: tuple[str, ...] = ()
+        else:
+            # hoodie.properties is replaced in `.hoodie`; in layout 1 both folders are the same.
+            folders = tuple(dict.fromkeys((META_FOLDER, slot.view.properties.timeline_path)))
+        entries = [slot.storage.stat(folder) for folder in folders]
+        if any(entry is None or not entry.modified_ms for entry in entries):
+            return ()
+        return tuple(entry.modified_ms for entry in entries if entry is not None)
+
+    @staticmethod
+    def _settled(stamps: tuple[int, ...], now_ms: int) -> bool:
+        return bool(stamps) and now_ms - max(stamps) > SETTLED_AFTER_MS
+
+    def _load(self, storage: Storage, previous: TableView | None) -> TableView:
+        properties = load_table_properties(storage)
+        timeline = load_timeline(storage, properties)
+        commits, problems = self._load_commits(storage, properties, timeline, previous)
+        if problems:
+            # A writer may have been writing just then: look once more before anything is called damaged.
+            timeline = load_timeline(storage, properties)
+            commits, problems = self._load_commits(storage, properties, timeline, previous)
+        return TableView(
+            base_path=storage.base_path,
+            properties=properties,
+            timeline=timeline,
+            commits=MappingProxyType(commits),
+            version=_version_of(timeline, properties),
+            problems=(*timeline.problems, *problems),
+        )
+
+    def _load_commits(
+        self, storage: Storage, properties: TableProperties, timeline: Timeline, previous: TableView | None
+    ) -> tuple[dict[str, CommitMetadata], list[TimelineProblem]]:
+        known = previous.commits if previous is not None else {}
+        known_names = {i.file_name for i in previous.timeline.completed()} if previous is not None else set()
+        commits: dict[str, CommitMetadata] = {}
+        problems: list[TimelineProblem] = []
+        for instant in timeline.completed_writes_by_completion():
+            time_ = instant.requested_time
+            if time_ in known and instant.file_name in known_names:
+                commits[time_] = known[time_]
+                continue
+            try:
+                content = storage.read_bytes(f"{properties.timeline_path}/{instant.file_name}")
+                commits[time_] = parse_commit_metadata(decode(content, instant.file_name), instant.file_name)
+            except FileNotFoundError:
+                problems.append(TimelineProblem(instant.file_name, "vanished while the timeline was read"))
+            except DamagedFileError as error:
+                problems.append(TimelineProblem(instant.file_name, str(error)))
+        return commits, problems
+
+
+def _version_of(timeline: Timeline, properties: TableProperties) -> str:
+    digest = hashlib.sha256(repr(sorted(properties.raw.items())).encode())
+    for instant in timeline.instants:
+        digest.update(f"{instant.file_name}\n{instant.completed_time}\n".encode())
+    return digest.hexdigest()
