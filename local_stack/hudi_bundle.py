@@ -1,0 +1,101 @@
+"""Fetch the Hudi bundle once, by its coordinates, with the Ivy that Spark brings along: no Maven needed.
+
+`python -m local_stack.hudi_bundle` puts the jar in place (nothing to do when it is there) and prints its path;
+`--check` only prints the path and exits with 1 when the jar is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+GROUP = "org.apache.hudi"
+ARTIFACT = "hudi-spark3.5-bundle_2.12"
+VERSION = "1.2.0"
+# The bundle names them as dependencies; Spark has both.
+EXCLUDED = "org.apache.hive:hive-storage-api,org.slf4j:slf4j-api"
+
+ROOT = Path(__file__).parent.parent
+WORK = ROOT / ".work"
+JAR = WORK / "jars" / f"{ARTIFACT}-{VERSION}.jar"
+SPARK_PYTHON = ROOT / ".venv-spark" / "bin" / "python"
+TIMEOUT_S = 900
+
+
+class BundleError(RuntimeError):
+    """The bundle could not be had; the message holds the end of Ivy's report."""
+
+
+def find_spark_home(python: Path = SPARK_PYTHON) -> Path:
+    """Return the Spark that a Python environment holds. Raises BundleError."""
+    homes = sorted(python.parent.parent.glob("lib/python*/site-packages/pyspark"))
+    if not homes:
+        raise BundleError(f"there is no pyspark beside {python}: run `make install`")
+    return homes[0]
+
+
+def spark_env(python: Path = SPARK_PYTHON) -> dict[str, str]:
+    """Return this process's environment with Spark's own variables set: its scripts look for another Python else."""
+    return {
+        **os.environ,
+        "SPARK_HOME": str(find_spark_home(python)),
+        "PYSPARK_PYTHON": str(python),
+        "PYSPARK_DRIVER_PYTHON": str(python),
+    }
+
+
+def fetch(jar: Path = JAR, ivy: Path = WORK / "ivy") -> Path:
+    """Resolve the bundle into `jar` unless it is there. Raises BundleError."""
+    if jar.exists():
+        return jar
+    env = spark_env()
+    # The application is SparkSubmit itself, asked for its version: Spark resolves the packages and does nothing else.
+    command = [f"{env['SPARK_HOME']}/bin/spark-submit", "--master", "local[1]"]
+    command += ["--conf", f"spark.jars.ivy={ivy}", "--packages", f"{GROUP}:{ARTIFACT}:{VERSION}"]
+    command += ["--exclude-packages", EXCLUDED]
+    command += ["--class", "org.apache.spark.deploy.SparkSubmit", "spark-internal", "--version"]
+    run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    resolved = ivy / "jars" / f"{GROUP}_{ARTIFACT}-{VERSION}.jar"
+    if run.returncode != 0 or not resolved.exists():
+        raise BundleError(f"cannot resolve {GROUP}:{ARTIFACT}:{VERSION}\n{run.stderr[-3000:]}")
+    jar.parent.mkdir(parents=True, exist_ok=True)
+    part = jar.with_suffix(f".{os.getpid()}.part")
+    shutil.copyfile(resolved, part)
+    require_readable(part)
+    part.replace(jar)
+    # Ivy keeps a second and a third copy of its 80 MB.
+    shutil.rmtree(ivy, ignore_errors=True)
+    return jar
+
+
+def require_readable(jar: Path) -> None:
+    """Raise BundleError, and remove the file, unless it is a whole jar with Hudi in it."""
+    try:
+        with zipfile.ZipFile(jar) as archive:
+            archive.getinfo("org/apache/hudi/HoodieCLIUtils.class")
+    except (zipfile.BadZipFile, KeyError) as error:
+        jar.unlink()
+        raise BundleError(f"what was resolved is no Hudi bundle: {error}") from error
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="print the path, fetch nothing")
+    if parser.parse_args().check:
+        print(JAR)
+        return 0 if JAR.exists() else 1
+    try:
+        print(fetch())
+    except BundleError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""Hudi's Java classes, as far as table services need them: a fresh look at a table, and a client on it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from failure_kind import causes_of, classify, describe
+from job_contract import FailureKind
+from py4j.protocol import Py4JJavaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+
+MERGE_ON_READ = "MERGE_ON_READ"
+
+
+class NoTableError(Exception):
+    """There is no Hudi table at a base path."""
+
+
+class SettingLostError(Exception):
+    """A setting that must hold has another value in the client that Hudi made."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionSizes:
+    """What a completed compaction says of itself in its commit metadata."""
+
+    files_written: int
+    log_files_compacted: int
+    log_bytes: int
+    written_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableLook:
+    """One look at a table's properties and active timeline; it does not refresh itself.
+
+    `metadata_partitions` are the parts of the metadata table that are complete, such as `files` and `record_index`;
+    `pending_compactions` are requested times of plans, requested or inflight, oldest first.
+    """
+
+    base_path: str
+    table_type: str
+    table_version: int
+    metadata_partitions: frozenset[str]
+    pending_compactions: tuple[str, ...]
+    timeline: Any
+
+    def find_compaction(self, instant: str) -> CompactionSizes | None:
+        """Return the sizes of a completed compaction by its requested time; None when it is not completed here."""
+        for commit in self.timeline.getCommitTimeline().filterCompletedInstants().getInstants():
+            if commit.requestedTime() == instant:
+                metadata = self.timeline.readCommitMetadata(commit)
+                # A bulk insert into a merge-on-read table completes as a `commit` as well.
+                return _sizes(metadata) if metadata.getOperationType().name() == "COMPACT" else None
+        return None
+
+
+def look_at_table(spark: SparkSession, base_path: str) -> TableLook:
+    """Read a table afresh. Raises NoTableError, or Py4JJavaError when the storage cannot be read."""
+    jvm = spark._jvm
+    conf = jvm.org.apache.hudi.storage.hadoop.HadoopStorageConfiguration(spark._jsc.hadoopConfiguration())
+    builder = jvm.org.apache.hudi.common.table.HoodieTableMetaClient.builder()
+    try:
+        meta_client = builder.setConf(conf).setBasePath(base_path).build()
+    except Py4JJavaError as error:
+        causes = causes_of(error.java_exception)
+        if any(cause.class_name.endswith(".TableNotFoundException") for cause in causes):
+            raise NoTableError(f"there is no Hudi table at {base_path}") from error
+        raise
+    table_config, timeline = meta_client.getTableConfig(), meta_client.getActiveTimeline()
+    pending = timeline.filterPendingCompactionTimeline().getInstants()
+    return TableLook(
+        base_path=base_path,
+        table_type=meta_client.getTableType().name(),
+        table_version=table_config.getTableVersion().versionCode(),
+        metadata_partitions=frozenset(table_config.getMetadataPartitions()),
+        pending_compactions=tuple(sorted(instant.requestedTime() for instant in pending)),
+        timeline=timeline,
+    )
+
+
+@contextmanager
+def open_client(
+    spark: SparkSession, base_path: str, settings: Mapping[str, str], must_hold: Mapping[str, str]
+) -> Iterator[Any]:
+    """Open a Hudi write client and close it. Raises SettingLostError unless every setting in `must_hold` holds.
+
+    Session and cluster defaults (`hoodie-defaults.conf`) go into the client as well, hence the check.
+    """
+    client = _create_client(spark, base_path, settings)
+    try:
+        properties = client.getConfig().getProps()
+        for key, value in must_hold.items():
+            if properties.getProperty(key) != value:
+                raise SettingLostError(f"{key} is {properties.getProperty(key)} in Hudi's client, not {value}")
+        yield client
+    except Py4JJavaError as error:
+        # FileSystemBasedLockProvider.close() deletes the lock file whoever holds it. After a lock that we did not get,
+        # that is a writer's lock, so this client is left to die with its driver.
+        if classify(causes_of(error.java_exception)) is not FailureKind.LOCK:
+            _close(client)
+        raise
+    except BaseException:
+        _close(client)
+        raise
+    else:
+        _close(client)
+
+
+def find_heartbeat_age_s(spark: SparkSession, base_path: str, instant: str) -> float | None:
+    """Return how many seconds ago an instant's executor beat last; None when it has no heartbeat."""
+    jvm = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(f"{base_path}/.hoodie/.heartbeat/{instant}")
+    try:
+        status = path.getFileSystem(spark._jsc.hadoopConfiguration()).getFileStatus(path)
+    except Py4JJavaError:
+        return None
+    return float(jvm.java.lang.System.currentTimeMillis() - status.getModificationTime()) / 1000
+
+
+def _create_client(spark: SparkSession, base_path: str, settings: Mapping[str, str]) -> Any:
+    jvm = spark._jvm
+    java_settings = jvm.java.util.HashMap()
+    for key, value in settings.items():
+        java_settings.put(key, value)
+    return jvm.org.apache.hudi.HoodieCLIUtils.createHoodieWriteClient(
+        spark._jsparkSession, base_path, jvm.PythonUtils.toScalaMap(java_settings), jvm.scala.Option.empty()
+    )
+
+
+def _close(client: Any) -> None:
+    try:
+        client.close()
+    except Py4JJavaError as error:
+        # The service's outcome stands on the timeline already.
+        print(f"lake: the Hudi client did not close: {describe(causes_of(error.java_exception))}", flush=True)
+
+
+def _sizes(metadata: Any) -> CompactionSizes:
+    return CompactionSizes(
+        files_written=int(metadata.fetchTotalFiles()),
+        log_files_compacted=int(metadata.getTotalLogFilesCompacted()),
+        log_bytes=int(metadata.getTotalLogFilesSize()),
+        written_bytes=int(metadata.fetchTotalBytesWritten()),
+    )

@@ -1,0 +1,124 @@
+"""The application for spark-submit: `run_services.py <path of the JobRequest JSON>`.
+
+Runs every service of the request, one after another, and writes one JobResult. Exit codes: 0 all services ended well,
+1 at least one failed (the result says which), 2 there was no usable request or the result could not be written.
+A driver that ends itself because its submitter is gone exits with 75.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import MappingProxyType
+
+import job_files
+from compaction import run_compaction
+from failure_kind import causes_of, classify, describe
+from job_contract import (
+    FailureKind,
+    JobRequest,
+    JobResult,
+    Outcome,
+    Service,
+    ServiceRequest,
+    ServiceResult,
+    request_from_json,
+    result_to_json,
+)
+from progress import say
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkConf
+from pyspark.sql import SparkSession
+from submitter_watch import driver_ender, watch_submitter
+
+RunService = Callable[[SparkSession, JobRequest, ServiceRequest], ServiceResult]
+
+SERVICES: Mapping[Service, RunService] = MappingProxyType({Service.COMPACTION: run_compaction})
+
+# What Hudi needs from a session, where spark-submit did not say otherwise.
+SESSION_DEFAULTS: Mapping[str, str] = MappingProxyType(
+    {
+        "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+        "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
+        "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
+        # Hudi's INFO lines would drown ours; `--conf spark.log.level=INFO` brings them back.
+        "spark.log.level": "WARN",
+        "spark.ui.showConsoleProgress": "false",
+    }
+)
+
+
+def open_session() -> SparkSession:
+    """Start Spark with spark-submit's settings over our defaults."""
+    conf = SparkConf()
+    for key, value in SESSION_DEFAULTS.items():
+        conf.setIfMissing(key, value)
+    return SparkSession.builder.config(conf=conf).getOrCreate()
+
+
+def run_job(spark: SparkSession, request: JobRequest) -> JobResult:
+    """Run all services of a request in its order; a failing one does not stop the others."""
+    return JobResult(
+        job_id=request.job_id,
+        services=tuple(run_service(spark, request, service) for service in request.services),
+        spark_application_id=spark.sparkContext.applicationId,
+    )
+
+
+def run_service(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> ServiceResult:
+    """Run one service and say how it went; raises nothing but what ends the process."""
+    started_at, started = datetime.now(UTC).isoformat(), time.monotonic()
+    say(job.table_name, f"{request.service}, mode {request.mode}, job {job.job_id}")
+    try:
+        result = SERVICES[request.service](spark, job, request)
+    except Py4JJavaError as error:
+        traceback.print_exc()
+        causes = causes_of(error.java_exception)
+        result = _failed(request, classify(causes), describe(causes))
+    except Exception as error:  # noqa: BLE001 - the outermost loop: the other services of the job still run
+        if type(error).__module__.startswith("py4j"):
+            traceback.print_exc()
+        result = _failed(request, FailureKind.OTHER, f"{error}")
+    seconds = time.monotonic() - started
+    say(job.table_name, f"{request.service} {result.outcome} after {seconds:.1f} s {result.message}".rstrip())
+    return replace(result, started_at=started_at, ended_at=datetime.now(UTC).isoformat())
+
+
+def main(arguments: list[str]) -> int:
+    """Read the request, run it, write the result; return the exit code."""
+    if len(arguments) != 1:
+        print("usage: spark-submit ... run_services.py <path of the request JSON>", file=sys.stderr)
+        return 2
+    try:
+        spark = open_session()
+        request = request_from_json(job_files.read_text(spark, arguments[0]))
+    except Exception:  # noqa: BLE001 - the edge: whatever it is, nothing has been touched yet
+        traceback.print_exc()
+        print(f"lake: no usable request at {arguments[0]}, or Spark did not start", flush=True)
+        return 2
+    watch_submitter(request.submitter, driver_ender(_jvm_pid(spark)))
+    result = run_job(spark, request)
+    try:
+        job_files.write_text(spark, request.result_path, result_to_json(result))
+    except Exception:  # noqa: BLE001 - the edge: the timeline tells what was done
+        traceback.print_exc()
+        return 2
+    return 1 if any(service.outcome is Outcome.FAILED for service in result.services) else 0
+
+
+def _jvm_pid(spark: SparkSession) -> int:
+    # "pid@host" on every Java that Spark runs on.
+    return int(spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getName().split("@")[0])
+
+
+def _failed(request: ServiceRequest, kind: FailureKind, message: str) -> ServiceResult:
+    return ServiceResult(request.service, Outcome.FAILED, failure_kind=kind, message=message)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

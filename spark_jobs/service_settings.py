@@ -1,0 +1,78 @@
+"""The Hudi settings that a table service runs with, and which of the caller's settings it refuses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+LOCK_PROVIDER = "hoodie.write.lock.provider"
+CONCURRENCY_MODE = "hoodie.write.concurrency.mode"
+OPTIMISTIC = "optimistic_concurrency_control"
+MULTI_WRITER_MODES = (OPTIMISTIC, "non_blocking_concurrency_control")
+# They guard the threads of one JVM, or nothing. A writer is another process.
+PROVIDERS_WITHOUT_REACH = ("InProcessLockProvider", "NoopLockProvider")
+
+ALWAYS: Mapping[str, str] = {
+    # Its default, true, drops every index of the table that this job does not name (seen on 1.2.0).
+    "hoodie.metadata.auto.delete.partitions": "false",
+    # Or Hudi would hand the plan to a service manager instead of running it.
+    "hoodie.table.service.manager.enabled": "false",
+    # Writers of a managed lake set it to false, and their settings are the table's settings.
+    "hoodie.table.services.enabled": "true",
+    # One service does one thing: no other service rides along.
+    "hoodie.clean.automatic": "false",
+    "hoodie.archive.automatic": "false",
+    "hoodie.compact.inline": "false",
+    "hoodie.compact.schedule.inline": "false",
+    "hoodie.clustering.inline": "false",
+    "hoodie.clustering.async.enabled": "false",
+    # The table's version is its owner's decision.
+    "hoodie.write.auto.upgrade": "false",
+}
+
+# Whether a compaction is due was decided before this job started; Hudi's own gate must not refuse it.
+WHEN_SCHEDULING: Mapping[str, str] = {
+    "hoodie.compact.inline.trigger.strategy": "NUM_COMMITS",
+    "hoodie.compact.inline.max.delta.commits": "1",
+}
+
+
+def find_lock_problem(options: Mapping[str, str]) -> str | None:
+    """Say in one sentence why these settings do not guard a service against writers; None when they do."""
+    provider = options.get(LOCK_PROVIDER, "").strip()
+    if not provider:
+        return (
+            f"{LOCK_PROVIDER} is not set: without a lock that the table's writers share, this service could "
+            "overwrite their commits"
+        )
+    if provider.rsplit(".", 1)[-1] in PROVIDERS_WITHOUT_REACH:
+        return f"{LOCK_PROVIDER}={provider} guards nothing between processes; use one that all writers share"
+    mode = options.get(CONCURRENCY_MODE, OPTIMISTIC).strip().lower()
+    if mode not in MULTI_WRITER_MODES:
+        return f"{CONCURRENCY_MODE}={mode} takes no lock; use {OPTIMISTIC}"
+    return None
+
+
+def service_settings(
+    options: Mapping[str, str], table_version: int, metadata_partitions: Collection[str]
+) -> dict[str, str]:
+    """Return the settings of a client that runs a service; what is in ALWAYS and WHEN_SCHEDULING cannot be overridden.
+
+    `table_version` and `metadata_partitions` are the table's own. A client left to its defaults would write by the
+    newest version's rules, and would build a metadata table and column statistics that the table's owner turned off.
+    """
+    return {
+        CONCURRENCY_MODE: OPTIMISTIC,
+        "hoodie.metadata.enable": _flag(on="files" in metadata_partitions),
+        "hoodie.metadata.index.column.stats.enable": _flag(on="column_stats" in metadata_partitions),
+        **options,
+        "hoodie.write.table.version": str(table_version),
+        **ALWAYS,
+        **WHEN_SCHEDULING,
+    }
+
+
+def _flag(*, on: bool) -> str:
+    return "true" if on else "false"

@@ -1,0 +1,8 @@
+"""Puts the Spark jobs where their tests find them: as top-level modules, beside the job contract."""
+
+import importlib
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "spark_jobs"))
+sys.modules["job_contract"] = importlib.import_module("airflow_lake_provider.job_contract")
