@@ -31,7 +31,7 @@ with DAG(
     tags=["lake", "hudi", "table service"],
     doc_md=DOC,
     params={
-        "base_path": Param("", type="string", minLength=1, title="Base path", description="The table's base path"),
+        "base_path": Param(type="string", minLength=1, title="Base path", description="The table's base path"),
         "table_name": Param("", type="string", title="Table name", description="For people; may stay empty"),
         "service": Param("compaction", type="string", enum=["compaction"], title="Service"),
         "mode": Param(

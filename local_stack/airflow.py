@@ -137,7 +137,7 @@ class LocalAirflow:
         """Wait until the shipped DAGs are parsed."""
 
         def parsed() -> bool:
-            answer = self.get("/api/v2/dags")
+            answer = self.airflow_get("/api/v2/dags")
             return answer is not None and {dag["dag_id"] for dag in answer["dags"]} >= {
                 "lake_table_service",
                 "lake_watch",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import BaseOperator
-from airflow.sdk.configuration import AIRFLOW_HOME, conf
+from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_lake_provider.errors import LakeError, LeaseLostError, ServiceFailedError, ServiceRefusedError
@@ -225,7 +226,8 @@ class HudiTableServiceOperator(BaseOperator):
 
 def job_path(run_id: str, try_number: int, file_name: str) -> str:
     """Return where a job's file lies: `<work_dir>/jobs/<run id, made safe>/<try>/<file name>`."""
-    work_dir = conf.get("lake", "work_dir", fallback="") or f"{AIRFLOW_HOME}/lake"
+    home = os.path.expanduser(os.environ.get("AIRFLOW_HOME", "~/airflow"))
+    work_dir = conf.get("lake", "work_dir", fallback="") or f"{home}/lake"
     safe_run_id = re.sub(r"[^A-Za-z0-9_.-]", "_", run_id)
     return f"{work_dir.rstrip('/')}/jobs/{safe_run_id}/{try_number}/{file_name}"
 
