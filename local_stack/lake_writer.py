@@ -11,8 +11,9 @@ settings.json:
      "hudi_options": {"hoodie.write.lock.provider": "..."},
      "spark_conf": {"spark.master": "local[1]", "spark.jars": "/jars/hudi-spark3.5-bundle_2.12-1.2.0.jar"}}
 
-Commit 0 of a table inserts `keys` orders (a multiple of 4). Each later one updates `rows` of them and adds a tenth as many new ones, so
-file groups that exist get log files. `drop_notices` lists commits whose notice is not sent, as if it had been lost.
+Commit 0 of a table inserts `keys` orders (a multiple of 4). Each later one updates `rows` of them and adds a tenth as
+many new ones, so file groups that exist get log files. `drop_notices` lists commits whose notice is not sent, as if it
+had been lost.
 A table that exists is written on from its `first_commit` (default 0; with 1 or more nothing is bulk-created).
 """
 

@@ -62,6 +62,7 @@ def run_compaction(spark: SparkSession, job: JobRequest, request: ServiceRequest
 
 def _schedule(spark: SparkSession, job: JobRequest, settings: dict[str, str]) -> tuple[str, ...]:
     started = time.monotonic()
+    say(job.table_name, "scheduling, as soon as the table's lock is free")
     with open_client(spark, job.base_path, settings, ALWAYS) as client:
         found = client.scheduleCompaction(spark._jvm.org.apache.hudi.common.util.Option.empty())
         instants = (str(found.get()),) if found.isPresent() else ()

@@ -35,6 +35,16 @@ from pyspark import SparkConf
 from pyspark.sql import SparkSession
 from submitter_watch import driver_ender, watch_submitter
 
+LOG_LEVEL = "spark.log.level"
+# Hudi's INFO lines would drown ours, and these warn of what is meant: settings that it writes down, a lock that is
+# tried again (one stack trace each time), statistics of the JVM. `--conf spark.log.level=INFO` brings all of it back.
+DEFAULT_LOG_LEVEL = "WARN"
+QUIET_LOGGERS = (
+    "org.apache.hudi.common.table.HoodieTableConfig",
+    "org.apache.hudi.common.util.RetryHelper",
+    "org.apache.hudi.config.HoodieWriteConfig",
+)
+
 RunService = Callable[[SparkSession, JobRequest, ServiceRequest], ServiceResult]
 
 SERVICES: Mapping[Service, RunService] = MappingProxyType({Service.COMPACTION: run_compaction})
@@ -46,8 +56,6 @@ SESSION_DEFAULTS: Mapping[str, str] = MappingProxyType(
         "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
         "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
-        # Hudi's INFO lines would drown ours; `--conf spark.log.level=INFO` brings them back.
-        "spark.log.level": "WARN",
         "spark.ui.showConsoleProgress": "false",
     }
 )
@@ -56,9 +64,16 @@ SESSION_DEFAULTS: Mapping[str, str] = MappingProxyType(
 def open_session() -> SparkSession:
     """Start Spark with spark-submit's settings over our defaults."""
     conf = SparkConf()
+    quiet = not conf.contains(LOG_LEVEL)
+    conf.setIfMissing(LOG_LEVEL, DEFAULT_LOG_LEVEL)
     for key, value in SESSION_DEFAULTS.items():
         conf.setIfMissing(key, value)
-    return SparkSession.builder.config(conf=conf).getOrCreate()
+    spark = SparkSession.builder.config(conf=conf).getOrCreate()
+    if quiet:
+        log4j = spark._jvm.org.apache.logging.log4j
+        for name in QUIET_LOGGERS:
+            log4j.core.config.Configurator.setLevel(name, log4j.Level.ERROR)
+    return spark
 
 
 def run_job(spark: SparkSession, request: JobRequest) -> JobResult:

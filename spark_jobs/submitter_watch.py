@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from job_contract import Submitter
 
 INTERVAL_S = 2.0
+OUTPUT_GRACE_S = 0.2
 EXIT_CODE = 75  # EX_TEMPFAIL: try again
 PROC = Path("/proc")
 
@@ -73,6 +75,8 @@ def driver_ender(jvm_pid: int) -> Callable[[str], None]:
         # The reader of our output may be gone as well.
         with contextlib.suppress(OSError, ValueError):
             print(f"lake: {reason}; this driver ends now, a retry takes its plan up", flush=True)
+        # In client mode it is the JVM that copies Python's output to the log.
+        time.sleep(OUTPUT_GRACE_S)
         with contextlib.suppress(ProcessLookupError):
             os.kill(jvm_pid, signal.SIGKILL)
         os._exit(EXIT_CODE)

@@ -1,0 +1,253 @@
+"""Jobs and writers as they run in production: processes of their own, started by spark-submit, killed for real."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from conftest import LOCK, ROOT, SPARK_JOBS, MakeTable, Table, rows, rows_written, run
+from job_contract import (
+    FailureKind,
+    JobRequest,
+    JobResult,
+    Mode,
+    Outcome,
+    Submitter,
+    request_to_json,
+    result_from_json,
+)
+
+from local_stack import hudi_bundle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+# The contract's own file first, the job's siblings after it: what the operator sends.
+PY_FILES = [
+    ROOT / "airflow_lake_provider" / "job_contract.py",
+    *sorted(path for path in SPARK_JOBS.glob("*.py") if path.name != "run_services.py"),
+]
+PATIENCE_S = 120.0
+
+
+@pytest.fixture
+def submit(tmp_path: Path, spark: SparkSession) -> Callable[[JobRequest], subprocess.Popen[str]]:
+    """Return a function that starts a job through spark-submit; `spark` makes it skip where Hudi is missing."""
+
+    def start(request: JobRequest) -> subprocess.Popen[str]:
+        request_path = tmp_path / "jobs of today" / "request.json"
+        request_path.parent.mkdir(exist_ok=True)
+        request_path.write_text(request_to_json(request), encoding="utf-8")
+        env = hudi_bundle.spark_env()
+        # Only the delivered files may be found, not this checkout.
+        env.pop("PYTHONPATH", None)
+        command = [f"{env['SPARK_HOME']}/bin/spark-submit", "--master", "local[1]", "--driver-memory", "1g"]
+        command += ["--name", "lake-test", "--jars", str(hudi_bundle.JAR), "--py-files", ",".join(map(str, PY_FILES))]
+        command += ["--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"]
+        command += ["--conf", "spark.ui.enabled=false", str(SPARK_JOBS / "run_services.py"), str(request_path)]
+        return subprocess.Popen(
+            command, env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    return start
+
+
+def result_of(request: JobRequest) -> JobResult:
+    with open(request.result_path, encoding="utf-8") as stream:
+        return result_from_json(stream.read())
+
+
+def wait_for(ready: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S, interval_s: float = 0.01) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not ready():
+        assert time.monotonic() < deadline, f"{what}: not within {timeout_s:.0f} s"
+        time.sleep(interval_s)
+
+
+def test_whole_job_through_spark_submit(
+    spark: SparkSession, make_table: MakeTable, submit: Callable[[JobRequest], subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    table = make_table("orders $(id); ß")
+    before = rows(spark, table)
+    request = replace(
+        table.request(Mode.SCHEDULE_AND_EXECUTE), result_path=f"file://{tmp_path}/results/first try/result.json"
+    )
+    process = submit(request)
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, output
+
+    result = result_of(replace(request, result_path=request.result_path.removeprefix("file://")))
+    assert result.job_id == request.job_id
+    assert result.spark_application_id.startswith("local-")
+    (service,) = result.services
+    assert service.outcome is Outcome.COMPLETED
+    assert service.started_at < service.ended_at
+    assert set(service.completed_instants) == table.completed()
+    assert rows(spark, table) == before
+    assert f"compaction {service.completed_instants[0]} completed in" in output
+    # The task log is for people: ours, and no INFO flood.
+    assert " INFO Hoodie" not in output
+    assert list((tmp_path / "results" / "first try").iterdir()) == [tmp_path / "results" / "first try" / "result.json"]
+
+
+def test_failed_service_gives_a_result_and_exit_code_1(
+    make_table: MakeTable, submit: Callable[[JobRequest], subprocess.Popen[str]]
+) -> None:
+    request = make_table().request(Mode.SCHEDULE, options={})
+    process = submit(request)
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1, output
+    assert "hoodie.write.lock.provider" in result_of(request).services[0].message
+    assert "hoodie.write.lock.provider" in output
+
+
+def test_compaction_killed_in_the_middle_is_completed_by_the_retry(
+    spark: SparkSession, make_table: MakeTable, submit: Callable[[JobRequest], subprocess.Popen[str]]
+) -> None:
+    table = make_table()
+    before = rows(spark, table)
+    (instant,) = run(spark, table.request(Mode.SCHEDULE)).scheduled_instants
+    markers = table.path / ".hoodie" / ".temp" / instant
+    request = table.request(Mode.SCHEDULE_AND_EXECUTE)
+
+    process = submit(request)
+    # The first marker stands for the first base file that is being written.
+    wait_for(lambda: markers.exists() or process.poll() is not None, "files being written", interval_s=0.001)
+    _kill_family(process.pid)
+    output, _ = process.communicate()
+    assert process.returncode == -signal.SIGKILL, output
+    assert f"{instant}.compaction.inflight" in table.files()
+    assert table.completed() == set()
+    assert not os.path.exists(request.result_path)
+
+    # Hudi cannot know yet that the executor is dead.
+    early = run(spark, request)
+    assert (early.outcome, early.failure_kind) == (Outcome.FAILED, FailureKind.BUSY), early.message
+    _age_heartbeat(table, instant)
+    retry = run(spark, request)
+    assert (retry.outcome, retry.completed_instants) == (Outcome.COMPLETED, (instant,)), retry.message
+    assert retry.scheduled_instants == ()
+    assert table.completed() == {instant}
+    assert rows(spark, table) == before
+
+
+def test_driver_ends_with_its_submitter_even_while_java_blocks(
+    make_table: MakeTable, submit: Callable[[JobRequest], subprocess.Popen[str]]
+) -> None:
+    table = make_table()
+    files = table.files()
+    # Somebody holds the lock for ever, so the driver sits in a Java call.
+    (table.path / ".hoodie" / "lock").touch()
+    options = {**LOCK, "hoodie.write.lock.filesystem.expire": "0", "hoodie.write.lock.client.num_retries": "10000"}
+    worker = subprocess.Popen(["sleep", "600"])
+    request = replace(
+        table.request(Mode.SCHEDULE, options=options),
+        submitter=Submitter(socket.gethostname(), worker.pid, _start_ticks(worker.pid)),
+    )
+    process = submit(request)
+    assert process.stdout is not None
+    said = []
+    for line in process.stdout:
+        said.append(line)
+        if "pending none" in line:
+            break
+    time.sleep(3)
+    assert process.poll() is None, "".join(said)
+    driver = _family(process.pid)
+
+    worker.kill()
+    worker.wait()
+    started = time.monotonic()
+    output, _ = process.communicate(timeout=20)
+    assert time.monotonic() - started < 10
+    assert process.returncode != 0
+    assert f"the submitting process {worker.pid}" in output
+    # What is left may be a zombie, where nobody reaps orphans.
+    assert len(driver) == 2
+    assert {_state(pid) for pid in driver} <= {"gone", "Z"}
+    assert not os.path.exists(request.result_path)
+    assert table.files() == files
+
+
+def test_writer_and_compactions_run_at_the_same_time_and_lose_nothing(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path
+) -> None:
+    table = make_table()
+    first, more = table.written.commits, 6
+    settings = {
+        "tables": [
+            {
+                "name": table.written.name,
+                "base_path": str(table.path),
+                "first_commit": first,
+                "commits": more,
+                "keys": table.written.keys,
+                "rows": table.written.rows,
+                "pause_s": 0,
+            }
+        ],
+        "spark_conf": {"spark.jars": str(hudi_bundle.JAR)},
+    }
+    settings_path = tmp_path / "writer.json"
+    settings_path.write_text(json.dumps(settings), encoding="utf-8")
+    command = [str(hudi_bundle.SPARK_PYTHON), str(ROOT / "local_stack" / "lake_writer.py"), str(settings_path)]
+    writer = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    compacted: list[str] = []
+    while writer.poll() is None:
+        result = run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE))
+        assert result.outcome is not Outcome.FAILED, result.message
+        compacted += result.completed_instants
+        time.sleep(0.5)
+    output, errors = writer.communicate()
+    assert writer.returncode == 0, errors
+    assert [json.loads(line)["commit"] for line in output.splitlines() if line.startswith("{")] == list(
+        range(first, first + more)
+    )
+    # At least one ran while the writer had a commit in flight.
+    assert len(compacted) >= 2
+    assert table.completed() == set(compacted)
+    assert rows(spark, table) == rows_written(spark, table.written, first + more)
+
+
+def _kill_family(pid: int) -> None:
+    for member in _family(pid):
+        os.kill(member, signal.SIGKILL)
+
+
+def _family(pid: int) -> list[int]:
+    """Return a process and its children, as process ids."""
+    others = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    return [pid, *(other for other in others if _stat_fields(other)[1:2] == [str(pid)])]
+
+
+def _state(pid: int) -> str:
+    return (_stat_fields(pid) or ["gone"])[0]
+
+
+def _start_ticks(pid: int) -> int:
+    return int(_stat_fields(pid)[19])
+
+
+def _stat_fields(pid: int) -> list[str]:
+    """Return what follows the command's name in /proc/<pid>/stat: state, parent, ...; empty when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
+            return stream.read().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _age_heartbeat(table: Table, instant: str) -> None:
+    """Make an executor's last heartbeat ten minutes old, as waiting for ten minutes does."""
+    then = time.time() - 600
+    os.utime(table.path / ".hoodie" / ".heartbeat" / instant, (then, then))

@@ -1,0 +1,112 @@
+import pytest
+from failure_kind import MAX_CAUSES, Cause, causes_of, classify, describe
+from job_contract import FailureKind
+
+HUDI = "org.apache.hudi.exception."
+STAGE = "Job aborted due to stage failure: Task 0 in stage 7.0 failed 4 times, most recent failure: "
+
+
+@pytest.mark.parametrize(
+    ("causes", "kind"),
+    [
+        pytest.param(
+            [Cause(HUDI + "HoodieLockException", "Unable to acquire the lock. Current lock owner information : ")],
+            FailureKind.LOCK,
+            id="lock-not-taken",
+        ),
+        pytest.param(
+            [
+                Cause(
+                    HUDI + "HoodieLockException",
+                    "Cannot execute instant 20261121045502123 due to heartbeat by concurrent writer/job",
+                )
+            ],
+            FailureKind.BUSY,
+            id="live-heartbeat-is-no-lock-trouble",
+        ),
+        pytest.param(
+            [
+                Cause(
+                    HUDI + "HoodieException",
+                    "Requested compaction instant 20261121045502123 is not present as pending or already completed "
+                    "in the active timeline.",
+                )
+            ],
+            FailureKind.PLAN_GONE,
+            id="plan-gone",
+        ),
+        pytest.param(
+            [
+                Cause(HUDI + "HoodieException", "commit failed"),
+                Cause(HUDI + "HoodieWriteConflictException", "java.util.ConcurrentModificationException: Cannot ..."),
+            ],
+            FailureKind.CONFLICT,
+            id="conflict-further-down",
+        ),
+        pytest.param(
+            [Cause("org.apache.spark.SparkException", STAGE + f"{HUDI}HoodieEarlyConflictDetectionException: x\n\tat")],
+            FailureKind.CONFLICT,
+            id="conflict-quoted-from-a-task",
+        ),
+        pytest.param([Cause("java.lang.OutOfMemoryError", "Java heap")], FailureKind.OUT_OF_MEMORY, id="driver-oom"),
+        pytest.param(
+            [Cause("org.apache.spark.SparkException", STAGE + "java.lang.OutOfMemoryError: Java heap space\n\tat x")],
+            FailureKind.OUT_OF_MEMORY,
+            id="executor-oom",
+        ),
+        pytest.param(
+            [
+                Cause(
+                    "org.apache.spark.SparkException",
+                    STAGE + "ExecutorLostFailure (executor 1 exited): Container killed by YARN for exceeding memory "
+                    "limits. 4.5 GB of 4.5 GB physical memory used.",
+                )
+            ],
+            FailureKind.OUT_OF_MEMORY,
+            id="container-oom",
+        ),
+        pytest.param(
+            [Cause(HUDI + "HoodieHeartbeatException", "Unable to generate heartbeat for instant 1")],
+            FailureKind.OTHER,
+            id="own-heartbeat-failed",
+        ),
+        pytest.param([Cause("java.io.FileNotFoundException")], FailureKind.OTHER, id="unknown"),
+        pytest.param([], FailureKind.OTHER, id="nothing-known"),
+    ],
+)
+def test_failure_kind_of_a_chain_of_causes(causes: list[Cause], kind: FailureKind) -> None:
+    assert classify(causes) is kind
+
+
+def test_description_names_the_outermost_and_the_root_cause_on_one_line() -> None:
+    causes = [Cause("a.b.Outer", "it broke\n\tat somewhere"), Cause("a.Middle", "?"), Cause("a.Root", "")]
+    assert describe(causes) == "Outer: it broke <- Root: (no message)"
+    assert describe(causes[:1]) == "Outer: it broke"
+    assert describe([]) == ""
+    assert len(describe([Cause("X", "y" * 5000)])) == 1000
+
+
+class FakeThrowable:
+    """A Java throwable as py4j shows it."""
+
+    def __init__(self, class_name: str, message: str | None, cause: "FakeThrowable | None" = None) -> None:
+        self.class_name, self.message, self.cause = class_name, message, cause
+
+    def getClass(self) -> "FakeThrowable":
+        return self
+
+    def getName(self) -> str:
+        return self.class_name
+
+    def getMessage(self) -> str | None:
+        return self.message
+
+    def getCause(self) -> "FakeThrowable | None":
+        return self.cause
+
+
+def test_causes_are_walked_to_the_root_and_a_loop_ends() -> None:
+    assert causes_of(FakeThrowable("A", "m", FakeThrowable("B", None))) == (Cause("A", "m"), Cause("B", ""))
+    loop = FakeThrowable("A", "m")
+    loop.cause = loop
+    assert len(causes_of(loop)) == MAX_CAUSES
