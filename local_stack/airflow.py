@@ -17,12 +17,24 @@ from typing import Any
 
 import httpx
 
+from local_stack.hudi_bundle import find_spark_home
 from local_stack.processes import ServerProcess, free_port, start, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 HUDI_JAR = ROOT / ".work" / "jars" / "hudi-spark3.5-bundle_2.12-1.2.0.jar"
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
+
+
+def scratch_env(folder: Path) -> dict[str, str]:
+    """Return the variables that keep the scratch files of Python, Spark and its JVMs in one folder."""
+    jvm = f"-Djava.io.tmpdir={folder} -XX:-UsePerfData"
+    return {
+        "TMPDIR": str(folder),
+        "SPARK_LOCAL_DIRS": str(folder),
+        "SPARK_SUBMIT_OPTS": jvm,
+        "SPARK_LAUNCHER_OPTS": jvm,
+    }
 
 
 @dataclass
@@ -65,10 +77,11 @@ class LocalAirflow:
                 "AIRFLOW_HOME": str(self.home),
                 "PATH": f"{spark_bin}{os.pathsep}{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
                 "PYTHONPATH": "",
+                "SPARK_HOME": str(find_spark_home(Path(spark_python))),
                 "PYSPARK_PYTHON": spark_python,
                 "PYSPARK_DRIVER_PYTHON": spark_python,
                 "SPARK_LOCAL_IP": "127.0.0.1",
-                "SPARK_LOCAL_DIRS": str(self.home / "spark"),
+                **scratch_env(self.home / "tmp"),
                 "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
                 "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
                 "AIRFLOW__CORE__PARALLELISM": "4",
@@ -100,7 +113,7 @@ class LocalAirflow:
 
     def migrate(self) -> None:
         """Create the database, ours included."""
-        self.home.mkdir(parents=True, exist_ok=True)
+        (self.home / "tmp").mkdir(parents=True, exist_ok=True)
         result = subprocess.run(
             [str(BIN / "airflow"), "db", "migrate"],
             env=self.env(),

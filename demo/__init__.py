@@ -1,0 +1,1 @@
+"""The demo: real writers, real Airflow, real Spark; see `demo.run`."""

@@ -1,0 +1,122 @@
+"""What the demo plays with: three tables, two writers, and the tables file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from local_stack.airflow import HUDI_JAR, LocalAirflow, scratch_env
+from local_stack.hudi_bundle import SPARK_PYTHON, spark_env
+from local_stack.processes import ServerProcess, start
+
+ROOT = Path(__file__).resolve().parent.parent
+
+LOCK_OPTIONS = {
+    "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+    "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider",
+    "hoodie.write.lock.filesystem.expire": "2",
+    "hoodie.write.lock.client.wait_time_ms_between_retry": "500",
+    "hoodie.write.lock.client.num_retries": "480",
+}
+
+DROPPED_TABLE = "payments"
+BUSY_TABLE = "orders"
+
+
+@dataclass(frozen=True, slots=True)
+class DemoTable:
+    """One table of the demo. `dropped` is the commit whose notice is not sent."""
+
+    name: str
+    type: str
+    version: int
+    commits: int
+    dropped: int | None = None
+    keys: int = 4000
+    rows: int = 400
+
+
+# Orders: the busy merge-on-read table. Payments: its last notice is dropped, and only with that commit compaction is
+# due. Customers: copy-on-write, nothing to compact.
+FIRST_WRITER = (DemoTable(BUSY_TABLE, "MOR", 9, 16),)
+SECOND_WRITER = (
+    DemoTable(DROPPED_TABLE, "MOR", 6, 4, dropped=3, keys=2000, rows=200),
+    DemoTable("customers", "COW", 9, 4, keys=1000, rows=100),
+)
+TABLES = FIRST_WRITER + SECOND_WRITER
+
+
+def write_tables_file(path: Path, lake: Path) -> None:
+    """Write the tables file of the demo's lake."""
+    options = "\n".join(f"    {key}: '{value}'" for key, value in LOCK_OPTIONS.items())
+    path.write_text(
+        f"""# What is due when, table by table. The first entry that matches wins; else the defaults hold.
+defaults:
+  compaction:
+    delta_commits: 4
+    log_to_base_ratio: null
+  hudi_options:
+{options}
+tables:
+  - base_path: '{lake / DROPPED_TABLE}'
+    name: {DROPPED_TABLE}
+    # After this silence the watch DAG looks at the table without a notice.
+    heartbeat_timeout_s: 15
+""",
+        encoding="utf-8",
+    )
+
+
+def start_writer(name: str, tables: tuple[DemoTable, ...], lake: Path, airflow: LocalAirflow) -> ServerProcess:
+    """Start a stock PySpark Hudi writer; its commits are JSON lines in its log."""
+    settings: dict[str, Any] = {
+        "tables": [
+            {
+                "name": table.name,
+                "base_path": str(lake / table.name),
+                "type": table.type,
+                "version": table.version,
+                "commits": table.commits,
+                "keys": table.keys,
+                "rows": table.rows,
+                "pause_s": 1.0,
+                "drop_notices": [] if table.dropped is None else [table.dropped],
+            }
+            for table in tables
+        ],
+        "callback": {
+            "url": airflow.callback_url,
+            "token": airflow.callback_token,
+            "headers": {"X-Lake-Database": "shop", "X-Lake-Owner": "demo"},
+        },
+        "hudi_options": LOCK_OPTIONS,
+        "spark_conf": {"spark.jars": str(HUDI_JAR)},
+    }
+    settings_path = airflow.home / f"{name}.json"
+    settings_path.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+    return start(
+        name,
+        [str(SPARK_PYTHON), str(ROOT / "local_stack" / "lake_writer.py"), str(settings_path)],
+        airflow.home / "logs" / f"{name}.log",
+        env=spark_env() | scratch_env(airflow.home / "tmp"),
+        cwd=airflow.home,
+    )
+
+
+def commits_of(writer: ServerProcess) -> list[dict[str, Any]]:
+    """Return the commits that a writer has reported, oldest first."""
+    if not writer.log_path.exists():
+        return []
+    lines = writer.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [json.loads(line) for line in lines if line.startswith('{"table"')]
+
+
+def finish(writer: ServerProcess) -> int:
+    """Return the exit code of a writer that has ended."""
+    try:
+        return writer.process.wait(timeout=1)
+    except subprocess.TimeoutExpired:
+        return -1
