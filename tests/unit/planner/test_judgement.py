@@ -1,0 +1,69 @@
+"""G3: the timeline judges, whatever the job said."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service, ServiceRequest, ServiceResult
+from airflow_lake_provider.planner.judgement import judge_compaction
+from airflow_lake_provider.timeline.instant import Action
+from airflow_lake_provider.timeline.timeline import Timeline
+from tests.unit.planner.views import at, completed, pending
+
+EMPTY = Timeline((completed(1),))
+PLANNED = Timeline((completed(1), pending(5, Action.COMPACTION)))
+COMPACTED = Timeline((completed(1), completed(5, Action.COMMIT)))
+BOTH = Mode.SCHEDULE_AND_EXECUTE
+
+
+def said(outcome: Outcome, *, scheduled: tuple[str, ...] = (), done: tuple[str, ...] = ()) -> ServiceResult:
+    return ServiceResult(Service.COMPACTION, outcome, scheduled, done, message="as the job said")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "mode", "result", "outcome"),
+    [
+        pytest.param(
+            EMPTY, COMPACTED, BOTH, said(Outcome.COMPLETED, scheduled=(at(5),), done=(at(5),)), Outcome.COMPLETED, id="done"
+        ),
+        pytest.param(
+            EMPTY, PLANNED, BOTH, said(Outcome.COMPLETED, scheduled=(at(5),), done=(at(5),)), Outcome.FAILED, id="job-lies"
+        ),
+        pytest.param(PLANNED, COMPACTED, BOTH, None, Outcome.COMPLETED, id="driver-died-after-completing"),
+        pytest.param(PLANNED, COMPACTED, Mode.EXECUTE, said(Outcome.FAILED), Outcome.COMPLETED, id="failed-but-completed"),
+        pytest.param(PLANNED, PLANNED, Mode.EXECUTE, None, Outcome.FAILED, id="driver-died-before"),
+        pytest.param(EMPTY, EMPTY, BOTH, None, Outcome.FAILED, id="died-before-planning"),
+        pytest.param(EMPTY, PLANNED, BOTH, None, Outcome.FAILED, id="died-after-planning"),
+        pytest.param(EMPTY, EMPTY, BOTH, said(Outcome.NOTHING_TO_DO), Outcome.NOTHING_TO_DO, id="nothing-to-do"),
+        pytest.param(
+            EMPTY, PLANNED, Mode.SCHEDULE, said(Outcome.SCHEDULED, scheduled=(at(5),)), Outcome.SCHEDULED, id="scheduled"
+        ),
+        pytest.param(EMPTY, PLANNED, Mode.SCHEDULE, None, Outcome.SCHEDULED, id="died-after-scheduling"),
+        pytest.param(
+            EMPTY, EMPTY, Mode.SCHEDULE, said(Outcome.SCHEDULED, scheduled=(at(5),)), Outcome.FAILED, id="plan-missing"
+        ),
+    ],
+)
+def test_judge_compaction(
+    before: Timeline, after: Timeline, mode: Mode, result: ServiceResult | None, outcome: Outcome
+) -> None:
+    judgement = judge_compaction(before, after, ServiceRequest(Service.COMPACTION, mode), result)
+    assert judgement.outcome is outcome
+    assert judgement.done is (outcome is not Outcome.FAILED)
+
+
+def test_judge_compaction_of_named_plans_needs_each_of_them() -> None:
+    request = ServiceRequest(Service.COMPACTION, Mode.EXECUTE, (at(5), at(7)))
+    judgement = judge_compaction(PLANNED, COMPACTED, request, None)
+    assert judgement.outcome is Outcome.FAILED
+    assert judgement.completed_instants == (at(5),)
+    assert at(7) in judgement.reason
+
+
+def test_judge_compaction_that_failed_keeps_the_jobs_kind_and_words() -> None:
+    result = ServiceResult(
+        Service.COMPACTION, Outcome.FAILED, failure_kind=FailureKind.LOCK, message="no lock within 60 s"
+    )
+    judgement = judge_compaction(EMPTY, EMPTY, ServiceRequest(Service.COMPACTION, BOTH), result)
+    assert judgement.failure_kind is FailureKind.LOCK
+    assert "no lock within 60 s" in judgement.reason
