@@ -37,9 +37,11 @@ from submitter_watch import driver_ender, watch_submitter
 
 LOG_LEVEL = "spark.log.level"
 # Hudi's INFO lines would drown ours, and these warn of what is meant: settings that it writes down, a lock that is
-# tried again (one stack trace each time), statistics of the JVM. `--conf spark.log.level=INFO` brings all of it back.
+# tried again (one stack trace each time), a heartbeat that a plan never had. `--conf spark.log.level=INFO` brings all
+# of it back.
 DEFAULT_LOG_LEVEL = "WARN"
 QUIET_LOGGERS = (
+    "org.apache.hudi.client.heartbeat.HoodieHeartbeatClient",
     "org.apache.hudi.common.table.HoodieTableConfig",
     "org.apache.hudi.common.util.RetryHelper",
     "org.apache.hudi.config.HoodieWriteConfig",
@@ -78,11 +80,10 @@ def open_session() -> SparkSession:
 
 def run_job(spark: SparkSession, request: JobRequest) -> JobResult:
     """Run all services of a request in its order; a failing one does not stop the others."""
-    return JobResult(
-        job_id=request.job_id,
-        services=tuple(run_service(spark, request, service) for service in request.services),
-        spark_application_id=spark.sparkContext.applicationId,
-    )
+    # Asked for first: a service may take the JVM down with it, and the result is still to be written.
+    application_id = str(spark.sparkContext.applicationId)
+    results = tuple(run_service(spark, request, service) for service in request.services)
+    return JobResult(request.job_id, results, application_id)
 
 
 def run_service(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> ServiceResult:

@@ -72,6 +72,11 @@ class Table:
     def completed(self) -> set[str]:
         return {name.split(".")[0].split("_")[0] for name in self.files() if name.endswith(".commit")}
 
+    def spans(self, action: str) -> list[tuple[str, str]]:
+        """Requested and completed time of each completed instant of an action, from the names of table version 8 on."""
+        names = [name.removesuffix(f".{action}") for name in self.files() if name.endswith(f".{action}")]
+        return sorted((requested, completed) for requested, _, completed in (name.partition("_") for name in names))
+
     def properties(self) -> dict[str, str]:
         text = (self.path / ".hoodie" / "hoodie.properties").read_text(encoding="utf-8")
         return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)

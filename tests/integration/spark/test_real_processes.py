@@ -111,10 +111,11 @@ def test_failed_service_gives_a_result_and_exit_code_1(
     assert "hoodie.write.lock.provider" in output
 
 
+@pytest.mark.parametrize("version", [9, 6])
 def test_compaction_killed_in_the_middle_is_completed_by_the_retry(
-    spark: SparkSession, make_table: MakeTable, submit: Callable[[JobRequest], subprocess.Popen[str]]
+    spark: SparkSession, make_table: MakeTable, submit: Callable[[JobRequest], subprocess.Popen[str]], version: int
 ) -> None:
-    table = make_table()
+    table = make_table(version=version)
     before = rows(spark, table)
     (instant,) = run(spark, table.request(Mode.SCHEDULE)).scheduled_instants
     markers = table.path / ".hoodie" / ".temp" / instant
@@ -173,7 +174,7 @@ def test_driver_ends_with_its_submitter_even_while_java_blocks(
     assert process.returncode != 0
     assert f"the submitting process {worker.pid}" in output
     # What is left may be a zombie, where nobody reaps orphans.
-    assert len(driver) == 2
+    assert len(driver) >= 2
     assert {_state(pid) for pid in driver} <= {"gone", "Z"}
     assert not os.path.exists(request.result_path)
     assert table.files() == files
@@ -213,9 +214,14 @@ def test_writer_and_compactions_run_at_the_same_time_and_lose_nothing(
     assert [json.loads(line)["commit"] for line in output.splitlines() if line.startswith("{")] == list(
         range(first, first + more)
     )
-    # At least one ran while the writer had a commit in flight.
-    assert len(compacted) >= 2
     assert table.completed() == set(compacted)
+    at_once = [
+        (compaction, commit)
+        for compaction in table.spans("commit")
+        for commit in table.spans("deltacommit")
+        if compaction[0] < commit[1] and commit[0] < compaction[1]
+    ]
+    assert at_once, "no compaction ran while a commit was in flight"
     assert rows(spark, table) == rows_written(spark, table.written, first + more)
 
 
