@@ -30,10 +30,14 @@ def table(delta_commits: int) -> TableView:
         pytest.param(2, policy(3), Verdict.NOT_DUE, "2 delta commits and no compaction yet (rule: 3)", id="below"),
         pytest.param(3, policy(3), Verdict.DUE, "3 delta commits and no compaction yet (rule: 3)", id="at-the-rule"),
         pytest.param(3, policy(None), Verdict.NOT_DUE, "(rule: off)", id="count-off"),
-        pytest.param(4, policy(9, 0.5), Verdict.NOT_DUE, "400 bytes, 40% of their base files (rule: 50%)", id="ratio-below"),
+        pytest.param(
+            4, policy(9, 0.5), Verdict.NOT_DUE, "400 bytes, 40% of their base files (rule: 50%)", id="ratio-below"
+        ),
         pytest.param(5, policy(9, 0.5), Verdict.DUE, "500 bytes, 50% of their base files (rule: 50%)", id="ratio-at"),
         pytest.param(5, policy(9, 0.5, 501), Verdict.NOT_DUE, "5 delta commits", id="ratio-but-few-bytes"),
-        pytest.param(5, policy(5, 0.5), Verdict.DUE, "5 delta commits and no compaction yet (rule: 5) and log", id="both"),
+        pytest.param(
+            5, policy(5, 0.5), Verdict.DUE, "5 delta commits and no compaction yet (rule: 5) and log", id="both"
+        ),
     ],
 )
 def test_decide_compaction_by_rules(commits: int, rules: TablePolicy, verdict: Verdict, words: str) -> None:
@@ -52,9 +56,7 @@ def test_decide_compaction_when_due_is_keyed_by_the_newest_write() -> None:
 def test_decide_compaction_of_a_pending_plan_executes_that_plan(state: State) -> None:
     """Whoever scheduled it: a writer inline, RFC-43's client that failed, or a run of ours that died."""
     plan = pending(9, Action.COMPACTION, state)
-    decision = decide_compaction(
-        view((completed(1), commit(log("a", 10))), plans=(plan,)), policy(delta_commits=100)
-    )
+    decision = decide_compaction(view((completed(1), commit(log("a", 10))), plans=(plan,)), policy(delta_commits=100))
     assert (decision.verdict, decision.mode) == (Verdict.DUE, Mode.EXECUTE)
     assert (decision.key_instant, decision.plan_instants) == (at(9), (at(9),))
 

@@ -24,19 +24,36 @@ def said(outcome: Outcome, *, scheduled: tuple[str, ...] = (), done: tuple[str, 
     ("before", "after", "mode", "result", "outcome"),
     [
         pytest.param(
-            EMPTY, COMPACTED, BOTH, said(Outcome.COMPLETED, scheduled=(at(5),), done=(at(5),)), Outcome.COMPLETED, id="done"
+            EMPTY,
+            COMPACTED,
+            BOTH,
+            said(Outcome.COMPLETED, scheduled=(at(5),), done=(at(5),)),
+            Outcome.COMPLETED,
+            id="done",
         ),
         pytest.param(
-            EMPTY, PLANNED, BOTH, said(Outcome.COMPLETED, scheduled=(at(5),), done=(at(5),)), Outcome.FAILED, id="job-lies"
+            EMPTY,
+            PLANNED,
+            BOTH,
+            said(Outcome.COMPLETED, scheduled=(at(5),), done=(at(5),)),
+            Outcome.FAILED,
+            id="job-lies",
         ),
         pytest.param(PLANNED, COMPACTED, BOTH, None, Outcome.COMPLETED, id="driver-died-after-completing"),
-        pytest.param(PLANNED, COMPACTED, Mode.EXECUTE, said(Outcome.FAILED), Outcome.COMPLETED, id="failed-but-completed"),
+        pytest.param(
+            PLANNED, COMPACTED, Mode.EXECUTE, said(Outcome.FAILED), Outcome.COMPLETED, id="failed-but-completed"
+        ),
         pytest.param(PLANNED, PLANNED, Mode.EXECUTE, None, Outcome.FAILED, id="driver-died-before"),
         pytest.param(EMPTY, EMPTY, BOTH, None, Outcome.FAILED, id="died-before-planning"),
         pytest.param(EMPTY, PLANNED, BOTH, None, Outcome.FAILED, id="died-after-planning"),
         pytest.param(EMPTY, EMPTY, BOTH, said(Outcome.NOTHING_TO_DO), Outcome.NOTHING_TO_DO, id="nothing-to-do"),
         pytest.param(
-            EMPTY, PLANNED, Mode.SCHEDULE, said(Outcome.SCHEDULED, scheduled=(at(5),)), Outcome.SCHEDULED, id="scheduled"
+            EMPTY,
+            PLANNED,
+            Mode.SCHEDULE,
+            said(Outcome.SCHEDULED, scheduled=(at(5),)),
+            Outcome.SCHEDULED,
+            id="scheduled",
         ),
         pytest.param(EMPTY, PLANNED, Mode.SCHEDULE, None, Outcome.SCHEDULED, id="died-after-scheduling"),
         pytest.param(

@@ -13,7 +13,9 @@ PACKAGE = "org.apache.hudi.client.transaction.lock."
     [
         pytest.param({}, "no hoodie.write.lock.provider is configured", id="none"),
         pytest.param({LOCK_PROVIDER: " "}, "no hoodie.write.lock.provider is configured", id="blank"),
-        pytest.param({LOCK_PROVIDER: PACKAGE + "InProcessLockProvider"}, "does not reach beyond one process", id="in-process"),
+        pytest.param(
+            {LOCK_PROVIDER: PACKAGE + "InProcessLockProvider"}, "does not reach beyond one process", id="in-process"
+        ),
         pytest.param({LOCK_PROVIDER: PACKAGE + "NoopLockProvider"}, "does not reach beyond one process", id="noop"),
         pytest.param(
             {LOCK_PROVIDER: PACKAGE + "FileSystemBasedLockProvider", CONCURRENCY_MODE: "SINGLE_WRITER"},

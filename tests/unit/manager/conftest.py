@@ -1,0 +1,122 @@
+"""A manager on a SQLite file, with Airflow's side of the door played by a fake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session, sessionmaker
+
+from airflow_lake_provider.config import CompactionPolicy, LakeSettings, TablePolicy, TablesConfig
+from airflow_lake_provider.manager.executors import Executors
+from airflow_lake_provider.manager.loop import ManagerLoop
+from airflow_lake_provider.manager.registry import Registry
+from airflow_lake_provider.manager.runs import RunState, ServiceRun
+from airflow_lake_provider.manager.schema import metadata
+from airflow_lake_provider.manager.services import ManagerServices
+from airflow_lake_provider.view.view_cache import TableViewCache
+
+CALLBACK_TOKEN = "callback-secret"
+SERVICE_TOKEN = "service-secret"
+LOCK_OPTIONS = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}
+
+
+@dataclass
+class FakeClock:
+    """A clock that moves when told."""
+
+    now: datetime = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+@dataclass
+class FakeDoor:
+    """Keeps DAG runs in a list; `fails_with` makes the next creation fail."""
+
+    runs: list[ServiceRun] = field(default_factory=list)
+    confs: list[dict[str, Any]] = field(default_factory=list)
+    fails_with: Exception | None = None
+
+    def find_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
+        return [run for run in self.runs if run.run_id.startswith(run_id_prefix)]
+
+    def create_run(self, session: Session, run_id: str, conf: dict[str, Any], note: str) -> None:
+        if self.fails_with is not None:
+            error, self.fails_with = self.fails_with, None
+            raise error
+        assert run_id not in {run.run_id for run in self.runs}
+        self.runs.append(ServiceRun(run_id, RunState.QUEUED))
+        self.confs.append(conf)
+
+    def end(self, run_id: str, state: RunState, ended_ms: int) -> None:
+        self.runs = [ServiceRun(run_id, state, ended_ms) if run.run_id == run_id else run for run in self.runs]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = create_engine(f"sqlite:///{tmp_path}/airflow.db", connect_args={"check_same_thread": False})
+    metadata.create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def registry(engine: Engine, clock: FakeClock) -> Registry:
+    return Registry(sessionmaker(engine), clock)
+
+
+@pytest.fixture
+def door() -> FakeDoor:
+    return FakeDoor()
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    folder = tmp_path / "lake"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def settings(lake: Path) -> LakeSettings:
+    return LakeSettings(
+        callback_tokens=("old-callback-secret", CALLBACK_TOKEN),
+        service_tokens=(SERVICE_TOKEN,),
+        allowed_roots=(str(lake),),
+        max_notice_bytes=1_000_000,
+    )
+
+
+@pytest.fixture
+def tables() -> TablesConfig:
+    policy = TablePolicy(compaction=CompactionPolicy(delta_commits=3), hudi_options=LOCK_OPTIONS, retry_backoff_s=60)
+    return TablesConfig(defaults=policy)
+
+
+@pytest.fixture
+def make_loop(
+    settings: LakeSettings, registry: Registry, door: FakeDoor, tables: TablesConfig
+) -> Callable[[], ManagerLoop]:
+    """Build loops that share database and door, as loops of several API servers do."""
+    return lambda: ManagerLoop(settings, registry, TableViewCache(max_tables=100), door, lambda: tables)
+
+
+@pytest.fixture
+def services(settings: LakeSettings, registry: Registry, make_loop: Callable[[], ManagerLoop]) -> ManagerServices:
+    return ManagerServices(settings, registry, Executors(registry, lease_s=60), make_loop())

@@ -1,0 +1,230 @@
+"""Marks become runs: exactly one for each state of a table, whatever dies in between (G1, G2, G4)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_lake_provider.errors import StorageError
+from airflow_lake_provider.manager.loop import ManagerLoop
+from airflow_lake_provider.manager.notice import Notice, Source
+from airflow_lake_provider.manager.registry import Registry
+from airflow_lake_provider.manager.runs import RunState
+from airflow_lake_provider.table_id import table_id_of
+from tests.unit.manager.conftest import FakeClock, FakeDoor
+from tests.unit.tables import HandMadeTable
+
+MakeLoop = Callable[[], ManagerLoop]
+
+
+@pytest.fixture
+def table(lake: Path) -> HandMadeTable:
+    return HandMadeTable.create(lake / "orders")
+
+
+def announce(registry: Registry, table: HandMadeTable, instant: str = "20261121120001000") -> str:
+    return registry.mark_dirty(Notice(str(table.path), "orders", Source.COMMIT_CALLBACK, (instant,)))
+
+
+def test_drain_of_a_due_table_starts_one_run_with_its_reason(
+    registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable
+) -> None:
+    for second in (1, 2, 3):
+        newest = table.commit(second)
+    table_id = announce(registry, table)
+    assert make_loop().drain() == 1
+    assert [run.run_id for run in door.runs] == [f"{table_id}.compaction.{newest}"]
+    assert door.confs[0]["reason"] == "3 delta commits and no compaction yet (rule: 3)"
+    assert door.confs[0]["hudi_options"]["hoodie.write.lock.provider"].endswith("FileSystemBasedLockProvider")
+    assert registry.get(table_id)["dirty_since_ms"] is None
+
+
+def test_drain_of_a_hundred_notices_that_make_nothing_due_starts_none(
+    registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable
+) -> None:
+    table.commit(1)
+    for _ in range(100):
+        announce(registry, table)
+    loop = make_loop()
+    assert loop.drain() == 1
+    assert loop.drain() == 0
+    assert door.runs == []
+
+
+def test_drain_of_a_notice_doubled_ten_times_starts_one_run(
+    registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable
+) -> None:
+    for second in (1, 2, 3):
+        table.commit(second)
+    loop = make_loop()
+    for _ in range(10):
+        announce(registry, table)
+        loop.drain()
+    assert len(door.runs) == 1
+
+
+def test_drain_while_a_run_is_active_starts_no_second_one_for_newer_commits(
+    registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable
+) -> None:
+    loop = make_loop()
+    for second in range(1, 8):
+        table.commit(second)
+        announce(registry, table)
+        loop.drain()
+    table.plan(8)
+    announce(registry, table)
+    loop.drain()
+    assert len(door.runs) == 1
+
+
+def test_drain_by_two_loops_at_once_starts_one_run_per_table(
+    registry: Registry, make_loop: MakeLoop, door: FakeDoor, lake: Path
+) -> None:
+    for name in "abcdefgh":
+        made = HandMadeTable.create(lake / name)
+        for second in (1, 2, 3):
+            made.commit(second)
+        announce(registry, made)
+    loops = [threading.Thread(target=make_loop().drain) for _ in range(4)]
+    for thread in loops:
+        thread.start()
+    for thread in loops:
+        thread.join()
+    assert len(door.runs) == 8
+    assert registry.claim(10, 1) == []
+
+
+def test_drain_after_a_loop_died_between_claim_and_run_takes_the_claim_over(
+    registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable, clock: FakeClock
+) -> None:
+    for second in (1, 2, 3):
+        table.commit(second)
+    announce(registry, table)
+    assert len(registry.claim(1, lease_s=60)) == 1  # and then the process is killed
+    assert make_loop().drain() == 0
+    clock.advance(61)
+    assert make_loop().drain() == 1
+    assert len(door.runs) == 1
+
+
+def test_settle_of_a_claim_that_passed_on_changes_nothing(
+    registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable, clock: FakeClock
+) -> None:
+    """A loop that slept through its lease must neither start a run nor wipe the mark of the one that took over."""
+    for second in (1, 2, 3):
+        table.commit(second)
+    table_id = announce(registry, table)
+    slept = registry.claim(1, lease_s=60)[0]
+    clock.advance(61)
+    assert len(registry.claim(1, lease_s=60)) == 1
+    make_loop()._look(slept)
+    assert door.runs == []
+    assert registry.get(table_id)["dirty_since_ms"] is not None
+
+
+def test_drain_when_a_notice_arrives_during_the_look_looks_again(
+    registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable
+) -> None:
+    announce(registry, table)
+    claim = registry.claim(1, lease_s=60)[0]
+    announce(registry, table)
+    make_loop()._look(claim)
+    assert make_loop().drain() == 1
+
+
+def test_drain_when_airflow_refuses_the_run_keeps_the_mark_and_tries_again(
+    registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable, clock: FakeClock
+) -> None:
+    for second in (1, 2, 3):
+        table.commit(second)
+    table_id = announce(registry, table)
+    door.fails_with = StorageError("DAG lake_table_service is not in the database yet")
+    loop = make_loop()
+    loop.drain()
+    assert "not in the database yet" in registry.get(table_id)["problem"]
+    assert loop.drain() == 0
+    clock.advance(2)
+    loop.drain()
+    assert len(door.runs) == 1
+    assert registry.get(table_id)["problem"] == ""
+
+
+def test_drain_of_a_missing_table_backs_off_and_disturbs_no_other(
+    registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable, lake: Path, clock: FakeClock
+) -> None:
+    missing = HandMadeTable(lake / "missing")
+    missing_id = announce(registry, missing)
+    for second in (1, 2, 3):
+        table.commit(second)
+    announce(registry, table)
+    loop = make_loop()
+    assert loop.drain() == 2
+    assert len(door.runs) == 1
+    assert "no Hudi table at" in registry.get(missing_id)["problem"]
+    announce(registry, missing)
+    assert loop.drain() == 0, "a notice must not turn a broken table into a busy loop"
+    HandMadeTable.create(missing.path)
+    clock.advance(700)
+    assert loop.drain() >= 1
+    assert registry.get(missing_id)["problem"] == ""
+
+
+def test_drain_after_a_failed_run_starts_another_with_backoff_and_gives_up_at_the_maximum(
+    registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable, clock: FakeClock
+) -> None:
+    for second in (1, 2, 3):
+        newest = table.commit(second)
+    table_id = announce(registry, table)
+    loop = make_loop()
+    loop.drain()
+    for attempt, pause_s in ((2, 61), (3, 121)):
+        door.end(door.runs[-1].run_id, RunState.FAILED, registry.now_ms())
+        clock.advance(31)
+        loop.drain()
+        assert len(door.runs) == attempt - 1, "the pause is not over"
+        clock.advance(pause_s)
+        loop.drain()
+        assert door.runs[-1].run_id == f"{table_id}.compaction.{newest}.r{attempt}"
+    door.end(door.runs[-1].run_id, RunState.FAILED, registry.now_ms())
+    clock.advance(10_000)
+    announce(registry, table)
+    loop.drain()
+    assert len(door.runs) == 3
+    assert "given up until the table changes" in registry.get(table_id)["decisions"]
+    table.commit(9)
+    announce(registry, table)
+    loop.drain()
+    assert len(door.runs) == 4, "a new commit is a new chance"
+
+
+def test_drain_after_a_run_ended_without_telling_looks_by_itself(
+    registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable, clock: FakeClock
+) -> None:
+    for second in (1, 2, 3):
+        table.commit(second)
+    announce(registry, table)
+    loop = make_loop()
+    loop.drain()
+    door.end(door.runs[0].run_id, RunState.FAILED, registry.now_ms())
+    for _ in range(4):
+        clock.advance(31)
+        loop.drain()
+    assert len(door.runs) == 2
+
+
+def test_list_silent_after_the_heartbeat_names_the_table_until_it_is_postponed(
+    registry: Registry, make_loop: MakeLoop, table: HandMadeTable, clock: FakeClock
+) -> None:
+    table.commit(1)
+    table_id = announce(registry, table)
+    loop = make_loop()
+    loop.drain()
+    assert registry.list_silent() == []
+    clock.advance(601)
+    assert [row["table_id"] for row in registry.list_silent()] == [table_id]
+    loop.postpone([table_id, "unknown-table"])
+    assert registry.list_silent() == []
+    assert table_id == table_id_of(str(table.path))

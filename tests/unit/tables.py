@@ -1,0 +1,52 @@
+"""Tables made by hand on local disk: properties and timeline files only, as the reader needs them."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class HandMadeTable:
+    """A merge-on-read table of version 9; commit metadata is written as JSON, which the reader sniffs."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path, table_type: str = "MERGE_ON_READ") -> HandMadeTable:
+        timeline = path / ".hoodie" / "timeline"
+        timeline.mkdir(parents=True)
+        properties = {
+            "hoodie.table.name": "orders",
+            "hoodie.table.type": table_type,
+            "hoodie.table.version": "9",
+            "hoodie.timeline.layout.version": "2",
+            "hoodie.table.checksum": str(zlib.crc32(b".orders")),
+        }
+        text = "\n".join(f"{key}={value}" for key, value in properties.items())
+        (path / ".hoodie" / "hoodie.properties").write_text(text, encoding="utf-8")
+        return cls(path)
+
+    def commit(self, second: int, *, file_id: str = "a", log_bytes: int = 100) -> str:
+        """Add a completed delta commit with one log file; return its requested time."""
+        requested = f"202611211200{second:02d}000"
+        stat = {
+            "fileId": file_id,
+            "path": f"p/.{file_id}_0.log.{second}_0-1-0",
+            "totalWriteBytes": log_bytes,
+            "fileSizeInBytes": log_bytes,
+        }
+        body = {"operationType": "UPSERT", "partitionToWriteStats": {"p": [stat]}}
+        timeline = self.path / ".hoodie" / "timeline"
+        (timeline / f"{requested}_202611211200{second:02d}500.deltacommit").write_text(
+            json.dumps(body), encoding="utf-8"
+        )
+        return requested
+
+    def plan(self, second: int) -> str:
+        """Add a requested compaction; return its requested time."""
+        requested = f"202611211200{second:02d}000"
+        (self.path / ".hoodie" / "timeline" / f"{requested}.compaction.requested").write_bytes(b"")
+        return requested
