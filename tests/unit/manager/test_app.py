@@ -25,9 +25,9 @@ BEARER = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
 
 
 @pytest.fixture
-def client(services: ManagerServices) -> Iterator[httpx.Client]:
+def client(services: ManagerServices) -> httpx.Client:
     # Without the context manager the lifespan, and with it the loop, does not run: each test drains when it wants.
-    yield TestClient(create_app(lambda: services), raise_server_exceptions=False)
+    return TestClient(create_app(lambda: services), raise_server_exceptions=False)
 
 
 def body(base_path: str, **changes: Any) -> dict[str, Any]:

@@ -1,0 +1,59 @@
+"""What Airflow itself sees of the provider."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_provider_info_is_valid_and_discovered() -> None:
+    from airflow.providers_manager import ProvidersManager
+    from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
+
+    manager = ProvidersManager()
+    assert "airflow-lake-provider" in manager.providers
+    assert "lake" in ProvidersManagerTaskRuntime().hooks
+    assert "airflow_lake_provider.plugins.db_manager.LakeDBManager" in manager.db_managers
+
+
+def test_manager_app_is_mounted_in_the_api_server() -> None:
+    """A plugin that fails to import is only logged, and unmounted paths answer 200 with the UI's page."""
+    from airflow.api_fastapi.app import create_app
+    from starlette.testclient import TestClient
+
+    client = TestClient(create_app(apps="core"))
+    health = client.get("/v1/hoodie/health")
+    assert health.headers["content-type"] == "application/json"
+    assert health.json()["status"] == "ok"
+    assert client.post("/v1/hoodie/callback", json={}).status_code == 401
+
+
+def test_shipped_dags_round_trip_through_serialisation() -> None:
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    bag = DagBag(dag_folder=str(ROOT / "dags"))
+    assert set(bag.dags) == {"lake_table_service", "lake_watch"}
+    for dag in bag.dags.values():
+        assert dag.doc_md
+        assert "lake" in dag.tags
+        restored = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+        assert restored.task_ids == dag.task_ids
+
+
+def test_service_dag_params_have_forms_and_are_checked() -> None:
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.sdk.exceptions import ParamValidationError
+
+    params = DagBag(dag_folder=str(ROOT / "dags")).dags["lake_table_service"].params
+    assert params.get_param("service").schema["enum"] == ["compaction"]
+    for wrong in ({"base_path": ""}, {"base_path": "/x", "service": "explode"}, {"base_path": "/x", "mode": "no"}):
+        changed = copy.deepcopy(params)
+        with pytest.raises(ParamValidationError):
+            changed.update(wrong)

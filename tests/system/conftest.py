@@ -1,0 +1,50 @@
+"""Whole Airflows as processes: one on SQLite, one on PostgreSQL, each started once per run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from local_stack.airflow import LocalAirflow
+from local_stack.postgres import LocalPostgres
+
+ROOT = Path(__file__).resolve().parents[2]
+WORK = ROOT / ".work" / "system-tests"
+
+LOCK_OPTIONS = {
+    "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+    "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider",
+    "hoodie.write.lock.filesystem.expire": "2",
+}
+
+
+def make_airflow(name: str, *, database_url: str = "", claim_lease_s: int = 5) -> LocalAirflow:
+    """Prepare an Airflow in a clean home with its own lake and a tables file: compaction after 3 delta commits."""
+    home = WORK / name
+    shutil.rmtree(home, ignore_errors=True)
+    lake = home / "lake"
+    lake.mkdir(parents=True)
+    options = "\n".join(f"    {key}: '{value}'" for key, value in LOCK_OPTIONS.items())
+    tables_file = home / "tables.yaml"
+    tables_file.write_text(
+        "defaults:\n  heartbeat_timeout_s: 5\n"
+        "  compaction: {delta_commits: 3, log_to_base_ratio: null}\n"
+        f"  hudi_options:\n{options}\n"
+        "tables:\n  - name: unlocked\n    hudi_options: {hoodie.write.lock.provider: ''}\n",
+        encoding="utf-8",
+    )
+    airflow = LocalAirflow(home / "airflow", (lake,), tables_file=tables_file, database_url=database_url)
+    airflow.settings = {"AIRFLOW__LAKE__CLAIM_LEASE_S": str(claim_lease_s)}
+    airflow.migrate()
+    return airflow
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[LocalPostgres]:
+    server = LocalPostgres()
+    server.start()
+    yield server
+    server.stop()

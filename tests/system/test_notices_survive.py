@@ -1,0 +1,164 @@
+"""G1 and G2 on real processes: API servers killed, doubled and in company; no scheduler is needed to create runs."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from local_stack.airflow import LocalAirflow
+from local_stack.processes import free_port, wait_until
+from tests.system.conftest import ROOT, make_airflow
+from tests.system.writers import send_notice
+from tests.unit.tables import HandMadeTable
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def airflow(request: pytest.FixtureRequest) -> Iterator[LocalAirflow]:
+    url = request.getfixturevalue("postgres").url if request.param == "postgres" else ""
+    airflow = make_airflow(f"notices-{request.param}", database_url=url)
+    try:
+        airflow.start(("api-server", "dag-processor"))
+        airflow.wait_for_dags()
+        yield airflow
+    finally:
+        airflow.stop()
+
+
+def due_table(airflow: LocalAirflow, name: str, commits: int = 3) -> tuple[HandMadeTable, str]:
+    table = HandMadeTable.create(airflow.allowed_roots[0] / name)
+    instant = ""
+    for second in range(1, commits + 1):
+        instant = table.commit(second)
+    return table, instant
+
+
+def runs_of(airflow: LocalAirflow, *names: str) -> Counter[str]:
+    return Counter(run["conf"]["table_name"] for run in airflow.service_runs() if run["conf"]["table_name"] in names)
+
+
+def wait_for_runs(airflow: LocalAirflow, *names: str) -> None:
+    wait_until(lambda: set(runs_of(airflow, *names)) == set(names), 30, f"runs of {names}", [])
+
+
+def test_notice_doubled_ten_times_makes_one_run(airflow: LocalAirflow) -> None:
+    table, instant = due_table(airflow, "doubled")
+    assert {send_notice(airflow, table.path, instant).status_code for _ in range(10)} == {200}
+    wait_for_runs(airflow, "doubled")
+    time.sleep(2)
+    assert runs_of(airflow, "doubled") == {"doubled": 1}
+
+
+def test_hundred_notices_that_make_nothing_due_make_no_run(airflow: LocalAirflow) -> None:
+    table, instant = due_table(airflow, "quiet", commits=2)
+    for _ in range(100):
+        assert send_notice(airflow, table.path, instant).status_code == 200
+    quiet = airflow.get("/v1/hoodie/tables")
+    wait_until(lambda: _is_clean(airflow, "quiet"), 30, "the last look", [])
+    assert quiet is not None
+    assert runs_of(airflow, "quiet") == {}
+
+
+def test_burst_of_six_notices_for_two_tables_leaves_neither_behind(airflow: LocalAirflow) -> None:
+    """The burst that strands plain asset events."""
+    tables = [due_table(airflow, name) for name in ("burst-a", "burst-b")]
+    began = time.monotonic()
+    for _ in range(3):
+        for table, instant in tables:
+            assert send_notice(airflow, table.path, instant).status_code == 200
+    assert time.monotonic() - began < 1.0
+    wait_for_runs(airflow, "burst-a", "burst-b")
+    assert set(runs_of(airflow, "burst-a", "burst-b").values()) == {1}
+
+
+def test_table_without_lock_provider_is_refused_with_the_setting(airflow: LocalAirflow) -> None:
+    table, instant = due_table(airflow, "unlocked")
+    send_notice(airflow, table.path, instant)
+    wait_until(lambda: _is_clean(airflow, "unlocked"), 30, "the look", [])
+    decision = _table(airflow, "unlocked")["decisions"][0]
+    assert decision["verdict"] == "blocked"
+    assert "no hoodie.write.lock.provider is configured" in decision["reason"]
+    assert runs_of(airflow, "unlocked") == {}
+
+
+def test_loop_killed_between_claim_and_run_leaves_nothing_behind(airflow: LocalAirflow) -> None:
+    table, instant = due_table(airflow, "orphaned-claim")
+    # Claims what the notice marks before the server's own loop does, then dies as by kill -9.
+    code = (
+        "import os, signal, time\n"
+        "from airflow_lake_provider.manager.notice import Notice, Source\n"
+        "from airflow_lake_provider.plugins.lake_plugin import open_services\n"
+        "registry = open_services().registry\n"
+        f"notice = Notice({str(table.path)!r}, 'orphaned-claim', Source.COMMIT_CALLBACK, ({instant!r},))\n"
+        "mark, claims = registry.mark_dirty, []\n"
+        "while not claims:\n"
+        "    mark(notice)\n"
+        "    claims = [c for c in registry.claim(10, 5) if c.table_name == 'orphaned-claim']\n"
+        "print('claimed', flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    # The server's own loop pauses, so that the claim is surely this process's.
+    server = airflow.servers["api-server"].process
+    server.send_signal(signal.SIGSTOP)
+    try:
+        result = subprocess.run(
+            [sys.executable, "-c", code], env=airflow.env(), cwd=ROOT, capture_output=True, text=True, check=False
+        )
+    finally:
+        server.send_signal(signal.SIGCONT)
+    assert "claimed" in result.stdout, result.stderr[-2000:]
+    assert result.returncode == -signal.SIGKILL
+    wait_for_runs(airflow, "orphaned-claim")
+    assert runs_of(airflow, "orphaned-claim") == {"orphaned-claim": 1}
+
+
+def test_two_api_servers_at_once_make_one_run_each(airflow: LocalAirflow) -> None:
+    second = LocalAirflow(
+        airflow.home,
+        airflow.allowed_roots,
+        tables_file=airflow.tables_file,
+        database_url=airflow.database_url,
+        settings=airflow.settings,
+        port=free_port(),
+        callback_token=airflow.callback_token,
+        service_token=airflow.service_token,
+    )
+    names = [f"pair-{number}" for number in range(8)]
+    tables = [due_table(airflow, name) for name in names]
+    try:
+        second.start(("api-server",))
+        for table, instant in tables:
+            for server in (airflow, second):
+                assert send_notice(server, table.path, instant).status_code == 200
+        wait_for_runs(airflow, *names)
+    finally:
+        second.stop()
+    time.sleep(1)
+    assert set(runs_of(airflow, *names).values()) == {1}
+
+
+def test_kill_of_the_api_server_right_after_the_answer_loses_nothing(airflow: LocalAirflow) -> None:
+    names = [f"killed-{number}" for number in range(5)]
+    tables = [due_table(airflow, name) for name in names]
+    for table, instant in tables:
+        assert send_notice(airflow, table.path, instant).status_code == 200
+    airflow.servers["api-server"].kill()
+    airflow.start_component("api-server")
+    airflow.wait_for_manager()
+    wait_for_runs(airflow, *names)
+    assert set(runs_of(airflow, *names).values()) == {1}
+
+
+def _table(airflow: LocalAirflow, name: str) -> dict[str, object]:
+    return next(table for table in airflow.tables() if table["table_name"] == name)
+
+
+def _is_clean(airflow: LocalAirflow, name: str) -> bool:
+    return any(t["table_name"] == name and not t["dirty"] and t["looked_ms"] for t in airflow.tables())
