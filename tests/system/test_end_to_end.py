@@ -1,0 +1,180 @@
+"""The whole corridor: a stock Hudi writer's commits become a finished compaction, also when the worker is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from airflow_lake_provider.timeline.instant import Action
+from airflow_lake_provider.view.view_cache import TableViewCache
+from local_stack.airflow import HUDI_JAR, LocalAirflow, scratch_env
+from local_stack.hudi_bundle import SPARK_PYTHON, spark_env
+from local_stack.processes import start, wait_until
+from tests.system.conftest import LOCK_OPTIONS, ROOT, make_airflow
+
+pytestmark = pytest.mark.system
+
+# The last commits' notices are dropped: what they make due is found by the watch DAG.
+TABLES: list[dict[str, Any]] = [
+    {"name": "orders", "type": "MOR", "version": 9, "commits": 3},
+    {"name": "silent", "type": "MOR", "version": 6, "commits": 3, "drop_notices": [2]},
+    {"name": "victim; $(touch x) ü", "type": "MOR", "version": 9, "commits": 2, "keys": 40_000},
+]
+VICTIM = TABLES[2]["name"]
+
+
+@pytest.fixture(scope="module")
+def airflow() -> Iterator[LocalAirflow]:
+    airflow = make_airflow("end-to-end")
+    airflow.settings |= {"AIRFLOW__LAKE__EXECUTOR_LEASE_S": "12", "AIRFLOW__LAKE__RETRY_DELAY_S": "3"}
+    try:
+        airflow.start()
+        airflow.wait_for_dags()
+        write(airflow)
+        yield airflow
+    finally:
+        airflow.stop()
+
+
+def write(airflow: LocalAirflow) -> None:
+    """Run the stock writer with its callback on until all commits are made."""
+    lake = airflow.allowed_roots[0]
+    settings = {
+        "tables": [{"keys": 1000, "rows": 100, "pause_s": 0, **t, "base_path": str(lake / t["name"])} for t in TABLES],
+        "callback": {
+            "url": airflow.callback_url,
+            "token": airflow.callback_token,
+            "headers": {"X-Lake-Database": "shop"},
+        },
+        "hudi_options": LOCK_OPTIONS,
+        "spark_conf": {"spark.jars": str(HUDI_JAR)},
+    }
+    path = airflow.home / "writer.json"
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    writer = start(
+        "writer",
+        [str(SPARK_PYTHON), str(ROOT / "local_stack" / "lake_writer.py"), str(path)],
+        airflow.home / "logs" / "writer.log",
+        env=spark_env() | scratch_env(airflow.home / "tmp"),
+    )
+    try:
+        assert writer.process.wait(timeout=240) == 0, writer.log_tail()
+    finally:
+        writer.stop()
+
+
+def runs_of(airflow: LocalAirflow, name: str) -> list[dict[str, Any]]:
+    return [run for run in airflow.service_runs() if run["conf"]["table_name"] == name]
+
+
+def wait_for_success(airflow: LocalAirflow, name: str, timeout_s: float = 180) -> dict[str, Any]:
+    wait_until(
+        lambda: any(run["state"] == "success" for run in runs_of(airflow, name)),
+        timeout_s,
+        f"a successful run for {name}",
+        [airflow.servers["scheduler"]],
+    )
+    return runs_of(airflow, name)[0]
+
+
+def compactions(airflow: LocalAirflow, name: str) -> list[str]:
+    view = TableViewCache(1).refresh(str(airflow.allowed_roots[0] / name))
+    assert view.timeline.pending(Action.COMPACTION) == ()
+    return [time_ for time_, metadata in view.commits.items() if metadata.operation == "COMPACT"]
+
+
+def test_commits_become_one_finished_compaction(airflow: LocalAirflow) -> None:
+    run = wait_for_success(airflow, "orders")
+    assert run["conf"]["reason"] == "3 delta commits and no compaction yet (rule: 3)"
+    assert len(compactions(airflow, "orders")) == 1
+    table = next(table for table in airflow.tables() if table["table_name"] == "orders")
+    assert (table["database"], table["notices"] >= 3) == ("shop", True)
+
+
+def test_dropped_notice_is_repaired_by_the_watch_dag(airflow: LocalAirflow) -> None:
+    wait_for_success(airflow, "silent", timeout_s=240)
+    assert len(compactions(airflow, "silent")) == 1
+    table = next(table for table in airflow.tables() if table["table_name"] == "silent")
+    assert table["last_notice_source"] == "hint"
+
+
+def test_worker_killed_in_the_middle_of_a_compaction_is_replaced_by_one(airflow: LocalAirflow) -> None:
+    """Kill -9 of the task: its driver ends itself, and the retry completes the very same plan, once."""
+    table = airflow.allowed_roots[0] / VICTIM
+    trigger(airflow, "kill-me", base_path=str(table), table_name=VICTIM, hudi_options=LOCK_OPTIONS)
+    inflight = wait_for_file(table / ".hoodie" / "timeline", "*.compaction.inflight")
+    driver = find_spark_submit("lake-compaction-victim")
+    os.kill(parent_of(driver), signal.SIGKILL)
+    wait_until(lambda: not Path(f"/proc/{driver}").exists(), 20, "the orphaned driver's end", [])
+    wait_for_success(airflow, VICTIM)
+    assert compactions(airflow, VICTIM) == [inflight.name.partition(".")[0]]
+
+
+def test_run_without_a_lock_provider_is_refused_before_spark_starts(airflow: LocalAirflow) -> None:
+    table = airflow.allowed_roots[0] / VICTIM
+    trigger(airflow, "no-lock", base_path=str(table), table_name="no-lock", hudi_options={})
+    wait_until(lambda: runs_of(airflow, "no-lock")[0]["state"] == "failed", 60, "the refusal", [])
+    log = task_log(airflow, "no-lock")
+    assert "no hoodie.write.lock.provider is configured" in log
+    assert "Spark-Submit cmd" not in log
+
+
+def test_dry_run_says_what_it_would_do_and_does_nothing(airflow: LocalAirflow) -> None:
+    table = airflow.allowed_roots[0] / VICTIM
+    before = sorted(path.name for path in (table / ".hoodie" / "timeline").iterdir())
+    trigger(airflow, "dry", base_path=str(table), table_name="dry", hudi_options=LOCK_OPTIONS, dry_run=True)
+    wait_until(lambda: runs_of(airflow, "dry")[0]["state"] == "success", 60, "the dry run", [])
+    assert "dry run, nothing is submitted" in task_log(airflow, "dry")
+    assert sorted(path.name for path in (table / ".hoodie" / "timeline").iterdir()) == before
+
+
+def trigger(airflow: LocalAirflow, run_id: str, **conf: Any) -> None:
+    """Start a run by hand, as the form in the UI does."""
+    response = httpx.post(
+        f"{airflow.url}/api/v2/dags/lake_table_service/dagRuns",
+        json={"logical_date": None, "dag_run_id": run_id, "conf": conf},
+        timeout=30,
+    )
+    assert response.is_success, response.text
+
+
+def task_log(airflow: LocalAirflow, run_id: str) -> str:
+    path = f"/api/v2/dags/lake_table_service/dagRuns/{run_id}/taskInstances/run_service/logs/1"
+    return json.dumps(airflow.airflow_get(path, full_content=True))
+
+
+def wait_for_file(folder: Path, pattern: str) -> Path:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        for path in folder.glob(pattern):
+            return path
+        time.sleep(0.05)
+    raise AssertionError(f"no {pattern} in {folder}")
+
+
+def find_spark_submit(name: str) -> int:
+    """Return the process that a task started for a job of this name."""
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                arguments = (process / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"org.apache.spark.deploy.SparkSubmit" in arguments and any(
+                argument.startswith(name.encode()) for argument in arguments
+            ):
+                return int(process.name)
+    raise AssertionError(f"no spark-submit of {name}")
+
+
+def parent_of(pid: int) -> int:
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    return int(stat.rpartition(")")[2].split()[1])
