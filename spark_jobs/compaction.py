@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from failure_kind import causes_of, classify, describe
-from hudi_table import MERGE_ON_READ, TableLook, find_heartbeat_age_s, look_at_table, open_client
+from hudi_table import MERGE_ON_READ, TableLook, find_heartbeat_age_s, look_at_table, open_client, take_lock_once
 from job_contract import FailureKind, JobRequest, Mode, Outcome, Service, ServiceRequest, ServiceResult
 from progress import readable_bytes, say
 from py4j.protocol import Py4JJavaError
-from service_settings import ALWAYS, find_lock_problem, service_settings
+from service_settings import ALWAYS, find_lock_problem, service_settings, wait_for_lock_without_end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,6 +104,9 @@ def _execute_plan(spark: SparkSession, job: JobRequest, settings: dict[str, str]
     failure = None
     try:
         with open_client(spark, job.base_path, settings, ALWAYS) as client:
+            # A lock that cannot be had is found out here, by the caller's patience and without harm.
+            take_lock_once(spark, client)
+        with open_client(spark, job.base_path, wait_for_lock_without_end(settings), ALWAYS) as client:
             # The second argument makes Hudi commit; without it the files are written and thrown away.
             client.compact(instant, True)  # noqa: FBT003 - py4j has no keywords
     except Py4JJavaError as error:

@@ -113,6 +113,14 @@ def open_client(
         _close(client)
 
 
+def take_lock_once(spark: SparkSession, client: Any) -> None:
+    """Take the table's lock and give it back. Raises Py4JJavaError when the client's settings do not get it."""
+    none = spark._jvm.org.apache.hudi.common.util.Option.empty()
+    transactions = client.getTransactionManager()
+    transactions.beginStateChange(none, none)
+    transactions.endStateChange(none)
+
+
 def find_heartbeat_age_s(spark: SparkSession, base_path: str, instant: str) -> float | None:
     """Return how many seconds ago an instant's executor beat last; None when it has no heartbeat."""
     jvm = spark._jvm

@@ -11,6 +11,7 @@ LOCK_PROVIDER = "hoodie.write.lock.provider"
 CONCURRENCY_MODE = "hoodie.write.concurrency.mode"
 OPTIMISTIC = "optimistic_concurrency_control"
 MULTI_WRITER_MODES = (OPTIMISTIC, "non_blocking_concurrency_control")
+LOCK_FILE_PROVIDER = "FileSystemBasedLockProvider"
 # They guard the threads of one JVM, or nothing. A writer is another process.
 PROVIDERS_WITHOUT_REACH = ("InProcessLockProvider", "NoopLockProvider")
 
@@ -72,6 +73,17 @@ def service_settings(
         **ALWAYS,
         **WHEN_SCHEDULING,
     }
+
+
+def wait_for_lock_without_end(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings for executing a plan: with a lock file, Hudi must not give up waiting for the lock.
+
+    A `compact` of 1.2.0 that gives up ends a transaction it never began, which deletes the lock file of the writer that
+    holds it. The job's own time-out, outside the JVM, is the deadline instead.
+    """
+    if not settings[LOCK_PROVIDER].strip().endswith(LOCK_FILE_PROVIDER):
+        return dict(settings)
+    return {**settings, "hoodie.write.lock.client.num_retries": "100000000"}
 
 
 def _flag(*, on: bool) -> str:

@@ -176,7 +176,12 @@ def test_plan_with_a_live_heartbeat_is_busy_and_runs_once_the_heartbeat_is_old(
     assert run(spark, table.request(Mode.EXECUTE)).completed_instants == (instant,)
 
 
-def test_lock_that_another_holds_fails_the_job_and_stays_with_its_holder(spark: SparkSession, table: Table) -> None:
+@pytest.mark.parametrize("mode", [Mode.SCHEDULE, Mode.EXECUTE])
+def test_lock_that_another_holds_fails_the_job_and_stays_with_its_holder(
+    spark: SparkSession, table: Table, mode: Mode
+) -> None:
+    if mode is Mode.EXECUTE:
+        run(spark, table.request(Mode.SCHEDULE))
     lock = table.path / ".hoodie" / "lock"
     lock.touch()
     hasty = {
@@ -184,7 +189,7 @@ def test_lock_that_another_holds_fails_the_job_and_stays_with_its_holder(spark: 
         "hoodie.write.lock.client.wait_time_ms_between_retry": "100",
     }
     files = table.files()
-    result = run(spark, table.request(Mode.SCHEDULE, options={**LOCK, **hasty}))
+    result = run(spark, table.request(mode, options={**LOCK, **hasty}))
     assert (result.outcome, result.failure_kind) == (Outcome.FAILED, FailureKind.LOCK)
     assert lock.exists()
     assert table.files() == files

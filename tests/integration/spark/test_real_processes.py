@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -27,7 +28,7 @@ from job_contract import (
 from local_stack import hudi_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -41,8 +42,10 @@ PATIENCE_S = 120.0
 
 
 @pytest.fixture
-def submit(tmp_path: Path, spark: SparkSession) -> Callable[[JobRequest], subprocess.Popen[str]]:
+def submit(tmp_path: Path, spark: SparkSession) -> Iterator[Callable[[JobRequest], subprocess.Popen[str]]]:
     """Return a function that starts a job through spark-submit; `spark` makes it skip where Hudi is missing."""
+
+    started: list[subprocess.Popen[str]] = []
 
     def start(request: JobRequest) -> subprocess.Popen[str]:
         request_path = tmp_path / "jobs of today" / "request.json"
@@ -55,11 +58,20 @@ def submit(tmp_path: Path, spark: SparkSession) -> Callable[[JobRequest], subpro
         command += ["--name", "lake-test", "--jars", str(hudi_bundle.JAR), "--py-files", ",".join(map(str, PY_FILES))]
         command += ["--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"]
         command += ["--conf", "spark.ui.enabled=false", str(SPARK_JOBS / "run_services.py"), str(request_path)]
-        return subprocess.Popen(
-            command, env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        started.append(
+            subprocess.Popen(
+                command, env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
         )
+        return started[-1]
 
-    return start
+    yield start
+    for process in started:
+        if process.poll() is None:
+            _kill_family(process.pid)
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 def result_of(request: JobRequest) -> JobResult:
@@ -227,7 +239,9 @@ def test_writer_and_compactions_run_at_the_same_time_and_lose_nothing(
 
 def _kill_family(pid: int) -> None:
     for member in _family(pid):
-        os.kill(member, signal.SIGKILL)
+        # The driver's Python ends by itself as soon as its JVM is gone.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(member, signal.SIGKILL)
 
 
 def _family(pid: int) -> list[int]:

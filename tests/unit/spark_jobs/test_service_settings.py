@@ -1,5 +1,5 @@
 import pytest
-from service_settings import ALWAYS, WHEN_SCHEDULING, find_lock_problem, service_settings
+from service_settings import ALWAYS, WHEN_SCHEDULING, find_lock_problem, service_settings, wait_for_lock_without_end
 
 PACKAGE = "org.apache.hudi.client.transaction.lock."
 SHARED = {"hoodie.write.lock.provider": PACKAGE + "ZookeeperBasedLockProvider"}
@@ -57,3 +57,10 @@ def test_settings_that_guard_nothing_are_named(options: dict[str, str], named: s
 def test_shared_lock_is_accepted(mode: str) -> None:
     assert find_lock_problem(SHARED) is None
     assert find_lock_problem({**SHARED, "hoodie.write.concurrency.mode": mode}) is None
+
+
+def test_only_a_lock_file_is_waited_for_without_end() -> None:
+    retries = {"hoodie.write.lock.client.num_retries": "3"}
+    lock_file = {"hoodie.write.lock.provider": PACKAGE + "FileSystemBasedLockProvider"}
+    assert wait_for_lock_without_end({**SHARED, **retries}) == {**SHARED, **retries}
+    assert int(wait_for_lock_without_end({**lock_file, **retries})["hoodie.write.lock.client.num_retries"]) > 10**6
