@@ -108,6 +108,13 @@ class LockNotConfiguredError(LakeError):
     http_status = 409
 
 
+class WriterUnguardedError(LakeError):
+    """A writer is at work that takes no part in the locking; a service must not run beside it."""
+
+    retriable = True
+    http_status = 409
+
+
 class ServiceFailedError(LakeError):
     """The timeline does not show the service's instant completed after its job ended; a retry may succeed."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -34,8 +35,9 @@ from airflow_lake_provider.operators.spark_job import (
     write_text,
 )
 from airflow_lake_provider.planner.judgement import Judgement, judge_compaction
-from airflow_lake_provider.planner.lock_rule import require_lock
+from airflow_lake_provider.planner.lock_rule import require_guarded_writers, require_lock
 from airflow_lake_provider.table_id import normalise_base_path, table_id_of
+from airflow_lake_provider.timeline.heartbeat import load_heartbeats
 from airflow_lake_provider.timeline.instant import Action
 from airflow_lake_provider.timeline.loader import load_timeline
 from airflow_lake_provider.timeline.properties import load_table_properties
@@ -180,6 +182,18 @@ class HudiTableServiceOperator(BaseOperator):
         if properties.table_type != "MERGE_ON_READ":
             raise ServiceRefusedError(f"table {base_path} is {properties.table_type}: only merge-on-read is compacted")
         return load_timeline(storage, properties)
+
+    def _require_guarded_writers(self, base_path: str, before: Timeline, heartbeats: dict[str, int]) -> None:
+        storage = open_storage(base_path, self.storage_options)
+        timeline_path = load_table_properties(storage).timeline_path
+        touched_ms = {}
+        for instant in before.pending_writes():
+            entry = storage.stat(f"{timeline_path}/{instant.file_name}")
+            if entry is not None:
+                touched_ms[instant.requested_time] = entry.modified_ms
+        if touched_ms:
+            heartbeats = heartbeats | load_heartbeats(storage)
+            require_guarded_writers(touched_ms, heartbeats, int(time.time() * 1000), base_path)
 
     def _dry_run(self, before: Timeline, wanted: ServiceRequest, options: dict[str, str]) -> Judgement:
         arguments = hook_arguments(self._spark_settings(), "lake-dry-run", "REQUEST_FILE")

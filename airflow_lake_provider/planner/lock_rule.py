@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.errors import LockNotConfiguredError
+from airflow_lake_provider.errors import LockNotConfiguredError, WriterUnguardedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 LOCK_PROVIDER = "hoodie.write.lock.provider"
 CONCURRENCY_MODE = "hoodie.write.concurrency.mode"
 MULTI_WRITER_MODES = ("OPTIMISTIC_CONCURRENCY_CONTROL", "NON_BLOCKING_CONCURRENCY_CONTROL")
+# A pending write without a heartbeat is taken for a writer at work for this long; after it, for one that failed.
+UNGUARDED_WRITE_AGE_MS = 10 * 60_000
 # These guard threads of one JVM, or nothing at all.
 PROVIDERS_WITHOUT_REACH = ("InProcessLockProvider", "NoopLockProvider")
 
@@ -46,3 +48,22 @@ def require_lock(hudi_options: Mapping[str, str], table: str) -> None:
     problem = find_lock_problem(hudi_options)
     if problem is not None:
         raise LockNotConfiguredError(f"table {table}: {problem}")
+
+
+def require_guarded_writers(
+    pending_writes: Mapping[str, int], heartbeats: Collection[str], now_ms: int, table: str
+) -> None:
+    """Raise WriterUnguardedError when a writer is at work that takes no part in the locking.
+
+    `pending_writes` gives for each pending write's requested time when it was begun or last touched, in ms. In
+    multi-writer mode a heartbeat exists before the instant and until it completes; in single-writer mode there is
+    none, and such a writer would roll back what others have in flight. One that failed in multi-writer mode looks the
+    same until it is rolled back, so an old instant does not count.
+    """
+    for requested_time, touched_ms in sorted(pending_writes.items()):
+        if requested_time not in heartbeats and now_ms - touched_ms < UNGUARDED_WRITE_AGE_MS:
+            raise WriterUnguardedError(
+                f"table {table}: the write {requested_time} is in flight without a heartbeat, so its writer takes no "
+                f"lock or has just failed; set {CONCURRENCY_MODE}=optimistic_concurrency_control and the same "
+                f"{LOCK_PROVIDER} in the writer as in this service"
+            )

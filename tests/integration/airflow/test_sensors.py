@@ -48,7 +48,7 @@ def test_commit_sensor_for_given_actions_ignores_others(table: HandMadeTable) ->
 def test_commit_sensor_of_a_missing_table_fails_at_once_with_its_path(tmp_path: Path) -> None:
     from airflow.sdk.exceptions import AirflowFailException
 
-    with pytest.raises(AirflowFailException, match="no Hudi table at .*nothing"):
+    with pytest.raises(AirflowFailException, match=r"no Hudi table at .*nothing"):
         commit_sensor(base_path=str(tmp_path / "nothing")).execute({})
 
 

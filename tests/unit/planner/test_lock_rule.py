@@ -2,8 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_lake_provider.errors import LockNotConfiguredError
-from airflow_lake_provider.planner.lock_rule import CONCURRENCY_MODE, LOCK_PROVIDER, find_lock_problem, require_lock
+from airflow_lake_provider.errors import LockNotConfiguredError, WriterUnguardedError
+from airflow_lake_provider.planner.lock_rule import (
+    CONCURRENCY_MODE,
+    LOCK_PROVIDER,
+    find_lock_problem,
+    require_guarded_writers,
+    require_lock,
+)
 
 PACKAGE = "org.apache.hudi.client.transaction.lock."
 
@@ -34,3 +40,20 @@ def test_require_lock_of_unsafe_options_names_table_and_setting(options: dict[st
 def test_find_lock_problem_of_a_shared_provider_finds_none(mode: str | None) -> None:
     options = {LOCK_PROVIDER: PACKAGE + "ZookeeperBasedLockProvider"} | ({CONCURRENCY_MODE: mode} if mode else {})
     assert find_lock_problem(options) is None
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "beats", "refused"),
+    [
+        pytest.param(1_000, (), True, id="young-without-heartbeat"),
+        pytest.param(1_000, ("1",), False, id="with-heartbeat"),
+        pytest.param(1_000, ("2",), True, id="only-another-ones-heartbeat"),
+        pytest.param(700_000, (), False, id="old-failed-write"),
+    ],
+)
+def test_require_guarded_writers(age_ms: int, beats: tuple[str, ...], *, refused: bool) -> None:
+    if not refused:
+        return require_guarded_writers({"1": 5_000_000 - age_ms}, beats, 5_000_000, "/lake/orders")
+    with pytest.raises(WriterUnguardedError, match="write 1 is in flight without a heartbeat"):
+        require_guarded_writers({"1": 5_000_000 - age_ms}, beats, 5_000_000, "/lake/orders")
+    return None
