@@ -141,7 +141,7 @@ def decide_start(
             f"{attempt_number} runs for instant {decision.key_instant} ended without it, the last is {last.run_id}; "
             "given up until the table changes. Read its log, mend the cause, and clear it to try again",
         )
-    ripe_ms = (last.ended_ms or now_ms) + int(backoff_s * 1000 * 2 ** (attempt_number - 1))
+    ripe_ms = (last.ended_ms or 0) + int(backoff_s * 1000 * 2 ** (attempt_number - 1))
     if now_ms < ripe_ms:
         wait_s = (ripe_ms - now_ms + 999) // 1000
         return StartDecision(

@@ -109,7 +109,9 @@ def test_dropped_notice_is_repaired_by_the_watch_dag(airflow: LocalAirflow) -> N
 def test_worker_killed_in_the_middle_of_a_compaction_is_replaced_by_one(airflow: LocalAirflow) -> None:
     """Kill -9 of the task: its driver ends itself, and the retry completes the very same plan, once."""
     table = airflow.allowed_roots[0] / VICTIM
-    trigger(airflow, "kill-me", base_path=str(table), table_name=VICTIM, hudi_options=LOCK_OPTIONS)
+    # No writer lives now, so the dead executor may count as dead sooner than after two minutes.
+    options = LOCK_OPTIONS | {"hoodie.client.heartbeat.interval_in_ms": "5000"}
+    trigger(airflow, "kill-me", base_path=str(table), table_name=VICTIM, hudi_options=options)
     inflight = wait_for_file(table / ".hoodie" / "timeline", "*.compaction.inflight")
     driver = find_spark_submit("lake-compaction-victim")
     os.kill(parent_of(driver), signal.SIGKILL)

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_lake_provider.job_contract import Mode, Service
+from airflow_lake_provider.manager.runs import RunState, ServiceRun, StartVerdict, attempt_of, decide_start, run_id_of
+from airflow_lake_provider.planner.decision import Decision, Verdict
+
+DUE = Decision(Service.COMPACTION, Verdict.DUE, "5 delta commits", key_instant="100")
+PLAN = Decision(Service.COMPACTION, Verdict.DUE, "a plan", Mode.EXECUTE, key_instant="100", plan_instants=("100",))
+ID = "orders-0123456789abcdef"
+NOW_MS = 1_000_000
+
+
+def run(instant: str, state: RunState, *, attempt: int = 1, ended_ms: int | None = None) -> ServiceRun:
+    return ServiceRun(run_id_of(ID, Service.COMPACTION, instant, attempt), state, ended_ms)
+
+
+@pytest.mark.parametrize(
+    ("decision", "runs", "verdict", "run_id"),
+    [
+        pytest.param(DUE, [], StartVerdict.START, ".100", id="first"),
+        pytest.param(DUE, [run("99", RunState.SUCCESS)], StartVerdict.START, ".100", id="earlier-instant-succeeded"),
+        pytest.param(DUE, [run("99", RunState.RUNNING)], StartVerdict.ALREADY_ACTIVE, ".99", id="other-instant-runs"),
+        pytest.param(DUE, [run("100", RunState.QUEUED)], StartVerdict.ALREADY_ACTIVE, ".100", id="same-is-queued"),
+        pytest.param(DUE, [run("100", RunState.SUCCESS)], StartVerdict.ALREADY_RAN, ".100", id="nothing-was-to-do"),
+        pytest.param(
+            PLAN, [run("100", RunState.SUCCESS, ended_ms=0)], StartVerdict.START, ".100.r2", id="plan-still-pending"
+        ),
+        pytest.param(
+            DUE,
+            [run("100", RunState.FAILED, ended_ms=NOW_MS - 59_000)],
+            StartVerdict.BACKING_OFF,
+            ".100",
+            id="too-soon",
+        ),
+        pytest.param(
+            DUE, [run("100", RunState.FAILED, ended_ms=NOW_MS - 60_000)], StartVerdict.START, ".100.r2", id="second"
+        ),
+        pytest.param(
+            DUE,
+            [run("100", RunState.FAILED), run("100", RunState.FAILED, attempt=2, ended_ms=NOW_MS - 119_000)],
+            StartVerdict.BACKING_OFF,
+            ".100.r2",
+            id="backoff-doubles",
+        ),
+        pytest.param(
+            DUE,
+            [run("100", RunState.FAILED, attempt=3, ended_ms=0), run("100", RunState.FAILED)],
+            StartVerdict.ABANDONED,
+            ".100.r3",
+            id="maximum",
+        ),
+    ],
+)
+def test_decide_start(decision: Decision, runs: list[ServiceRun], verdict: StartVerdict, run_id: str) -> None:
+    start = decide_start(ID, decision, runs, now_ms=NOW_MS, max_attempts=3, backoff_s=60)
+    assert start.verdict is verdict
+    assert start.run_id == f"{ID}.compaction{run_id}"
+    assert start.reason
+
+
+def test_run_ids_parse_back_and_others_do_not() -> None:
+    assert attempt_of(run_id_of(ID, Service.COMPACTION, "100", 7)) == ("100", 7)
+    assert attempt_of("manual__2026-11-21T05:00:00+00:00") is None
