@@ -132,17 +132,29 @@ class Layout(StrEnum):
         """Whether a completed instant's time of completion is the modification time of its file."""
         return self is Layout.V1
 
-    def parse_file_name(self, name: str) -> Instant | None:
-        """Parse the name of a timeline file; None when it is no such name in this layout."""
+    def split_file_name(self, name: str) -> tuple[str, str, Suffix] | None:
+        """Split a file name into requested time, completed time (may be empty) and suffix; None if it is no such name.
+
+        Timelines have tens of thousands of files, of which two thirds are outdated states: this builds no instant.
+        """
         times, _, rest = name.partition(".")
         suffix = SUFFIXES.get(rest)
         if suffix is None:
             return None
+        if times.isascii() and times.isdigit():
+            return times, "", suffix
         requested_time, underscore, completed_time = times.partition("_")
-        if not _is_time(requested_time):
+        completes = self is Layout.V2 and suffix.state is State.COMPLETED
+        if not (underscore and completes and _is_time(requested_time) and _is_time(completed_time)):
             return None
-        if underscore and (self is Layout.V1 or suffix.state is not State.COMPLETED or not _is_time(completed_time)):
+        return requested_time, completed_time, suffix
+
+    def parse_file_name(self, name: str) -> Instant | None:
+        """Parse the name of a timeline file; None when it is no such name in this layout."""
+        parts = self.split_file_name(name)
+        if parts is None:
             return None
+        requested_time, completed_time, suffix = parts
         return Instant(requested_time, suffix.action, suffix.state, completed_time or None, name)
 
     def file_name(self, instant: Instant) -> str:

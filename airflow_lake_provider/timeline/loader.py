@@ -6,7 +6,9 @@ the listing carries times. A name that is not understood is reported, never skip
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import DamagedFileError
@@ -16,6 +18,7 @@ from airflow_lake_provider.timeline.timeline import Timeline, TimelineProblem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from airflow_lake_provider.timeline.instant import Action
     from airflow_lake_provider.timeline.properties import TableProperties
     from airflow_lake_provider.timeline.storage import Storage
 
@@ -44,18 +47,38 @@ _KNOWN_NAMES = frozenset(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class TimelineListing:
+    """A timeline and the names that it was built from, so that the next one need only look at new names."""
+
+    timeline: Timeline
+    names: frozenset[str]
+
+
 def load_timeline(storage: Storage, properties: TableProperties) -> Timeline:
     """List the timeline's folder and build the timeline. Raises StorageError; DamagedFileError when it is gone."""
+    return load_listing(storage, properties).timeline
+
+
+def load_listing(
+    storage: Storage, properties: TableProperties, previous: TimelineListing | None = None
+) -> TimelineListing:
+    """Do as `load_timeline`; with an earlier listing of the same table, only names that were added are parsed."""
     try:
-        if not properties.layout.completion_is_modification:
-            return build_timeline(properties.layout, storage.list_names(properties.timeline_path))
-        entries = storage.list_entries(properties.timeline_path)
+        if properties.layout.completion_is_modification:
+            entries = storage.list_entries(properties.timeline_path)
+            modified_ms = {entry.name: entry.modified_ms for entry in entries}
+            timeline = build_timeline(properties.layout, modified_ms, modified_ms, properties.time_zone)
+            return TimelineListing(timeline, frozenset(modified_ms))
+        names = frozenset(storage.list_names(properties.timeline_path))
     except FileNotFoundError as error:
         raise DamagedFileError(
             f"table {storage.base_path!r}: its timeline folder {properties.timeline_path} is missing"
         ) from error
-    modified_ms = {entry.name: entry.modified_ms for entry in entries}
-    return build_timeline(properties.layout, modified_ms, modified_ms, properties.time_zone)
+    if previous is not None and names >= previous.names:
+        added = names - previous.names
+        return TimelineListing(extend_timeline(properties.layout, previous.timeline, added), names)
+    return TimelineListing(build_timeline(properties.layout, names), names)
 
 
 def build_timeline(
@@ -65,23 +88,62 @@ def build_timeline(
 
     `modified_ms` gives layout 1 its completion times, printed in the table's time zone.
     """
-    highest: dict[tuple[str, str], Instant] = {}
+    highest: dict[tuple[str, Action], tuple[int, str]] = {}
+    problems = _collect_highest(layout, names, highest)
+    instants = [_parse_known(layout, name) for _, name in highest.values()]
+    if modified_ms is not None:
+        instants = [_with_completion(instant, modified_ms, time_zone) for instant in instants]
+    return _timeline_of(instants, problems)
+
+
+def extend_timeline(layout: Layout, timeline: Timeline, added: Iterable[str]) -> Timeline:
+    """Build what `build_timeline` would from the timeline's names and the added ones (layout 2)."""
+    highest: dict[tuple[str, Action], tuple[int, str]] = {}
+    problems = _collect_highest(layout, added, highest)
+    kept = []
+    for instant in timeline.instants:
+        key = (instant.requested_time, COMPARABLE_ACTION.get(instant.action, instant.action))
+        newer = highest.get(key)
+        if newer is None or newer < (STATE_RANK[instant.state], instant.file_name):
+            kept.append(instant)
+            highest.pop(key, None)
+    added_instants = [_parse_known(layout, name) for _, name in highest.values()]
+    return _timeline_of([*kept, *added_instants], [*timeline.problems, *problems])
+
+
+def _collect_highest(
+    layout: Layout, names: Iterable[str], highest: dict[tuple[str, Action], tuple[int, str]]
+) -> list[TimelineProblem]:
+    """Keep the name of the highest state per requested time and comparable action; return what is not understood."""
     problems: list[TimelineProblem] = []
-    parse = layout.parse_file_name
+    split = layout.split_file_name
     for name in names:
-        instant = parse(name)
-        if instant is None:
+        parts = split(name)
+        if parts is None:
             if name not in _KNOWN_NAMES and not is_known_stranger(name):
                 problems.append(TimelineProblem(name, "not a name of the timeline that this package knows"))
             continue
-        key = (instant.requested_time, COMPARABLE_ACTION.get(instant.action, instant.action))
+        key, candidate = (parts[0], parts[2].comparable), (parts[2].rank, name)
         known = highest.get(key)
-        if known is None or STATE_RANK[instant.state] > STATE_RANK[known.state]:
-            highest[key] = instant
-    instants = sorted(highest.values(), key=lambda instant: instant.sort_key)
-    if modified_ms is not None:
-        instants = [_with_completion(instant, modified_ms, time_zone) for instant in instants]
+        if known is None or candidate > known:  # the name decides between equals, whatever the listing's order
+            highest[key] = candidate
+    return problems
+
+
+def _parse_known(layout: Layout, name: str) -> Instant:
+    instant = layout.parse_file_name(name)
+    if instant is None:
+        raise DamagedFileError(f"{name} is no instant")
+    return instant
+
+
+def _timeline_of(instants: list[Instant], problems: list[TimelineProblem]) -> Timeline:
+    instants.sort(key=_SORT_KEY)
     return Timeline(tuple(instants), tuple(sorted(problems, key=lambda problem: problem.file_name)))
+
+
+# At most one instant per requested time and comparable action is left, so the state never decides the order.
+_SORT_KEY = attrgetter("requested_time", "action")
 
 
 def _with_completion(instant: Instant, modified_ms: Mapping[str, int], time_zone: str) -> Instant:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.timeline.commit_metadata import parse_commit_metadata
 from airflow_lake_provider.timeline.content import decode
-from airflow_lake_provider.timeline.loader import load_timeline
+from airflow_lake_provider.timeline.loader import TimelineListing, load_listing
 from airflow_lake_provider.timeline.properties import META_FOLDER, load_table_properties
 from airflow_lake_provider.timeline.storage import open_storage
 from airflow_lake_provider.timeline.timeline import TimelineProblem
@@ -42,6 +42,7 @@ class _Slot:
     storage: Storage
     lock: threading.Lock = field(default_factory=threading.Lock)
     view: TableView | None = None
+    listing: TimelineListing | None = None
     stamps: tuple[int, ...] = ()
     """Modification times of the folders that a change must touch; empty when they cannot be trusted."""
 
@@ -69,7 +70,7 @@ class TableViewCache:
             stamps = self._read_stamps(slot)
             if slot.view is not None and stamps and stamps == slot.stamps:
                 return slot.view
-            slot.view = self._load(slot.storage, slot.view)
+            slot.view = self._load(slot)
             slot.stamps = stamps if self._settled(stamps, now_ms) and not slot.view.problems else ()
             return slot.view
 
@@ -102,37 +103,44 @@ class TableViewCache:
     def _settled(stamps: tuple[int, ...], now_ms: int) -> bool:
         return bool(stamps) and now_ms - max(stamps) > SETTLED_AFTER_MS
 
-    def _load(self, storage: Storage, previous: TableView | None) -> TableView:
-        properties = load_table_properties(storage)
-        timeline = load_timeline(storage, properties)
-        commits, problems = self._load_commits(storage, properties, timeline, previous)
+    def _load(self, slot: _Slot) -> TableView:
+        storage, properties = slot.storage, load_table_properties(slot.storage)
+        listing = load_listing(storage, properties, self._comparable(slot, properties))
+        commits, problems = self._load_commits(slot, properties, listing)
         if problems:
             # A writer may have been writing just then: look once more before anything is called damaged.
-            timeline = load_timeline(storage, properties)
-            commits, problems = self._load_commits(storage, properties, timeline, previous)
+            listing = load_listing(storage, properties)
+            commits, problems = self._load_commits(slot, properties, listing)
+        slot.listing = listing
         return TableView(
             base_path=storage.base_path,
             properties=properties,
-            timeline=timeline,
+            timeline=listing.timeline,
             commits=MappingProxyType(commits),
-            version=_version_of(timeline, properties),
-            problems=(*timeline.problems, *problems),
+            version=_version_of(listing.timeline, properties),
+            problems=(*listing.timeline.problems, *problems),
         )
 
+    @staticmethod
+    def _comparable(slot: _Slot, properties: TableProperties) -> TimelineListing | None:
+        if slot.view is None or slot.view.properties.timeline_path != properties.timeline_path:
+            return None  # a table that was upgraded, or made anew
+        return slot.listing
+
     def _load_commits(
-        self, storage: Storage, properties: TableProperties, timeline: Timeline, previous: TableView | None
+        self, slot: _Slot, properties: TableProperties, listing: TimelineListing
     ) -> tuple[dict[str, CommitMetadata], list[TimelineProblem]]:
-        known = previous.commits if previous is not None else {}
-        known_names = {i.file_name for i in previous.timeline.completed()} if previous is not None else set()
+        known = slot.view.commits if slot.view is not None else {}
+        known_names = slot.listing.names if slot.listing is not None else frozenset()
         commits: dict[str, CommitMetadata] = {}
         problems: list[TimelineProblem] = []
-        for instant in timeline.completed_writes_by_completion():
+        for instant in listing.timeline.completed_writes_by_completion():
             time_ = instant.requested_time
             if time_ in known and instant.file_name in known_names:
                 commits[time_] = known[time_]
                 continue
             try:
-                content = storage.read_bytes(f"{properties.timeline_path}/{instant.file_name}")
+                content = slot.storage.read_bytes(f"{properties.timeline_path}/{instant.file_name}")
                 commits[time_] = parse_commit_metadata(decode(content, instant.file_name), instant.file_name)
             except FileNotFoundError:
                 problems.append(TimelineProblem(instant.file_name, "vanished while the timeline was read"))
@@ -142,7 +150,6 @@ class TableViewCache:
 
 
 def _version_of(timeline: Timeline, properties: TableProperties) -> str:
-    digest = hashlib.sha256(repr(sorted(properties.raw.items())).encode())
-    for instant in timeline.instants:
-        digest.update(f"{instant.file_name}\n{instant.completed_time}\n".encode())
-    return digest.hexdigest()
+    # In layout 2 a name says everything; in layout 1 the completion time is not part of it.
+    names = [f"{i.file_name} {i.completed_time}" for i in timeline.instants]
+    return hashlib.sha256("\n".join([repr(sorted(properties.raw.items())), *names]).encode()).hexdigest()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_lake_provider.timeline.instant import Action, Instant, Layout, State, is_known_stranger
-from airflow_lake_provider.timeline.loader import build_timeline, format_instant_time
+from airflow_lake_provider.timeline.loader import build_timeline, extend_timeline, format_instant_time
 
 times = st.from_regex(r"[0-9]{17}", fullmatch=True)
 
@@ -133,3 +133,11 @@ def test_pending_writes_leave_plans_of_services_out() -> None:
 
 def test_format_instant_time_in_utc() -> None:
     assert format_instant_time(1_795_240_904_078, "UTC") == "20261121060144078"
+
+
+@given(st.lists(instants(Layout.V2), max_size=12), st.data())
+def test_extend_timeline_equals_building_it_anew(made: list[Instant], data: st.DataObject) -> None:
+    names = sorted({instant.file_name for instant in made} | {"garbage"})
+    earlier = frozenset(data.draw(st.sets(st.sampled_from(names))))
+    extended = extend_timeline(Layout.V2, build_timeline(Layout.V2, earlier), set(names) - earlier)
+    assert extended == build_timeline(Layout.V2, names)

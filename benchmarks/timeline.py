@@ -1,0 +1,179 @@
+"""How long does it take to load a table's timeline? Ours against hudi-rs and against Hudi's own metadata client.
+
+A real table's last delta commit is repeated under new instants, three files each, to timelines of 1,000 and
+10,000 instants. `ours_ms` loads properties and timeline from nothing; `ours_reload_ms` refreshes a cached view after one more
+commit; the peers load the same from nothing: the `hudi` package (hudi-rs) its table and timeline, `HoodieTableMetaClient`
+on a warm JVM its properties and active timeline. Medians of several runs, page cache warm for all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from airflow_lake_provider.timeline.loader import load_timeline
+from airflow_lake_provider.timeline.properties import load_table_properties
+from airflow_lake_provider.timeline.storage import open_storage
+from airflow_lake_provider.view.view_cache import TableViewCache
+from local_stack.hudi_bundle import JAR, SPARK_PYTHON
+from tests.unit.timeline.fixture_tables import unpack
+
+ROOT = Path(__file__).resolve().parent.parent
+WORK = ROOT / ".work" / "bench-timeline"
+SOURCE = "mor_v9"
+SIZES = (1_000, 10_000)
+
+JVM_SIDE = """
+import json, sys, time
+from pyspark.sql import SparkSession
+jar, path, runs = sys.argv[1], sys.argv[2], int(sys.argv[3])
+builder = SparkSession.builder.master("local[1]").config("spark.jars", jar).config("spark.ui.enabled", "false")
+spark = builder.config("spark.log.level", "OFF").config("spark.driver.memory", "2g").getOrCreate()
+jvm = spark._jvm
+conf = jvm.org.apache.hudi.storage.hadoop.HadoopStorageConfiguration(spark._jsc.hadoopConfiguration())
+def load():
+    client = jvm.org.apache.hudi.common.table.HoodieTableMetaClient.builder().setConf(conf).setBasePath(path).build()
+    return client.getActiveTimeline().countInstants()
+for _ in range(5):
+    count = load()
+times = []
+for _ in range(runs):
+    began = time.perf_counter()
+    load()
+    times.append((time.perf_counter() - began) * 1000)
+print("RESULT " + json.dumps({"times_ms": times, "instants": count}))
+"""
+
+
+def synthesise(instants: int) -> Path:
+    """Repeat the last delta commit of a real table until its timeline has that many instants."""
+    target = WORK / str(instants)
+    shutil.rmtree(target, ignore_errors=True)
+    table = unpack(SOURCE, target).path
+    shutil.rmtree(table / ".hoodie" / "timeline" / "history", ignore_errors=True)
+    last = max(name for name in os.listdir(timeline_of(table)) if name.endswith(".deltacommit"))
+    for number in range(instants - count_instants(table)):
+        repeat_commit(table, last, number)
+    return table
+
+
+def repeat_commit(table: Path, completed_name: str, number: int) -> None:
+    """Write the three files of one more commit, with the real ones' content."""
+    folder = timeline_of(table)
+    requested, _, rest = completed_name.partition("_")
+    inflight = (folder / f"{requested}.deltacommit.inflight").read_bytes()
+    completed = (folder / completed_name).read_bytes()
+    begun = datetime.strptime(requested[:14] + "+0000", "%Y%m%d%H%M%S%z") + timedelta(seconds=2 + number)
+    new, done = begun.strftime("%Y%m%d%H%M%S000"), begun.strftime("%Y%m%d%H%M%S500")
+    (folder / f"{new}.deltacommit.requested").write_bytes(b"")
+    (folder / f"{new}.deltacommit.inflight").write_bytes(inflight)
+    (folder / f"{new}_{done}.{rest.partition('.')[2]}").write_bytes(completed)
+
+
+def timeline_of(table: Path) -> Path:
+    return table / ".hoodie" / "timeline"
+
+
+def count_instants(table: Path) -> int:
+    storage = open_storage(str(table))
+    return len(load_timeline(storage, load_table_properties(storage)).instants)
+
+
+def median_ms(work: Callable[[], object], runs: int) -> float:
+    times = []
+    for _ in range(runs):
+        began = time.perf_counter()
+        work()
+        times.append((time.perf_counter() - began) * 1000)
+    return round(statistics.median(times), 2)
+
+
+def measure_ours(table: Path, runs: int) -> tuple[float, float]:
+    """Return load and reload."""
+
+    def load() -> int:
+        storage = open_storage(str(table))
+        timeline = load_timeline(storage, load_table_properties(storage))
+        calls.update(lists=storage.calls.lists, opens=storage.calls.opens)
+        return len(timeline.instants)
+
+    calls: dict[str, int] = {}
+    load_ms = median_ms(load, runs)
+    say(f"  ours: load {load_ms} ms, {calls['lists']} listing, {calls['opens']} file opened")
+    cache = TableViewCache(max_tables=1)
+    began = time.perf_counter()
+    cache.refresh(str(table))
+    say(f"  ours: first view with every commit's metadata {(time.perf_counter() - began) * 1000:.0f} ms")
+    last = max(name for name in os.listdir(timeline_of(table)) if name.endswith(".deltacommit"))
+    times = []
+    for number in range(runs):
+        repeat_commit(table, last, number)
+        began = time.perf_counter()
+        cache.refresh(str(table))
+        times.append((time.perf_counter() - began) * 1000)
+    reload_ms = round(statistics.median(times), 2)
+    say(f"  ours: reload after one more commit {reload_ms} ms")
+    return load_ms, reload_ms
+
+
+def measure_hudi_rs(table: Path, runs: int) -> float:
+    """Return what hudi-rs takes to open the table and its timeline of completed commits."""
+    from hudi import HudiTableBuilder
+
+    def load() -> int:
+        return len(HudiTableBuilder.from_base_uri(str(table)).build().get_timeline().get_completed_commits(desc=False))
+
+    say(f"  hudi-rs: sees {load()} completed commits")
+    return median_ms(load, runs)
+
+
+def measure_jvm(table: Path, runs: int) -> float:
+    """Return what Hudi's own metadata client takes on a warm JVM."""
+    command = [str(SPARK_PYTHON), "-c", JVM_SIDE, str(JAR), str(table), str(runs)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    line = next((line for line in result.stdout.splitlines() if line.startswith("RESULT ")), None)
+    if line is None:
+        raise RuntimeError(f"the JVM side failed:\n{result.stdout[-2000:]}\n{result.stderr[-2000:]}")
+    answer = json.loads(line.removeprefix("RESULT "))
+    say(f"  Hudi's metadata client: sees {answer['instants']} instants")
+    return round(statistics.median(answer["times_ms"]), 2)
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=9)
+    runs = parser.parse_args().runs
+    result: dict[str, float] = {}
+    for instants in SIZES:
+        table = synthesise(instants)
+        say(f"{instants} instants, {len(os.listdir(timeline_of(table)))} files")
+        hudi_rs_ms, jvm_ms = measure_hudi_rs(table, runs), measure_jvm(table, runs)
+        say(f"  hudi-rs: {hudi_rs_ms} ms; Hudi's metadata client: {jvm_ms} ms")
+        ours_ms, ours_reload_ms = measure_ours(table, runs)
+        result = {
+            "instants": instants,
+            "ours_ms": ours_ms,
+            "ours_reload_ms": ours_reload_ms,
+            "hudi_rs_ms": hudi_rs_ms,
+            "jvm_ms": jvm_ms,
+        }
+    shutil.rmtree(WORK, ignore_errors=True)
+    say(json.dumps(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
