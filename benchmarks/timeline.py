@@ -1,9 +1,9 @@
 """How long does it take to load a table's timeline? Ours against hudi-rs and against Hudi's own metadata client.
 
-A real table's last delta commit is repeated under new instants, three files each, to timelines of 1,000 and
-10,000 instants. `ours_ms` loads properties and timeline from nothing; `ours_reload_ms` refreshes a cached view after one more
-commit; the peers load the same from nothing: the `hudi` package (hudi-rs) its table and timeline, `HoodieTableMetaClient`
-on a warm JVM its properties and active timeline. Medians of several runs, page cache warm for all.
+A real table's last delta commit is repeated under new instants, three files each, to timelines of 1,000 and 10,000.
+`ours_ms` loads properties and timeline from nothing; `ours_reload_ms` refreshes a cached view after one more commit;
+the peers load the same from nothing: the `hudi` package (hudi-rs) its table and timeline, `HoodieTableMetaClient` on a
+warm JVM its properties and active timeline. Medians of several runs, page cache warm for all.
 """
 
 from __future__ import annotations
