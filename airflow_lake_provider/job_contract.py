@@ -17,6 +17,13 @@ from typing import Any, TypeVar
 
 CONTRACT_VERSION = 1
 
+LOCK_PROVIDER = "hoodie.write.lock.provider"
+CONCURRENCY_MODE = "hoodie.write.concurrency.mode"
+OPTIMISTIC = "optimistic_concurrency_control"
+MULTI_WRITER_MODES = (OPTIMISTIC, "non_blocking_concurrency_control")
+# They guard the threads of one JVM, or nothing. A writer is another process.
+PROVIDERS_WITHOUT_REACH = ("InProcessLockProvider", "NoopLockProvider")
+
 _E = TypeVar("_E", bound=StrEnum)
 
 
@@ -153,6 +160,26 @@ def result_from_json(text: str) -> JobResult:
         services=tuple(_parse_service_result(entry) for entry in _get(body, "services", list)),
         spark_application_id=_get(body, "spark_application_id", str),
     )
+
+
+def find_lock_problem(hudi_options: Mapping[str, str]) -> str | None:
+    """Say in one sentence why these options do not guard a service against writers; None when they do."""
+    provider = hudi_options.get(LOCK_PROVIDER, "").strip()
+    if not provider:
+        return (
+            f"no {LOCK_PROVIDER} is configured; a service in a second process needs the lock provider that the "
+            f"table's writers use: set it in hudi_options of the tables file (and in the writers, with "
+            f"{CONCURRENCY_MODE}={OPTIMISTIC})"
+        )
+    if provider.rsplit(".", 1)[-1] in PROVIDERS_WITHOUT_REACH:
+        return (
+            f"{LOCK_PROVIDER}={provider} does not reach beyond one process; use one that all writers share, "
+            "for example FileSystemBasedLockProvider or ZookeeperBasedLockProvider"
+        )
+    mode = hudi_options.get(CONCURRENCY_MODE, OPTIMISTIC).strip().lower()
+    if mode not in MULTI_WRITER_MODES:
+        return f"{CONCURRENCY_MODE}={mode} takes no lock; use {OPTIMISTIC}"
+    return None
 
 
 def _parse_service_request(entry: Any) -> ServiceRequest:

@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING
 
 from failure_kind import causes_of, classify, describe
 from hudi_table import MERGE_ON_READ, TableLook, find_heartbeat_age_s, look_at_table, open_client, take_lock_once
-from job_contract import FailureKind, JobRequest, Mode, Outcome, Service, ServiceRequest, ServiceResult
+from job_contract import (
+    FailureKind,
+    JobRequest,
+    Mode,
+    Outcome,
+    Service,
+    ServiceRequest,
+    ServiceResult,
+    find_lock_problem,
+)
 from progress import readable_bytes, say
 from py4j.protocol import Py4JJavaError
-from service_settings import ALWAYS, find_lock_problem, service_settings, wait_for_lock_without_end
+from service_settings import ALWAYS, service_settings, wait_for_lock_without_end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

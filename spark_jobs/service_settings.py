@@ -1,19 +1,15 @@
-"""The Hudi settings that a table service runs with, and which of the caller's settings it refuses."""
+"""The Hudi settings that a table service runs with."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from job_contract import CONCURRENCY_MODE, LOCK_PROVIDER, OPTIMISTIC
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-LOCK_PROVIDER = "hoodie.write.lock.provider"
-CONCURRENCY_MODE = "hoodie.write.concurrency.mode"
-OPTIMISTIC = "optimistic_concurrency_control"
-MULTI_WRITER_MODES = (OPTIMISTIC, "non_blocking_concurrency_control")
 LOCK_FILE_PROVIDER = "FileSystemBasedLockProvider"
-# They guard the threads of one JVM, or nothing. A writer is another process.
-PROVIDERS_WITHOUT_REACH = ("InProcessLockProvider", "NoopLockProvider")
 
 ALWAYS: Mapping[str, str] = {
     # Its default, true, drops every index of the table that this job does not name (seen on 1.2.0).
@@ -38,22 +34,6 @@ WHEN_SCHEDULING: Mapping[str, str] = {
     "hoodie.compact.inline.trigger.strategy": "NUM_COMMITS",
     "hoodie.compact.inline.max.delta.commits": "1",
 }
-
-
-def find_lock_problem(options: Mapping[str, str]) -> str | None:
-    """Say in one sentence why these settings do not guard a service against writers; None when they do."""
-    provider = options.get(LOCK_PROVIDER, "").strip()
-    if not provider:
-        return (
-            f"{LOCK_PROVIDER} is not set: without a lock that the table's writers share, this service could "
-            "overwrite their commits"
-        )
-    if provider.rsplit(".", 1)[-1] in PROVIDERS_WITHOUT_REACH:
-        return f"{LOCK_PROVIDER}={provider} guards nothing between processes; use one that all writers share"
-    mode = options.get(CONCURRENCY_MODE, OPTIMISTIC).strip().lower()
-    if mode not in MULTI_WRITER_MODES:
-        return f"{CONCURRENCY_MODE}={mode} takes no lock; use {OPTIMISTIC}"
-    return None
 
 
 def service_settings(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.job_contract import Mode, Service
+from airflow_lake_provider.job_contract import Mode, Service, find_lock_problem
 from airflow_lake_provider.planner.backlog import CompactionBacklog, measure_compaction_backlog
 from airflow_lake_provider.planner.decision import Decision, Verdict
-from airflow_lake_provider.planner.lock_rule import find_lock_problem
 from airflow_lake_provider.timeline.instant import Action
 
 if TYPE_CHECKING:

@@ -10,37 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import LockNotConfiguredError, WriterUnguardedError
+from airflow_lake_provider.job_contract import CONCURRENCY_MODE, LOCK_PROVIDER, OPTIMISTIC, find_lock_problem
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-LOCK_PROVIDER = "hoodie.write.lock.provider"
-CONCURRENCY_MODE = "hoodie.write.concurrency.mode"
-MULTI_WRITER_MODES = ("OPTIMISTIC_CONCURRENCY_CONTROL", "NON_BLOCKING_CONCURRENCY_CONTROL")
 # A pending write without a heartbeat is taken for a writer at work for this long; after it, for one that failed.
 UNGUARDED_WRITE_AGE_MS = 10 * 60_000
-# These guard threads of one JVM, or nothing at all.
-PROVIDERS_WITHOUT_REACH = ("InProcessLockProvider", "NoopLockProvider")
-
-
-def find_lock_problem(hudi_options: Mapping[str, str]) -> str | None:
-    """Say in one sentence why these options do not guard a service against writers; None when they do."""
-    provider = hudi_options.get(LOCK_PROVIDER, "").strip()
-    if not provider:
-        return (
-            f"no {LOCK_PROVIDER} is configured; a service in a second process needs the lock provider that the "
-            f"table's writers use: set it in hudi_options of the tables file (and in the writers, with "
-            f"{CONCURRENCY_MODE}=optimistic_concurrency_control)"
-        )
-    if provider.rsplit(".", 1)[-1] in PROVIDERS_WITHOUT_REACH:
-        return (
-            f"{LOCK_PROVIDER}={provider} does not reach beyond one process; use one that all writers share, "
-            "for example FileSystemBasedLockProvider or ZookeeperBasedLockProvider"
-        )
-    mode = hudi_options.get(CONCURRENCY_MODE, MULTI_WRITER_MODES[0]).strip().upper()
-    if mode not in MULTI_WRITER_MODES:
-        return f"{CONCURRENCY_MODE}={mode.lower()} takes no lock; use optimistic_concurrency_control"
-    return None
 
 
 def require_lock(hudi_options: Mapping[str, str], table: str) -> None:
@@ -64,6 +40,6 @@ def require_guarded_writers(
         if requested_time not in heartbeats and now_ms - touched_ms < UNGUARDED_WRITE_AGE_MS:
             raise WriterUnguardedError(
                 f"table {table}: the write {requested_time} is in flight without a heartbeat, so its writer takes no "
-                f"lock or has just failed; set {CONCURRENCY_MODE}=optimistic_concurrency_control and the same "
+                f"lock or has just failed; set {CONCURRENCY_MODE}={OPTIMISTIC} and the same "
                 f"{LOCK_PROVIDER} in the writer as in this service"
             )

@@ -1,5 +1,5 @@
 import pytest
-from service_settings import ALWAYS, WHEN_SCHEDULING, find_lock_problem, service_settings, wait_for_lock_without_end
+from service_settings import ALWAYS, WHEN_SCHEDULING, service_settings, wait_for_lock_without_end
 
 PACKAGE = "org.apache.hudi.client.transaction.lock."
 SHARED = {"hoodie.write.lock.provider": PACKAGE + "ZookeeperBasedLockProvider"}
@@ -37,26 +37,6 @@ def test_caller_may_set_what_is_not_guarded() -> None:
     options = {"hoodie.compaction.target.io": "100", "hoodie.metadata.enable": "false", **SHARED}
     settings = service_settings(options, 9, {"files"})
     assert {key: settings[key] for key in options} == options
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        pytest.param({}, "is not set", id="absent"),
-        pytest.param({"hoodie.write.lock.provider": "  "}, "is not set", id="blank"),
-        pytest.param({"hoodie.write.lock.provider": PACKAGE + "InProcessLockProvider"}, "InProcess", id="one-jvm"),
-        pytest.param({"hoodie.write.lock.provider": PACKAGE + "NoopLockProvider"}, "Noop", id="no-op"),
-        pytest.param({**SHARED, "hoodie.write.concurrency.mode": "SINGLE_WRITER"}, "single_writer", id="no-lock-taken"),
-    ],
-)
-def test_settings_that_guard_nothing_are_named(options: dict[str, str], named: str) -> None:
-    assert named in (find_lock_problem(options) or "")
-
-
-@pytest.mark.parametrize("mode", ["OPTIMISTIC_CONCURRENCY_CONTROL", "non_blocking_concurrency_control"])
-def test_shared_lock_is_accepted(mode: str) -> None:
-    assert find_lock_problem(SHARED) is None
-    assert find_lock_problem({**SHARED, "hoodie.write.concurrency.mode": mode}) is None
 
 
 def test_only_a_lock_file_is_waited_for_without_end() -> None:
