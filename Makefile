@@ -47,6 +47,9 @@ test-integration: install postgres ## The provider in a real Airflow, on SQLite 
 test-system: install ## The whole product as processes: writers, API server, scheduler, Spark
 	$(BIN)/python -m pytest tests/system
 
+soak: install postgres ## The long form of the kill tests: 20 kills of the API server on each database
+	LAKE_KILLS=20 $(BIN)/python -m pytest tests/system/test_notices_survive.py
+
 bench: install ## One benchmark: make bench NAME=timeline|notice
 	@$(BIN)/python -m benchmarks.$(NAME)
 

@@ -156,11 +156,8 @@ def _default_url() -> str:
         "api", "base_url", fallback=""
     )
     parts = urlsplit(str(execution_api))
-    if not parts.netloc:
-        raise ConfigError(
-            "set [lake] manager_url, or the host of a connection of type lake, to the API server's address"
-        )
-    return f"{parts.scheme}://{parts.netloc}"
+    # What Airflow itself assumes when neither is set.
+    return f"{parts.scheme}://{parts.netloc}" if parts.netloc else "http://localhost:8080"
 
 
 def _default_token(conn_id: str) -> str:

@@ -138,6 +138,9 @@ class ManagerLoop:
             return
         except LakeError as error:
             result = self._failed_look(claim, error)
+        except Exception as error:  # one table's surprise (Airflow's, a library's) must not stop the others
+            log.exception("looking at table %s failed unexpectedly", claim.base_path)
+            result = self._failed_look(claim, error)
         clean = self._registry.settle(claim, result)
         if not clean and not result.failed:
             log.info("table %s changed while it was looked at; looking again", claim.base_path)
@@ -182,11 +185,13 @@ class ManagerLoop:
         heartbeat_s = policy.heartbeat_timeout_s or self._settings.heartbeat_timeout_s
         return self._registry.now_ms() + int(heartbeat_s * 1000)
 
-    def _failed_look(self, claim: Claim, error: LakeError) -> LookResult:
+    def _failed_look(self, claim: Claim, error: Exception) -> LookResult:
         backoff_s = min(self._settings.loop_interval_s * 2**claim.look_failures, MAX_LOOK_BACKOFF_S)
-        log.warning("table %s cannot be looked at, next try in %.0f s: %s", claim.base_path, backoff_s, error)
+        log.warning(
+            "table %s cannot be looked at, next try in %.0f s: %s", claim.base_path, backoff_s, _describe(error)
+        )
         retry_ms = self._registry.now_ms() + int(backoff_s * 1000)
-        return LookResult(next_look_ms=retry_ms, retry_ms=retry_ms, problem=str(error)[:4000], failed=True)
+        return LookResult(next_look_ms=retry_ms, retry_ms=retry_ms, problem=_describe(error), failed=True)
 
 
 def _retry_ms(outcomes: list[Outcome], next_look_ms: int) -> int | None:
@@ -199,6 +204,11 @@ def _retry_ms(outcomes: list[Outcome], next_look_ms: int) -> int | None:
 def _latest_completed_time(view: TableView) -> str:
     latest = view.timeline.latest_completed()
     return "" if latest is None else latest.completed_time or latest.requested_time
+
+
+def _describe(error: Exception) -> str:
+    text = str(error) if isinstance(error, LakeError) else f"{type(error).__name__}: {error}"
+    return text[:4000]
 
 
 def _log_outcome(claim: Claim, outcome: Outcome) -> None:

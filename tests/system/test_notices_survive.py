@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -18,6 +19,9 @@ from tests.system.writers import send_notice
 from tests.unit.tables import HandMadeTable
 
 pytestmark = pytest.mark.system
+
+# `make soak` raises it.
+KILLS = int(os.environ.get("LAKE_KILLS", "1"))
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
@@ -144,8 +148,9 @@ def test_two_api_servers_at_once_make_one_run_each(airflow: LocalAirflow) -> Non
     assert set(runs_of(airflow, *names).values()) == {1}
 
 
-def test_kill_of_the_api_server_right_after_the_answer_loses_nothing(airflow: LocalAirflow) -> None:
-    names = [f"killed-{number}" for number in range(5)]
+@pytest.mark.parametrize("kill", range(KILLS))
+def test_kill_of_the_api_server_right_after_the_answer_loses_nothing(airflow: LocalAirflow, kill: int) -> None:
+    names = [f"killed-{kill}-{number}" for number in range(5)]
     tables = [due_table(airflow, name) for name in names]
     for table, instant in tables:
         assert send_notice(airflow, table.path, instant).status_code == 200

@@ -152,6 +152,26 @@ def test_drain_when_airflow_refuses_the_run_keeps_the_mark_and_tries_again(
     assert registry.get(table_id)["problem"] == ""
 
 
+def test_drain_of_a_table_with_an_unexpected_error_goes_on_with_the_others(
+    registry: Registry, make_loop: MakeLoop, door: FakeDoor, lake: Path, clock: FakeClock
+) -> None:
+    ids = []
+    for name in ("first", "second"):
+        made = HandMadeTable.create(lake / name)
+        for second in (1, 2, 3):
+            made.commit(second)
+        ids.append(announce(registry, made))
+        clock.advance(1)
+    door.fails_with = RuntimeError("as Airflow raises it")
+    loop = make_loop()
+    assert loop.drain() == 2
+    assert len(door.runs) == 1
+    assert registry.get(ids[0])["problem"] == "RuntimeError: as Airflow raises it"
+    clock.advance(2)
+    loop.drain()
+    assert len(door.runs) == 2
+
+
 def test_drain_of_a_missing_table_backs_off_and_disturbs_no_other(
     registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable, lake: Path, clock: FakeClock
 ) -> None:
