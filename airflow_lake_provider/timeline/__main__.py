@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         properties = load_table_properties(storage)
         timeline = load_timeline(storage, properties)
         problems = [*timeline.problems]
-        if options.check:
+        if not options.no_check:
             problems += find_damaged_files(storage, properties, timeline)
     except LakeError as error:
         print(error, file=sys.stderr)
@@ -54,7 +54,9 @@ def find_damaged_files(storage: Storage, properties: TableProperties, timeline: 
     problems = []
     for instant in timeline.instants:
         try:
-            decode(storage.read_bytes(f"{properties.timeline_path}/{instant.file_name}"), instant.file_name)
+            content = storage.read_bytes(f"{properties.timeline_path}/{instant.file_name}")
+            if decode(content, instant.file_name) is None and not instant.may_be_empty:
+                problems.append(TimelineProblem(instant.file_name, "empty, which this action and state must not be"))
         except FileNotFoundError:
             problems.append(TimelineProblem(instant.file_name, "vanished while the timeline was read"))
         except LakeError as error:
@@ -68,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("path", help="base path of the table; a bare path is local, else scheme://...")
     parser.add_argument("--json", action="store_true", help="one object per instant and line, oldest first")
-    parser.add_argument("--check", action="store_true", help="also read each instant's file and name damaged ones")
+    parser.add_argument("--no-check", action="store_true", help="do not read the instants' files to find damaged ones")
     return parser
 
 

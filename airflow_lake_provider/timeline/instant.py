@@ -87,6 +87,13 @@ class Instant:
         return self.state is State.COMPLETED
 
     @property
+    def may_be_empty(self) -> bool:
+        """Whether the instant's file may be empty: an inflight one, or the request of a write that plans nothing."""
+        if self.state is State.REQUESTED:
+            return self.action in {Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT, Action.SCHEMACOMMIT}
+        return self.state is State.INFLIGHT
+
+    @property
     def sort_key(self) -> tuple[str, str, int]:
         """Hudi's order of a timeline: requested time, action, state."""
         return self.requested_time, self.action.value, STATE_RANK[self.state]

@@ -43,12 +43,14 @@ def test_unknown_file_is_named_and_exit_code_1_and_the_rest_is_shown(
     assert printed.err.startswith("surprise: ")
 
 
-@pytest.mark.parametrize("content", [b"garbage", b"Obj\x01", b'{"a":', b"[]"])
+@pytest.mark.parametrize("content", [b"", b"garbage", b"Obj\x01", b'{"a":', b"[]"])
 def test_check_names_the_damaged_file(tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     table = HandMadeTable.create(tmp_path / "t")
     table.commit(1)
     damaged = table.path / ".hoodie" / "timeline" / "20261121120002000_20261121120003000.commit"
     damaged.write_bytes(content)
-    assert main([str(table.path)]) == 0
-    assert main([str(table.path), "--check"]) == 1
-    assert damaged.name in capsys.readouterr().err
+    assert main([str(table.path), "--no-check"]) == 0
+    assert main([str(table.path), "--json"]) == 1
+    printed = capsys.readouterr()
+    assert damaged.name in printed.err
+    assert '"20261121120001000"' in printed.out, "the rest is shown"
