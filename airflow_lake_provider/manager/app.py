@@ -56,8 +56,8 @@ async def _run_loop(app: FastAPI) -> AsyncIterator[None]:
     if not services.settings.loop_enabled:
         yield
         return
-    # The server's start-up leaves a million objects that live for ever; a full collection that walks them all holds every
-    # answer back for more than half a second (seen).
+    # The server's start-up leaves a million objects that live for ever; a full collection that walks them all holds
+    # every answer back for more than half a second (seen).
     gc.freeze()
     task = asyncio.create_task(services.loop.run(), name="lake-manager-loop")
     try:
