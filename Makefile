@@ -8,6 +8,11 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 HUDI_JAR := $(WORK)/jars/hudi-spark3.5-bundle_2.12-1.2.0.jar
 
+# Nothing is left outside the checkout: scratch files and download caches lie in the work folder as well.
+export TMPDIR := $(CURDIR)/$(WORK)/tmp
+export UV_CACHE_DIR := $(CURDIR)/$(WORK)/cache/uv
+$(shell mkdir -p $(TMPDIR))
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-unit test-spark test-integration test-system soak bench check format postgres clean
 
@@ -16,7 +21,7 @@ help: ## List the targets
 
 $(BIN)/.installed: pyproject.toml constraints/airflow.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.8
+	$(BIN)/python -m pip install --quiet --no-cache-dir --disable-pip-version-check uv==0.13.8
 	$(UV) pip install --quiet --python $(BIN)/python -c constraints/airflow.txt -e '.[dev,postgres]'
 	@touch $@
 

@@ -62,7 +62,7 @@ class LocalPostgres:
     def start(self) -> None:
         programs = install()
         # The postgres user must be able to enter the folder; a checkout below /root would keep it out.
-        self.folder = Path(tempfile.mkdtemp(prefix="lake-postgres-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="lake-postgres-", dir="/tmp" if os.geteuid() == 0 else None))
         user = self._give_folder_away()
         self._run([str(programs / "initdb"), "-A", "trust", "-U", "airflow", "-D", str(self.folder / "data")], user)
         options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c max_connections=200 -k {self.folder}"
