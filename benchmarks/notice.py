@@ -119,8 +119,8 @@ def measure(name: str, database_url: str, rate_per_s: float, seconds: float) -> 
     lake.mkdir(parents=True)
     for number in range(TABLES):
         HandMadeTable.create(lake / f"table-{number}").commit(1)
-    airflow = LocalAirflow(home / "airflow", (lake,), database_url=database_url)
-    airflow.settings = {"AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(bundles())}
+    peer_dags = {"peer": ROOT / "benchmarks" / "peer_dags"}
+    airflow = LocalAirflow(home / "airflow", (lake,), database_url=database_url, more_dags=peer_dags)
     try:
         airflow.migrate()
         airflow.start(("api-server", "scheduler", "dag-processor"))
@@ -139,12 +139,6 @@ def measure(name: str, database_url: str, rate_per_s: float, seconds: float) -> 
         airflow.stop()
     result = {"rate_per_s": load.rate_per_s, "p50_ms": load.p50_ms, "p99_ms": load.p99_ms}
     return result | {"lost": lost + load.refused}
-
-
-def bundles() -> list[dict[str, Any]]:
-    classpath = "airflow.dag_processing.bundles.local.LocalDagBundle"
-    folders = {"lake": ROOT / "dags", "peer": ROOT / "benchmarks" / "peer_dags"}
-    return [{"name": n, "classpath": classpath, "kwargs": {"path": str(path)}} for n, path in folders.items()]
 
 
 def find_peer_asset(airflow: LocalAirflow) -> int:

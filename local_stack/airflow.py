@@ -39,13 +39,17 @@ def scratch_env(folder: Path) -> dict[str, str]:
 
 @dataclass
 class LocalAirflow:
-    """One Airflow in its own home folder. `settings` are further environment variables (`AIRFLOW__...`)."""
+    """One Airflow in its own home folder. `settings` are further environment variables (`AIRFLOW__...`).
+
+    `more_dags` are folders beside the shipped DAGs, by bundle name.
+    """
 
     home: Path
     allowed_roots: tuple[Path, ...]
     tables_file: Path | None = None
     database_url: str = ""
     settings: dict[str, str] = field(default_factory=dict)
+    more_dags: dict[str, Path] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     callback_token: str = field(default_factory=lambda: secrets.token_urlsafe(16))
     service_token: str = field(default_factory=lambda: secrets.token_urlsafe(16))
@@ -61,12 +65,10 @@ class LocalAirflow:
 
     def env(self) -> dict[str, str]:
         """Return the whole environment of every component."""
+        classpath = "airflow.dag_processing.bundles.local.LocalDagBundle"
         bundles = [
-            {
-                "name": "lake",
-                "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
-                "kwargs": {"path": str(ROOT / "dags")},
-            }
+            {"name": name, "classpath": classpath, "kwargs": {"path": str(folder)}}
+            for name, folder in {"lake": ROOT / "dags", **self.more_dags}.items()
         ]
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
         spark_bin = ROOT / ".venv-spark" / "bin"

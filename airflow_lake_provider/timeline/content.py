@@ -43,6 +43,6 @@ def _decode_avro(content: bytes, file_name: str) -> dict[str, Any]:
 def _decode_json(content: bytes, file_name: str) -> dict[str, Any]:
     try:
         body = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedFileError(f"{file_name}: damaged JSON: {error}") from error
     return dict(body)

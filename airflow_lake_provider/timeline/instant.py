@@ -72,7 +72,7 @@ class Instant:
     """One action on the timeline in its highest state.
 
     Times are Hudi's instant times (`yyyyMMddHHmmssSSS`, ordered as strings). `completed_time` is None while pending,
-    and in layout 1 until the file's modification time was read.
+    and where the name does not tell it until the file's modification time was read.
     """
 
     requested_time: str
@@ -125,7 +125,7 @@ def _suffixes() -> dict[str, Suffix]:
 SUFFIXES: Mapping[str, Suffix] = MappingProxyType(_suffixes())
 
 # Local file systems of Hadoop write checksums; HDFS-like ones write `<name>.<uuid>` first and rename.
-_KNOWN_STRANGER = re.compile(r"^\..*\.crc$|^\d+(_\d+)?\.[a-z.]+\.[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}$", re.ASCII)
+_KNOWN_STRANGER = re.compile(r"\..*\.crc|\d+(_\d+)?\.[a-z.]+\.[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}", re.ASCII)
 
 
 class Layout(StrEnum):
@@ -146,13 +146,13 @@ class Layout(StrEnum):
         """
         times, _, rest = name.partition(".")
         suffix = SUFFIXES.get(rest)
-        if suffix is None:
+        if suffix is None or not times.isascii():
             return None
-        if times.isascii() and times.isdigit():
+        if times.isdigit():
             return times, "", suffix
-        requested_time, underscore, completed_time = times.partition("_")
-        completes = self is Layout.V2 and suffix.state is State.COMPLETED
-        if not (underscore and completes and _is_time(requested_time) and _is_time(completed_time)):
+        requested_time, _, completed_time = times.partition("_")
+        completes = suffix.state is State.COMPLETED and self is Layout.V2
+        if not (completes and requested_time.isdigit() and completed_time.isdigit()):
             return None
         return requested_time, completed_time, suffix
 
@@ -177,8 +177,4 @@ class Layout(StrEnum):
 
 def is_known_stranger(name: str) -> bool:
     """Whether a file that is no instant belongs beside instants: a checksum, or a write that is not renamed yet."""
-    return _KNOWN_STRANGER.match(name) is not None
-
-
-def _is_time(text: str) -> bool:
-    return text.isascii() and text.isdigit()
+    return _KNOWN_STRANGER.fullmatch(name) is not None

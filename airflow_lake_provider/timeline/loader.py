@@ -1,15 +1,16 @@
 """Load a table's active timeline: one listing, no file is opened.
 
-In layout 2 the names say everything. In layout 1 the completion time is the modification time of the completed file, so
-the listing carries times. A name that is not understood is reported, never skipped in silence.
+In layout 2 the names say everything (but for files of early writers, which are stat'ed). In layout 1 the completion
+time is the modification time of the completed file, so the listing carries times. A name that is not understood is
+reported, never skipped in silence.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.timeline.instant import COMPARABLE_ACTION, STATE_RANK, Instant, Layout, is_known_stranger
@@ -18,7 +19,7 @@ from airflow_lake_provider.timeline.timeline import Timeline, TimelineProblem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from airflow_lake_provider.timeline.instant import Action
+    from airflow_lake_provider.timeline.instant import Action, Suffix
     from airflow_lake_provider.timeline.properties import TableProperties
     from airflow_lake_provider.timeline.storage import Storage
 
@@ -70,15 +71,30 @@ def load_listing(
             modified_ms = {entry.name: entry.modified_ms for entry in entries}
             timeline = build_timeline(properties.layout, modified_ms, modified_ms, properties.time_zone)
             return TimelineListing(timeline, frozenset(modified_ms))
-        names = frozenset(storage.list_names(properties.timeline_path))
+        names = storage.list_names(properties.timeline_path)
     except FileNotFoundError as error:
         raise DamagedFileError(
             f"table {storage.base_path!r}: its timeline folder {properties.timeline_path} is missing"
         ) from error
-    if previous is not None and names >= previous.names:
-        added = names - previous.names
-        return TimelineListing(extend_timeline(properties.layout, previous.timeline, added), names)
-    return TimelineListing(build_timeline(properties.layout, names), names)
+    added = names if previous is None else [name for name in names if name not in previous.names]
+    if previous is not None and len(names) - len(added) == len(previous.names):  # nothing is gone
+        timeline = extend_timeline(properties.layout, previous.timeline, added)
+        return TimelineListing(_with_legacy_completions(storage, properties, timeline), previous.names.union(added))
+    timeline = build_timeline(properties.layout, names)
+    return TimelineListing(_with_legacy_completions(storage, properties, timeline), frozenset(names))
+
+
+def _with_legacy_completions(storage: Storage, properties: TableProperties, timeline: Timeline) -> Timeline:
+    """Stat the few completed files of layout 2 whose writers put no completion time into the name, as Hudi does."""
+    modified_ms = {}
+    for instant in timeline.completed():
+        if instant.completed_time is None:
+            entry = storage.stat(f"{properties.timeline_path}/{instant.file_name}")
+            modified_ms[instant.file_name] = entry.modified_ms if entry is not None else 0
+    if not modified_ms:
+        return timeline
+    instants = (_with_completion(instant, modified_ms, properties.time_zone) for instant in timeline.instants)
+    return replace(timeline, instants=tuple(instants))
 
 
 def build_timeline(
@@ -88,9 +104,8 @@ def build_timeline(
 
     `modified_ms` gives layout 1 its completion times, printed in the table's time zone.
     """
-    highest: dict[tuple[str, Action], tuple[int, str]] = {}
-    problems = _collect_highest(layout, names, highest)
-    instants = [_parse_known(layout, name) for _, name in highest.values()]
+    highest, problems = _collect_highest(layout, names)
+    instants = [_instant_of(candidate) for candidate in highest.values()]
     if modified_ms is not None:
         instants = [_with_completion(instant, modified_ms, time_zone) for instant in instants]
     return _timeline_of(instants, problems)
@@ -98,43 +113,51 @@ def build_timeline(
 
 def extend_timeline(layout: Layout, timeline: Timeline, added: Iterable[str]) -> Timeline:
     """Build what `build_timeline` would from the timeline's names and the added ones (layout 2)."""
-    highest: dict[tuple[str, Action], tuple[int, str]] = {}
-    problems = _collect_highest(layout, added, highest)
+    highest, problems = _collect_highest(layout, added)
     kept = []
     for instant in timeline.instants:
         key = (instant.requested_time, COMPARABLE_ACTION.get(instant.action, instant.action))
         newer = highest.get(key)
-        if newer is None or newer < (STATE_RANK[instant.state], instant.file_name):
+        if newer is None or newer[:2] < (STATE_RANK[instant.state], instant.file_name):
             kept.append(instant)
             highest.pop(key, None)
-    added_instants = [_parse_known(layout, name) for _, name in highest.values()]
+    added_instants = [_instant_of(candidate) for candidate in highest.values()]
     return _timeline_of([*kept, *added_instants], [*timeline.problems, *problems])
 
 
+# A file that may be the highest state of its instant: rank, name, requested time, completed time, suffix. They are
+# compared as tuples and names differ, so the name decides between equal ranks, whatever the listing's order. Most are
+# outlived by a higher state, and never become an Instant.
+_Candidate: TypeAlias = "tuple[int, str, str, str, Suffix]"
+
+
 def _collect_highest(
-    layout: Layout, names: Iterable[str], highest: dict[tuple[str, Action], tuple[int, str]]
-) -> list[TimelineProblem]:
-    """Keep the name of the highest state per requested time and comparable action; return what is not understood."""
+    layout: Layout, names: Iterable[str]
+) -> tuple[dict[tuple[str, Action], _Candidate], list[TimelineProblem]]:
+    """Return the highest state per requested time and comparable action, and what is not understood."""
+    highest: dict[tuple[str, Action], _Candidate] = {}
     problems: list[TimelineProblem] = []
     split = layout.split_file_name
     for name in names:
         parts = split(name)
         if parts is None:
             if name not in _KNOWN_NAMES and not is_known_stranger(name):
-                problems.append(TimelineProblem(name, "not a name of the timeline that this package knows"))
+                # Names need not be text; problems are printed and sent as such.
+                printable = name.encode("utf-8", "backslashreplace").decode()
+                problems.append(TimelineProblem(printable, "not a name of the timeline that this package knows"))
             continue
-        key, candidate = (parts[0], parts[2].comparable), (parts[2].rank, name)
+        requested_time, completed_time, suffix = parts
+        key = (requested_time, suffix.comparable)
         known = highest.get(key)
-        if known is None or candidate > known:  # the name decides between equals, whatever the listing's order
+        candidate = (suffix.rank, name, requested_time, completed_time, suffix)
+        if known is None or candidate > known:
             highest[key] = candidate
-    return problems
+    return highest, problems
 
 
-def _parse_known(layout: Layout, name: str) -> Instant:
-    instant = layout.parse_file_name(name)
-    if instant is None:
-        raise DamagedFileError(f"{name} is no instant")
-    return instant
+def _instant_of(candidate: _Candidate) -> Instant:
+    _, name, requested_time, completed_time, suffix = candidate
+    return Instant(requested_time, suffix.action, suffix.state, completed_time or None, name)
 
 
 def _timeline_of(instants: list[Instant], problems: list[TimelineProblem]) -> Timeline:

@@ -53,22 +53,23 @@ def load_table_properties(storage: Storage) -> TableProperties:
 
     Raises TableNotFoundError (neither file), DamagedFileError (no usable content), UnsupportedTableError (version).
     """
-    text = _read(storage, PROPERTIES_FILE)
-    values = parse_java_properties(text) if text is not None else {}
-    if not _is_whole(values):
-        backup = _read(storage, BACKUP_FILE)
-        backup_values = parse_java_properties(backup) if backup is not None else {}
-        if text is None and backup is None:
-            raise TableNotFoundError(f"no Hudi table at {storage.base_path!r}: {PROPERTIES_FILE} is missing")
-        # Tables of early writers carry no checksum at all: a main file that names its table is good enough then.
-        if _is_whole(backup_values) or "hoodie.table.name" not in values:
-            values = backup_values
-    return _build(values, storage.base_path)
+    best: dict[str, str] | None = None
+    # The main file a second time: an update that ends between the first two reads leaves neither to be seen.
+    for path in (PROPERTIES_FILE, BACKUP_FILE, PROPERTIES_FILE):
+        values = _read(storage, path)
+        if values is not None and _is_whole(values):
+            return _build(values, storage.base_path)
+        # Tables of early writers carry no checksum at all: a file that names its table is good enough then.
+        if best is None or "hoodie.table.name" not in best:
+            best = values if values is not None else best
+    if best is None:
+        raise TableNotFoundError(f"no Hudi table at {storage.base_path!r}: {PROPERTIES_FILE} is missing")
+    return _build(best, storage.base_path)
 
 
-def _read(storage: Storage, path: str) -> str | None:
+def _read(storage: Storage, path: str) -> dict[str, str] | None:
     try:
-        return storage.read_bytes(path).decode("utf-8", "replace")
+        return parse_java_properties(storage.read_bytes(path).decode("utf-8", "replace"))
     except FileNotFoundError:
         return None
 
@@ -93,6 +94,11 @@ def _build(values: Mapping[str, str], base_path: str) -> TableProperties:
     else:
         timeline_path = f"{META_FOLDER}/{values.get('hoodie.timeline.path') or 'timeline'}"
         history_path = f"{timeline_path}/{values.get('hoodie.timeline.history.path') or 'history'}"
+        # Or whoever may write one table's properties could have any folder listed.
+        if ".." in history_path.split("/") or "\0" in history_path:
+            raise DamagedFileError(
+                f"{base_path}/{PROPERTIES_FILE} has its timeline outside the table: {history_path!r}"
+            )
     return TableProperties(
         name=name,
         database=values.get("hoodie.database.name", ""),
@@ -112,7 +118,7 @@ def _build(values: Mapping[str, str], base_path: str) -> TableProperties:
 
 def _version(values: Mapping[str, str], base_path: str) -> int:
     text = values.get("hoodie.table.version", "")
-    if not text.isdigit() or int(text) not in SUPPORTED_VERSIONS:
+    if text not in {str(version) for version in SUPPORTED_VERSIONS}:
         supported = ", ".join(str(version) for version in SUPPORTED_VERSIONS)
         raise UnsupportedTableError(
             f"table {base_path!r} has hoodie.table.version={text!r}; this package reads versions {supported}"

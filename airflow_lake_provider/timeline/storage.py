@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import fsspec
 
-from airflow_lake_provider.errors import StorageError
+from airflow_lake_provider.errors import StorageError, TableNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,8 +109,15 @@ class Storage:
 def open_storage(base_path: str, storage_options: Mapping[str, Any] | None = None) -> Storage:
     """Open the store of a base path: a bare path is local, `scheme://` is what fsspec knows by that name.
 
-    Raises StorageError when the scheme's library is not installed or the options do not fit.
+    Raises StorageError when the scheme's library is not installed or the options do not fit, TableNotFoundError for
+    what no file system takes for a path.
     """
+    try:
+        impossible = "\0" in base_path or not os.fsencode(base_path)
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can carry
+        impossible = True
+    if impossible:
+        raise TableNotFoundError(f"no Hudi table at {base_path!r}: not a path")
     if "://" not in base_path:
         plain = base_path.rstrip("/") or "/"
         return Storage(plain, fsspec.filesystem("file"), plain, is_local=True)

@@ -1,7 +1,8 @@
 """Views of many tables in one process: refreshed incrementally, one refresh at a time per table, bounded.
 
-A refresh costs one stat of the timeline's folder while nothing changed (on stores whose folders carry modification
-times), one listing when something did, and one read for each commit that is new.
+A refresh costs one stat for each folder that a change must touch (`.hoodie`, and layout 2's timeline) while nothing
+changed, on stores whose folders carry modification times; one listing when something did, and one read for each commit
+that is new.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ class _Slot:
     lock: threading.Lock = field(default_factory=threading.Lock)
     view: TableView | None = None
     listing: TimelineListing | None = None
+    begun: int = 0
+    """How many refreshes began; `shown` is the number of the one that `view` is from."""
+    shown: int = 0
     stamps: tuple[int, ...] = ()
     """Modification times of the folders that a change must touch; empty when they cannot be trusted."""
 
@@ -65,13 +69,17 @@ class TableViewCache:
     def refresh(self, base_path: str) -> TableView:
         """Return the table as it is now. Raises what reading properties and timeline raises."""
         slot = self._slot(base_path)
+        asked = slot.begun
         with slot.lock:
+            if slot.view is not None and slot.shown > asked:
+                return slot.view  # made by somebody who began after this call did, while it waited
+            slot.begun += 1
             now_ms = self._now_ms()
             stamps = self._read_stamps(slot)
-            if slot.view is not None and stamps and stamps == slot.stamps:
-                return slot.view
-            slot.view = self._load(slot)
-            slot.stamps = stamps if self._settled(stamps, now_ms) and not slot.view.problems else ()
+            if slot.view is None or not stamps or stamps != slot.stamps:
+                slot.view = self._load(slot)
+                slot.stamps = stamps if self._settled(stamps, now_ms) and not self._has_damaged_files(slot.view) else ()
+            slot.shown = slot.begun
             return slot.view
 
     def __len__(self) -> int:
@@ -102,6 +110,11 @@ class TableViewCache:
     @staticmethod
     def _settled(stamps: tuple[int, ...], now_ms: int) -> bool:
         return bool(stamps) and now_ms - max(stamps) > SETTLED_AFTER_MS
+
+    @staticmethod
+    def _has_damaged_files(view: TableView) -> bool:
+        # A file can be mended in place, which no folder's time shows; an unknown name can only come or go.
+        return len(view.problems) > len(view.timeline.problems)
 
     def _load(self, slot: _Slot) -> TableView:
         storage, properties = slot.storage, load_table_properties(slot.storage)

@@ -19,6 +19,7 @@ from local_stack.airflow import HUDI_JAR, LocalAirflow, scratch_env
 from local_stack.hudi_bundle import SPARK_PYTHON, spark_env
 from local_stack.processes import start, wait_until
 from tests.system.conftest import LOCK_OPTIONS, ROOT, make_airflow
+from tests.unit.tables import HandMadeTable
 
 pytestmark = pytest.mark.system
 
@@ -34,6 +35,7 @@ VICTIM = TABLES[2]["name"]
 @pytest.fixture(scope="module")
 def airflow() -> Iterator[LocalAirflow]:
     airflow = make_airflow("end-to-end")
+    airflow.more_dags = {"users": Path(__file__).parent / "dags"}
     airflow.settings |= {"AIRFLOW__LAKE__EXECUTOR_LEASE_S": "12", "AIRFLOW__LAKE__RETRY_DELAY_S": "3"}
     try:
         airflow.start()
@@ -138,10 +140,26 @@ def test_dry_run_says_what_it_would_do_and_does_nothing(airflow: LocalAirflow) -
     assert sorted(path.name for path in (table / ".hoodie" / "timeline").iterdir()) == before
 
 
-def trigger(airflow: LocalAirflow, run_id: str, **conf: Any) -> None:
+def test_deferred_sensor_of_a_users_dag_wakes_up_for_a_commit(airflow: LocalAirflow) -> None:
+    """Through a real triggerer: the task waits without a worker, and goes on with what the trigger found."""
+    table = HandMadeTable.create(airflow.allowed_roots[0] / "watched by a user")
+    path = "/api/v2/dags/wait_for_commit/dagRuns/deferred/taskInstances/wait"
+
+    def state() -> str:
+        return str((airflow.airflow_get(path) or {}).get("state"))
+
+    trigger(airflow, "deferred", dag_id="wait_for_commit", base_path=str(table.path))
+    wait_until(lambda: state() == "deferred", 60, "the sensor's deferral", [airflow.servers["triggerer"]])
+    requested = table.commit(1)
+    wait_until(lambda: state() == "success", 60, "the sensor's end", [airflow.servers["triggerer"]])
+    found = airflow.airflow_get(f"{path}/xcomEntries/return_value")
+    assert requested in json.dumps(found)
+
+
+def trigger(airflow: LocalAirflow, run_id: str, dag_id: str = "lake_table_service", **conf: Any) -> None:
     """Start a run by hand, as the form in the UI does."""
     response = httpx.post(
-        f"{airflow.url}/api/v2/dags/lake_table_service/dagRuns",
+        f"{airflow.url}/api/v2/dags/{dag_id}/dagRuns",
         json={"logical_date": None, "dag_run_id": run_id, "conf": conf},
         timeout=30,
     )

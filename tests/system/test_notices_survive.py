@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -68,6 +69,20 @@ def test_hundred_notices_that_make_nothing_due_make_no_run(airflow: LocalAirflow
     wait_until(lambda: _is_clean(airflow, "quiet"), 30, "the last look", [])
     assert quiet is not None
     assert runs_of(airflow, "quiet") == {}
+
+
+def test_body_of_10_mb_is_taken_and_one_of_1_gb_refused_before_it_is_sent(airflow: LocalAirflow) -> None:
+    table, instant = due_table(airflow, "large", commits=1)
+    stat = {"fileId": "f", "path": "p/f.parquet", "totalWriteBytes": 1, "padding": "x" * 1000}
+    response = send_notice(airflow, table.path, instant, stats=[stat] * 10_000)
+    assert response.status_code == 200
+    head = (
+        f"POST /v1/hoodie/callback HTTP/1.1\r\nHost: localhost\r\nHUDI-CALLBACK-KEY: {airflow.callback_token}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {2**30}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", airflow.port), timeout=10) as connection:
+        connection.sendall(head.encode())
+        assert connection.recv(100).startswith(b"HTTP/1.1 413 ")
 
 
 def test_burst_of_six_notices_for_two_tables_leaves_neither_behind(airflow: LocalAirflow) -> None:

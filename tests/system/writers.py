@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 
 from local_stack.airflow import LocalAirflow
 
+SMALL_COMMIT = ({"fileId": "a", "path": "p/a.parquet", "totalWriteBytes": 100},)
 
-def send_notice(airflow: LocalAirflow, table: Path, instant: str, timeout_s: float = 10.0) -> httpx.Response:
+
+def send_notice(
+    airflow: LocalAirflow, table: Path, instant: str, stats: Sequence[Mapping[str, Any]] = SMALL_COMMIT
+) -> httpx.Response:
     """Send what Hudi's commit callback sends."""
     body = {
         "commitTime": instant,
         "tableName": table.name,
         "basePath": str(table),
-        "hoodieWriteStat": [{"fileId": "a", "path": "p/a.parquet", "totalWriteBytes": 100}],
+        "hoodieWriteStat": list(stats),
         "commitActionType": {"empty": False, "present": True},
         "extraMetadata": {"empty": False, "present": True},
     }
     headers = {"HUDI-CALLBACK-KEY": airflow.callback_token}
-    return httpx.post(airflow.callback_url, json=body, headers=headers, timeout=timeout_s)
+    return httpx.post(airflow.callback_url, json=body, headers=headers, timeout=10)
