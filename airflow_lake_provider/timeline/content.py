@@ -30,7 +30,11 @@ def decode(content: bytes, file_name: str) -> dict[str, Any] | None:
 
 def _decode_avro(content: bytes, file_name: str) -> dict[str, Any]:
     try:
-        records = list(fastavro.reader(io.BytesIO(content)))
+        reader = fastavro.reader(io.BytesIO(content))
+        # Hudi compresses none of its timeline files. Another codec is damage, and could unpack to any size.
+        if reader.codec != "null":
+            raise DamagedFileError(f"{file_name}: Avro container with codec {reader.codec!r}")
+        records = list(reader)
     except (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, MemoryError) as error:
         raise DamagedFileError(f"{file_name}: damaged Avro container: {type(error).__name__} {error}") from error
     except SchemaParseException as error:
