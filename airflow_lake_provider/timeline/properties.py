@@ -90,15 +90,14 @@ def _build(values: Mapping[str, str], base_path: str) -> TableProperties:
     version = _version(values, base_path)
     layout = Layout.V1 if version <= _LAST_VERSION_OF_LAYOUT_1 else Layout.V2
     if layout is Layout.V1:
-        timeline_path, history_path = META_FOLDER, f"{META_FOLDER}/archived"
+        timeline_path = META_FOLDER
+        history_path = f"{META_FOLDER}/{values.get('hoodie.archivelog.folder') or 'archived'}"
     else:
         timeline_path = f"{META_FOLDER}/{values.get('hoodie.timeline.path') or 'timeline'}"
         history_path = f"{timeline_path}/{values.get('hoodie.timeline.history.path') or 'history'}"
-        # Or whoever may write one table's properties could have any folder listed.
-        if ".." in history_path.split("/") or "\0" in history_path:
-            raise DamagedFileError(
-                f"{base_path}/{PROPERTIES_FILE} has its timeline outside the table: {history_path!r}"
-            )
+    # Or whoever may write one table's properties could have any folder listed.
+    if ".." in history_path.split("/") or "\0" in history_path:
+        raise DamagedFileError(f"{base_path}/{PROPERTIES_FILE} has its timeline outside the table: {history_path!r}")
     return TableProperties(
         name=name,
         database=values.get("hoodie.database.name", ""),

@@ -19,14 +19,15 @@ class FixtureTable:
 
     path: Path
     expected: list[dict[str, Any]]
+    latest_write_without_holes: str | None
 
 
 def unpack(name: str, folder: Path) -> FixtureTable:
     """Unpack a table; layout 1 lives by modification times, so they are restored to the millisecond."""
     path = folder / name
-    answer = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    answer = json.loads((FOLDER / f"{name}.expected.json").read_text(encoding="utf-8"))
     with zipfile.ZipFile(FOLDER / f"{name}.zip") as archive:
         archive.extractall(path)
     for file_name, modified_ms in answer["modified_ms"].items():
         os.utime(path / ".hoodie" / file_name, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
-    return FixtureTable(path, answer["instants"])
+    return FixtureTable(path, answer["instants"], answer["latest_write_without_holes"])

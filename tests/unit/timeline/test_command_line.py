@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,26 @@ def test_hostile_path_is_only_a_path(tmp_path: Path, name: str, capsys: pytest.C
     requested = table.commit(1)
     assert main([str(table.path), "--json"]) == 0
     assert requested in capsys.readouterr().out
+
+
+def test_json_has_one_object_per_instant_with_these_keys_oldest_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = HandMadeTable.create(tmp_path / "t")
+    second = table.commit(2)
+    first = table.commit(1)
+    (table.path / ".hoodie" / "timeline" / "20261121120003000.commit.requested").touch()
+    assert main([str(table.path), "--json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    keys = ("requested_time", "action", "state", "completed_time")
+    assert [tuple(json.loads(line).items()) for line in lines] == [
+        tuple(zip(keys, values, strict=True))
+        for values in (
+            (first, "deltacommit", "COMPLETED", "20261121120001500"),
+            (second, "deltacommit", "COMPLETED", "20261121120002500"),
+            ("20261121120003000", "commit", "REQUESTED", None),
+        )
+    ]
 
 
 def test_unknown_file_is_named_and_exit_code_1_and_the_rest_is_shown(

@@ -8,7 +8,7 @@ import pytest
 from airflow_lake_provider.errors import DamagedFileError, TableNotFoundError, UnsupportedTableError
 from airflow_lake_provider.timeline.instant import Layout
 from airflow_lake_provider.timeline.properties import TableProperties, load_table_properties, parse_java_properties
-from airflow_lake_provider.timeline.storage import open_storage
+from airflow_lake_provider.timeline.storage import Storage, open_storage
 
 
 def properties(name: str = "t", version: str = "9", **more: str) -> str:
@@ -40,7 +40,7 @@ def test_load_of_each_version_finds_its_timeline(
     assert (loaded.layout, loaded.timeline_path) == (layout, timeline_path)
 
 
-@pytest.mark.parametrize("version", ["5", "7", "10", "", "x"])
+@pytest.mark.parametrize("version", ["5", "7", "10", "", "x", "²", "9" * 5000])
 def test_load_of_another_version_names_it(tmp_path: Path, version: str) -> None:
     with pytest.raises(UnsupportedTableError, match=f"version='{version}'"):
         load(tmp_path, hoodie_properties=properties(version=version))
@@ -54,6 +54,45 @@ def test_load_without_main_file_reads_the_backup(tmp_path: Path) -> None:
 def test_load_of_a_half_written_main_file_reads_the_backup(tmp_path: Path) -> None:
     half = properties("half")[:40]
     assert load(tmp_path, hoodie_properties=half, hoodie_properties_backup=properties("whole")).name == "whole"
+
+
+def test_load_of_a_main_file_with_another_tables_checksum_reads_the_backup(tmp_path: Path) -> None:
+    edited = properties("before").replace("name=before", "name=after")
+    assert load(tmp_path, hoodie_properties=edited, hoodie_properties_backup=properties("before")).name == "before"
+
+
+@pytest.mark.parametrize("seen", ["", properties("half")[:40], None], ids=["empty", "half", "deleted"])
+def test_load_while_an_update_ends_between_the_reads_sees_the_new_main_file(tmp_path: Path, seen: str | None) -> None:
+    """The main file is not whole yet when it is read; when the backup is, that is gone and the main file is new."""
+    meta = tmp_path / ".hoodie"
+    meta.mkdir()
+    if seen is not None:
+        (meta / "hoodie.properties").write_text(seen, encoding="utf-8")
+
+    class UpdateEnds(Storage):
+        __slots__ = ()
+
+        def read_bytes(self, path: str) -> bytes:
+            if path.endswith(".backup"):
+                (meta / "hoodie.properties").write_text(properties("updated"), encoding="utf-8")
+            return Storage.read_bytes(self, path)
+
+    storage = open_storage(str(tmp_path))
+    storage.__class__ = UpdateEnds
+    assert load_table_properties(storage).name == "updated"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({"hoodie.timeline.path": "../../other/.hoodie/timeline"}, id="timeline"),
+        pytest.param({"hoodie.timeline.history.path": ".."}, id="history"),
+        pytest.param({"hoodie.timeline.path": "a\\u0000b"}, id="nul"),
+    ],
+)
+def test_load_of_a_timeline_outside_the_table_is_refused(tmp_path: Path, more: dict[str, str]) -> None:
+    with pytest.raises(DamagedFileError, match="outside the table"):
+        load(tmp_path, hoodie_properties=properties(**more))
 
 
 def test_load_of_a_main_file_without_checksum_is_good_enough_alone(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from airflow_lake_provider.timeline.instant import Action, State
 from airflow_lake_provider.timeline.loader import load_timeline
 from airflow_lake_provider.timeline.properties import load_table_properties
 from airflow_lake_provider.timeline.storage import open_storage
-from tests.unit.timeline.fixture_tables import NAMES, FixtureTable, unpack
+from tests.unit.timeline.fixture_tables import FOLDER, NAMES, FixtureTable, unpack
 
 
 @pytest.fixture(params=NAMES)
@@ -26,6 +26,14 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> FixtureTable:
 
 def test_fixtures_cover_every_version_and_kind() -> None:
     assert set(NAMES) >= {"mor_v9", "mor_v8", "mor_v6", "cow_v9"}
+    kinds = set()
+    for name in NAMES:
+        answer = json.loads((FOLDER / f"{name}.expected.json").read_text(encoding="utf-8"))
+        assert answer["time_zone"] == "UTC"
+        kinds |= {(instant["action"], instant["state"]) for instant in answer["instants"]}
+    completed = {"commit", "deltacommit", "replacecommit", "clean", "rollback", "savepoint"}
+    assert {action for action, state in kinds if state == "COMPLETED"} >= completed
+    assert kinds >= {("compaction", "REQUESTED"), ("indexing", "REQUESTED")}
 
 
 def test_timeline_equals_what_hudi_says(table: FixtureTable, capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,6 +43,12 @@ def test_timeline_equals_what_hudi_says(table: FixtureTable, capsys: pytest.Capt
     assert printed.err == ""
 
 
+def test_latest_write_without_holes_equals_what_hudi_says(table: FixtureTable) -> None:
+    storage = open_storage(str(table.path))
+    found = load_timeline(storage, load_table_properties(storage)).latest_write_without_holes()
+    assert (found.requested_time if found else None) == table.latest_write_without_holes
+
+
 def test_timeline_loads_with_one_listing_and_opens_no_instant(table: FixtureTable) -> None:
     storage = open_storage(str(table.path))
     properties = load_table_properties(storage)
@@ -42,6 +56,15 @@ def test_timeline_loads_with_one_listing_and_opens_no_instant(table: FixtureTabl
     timeline = load_timeline(storage, properties)
     assert (storage.calls.lists, storage.calls.opens) == (1, opened)
     assert timeline.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"), [("cow_v9", "*_0.parquet"), ("cow_v6", ".commits_.archive.*")], ids=["layout-2", "layout-1"]
+)
+def test_history_path_is_where_hudi_archived_instants(name: str, pattern: str, tmp_path: Path) -> None:
+    table = unpack(name, tmp_path)
+    history = table.path / load_table_properties(open_storage(str(table.path))).history_path
+    assert list(history.glob(pattern))
 
 
 def test_file_names_print_as_they_were_parsed(table: FixtureTable) -> None:

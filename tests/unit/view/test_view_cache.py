@@ -7,8 +7,10 @@ import pytest
 
 from airflow_lake_provider.errors import TableNotFoundError
 from airflow_lake_provider.timeline.storage import Storage, open_storage
+from airflow_lake_provider.view.table_view import TableView
 from airflow_lake_provider.view.view_cache import SETTLED_AFTER_MS, TableViewCache
 from tests.unit.tables import HandMadeTable
+from tests.unit.timeline.fixture_tables import NAMES, unpack
 
 LONG_AFTER_MS = 10**15
 
@@ -36,9 +38,23 @@ def test_refresh_of_an_unchanged_table_lists_and_reads_nothing(table: HandMadeTa
     for _ in range(3):
         view = cache.refresh(str(table.path))
     calls = opened.storages[0].calls
-    before = (calls.lists, calls.opens)
+    before = (calls.lists, calls.opens, calls.stats)
     assert cache.refresh(str(table.path)) is view
-    assert (calls.lists, calls.opens) == before
+    folders = 2  # `.hoodie`, where the properties are replaced, and the timeline
+    assert (calls.lists, calls.opens, calls.stats) == (before[0], before[1], before[2] + folders)
+
+
+def test_refresh_of_an_unchanged_table_with_an_unknown_file_lists_nothing_and_still_reports_it(
+    table: HandMadeTable,
+) -> None:
+    (table.path / ".hoodie" / "timeline" / "notes.txt").touch()
+    opened = Opened()
+    cache = TableViewCache(10, opened, now_ms=lambda: LONG_AFTER_MS)
+    for _ in range(2):
+        cache.refresh(str(table.path))
+    lists = opened.storages[0].calls.lists
+    assert [problem.file_name for problem in cache.refresh(str(table.path)).problems] == ["notes.txt"]
+    assert opened.storages[0].calls.lists == lists
 
 
 def test_refresh_after_a_commit_reads_that_commit_only(table: HandMadeTable) -> None:
@@ -71,12 +87,16 @@ def test_refresh_right_after_a_change_does_not_trust_the_folders_time(table: Han
     assert newest in cache.refresh(str(table.path)).commits
 
 
-def test_refresh_with_a_damaged_commit_reports_it_and_keeps_the_table_readable(table: HandMadeTable) -> None:
+@pytest.mark.parametrize("content", [b'{"operationType": "UPS', b""], ids=["half-written", "empty"])
+def test_refresh_with_a_damaged_commit_reports_it_and_keeps_the_table_readable(
+    table: HandMadeTable, content: bytes
+) -> None:
     good = table.commit(1)
     damaged = table.path / ".hoodie" / "timeline" / "20261121120002000_20261121120002500.deltacommit"
-    damaged.write_bytes(b'{"operationType": "UPS')
+    damaged.write_bytes(content)
     cache = TableViewCache(10, now_ms=lambda: LONG_AFTER_MS)
-    view = cache.refresh(str(table.path))
+    for _ in range(3):  # until a folder's time would be trusted, which mending a file in place does not change
+        view = cache.refresh(str(table.path))
     assert set(view.commits) == {good}
     assert [problem.file_name for problem in view.problems] == [damaged.name]
     damaged.write_bytes(b'{"operationType": "UPSERT"}')
@@ -116,23 +136,100 @@ def test_refresh_of_a_missing_table_raises_and_of_the_same_table_later_works(tmp
     assert len(cache.refresh(str(tmp_path / "later")).commits) == 1
 
 
-def test_cache_keeps_no_more_tables_than_allowed(tmp_path: Path) -> None:
-    cache = TableViewCache(3)
-    for name in "abcde":
-        cache.refresh(str(HandMadeTable.create(tmp_path / name).path))
-    assert len(cache) == 3
-
-
-def test_refresh_from_many_threads_reads_each_commit_once(table: HandMadeTable) -> None:
-    for second in range(1, 6):
-        table.commit(second)
+def test_cache_with_too_many_tables_drops_the_one_unused_longest(tmp_path: Path) -> None:
+    paths = [str(HandMadeTable.create(tmp_path / name).path) for name in "abc"]
     opened = Opened()
-    cache = TableViewCache(10, opened)
-    threads = [threading.Thread(target=cache.refresh, args=(str(table.path),)) for _ in range(8)]
-    for thread in threads:
+    cache = TableViewCache(2, opened)
+    for path in (paths[0], paths[1], paths[0], paths[2], paths[0]):
+        cache.refresh(path)
+    assert len(cache) == 2
+    assert [storage.base_path for storage in opened.storages] == paths
+    cache.refresh(paths[1])
+    assert [storage.base_path for storage in opened.storages] == [*paths, paths[1]]
+
+
+class Gate(Opened):
+    """Holds back whoever reads a table's properties while it is shut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.open = threading.Event(), threading.Event()
+        self.loads = 0
+
+    def __call__(self, base_path: str) -> Storage:
+        gate = self
+
+        class GatedStorage(Storage):
+            __slots__ = ()
+
+            def read_bytes(self, path: str) -> bytes:
+                if path.endswith("hoodie.properties"):
+                    gate.loads += 1
+                    gate.reached.set()
+                    assert gate.open.wait(30)
+                return Storage.read_bytes(self, path)
+
+        storage = super().__call__(base_path)
+        storage.__class__ = GatedStorage
+        return storage
+
+
+class CountingLock:
+    """A lock that tells how many have come to it, so that a test need not sleep until they wait."""
+
+    def __init__(self) -> None:
+        self.lock, self.arrived = threading.Lock(), threading.Semaphore(0)
+
+    def __enter__(self) -> None:
+        self.arrived.release()
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+def test_refresh_by_many_while_one_is_under_way_does_one_more_load_for_all_of_them(table: HandMadeTable) -> None:
+    """The load under way may have listed before the waiting ones asked, so it is not theirs; the next one is."""
+    table.commit(1)
+    path, gate, lock = str(table.path), Gate(), CountingLock()
+    cache = TableViewCache(10, gate)
+    gate.open.set()
+    cache.refresh(path)
+    cache._slots[path].lock = lock
+    gate.open.clear()
+    gate.reached.clear()
+    gate.loads = 0
+    views: list[TableView] = []
+    first = threading.Thread(target=cache.refresh, args=(path,))
+    waiting = [threading.Thread(target=lambda: views.append(cache.refresh(path))) for _ in range(8)]
+    first.start()
+    assert gate.reached.wait(30)
+    newest = table.commit(2)
+    opens = gate.storages[0].calls.opens
+    for thread in waiting:
         thread.start()
-    for thread in threads:
-        thread.join()
-    properties_reads = 8
-    assert opened.storages[0].calls.opens <= 5 + properties_reads
-    assert len(opened.storages) == 1
+    for _ in [first, *waiting]:
+        assert lock.arrived.acquire(timeout=30)
+    gate.open.set()
+    for thread in [first, *waiting]:
+        thread.join(30)
+    assert len(views) == 8
+    assert all(newest in view.commits for view in views)
+    assert len({id(view) for view in views}) == 1
+    assert gate.loads == 2
+    assert gate.storages[0].calls.opens - opens == gate.loads + 1, (
+        "the properties of each load, and the new commit once"
+    )
+    assert len(gate.storages) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_refresh_of_a_real_table_has_every_completed_write_and_a_version_that_stays(name: str, tmp_path: Path) -> None:
+    table = unpack(name, tmp_path)
+    cache = TableViewCache(10)
+    view = cache.refresh(str(table.path))
+    writes = {"commit", "deltacommit", "replacecommit"}
+    completed = [i for i in table.expected if i["action"] in writes and i["state"] == "COMPLETED"]
+    assert set(view.commits) == {instant["requested_time"] for instant in completed}
+    assert view.problems == ()
+    assert TableViewCache(10).refresh(str(table.path)).version == view.version
