@@ -18,6 +18,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -35,14 +36,15 @@ if TYPE_CHECKING:
     from hudi import HudiTimeline
 
 ROOT = Path(__file__).resolve().parent.parent
-WORK = ROOT / ".work" / "bench-timeline"
+WORK = ROOT / ".work"
 SOURCE = "mor_v9"
 SIZES = (1_000, 10_000)
+JVM_WARM_UP_S = 20  # after 5 loads it is still compiling, and its answer is any number
 
 JVM_SIDE = """
 import json, sys, time
 from pyspark.sql import SparkSession
-jar, path, runs = sys.argv[1], sys.argv[2], int(sys.argv[3])
+jar, path, runs, warm_s = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 builder = SparkSession.builder.master("local[1]").config("spark.jars", jar).config("spark.ui.enabled", "false")
 spark = builder.config("spark.log.level", "OFF").config("spark.driver.memory", "2g").getOrCreate()
 jvm = spark._jvm
@@ -50,22 +52,23 @@ conf = jvm.org.apache.hudi.storage.hadoop.HadoopStorageConfiguration(spark._jsc.
 def load():
     client = jvm.org.apache.hudi.common.table.HoodieTableMetaClient.builder().setConf(conf).setBasePath(path).build()
     return client.getActiveTimeline().countInstants()
-for _ in range(5):
+first, ends = [], time.perf_counter() + warm_s
+while time.perf_counter() < ends or len(first) < 5:
+    began = time.perf_counter()
     count = load()
+    first.append((time.perf_counter() - began) * 1000)
 times = []
 for _ in range(runs):
     began = time.perf_counter()
     load()
     times.append((time.perf_counter() - began) * 1000)
-print("RESULT " + json.dumps({"times_ms": times, "instants": count}))
+print("RESULT " + json.dumps({"times_ms": times, "first_ms": first, "instants": count}))
 """
 
 
-def synthesise(instants: int) -> Path:
+def synthesise(instants: int, folder: Path) -> Path:
     """Repeat the last delta commit of a real table until its timeline has that many instants."""
-    target = WORK / str(instants)
-    shutil.rmtree(target, ignore_errors=True)
-    table = unpack(SOURCE, target).path
+    table = unpack(SOURCE, folder / str(instants)).path
     shutil.rmtree(table / ".hoodie" / "timeline" / "history", ignore_errors=True)
     last = max(name for name in os.listdir(timeline_of(table)) if name.endswith(".deltacommit"))
     for number in range(instants - count_instants(table)):
@@ -148,14 +151,30 @@ def measure_hudi_rs(table: Path, runs: int) -> float:
 
 def measure_jvm(table: Path, runs: int) -> float:
     """Return what Hudi's own metadata client takes on a warm JVM."""
-    command = [str(SPARK_PYTHON), "-c", JVM_SIDE, str(JAR), str(table), str(runs)]
+    command = [str(SPARK_PYTHON), "-c", JVM_SIDE, str(JAR), str(table), str(runs), str(JVM_WARM_UP_S)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     line = next((line for line in result.stdout.splitlines() if line.startswith("RESULT ")), None)
     if line is None:
         raise RuntimeError(f"the JVM side failed:\n{result.stdout[-2000:]}\n{result.stderr[-2000:]}")
     answer = json.loads(line.removeprefix("RESULT "))
-    say(f"  Hudi's metadata client: sees {answer['instants']} instants")
+    first_ms = answer["first_ms"]
+    say(f"  Hudi's metadata client: sees {answer['instants']} instants; first load {first_ms[0]:.0f} ms")
+    say(f"  then loads {', '.join(f'{ms:.0f}' for ms in first_ms[1::20])} ms while it warms up ({len(first_ms)} loads)")
     return round(statistics.median(answer["times_ms"]), 2)
+
+
+def measure(table: Path, instants: int, runs: int) -> dict[str, float]:
+    say(f"{instants} instants, {len(os.listdir(timeline_of(table)))} files")
+    hudi_rs_ms, jvm_ms = measure_hudi_rs(table, runs), measure_jvm(table, runs)
+    say(f"  hudi-rs: {hudi_rs_ms} ms; Hudi's metadata client: {jvm_ms} ms")
+    ours_ms, ours_reload_ms = measure_ours(table, runs)
+    return {
+        "instants": instants,
+        "ours_ms": ours_ms,
+        "ours_reload_ms": ours_reload_ms,
+        "hudi_rs_ms": hudi_rs_ms,
+        "jvm_ms": jvm_ms,
+    }
 
 
 def say(text: str) -> None:
@@ -167,20 +186,10 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=9)
     runs = parser.parse_args().runs
     result: dict[str, float] = {}
-    for instants in SIZES:
-        table = synthesise(instants)
-        say(f"{instants} instants, {len(os.listdir(timeline_of(table)))} files")
-        hudi_rs_ms, jvm_ms = measure_hudi_rs(table, runs), measure_jvm(table, runs)
-        say(f"  hudi-rs: {hudi_rs_ms} ms; Hudi's metadata client: {jvm_ms} ms")
-        ours_ms, ours_reload_ms = measure_ours(table, runs)
-        result = {
-            "instants": instants,
-            "ours_ms": ours_ms,
-            "ours_reload_ms": ours_reload_ms,
-            "hudi_rs_ms": hudi_rs_ms,
-            "jvm_ms": jvm_ms,
-        }
-    shutil.rmtree(WORK, ignore_errors=True)
+    WORK.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-timeline-", dir=WORK) as folder:
+        for instants in SIZES:
+            result = measure(synthesise(instants, Path(folder)), instants, runs)
     say(json.dumps(result))
     return 0
 
