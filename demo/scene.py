@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,11 +111,3 @@ def commits_of(writer: ServerProcess) -> list[dict[str, Any]]:
         return []
     lines = writer.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
     return [json.loads(line) for line in lines if line.startswith('{"table"')]
-
-
-def finish(writer: ServerProcess) -> int:
-    """Return the exit code of a writer that has ended."""
-    try:
-        return writer.process.wait(timeout=1)
-    except subprocess.TimeoutExpired:
-        return -1

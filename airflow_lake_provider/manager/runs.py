@@ -6,7 +6,6 @@ Airflow's side of the door is in `plugins/`; this module knows nothing of it.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from enum import StrEnum
@@ -165,5 +164,5 @@ def run_conf(claim: Claim, decision: Decision, hudi_options: dict[str, str]) -> 
         "instants": list(decision.plan_instants),
         "hudi_options": hudi_options,
         "reason": decision.reason,
-        "evidence": json.loads(json.dumps(dict(decision.evidence))),
+        "evidence": dict(decision.evidence),
     }
