@@ -22,12 +22,12 @@ help: ## List the targets
 $(BIN)/.installed: pyproject.toml constraints/airflow.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-cache-dir --disable-pip-version-check uv==0.13.8
-	$(UV) pip install --quiet --python $(BIN)/python -c constraints/airflow.txt -e '.[dev,postgres]'
+	$(UV) pip install --quiet --python $(BIN)/python -c constraints/airflow.txt -e '.[dev,postgres,hdfs]'
 	@touch $@
 
 $(SPARK_VENV)/.installed: constraints/spark.txt $(BIN)/.installed
 	$(PYTHON) -m venv $(SPARK_VENV)
-	$(UV) pip install --quiet --python $(SPARK_VENV)/bin/python -c constraints/spark.txt pyspark pytest
+	$(UV) pip install --quiet --python $(SPARK_VENV)/bin/python -c constraints/spark.txt pyspark pytest 'moto[server]'
 	@touch $@
 
 $(HUDI_JAR): $(SPARK_VENV)/.installed
