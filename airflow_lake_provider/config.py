@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,17 @@ if TYPE_CHECKING:
 HUDI_DEFAULT_CALLBACK_KEY = "hudi_write_commit_http_callback"
 
 MIN_TOKEN_LENGTH = 8
+
+
+class TimelineServerMode(StrEnum):
+    """Where readers take timelines from."""
+
+    AUTO = "auto"
+    """The timeline server while it answers, else the file system."""
+    REQUIRED = "required"
+    """The timeline server only: a reader waits while it does not answer."""
+    OFF = "off"
+    """The file system only; no process shares timelines or looks at tables by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +54,18 @@ class LakeSettings:
     claim_lease_s: float = 60.0
     executor_lease_s: float = 60.0
     heartbeat_timeout_s: float = 600.0
+    heartbeat_max_s: float = 21_600.0
+    """The same for tables whose writers announce their commits; the pause follows the table's rhythm up to this."""
     max_tables_in_memory: int = 10_000
+    timeline_server: TimelineServerMode = TimelineServerMode.AUTO
+    timeline_server_url: str = ""
+    """Where a timeline server of its own listens; empty: the API servers share timelines."""
+    timeline_snapshot_file: str = ""
+    """Where a server keeps what it knows between two starts; `off` keeps nothing."""
+    timeline_look_threads: int = 8
+    timeline_verify_interval_s: float = 60.0
+    storage_conn_ids: tuple[str, ...] = ()
+    """`<root>=<connection id>`: the connection that opens the tables below a root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +180,13 @@ def _list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in parts if part.strip())
 
 
+def _mode(text: str) -> TimelineServerMode:
+    try:
+        return TimelineServerMode(text.lower())
+    except ValueError:
+        raise ValueError("expected auto, required or off") from None
+
+
 _OPTION_PARSERS: Mapping[str, Callable[[str], Any]] = {
     "callback_tokens": _list,
     "service_tokens": _list,
@@ -168,11 +198,20 @@ _OPTION_PARSERS: Mapping[str, Callable[[str], Any]] = {
     "claim_lease_s": _positive_float,
     "executor_lease_s": _positive_float,
     "heartbeat_timeout_s": _positive_float,
+    "heartbeat_max_s": _positive_float,
     "max_tables_in_memory": _positive_int,
+    "timeline_server": _mode,
+    "timeline_look_threads": _positive_int,
+    "timeline_verify_interval_s": _positive_float,
+    "storage_conn_ids": _list,
 }
 
 
 def _refuse_unsafe(settings: LakeSettings) -> None:
+    for entry in settings.storage_conn_ids:
+        root, separator, conn_id = entry.rpartition("=")
+        if not separator or not root or not conn_id:
+            raise ConfigError(f"[lake] storage_conn_ids = {entry!r}: expected <root>=<connection id>")
     for option in ("callback_tokens", "service_tokens"):
         for token in getattr(settings, option):
             if token == HUDI_DEFAULT_CALLBACK_KEY:

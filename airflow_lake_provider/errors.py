@@ -46,6 +46,16 @@ class UnsupportedTableError(LakeError):
     """The table's version or layout is not one this package reads (6, 8 and 9 are)."""
 
 
+# --- timeline server --------------------------------------------------------------------------------------
+
+
+class TimelineServerUnavailableError(LakeError):
+    """The timeline server did not answer, or not as itself; readers ask the file system unless it is required."""
+
+    retriable = True
+    http_status = 503
+
+
 # --- manager ----------------------------------------------------------------------------------------------
 
 

@@ -47,6 +47,7 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["apache"],
             }
         ],
+        "cli": ["airflow_lake_provider.cli.definition.get_cli_commands"],
         "db-managers": ["airflow_lake_provider.plugins.db_manager.LakeDBManager"],
         "config": {"lake": {"description": "Table services of a Hudi lake.", "options": _options()}},
     }
@@ -96,7 +97,37 @@ def _options() -> dict[str, Any]:
         "heartbeat_timeout_s": _option(
             "Silence after which a table is looked at once without a notice, seconds.", "600", "float"
         ),
-        "max_tables_in_memory": _option("Views that one API server keeps.", "10000", "integer"),
+        "heartbeat_max_s": _option(
+            "The same for tables whose writers announce their commits, seconds; the pause follows the table's rhythm.",
+            "21600",
+            "float",
+        ),
+        "max_tables_in_memory": _option("Timelines that one server keeps in memory.", "10000", "integer"),
+        "timeline_server": _option(
+            "Where readers take timelines from: auto (the server while it answers, else the file system), required "
+            "(the server only), off (the file system only).",
+            "auto",
+        ),
+        "timeline_server_url": _option(
+            "Address of a timeline server of its own (airflow lake timeline-server); empty: the API servers share "
+            "timelines.",
+            "",
+        ),
+        "timeline_snapshot_file": _option(
+            "File in which a server keeps what it knows between two starts; empty takes $AIRFLOW_HOME/lake, off keeps "
+            "nothing.",
+            "",
+        ),
+        "timeline_look_threads": _option("Looks at storage that a server does at once.", "8", "integer"),
+        "timeline_verify_interval_s": _option(
+            "How often one table is listed although its folder's time says that nothing changed, seconds.",
+            "60",
+            "float",
+        ),
+        "storage_conn_ids": _option(
+            "Comma list of root=connection id: the Airflow connection (aws, hdfs, ...) that opens tables below a root.",
+            "",
+        ),
         "manager_url": _option(
             "Where tasks reach the manager; empty takes the host of [core] execution_api_server_url.", ""
         ),

@@ -52,7 +52,8 @@ with DAG(
 
     silent = silent_tables()
     # One look each: what is not there now is looked for by the next run.
-    once = {"poke_interval": 1, "timeout": 0, "soft_fail": True, "retries": 0}
+    # The timeline server's own heartbeat may just have looked; that is as good.
+    once = {"max_age_s": 90, "poke_interval": 1, "timeout": 0, "soft_fail": True, "retries": 0}
     new_commits = HudiCommitSensor(task_id="new_commits", tables=silent, **once)
     pending_indexes = HudiPendingIndexSensor(task_id="pending_indexes", tables=silent, **once)
 

@@ -33,7 +33,7 @@ class TableReport:
 
 def report_table(base_path: Path, runs: list[dict[str, Any]], starts: dict[str, datetime]) -> TableReport:
     """Build the report of one table; `runs` are its DAG runs, `starts` when each run's task began."""
-    view = TableViewCache(max_tables=1).refresh(str(base_path))
+    view = TableViewCache().refresh(str(base_path))
     compactions = tuple(i for i in view.timeline.completed() if _is_compaction(view, i))
     writes = [i for i in view.timeline.completed_writes_by_completion() if i not in compactions]
     backlog = measure_compaction_backlog(view)

@@ -64,8 +64,8 @@ class LakeHook(BaseHook):
         try:
             connection = self.get_connection(self.lake_conn_id)
         except AirflowNotFoundException:
-            return _default_url(), _default_token(self.lake_conn_id)
-        return _url_of(connection) or _default_url(), connection.password or _default_token(self.lake_conn_id)
+            connection = None
+        return address_of(self.lake_conn_id, connection)
 
     def test_connection(self) -> tuple[bool, str]:
         """Serve the connection form's test button."""
@@ -126,6 +126,13 @@ class LakeHook(BaseHook):
         if response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
             raise ManagerUnreachableError(f"the manager answered {response.status_code}: {detail}")
         raise ConfigError(f"the manager refused {method} {path}: {response.status_code} {detail}")
+
+
+def address_of(conn_id: str, connection: Connection | None) -> tuple[str, str]:
+    """Return the API server's URL and a service token; without a connection, or an empty field of it, by `[lake]`."""
+    if connection is None:
+        return _default_url(), _default_token(conn_id)
+    return _url_of(connection) or _default_url(), connection.password or _default_token(conn_id)
 
 
 def _executor(table_id: str, service: Service) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_lake_provider.config import LakeSettings, TablePolicy, TablesConfig
-    from airflow_lake_provider.manager.registry import Claim, Registry
+    from airflow_lake_provider.manager.registry import Claim, Mark, Registry
     from airflow_lake_provider.manager.runs import RunDoor
     from airflow_lake_provider.view.table_view import TableView
     from airflow_lake_provider.view.view_cache import TableViewCache
@@ -74,14 +74,25 @@ class ManagerLoop:
         views: TableViewCache,
         door: RunDoor,
         load_tables: Callable[[], TablesConfig],
+        announce: Callable[[Notice, Mark], None] = lambda _notice, _mark: None,
+        pause_s: Callable[[str], float] = lambda _base_path: 0.0,
     ) -> None:
         self._settings = settings
         self._registry = registry
         self._views = views
         self._door = door
         self._load_tables = load_tables
+        self._announce = announce
+        self._pause_s = pause_s
         self._wake: asyncio.Event | None = None
         self._event_loop: asyncio.AbstractEventLoop | None = None
+
+    def mark_dirty(self, notice: Notice) -> Mark:
+        """Make a notice durable, then tell this process's timelines and this loop of it."""
+        mark = self._registry.mark_dirty(notice)
+        self._announce(notice, mark)
+        self.wake()
+        return mark
 
     def wake(self) -> None:
         """Say from any thread that there is something to look at."""
@@ -116,7 +127,7 @@ class ManagerLoop:
             row = self._registry.find(table_id)
             if row is not None:
                 policy = tables.policy_for(row["base_path"], row["table_name"])
-                self._registry.postpone(table_id, self._silent_ms(policy))
+                self._registry.postpone(table_id, self._silent_ms(row["base_path"], policy))
 
     def drain(self, most: int = 1000) -> int:
         """Look at dirty tables until none is left or `most` were looked at; return how many."""
@@ -147,11 +158,11 @@ class ManagerLoop:
 
     def _look_at(self, claim: Claim) -> LookResult:
         policy = self._load_tables().policy_for(claim.base_path, claim.table_name)
-        view = self._views.refresh(claim.base_path)
+        view = self._views.refresh(claim.base_path, None if claim.is_retry else claim.dirty_seq)
         outcomes = [self._act(claim, policy, decision) for decision in decide(view, policy)]
         for outcome in outcomes:
             _log_outcome(claim, outcome)
-        next_look_ms = self._silent_ms(policy)
+        next_look_ms = self._silent_ms(claim.base_path, policy)
         return LookResult(
             next_look_ms=next_look_ms,
             retry_ms=_retry_ms(outcomes, next_look_ms),
@@ -181,8 +192,11 @@ class ManagerLoop:
                 self._door.create_run(session, start.run_id, conf, note=decision.reason)
         return Outcome(decision, start)
 
-    def _silent_ms(self, policy: TablePolicy) -> int:
-        heartbeat_s = policy.heartbeat_timeout_s or self._settings.heartbeat_timeout_s
+    def _silent_ms(self, base_path: str, policy: TablePolicy) -> int:
+        # The timelines' own heartbeat comes first and follows the table's rhythm; this is the net below it.
+        heartbeat_s = policy.heartbeat_timeout_s or max(
+            self._settings.heartbeat_timeout_s, 2 * self._pause_s(base_path)
+        )
         return self._registry.now_ms() + int(heartbeat_s * 1000)
 
     def _failed_look(self, claim: Claim, error: Exception) -> LookResult:

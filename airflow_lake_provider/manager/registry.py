@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """A durable dirty mark: whoever looks at the table after it was made has seen what it stands for."""
+
+    table_id: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """The right to look at one dirty table until the lease ends."""
 
@@ -40,6 +48,8 @@ class Claim:
     dirty_seq: int
     dirty_since_ms: int
     look_failures: int
+    is_retry: bool = False
+    """The loop's own time to look again has come; otherwise only the marks up to `dirty_seq` made the table due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +95,15 @@ class Registry:
 
     # --- marks ---------------------------------------------------------------------------------------------
 
-    def mark_dirty(self, notice: Notice) -> str:
-        """Make the notice durable and return the table's id; when this returns, the mark is committed."""
+    def mark_dirty(self, notice: Notice) -> Mark:
+        """Make the notice durable and return its mark; when this returns, the mark is committed."""
         try:
             return self._mark_dirty(notice)
         except IntegrityError:
             # Somebody else inserted the row between our update and our insert; now the update finds it.
             return self._mark_dirty(notice)
 
-    def _mark_dirty(self, notice: Notice) -> str:
+    def _mark_dirty(self, notice: Notice) -> Mark:
         table_id = table_id_of(notice.base_path)
         now_ms = self.now_ms()
         values: dict[str, Any] = {
@@ -128,7 +138,9 @@ class Registry:
                         }
                     )
                 )
-        return table_id
+            # The row is locked by our own update: this is our mark's number, nobody can have raised it since.
+            seq = session.execute(select(lake_table.c.dirty_seq).where(lake_table.c.table_id == table_id)).scalar_one()
+        return Mark(table_id, seq)
 
     def register(self, notice: Notice) -> None:
         """Add a table that the configuration names, once; a table that is there stays as it is."""
@@ -178,6 +190,7 @@ class Registry:
             dirty_seq=row["dirty_seq"],
             dirty_since_ms=row["dirty_since_ms"] or now_ms,
             look_failures=row["look_failures"],
+            is_retry=row["retry_ms"] is not None and row["retry_ms"] <= now_ms,
         )
 
     def hold(self, session: Session, claim: Claim) -> None:

@@ -42,6 +42,7 @@ lake_table = Table(
     Column("decisions", Text, nullable=False, default="[]"),
     Column("problem", Text, nullable=False, default=""),
     Index("idx_lake_table_dirty", "dirty_since_ms"),
+    Index("idx_lake_table_last_notice", "last_notice_ms"),
     Index("idx_lake_table_next_look", "next_look_ms"),
     Index("idx_lake_table_retry", "retry_ms"),
 )

@@ -14,16 +14,18 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.executors import Executors
     from airflow_lake_provider.manager.loop import ManagerLoop
     from airflow_lake_provider.manager.registry import Registry
+    from airflow_lake_provider.view.timeline_server import TimelineServer
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerServices:
-    """Settings, registry, executors and loop of one process."""
+    """Settings, registry, executors, loop and shared timelines of one process."""
 
     settings: LakeSettings
     registry: Registry
     executors: Executors
     loop: ManagerLoop
+    timeline_server: TimelineServer
 
 
 async def services_of(request: Request) -> ManagerServices:

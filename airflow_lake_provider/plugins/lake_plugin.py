@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.manager.services import ManagerServices
+    from airflow_lake_provider.view.timeline_server import TimelineServer
 
 
 def _open_session() -> Session:
@@ -37,18 +38,37 @@ def open_services() -> ManagerServices:
     from airflow_lake_provider.manager.tables_source import TablesSource
     from airflow_lake_provider.plugins.airflow_runs import AirflowRunDoor
     from airflow_lake_provider.plugins.airflow_settings import load_settings
+    from airflow_lake_provider.plugins.process_timelines import announce_to, build_timeline_server
     from airflow_lake_provider.view.view_cache import TableViewCache
 
     settings = load_settings()
     registry = Registry(_open_session, lambda: datetime.now(UTC))
+    load_tables = TablesSource(settings.tables_file).load
+    timeline_server = build_timeline_server(settings, registry, load_tables)
     loop = ManagerLoop(
         settings=settings,
         registry=registry,
-        views=TableViewCache(max_tables=settings.max_tables_in_memory),
+        views=TableViewCache(timeline_server.timelines),
         door=AirflowRunDoor(),
-        load_tables=TablesSource(settings.tables_file).load,
+        load_tables=load_tables,
+        announce=announce_to(timeline_server),
+        pause_s=timeline_server.pause_s,
     )
-    return ManagerServices(settings, registry, Executors(registry, settings.executor_lease_s), loop)
+    executors = Executors(registry, settings.executor_lease_s)
+    return ManagerServices(settings, registry, executors, loop, timeline_server)
+
+
+@cache
+def open_timeline_server() -> TimelineServer:
+    """Build the timeline server of a process of its own."""
+    from airflow_lake_provider.manager.registry import Registry
+    from airflow_lake_provider.manager.tables_source import TablesSource
+    from airflow_lake_provider.plugins.airflow_settings import load_settings
+    from airflow_lake_provider.plugins.process_timelines import build_timeline_server
+
+    settings = load_settings()
+    registry = Registry(_open_session, lambda: datetime.now(UTC))
+    return build_timeline_server(settings, registry, TablesSource(settings.tables_file).load, is_alone=True)
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import PokeReturnValue
@@ -10,13 +11,18 @@ from airflow.sdk.bases.sensor import BaseSensorOperator
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID
+from airflow_lake_provider.hooks.timeline import timeline_views
 from airflow_lake_provider.triggers.timeline import TimelineTrigger
+from airflow_lake_provider.view.freshness import Freshness
 from airflow_lake_provider.view.watch import Watch, WatchKind, found, look, tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow.sdk import Context
+
+    from airflow_lake_provider.view.view_manager import TimelineViewManager
 
 
 class TimelineSensor(BaseSensorOperator):
@@ -38,6 +44,8 @@ class TimelineSensor(BaseSensorOperator):
         tables: list[dict[str, Any]] | None = None,
         actions: Sequence[str] = (),
         storage_options: dict[str, Any] | None = None,
+        lake_conn_id: str = DEFAULT_CONN_ID,
+        max_age_s: float | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
@@ -47,6 +55,8 @@ class TimelineSensor(BaseSensorOperator):
         self.tables = tables
         self.actions = actions
         self.storage_options = storage_options
+        self.lake_conn_id = lake_conn_id
+        self.max_age_s = max_age_s
         self.deferrable = deferrable
 
     def execute(self, context: Context) -> Any:
@@ -64,7 +74,7 @@ class TimelineSensor(BaseSensorOperator):
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look at every table once."""
-        findings = look(self.build_watch())
+        findings = look(self.build_watch(), self.views, self.build_freshness())
         for finding in findings:
             if finding.error is None:
                 continue
@@ -91,6 +101,15 @@ class TimelineSensor(BaseSensorOperator):
             return Watch(self.kind, watched, frozenset(self.actions), options)
         return Watch(self.kind, watched, storage_options=options)
 
+    @cached_property
+    def views(self) -> TimelineViewManager:
+        """Where this task reads timelines."""
+        return timeline_views(self.lake_conn_id, self.storage_options or {})
+
+    def build_freshness(self) -> Freshness:
+        """Return how old an answer may be: half a poke interval, unless the writers announce their commits."""
+        return Freshness(self.max_age_s, None if self.max_age_s is not None else float(self.poke_interval) / 2)
+
     def build_trigger(self) -> TimelineTrigger:
         """Return the trigger that goes on looking."""
         watch = self.build_watch()
@@ -100,6 +119,7 @@ class TimelineSensor(BaseSensorOperator):
             poll_interval_s=float(self.poke_interval),
             actions=sorted(str(action) for action in watch.actions),
             storage_options=dict(watch.storage_options),
+            lake_conn_id=self.lake_conn_id,
         )
 
 

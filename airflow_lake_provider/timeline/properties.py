@@ -58,13 +58,13 @@ def load_table_properties(storage: Storage) -> TableProperties:
     for path in (PROPERTIES_FILE, BACKUP_FILE, PROPERTIES_FILE):
         values = _read(storage, path)
         if values is not None and _is_whole(values):
-            return _build(values, storage.base_path)
+            return build_table_properties(values, storage.base_path)
         # Tables of early writers carry no checksum at all: a file that names its table is good enough then.
         if best is None or "hoodie.table.name" not in best:
             best = values if values is not None else best
     if best is None:
         raise TableNotFoundError(f"no Hudi table at {storage.base_path!r}: {PROPERTIES_FILE} is missing")
-    return _build(best, storage.base_path)
+    return build_table_properties(best, storage.base_path)
 
 
 def _read(storage: Storage, path: str) -> dict[str, str] | None:
@@ -83,7 +83,8 @@ def _checksum(values: Mapping[str, str]) -> int:
     return zlib.crc32(table.encode())
 
 
-def _build(values: Mapping[str, str], base_path: str) -> TableProperties:
+def build_table_properties(values: Mapping[str, str], base_path: str) -> TableProperties:
+    """Build the properties from key and value. Raises DamagedFileError, UnsupportedTableError."""
     name = values.get("hoodie.table.name", "")
     if not name:
         raise DamagedFileError(f"{base_path}/{PROPERTIES_FILE} names no table (hoodie.table.name)")

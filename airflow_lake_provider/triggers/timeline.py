@@ -1,19 +1,29 @@
-"""The trigger of both sensors: polls the tables' timelines without blocking the triggerer's event loop."""
+"""The trigger of all timeline sensors. All of them in one triggerer share one stream: one long poll for any number."""
 
 from __future__ import annotations
 
-import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from airflow_lake_provider.view.watch import Watch, WatchKind, found, look
+from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.hooks.timeline import stream_options
+from airflow_lake_provider.view.changes import archive_begin
+from airflow_lake_provider.view.timeline_stream import TimelineStream
+from airflow_lake_provider.view.watch import Finding, Watch, WatchKind, examine, found, needs_archive
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Hashable
+
+    from airflow_lake_provider.view.snapshot import TimelineSnapshot
+    from airflow_lake_provider.view.timeline_stream import Seen
+
+# Triggers of one key in this process; Airflow runs all of them in one event loop.
+_STREAMS: dict[str, TimelineStream] = {}
 
 
-class TimelineTrigger(BaseTrigger):
+class TimelineTrigger(BaseEventTrigger):
     """Fires once, when one of the tables shows what is waited for, or when none of them can ever be read.
 
     The event is `{"status": "success", "findings": [...]}` or `{"status": "error", "message": ...}`. Its whole state
@@ -27,6 +37,7 @@ class TimelineTrigger(BaseTrigger):
         poll_interval_s: float,
         actions: list[str],
         storage_options: dict[str, Any],
+        lake_conn_id: str = "lake_default",
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.kind = kind
@@ -34,6 +45,7 @@ class TimelineTrigger(BaseTrigger):
         self.poll_interval_s = poll_interval_s
         self.actions = actions
         self.storage_options = storage_options
+        self.lake_conn_id = lake_conn_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class path and arguments."""
@@ -45,28 +57,99 @@ class TimelineTrigger(BaseTrigger):
                 "poll_interval_s": self.poll_interval_s,
                 "actions": self.actions,
                 "storage_options": self.storage_options,
+                "lake_conn_id": self.lake_conn_id,
             },
         )
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look, sleep, look again; the looking itself happens in a thread."""
+    def shared_stream_key(self) -> Hashable:
+        """Triggers that read with the same connection and the same credentials share a stream."""
+        return stream_key(self.lake_conn_id, self.storage_options)
+
+    @classmethod
+    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Any]:
+        """Yield which tables changed, for all triggers of the key."""
+        lake_conn_id, storage_options = kwargs["lake_conn_id"], kwargs["storage_options"]
+        stream = await _open_stream(lake_conn_id, storage_options)
+        async for seen in stream.events():
+            yield seen
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
+        """Pick this trigger's tables out of the stream; fire once."""
+        stream = await _open_stream(self.lake_conn_id, self.storage_options)
         watch = Watch(
             WatchKind(self.kind),
             tuple((base_path, after) for base_path, after in self.tables),
             frozenset(self.actions),
             self.storage_options,
         )
-        while True:
-            findings = await asyncio.to_thread(look, watch)
-            hopeless = [f for f in findings if f.error is not None and not f.error.retriable]
-            if len(hopeless) == len(findings):
-                yield _event(status="error", message="; ".join(str(f.error) for f in hopeless))
-                return
-            new = found(findings)
-            if new:
-                yield _event(status="success", findings=[finding.to_dict() for finding in new])
-                return
-            await asyncio.sleep(self.poll_interval_s)
+        paths = sorted({base_path for base_path, _ in watch.tables})
+        stream.watched.add(paths, self.poll_interval_s)
+        try:
+            hopeless: dict[str, Finding] = {}
+            async for seen in shared_stream:
+                findings = await self._examine(stream, watch, seen, hopeless)
+                new = found(findings)
+                if new:
+                    yield _event(status="success", findings=[finding.to_dict() for finding in new])
+                    return
+                if len(hopeless) == len(paths):
+                    messages = "; ".join(str(finding.error) for finding in hopeless.values())
+                    yield _event(status="error", message=messages)
+                    return
+        finally:
+            stream.forget(paths, self.poll_interval_s)
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Do the same with the stream for itself; used where streams are not shared."""
+        stream = await _open_stream(self.lake_conn_id, self.storage_options)
+        async for event in self.filter_shared_stream(stream.events()):
+            yield event
+            return
+
+    async def _examine(
+        self, stream: TimelineStream, watch: Watch, seen: Seen, hopeless: dict[str, Finding]
+    ) -> list[Finding]:
+        """Look at what the stream brought; keep note of tables that can never be read."""
+        findings = []
+        for base_path, after in watch.tables:
+            state = seen.get(base_path)
+            if state is None:
+                continue
+            finding = await _examine_one(stream, watch, base_path, after, state)
+            if finding.error is not None and not finding.error.retriable:
+                hopeless[base_path] = finding
+            else:
+                hopeless.pop(base_path, None)
+            findings.append(finding)
+        return findings
+
+
+async def _examine_one(
+    stream: TimelineStream, watch: Watch, base_path: str, after: str, state: TimelineSnapshot | LakeError
+) -> Finding:
+    if isinstance(state, LakeError):
+        return Finding(base_path, error=state)
+    if not needs_archive(watch, after, state):
+        return examine(watch, base_path, after, state)
+    try:
+        archive = await stream.archived(base_path, archive_begin(after))
+    except LakeError as error:
+        return Finding(base_path, error=error)
+    return examine(watch, base_path, after, state, archive)
+
+
+def stream_key(lake_conn_id: str, storage_options: dict[str, Any]) -> str:
+    """Return what triggers must have in common to share a stream."""
+    return json.dumps([lake_conn_id, storage_options], sort_keys=True, default=str)
+
+
+async def _open_stream(lake_conn_id: str, storage_options: dict[str, Any]) -> TimelineStream:
+    key = stream_key(lake_conn_id, storage_options)
+    stream = _STREAMS.get(key)
+    if stream is None:
+        options = await stream_options(lake_conn_id, storage_options)
+        stream = _STREAMS.setdefault(key, TimelineStream(options))
+    return stream
 
 
 def _event(**payload: Any) -> TriggerEvent:

@@ -1,4 +1,4 @@
-"""Look at tables for a sensor: what is new since its cursor. Blocking file system calls; no Airflow in it."""
+"""Look at tables for a sensor: what is new since its cursor. Blocking; no Airflow in it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,23 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.timeline.loader import load_timeline
-from airflow_lake_provider.timeline.properties import load_table_properties
-from airflow_lake_provider.timeline.storage import open_storage
-from airflow_lake_provider.view.changes import COMMIT_ACTIONS, find_commits_after, find_pending_index_builds
+from airflow_lake_provider.view.changes import (
+    COMMIT_ACTIONS,
+    archive_begin,
+    find_commits_after,
+    find_pending_index_builds,
+    reaches_into_archive,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from airflow_lake_provider.timeline.archived_timeline import ArchivedTimeline
     from airflow_lake_provider.timeline.instant import Instant
+    from airflow_lake_provider.view.freshness import Freshness
+    from airflow_lake_provider.view.snapshot import TimelineSnapshot
+    from airflow_lake_provider.view.timeline_view import TableTimelineView
+    from airflow_lake_provider.view.view_manager import TimelineViewManager
 
 
 class WatchKind(StrEnum):
@@ -62,20 +70,32 @@ class Finding:
         }
 
 
-def look(watch: Watch) -> tuple[Finding, ...]:
+def look(watch: Watch, views: TimelineViewManager, freshness: Freshness) -> tuple[Finding, ...]:
     """Look at each table once; a table that cannot be read is a finding with its error and stops no other."""
-    return tuple(_look_at(base_path, after, watch) for base_path, after in watch.tables)
+    return tuple(_look_at(views.get_view(base_path), after, watch, freshness) for base_path, after in watch.tables)
 
 
-def _look_at(base_path: str, after: str, watch: Watch) -> Finding:
+def _look_at(view: TableTimelineView, after: str, watch: Watch, freshness: Freshness) -> Finding:
     try:
-        storage = open_storage(base_path, dict(watch.storage_options) or None)
-        timeline = load_timeline(storage, load_table_properties(storage))
+        snapshot = view.snapshot(freshness)
+        archive = view.archived(after=archive_begin(after)) if needs_archive(watch, after, snapshot) else None
     except LakeError as error:
-        return Finding(base_path, error=error)
+        return Finding(view.base_path, error=error)
+    return examine(watch, view.base_path, after, snapshot, archive)
+
+
+def needs_archive(watch: Watch, after: str, snapshot: TimelineSnapshot) -> bool:
+    """Whether the answer lies partly in the archived timeline."""
+    return watch.kind is WatchKind.COMMIT and reaches_into_archive(snapshot.timeline, after)
+
+
+def examine(
+    watch: Watch, base_path: str, after: str, snapshot: TimelineSnapshot, archive: ArchivedTimeline | None = None
+) -> Finding:
+    """Return what a timeline has for the watch. Pure."""
     if watch.kind is WatchKind.PENDING_INDEX:
-        return Finding(base_path, find_pending_index_builds(timeline))
-    return Finding(base_path, find_commits_after(timeline, after, watch.actions))
+        return Finding(base_path, find_pending_index_builds(snapshot.timeline))
+    return Finding(base_path, find_commits_after(snapshot.timeline, after, watch.actions, archive))
 
 
 def found(findings: Sequence[Finding]) -> list[Finding]:

@@ -88,7 +88,7 @@ def wait_for_success(airflow: LocalAirflow, name: str, timeout_s: float = 180) -
 
 
 def compactions(airflow: LocalAirflow, name: str) -> list[str]:
-    view = TableViewCache(1).refresh(str(airflow.allowed_roots[0] / name))
+    view = TableViewCache().refresh(str(airflow.allowed_roots[0] / name))
     assert view.timeline.pending(Action.COMPACTION) == ()
     return [time_ for time_, metadata in view.commits.items() if metadata.operation == "COMPACT"]
 

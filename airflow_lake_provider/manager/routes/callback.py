@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Request
 from fastapi.concurrency import run_in_threadpool
 
-from airflow_lake_provider.manager.auth import CALLBACK_KEY_HEADER, require_token
+from airflow_lake_provider.http_app import require_token
+from airflow_lake_provider.manager.auth import CALLBACK_KEY_HEADER
 from airflow_lake_provider.manager.datamodels import AcceptedAnswer, CommitCallbackBody
 from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.manager.request_body import parse_body, read_body
@@ -64,6 +65,5 @@ async def receive_commit(
         files=len(stats),
         written_bytes=sum(stat.totalWriteBytes or 0 for stat in stats),
     )
-    table_id = await run_in_threadpool(services.registry.mark_dirty, notice)
-    services.loop.wake()
-    return AcceptedAnswer(table_id=table_id)
+    mark = await run_in_threadpool(services.loop.mark_dirty, notice)
+    return AcceptedAnswer(table_id=mark.table_id)

@@ -14,7 +14,8 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.concurrency import run_in_threadpool
 
 from airflow_lake_provider.errors import MalformedRequestError
-from airflow_lake_provider.manager.auth import require_token, token_of_extra_params
+from airflow_lake_provider.http_app import require_token
+from airflow_lake_provider.manager.auth import token_of_extra_params
 from airflow_lake_provider.manager.datamodels import (
     INSTANT_PATTERN,
     AcceptedAnswer,
@@ -24,7 +25,6 @@ from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.manager.services import ManagerServices, services_of
 from airflow_lake_provider.table_id import normalise_base_path, require_allowed, table_id_of
 from airflow_lake_provider.timeline.properties import load_table_properties
-from airflow_lake_provider.timeline.storage import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,9 +56,8 @@ async def receive_request(
         require_token(token, services.settings.callback_tokens, where="extra_params", option="callback_tokens")
     else:
         await run_in_threadpool(_require_table, services, notice.base_path)
-    table_id = await run_in_threadpool(services.registry.mark_dirty, notice)
-    services.loop.wake()
-    return AcceptedAnswer(table_id=table_id)
+    mark = await run_in_threadpool(services.loop.mark_dirty, notice)
+    return AcceptedAnswer(table_id=mark.table_id)
 
 
 def parse_request(query: Mapping[str, str]) -> Notice:
@@ -92,4 +91,4 @@ def parse_request(query: Mapping[str, str]) -> Notice:
 def _require_table(services: ManagerServices, base_path: str) -> None:
     # Nobody vouches for a request without token: it may wake a table that exists, but not fill the registry.
     if services.registry.find(table_id_of(base_path)) is None:
-        load_table_properties(open_storage(base_path))
+        load_table_properties(services.timeline_server.timelines.memory.open(base_path))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Header, Query
 
-from airflow_lake_provider.manager.auth import bearer_token, require_token
+from airflow_lake_provider.http_app import require_bearer
 from airflow_lake_provider.manager.datamodels import (
     HintsAnswer,
     HintsBody,
@@ -29,12 +29,7 @@ async def check_service_token(
     services: Services, authorization: Annotated[str | None, Header(alias="Authorization")] = None
 ) -> None:
     """Refuse a caller without one of the configured service tokens."""
-    require_token(
-        bearer_token(authorization),
-        services.settings.service_tokens,
-        where="header Authorization",
-        option="service_tokens",
-    )
+    require_bearer(authorization, services.settings.service_tokens)
 
 
 router = APIRouter(tags=["tables"], dependencies=[Depends(check_service_token)])
@@ -71,9 +66,8 @@ def receive_hints(services: Services, body: HintsBody) -> HintsAnswer:
         require_allowed(base_path, services.settings.allowed_roots)
         notices.append(Notice(base_path, hint.table_name, Source.HINT, tuple(hint.instants)))
     for notice in notices:
-        services.registry.mark_dirty(notice)
+        services.loop.mark_dirty(notice)
     services.loop.postpone(body.quiet_table_ids)
-    services.loop.wake()
     return HintsAnswer(marked=len(notices), postponed=len(body.quiet_table_ids))
 
 

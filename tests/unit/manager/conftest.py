@@ -20,6 +20,8 @@ from airflow_lake_provider.manager.registry import Registry
 from airflow_lake_provider.manager.runs import RunState, ServiceRun
 from airflow_lake_provider.manager.schema import metadata
 from airflow_lake_provider.manager.services import ManagerServices
+from airflow_lake_provider.view.shared_timelines import SharedTimelines
+from airflow_lake_provider.view.timeline_server import ServerOptions, TimelineServer
 from airflow_lake_provider.view.view_cache import TableViewCache
 
 CALLBACK_TOKEN = "callback-secret"
@@ -114,9 +116,13 @@ def make_loop(
     settings: LakeSettings, registry: Registry, door: FakeDoor, tables: TablesConfig
 ) -> Callable[[], ManagerLoop]:
     """Build loops that share database and door, as loops of several API servers do."""
-    return lambda: ManagerLoop(settings, registry, TableViewCache(max_tables=100), door, lambda: tables)
+    return lambda: ManagerLoop(
+        settings, registry, TableViewCache(SharedTimelines(now_ms=registry.now_ms)), door, lambda: tables
+    )
 
 
 @pytest.fixture
 def services(settings: LakeSettings, registry: Registry, make_loop: Callable[[], ManagerLoop]) -> ManagerServices:
-    return ManagerServices(settings, registry, Executors(registry, lease_s=60), make_loop())
+    options = ServerOptions(allowed_roots=settings.allowed_roots, service_tokens=settings.service_tokens)
+    server = TimelineServer(SharedTimelines(now_ms=registry.now_ms), options)
+    return ManagerServices(settings, registry, Executors(registry, lease_s=60), make_loop(), server)

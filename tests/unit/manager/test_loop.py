@@ -26,7 +26,7 @@ def table(lake: Path) -> HandMadeTable:
 
 
 def announce(registry: Registry, table: HandMadeTable, instant: str = "20261121120001000") -> str:
-    return registry.mark_dirty(Notice(str(table.path), "orders", Source.COMMIT_CALLBACK, (instant,)))
+    return registry.mark_dirty(Notice(str(table.path), "orders", Source.COMMIT_CALLBACK, (instant,))).table_id
 
 
 def test_drain_of_a_due_table_starts_one_run_with_its_reason(

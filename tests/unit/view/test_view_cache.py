@@ -7,8 +7,10 @@ import pytest
 
 from airflow_lake_provider.errors import TableNotFoundError
 from airflow_lake_provider.timeline.storage import Storage, open_storage
+from airflow_lake_provider.view.look import SETTLED_AFTER_MS
+from airflow_lake_provider.view.shared_timelines import SharedLimits, SharedTimelines
 from airflow_lake_provider.view.table_view import TableView
-from airflow_lake_provider.view.view_cache import SETTLED_AFTER_MS, TableViewCache
+from airflow_lake_provider.view.view_cache import TableViewCache
 from tests.unit.tables import HandMadeTable
 from tests.unit.timeline.fixture_tables import NAMES, unpack
 
@@ -34,14 +36,13 @@ def table(tmp_path: Path) -> HandMadeTable:
 def test_refresh_of_an_unchanged_table_lists_and_reads_nothing(table: HandMadeTable) -> None:
     table.commit(1)
     opened = Opened()
-    cache = TableViewCache(10, opened, now_ms=lambda: LONG_AFTER_MS)
+    cache = TableViewCache(SharedTimelines(open_table=opened, now_ms=lambda: LONG_AFTER_MS))
     for _ in range(3):
         view = cache.refresh(str(table.path))
     calls = opened.storages[0].calls
     before = (calls.lists, calls.opens, calls.stats)
     assert cache.refresh(str(table.path)) is view
-    folders = 2  # `.hoodie`, where the properties are replaced, and the timeline
-    assert (calls.lists, calls.opens, calls.stats) == (before[0], before[1], before[2] + folders)
+    assert (calls.lists, calls.opens, calls.stats) == (before[0], before[1], before[2] + 1)
 
 
 def test_refresh_of_an_unchanged_table_with_an_unknown_file_lists_nothing_and_still_reports_it(
@@ -49,7 +50,7 @@ def test_refresh_of_an_unchanged_table_with_an_unknown_file_lists_nothing_and_st
 ) -> None:
     (table.path / ".hoodie" / "timeline" / "notes.txt").touch()
     opened = Opened()
-    cache = TableViewCache(10, opened, now_ms=lambda: LONG_AFTER_MS)
+    cache = TableViewCache(SharedTimelines(open_table=opened, now_ms=lambda: LONG_AFTER_MS))
     for _ in range(2):
         cache.refresh(str(table.path))
     lists = opened.storages[0].calls.lists
@@ -61,12 +62,12 @@ def test_refresh_after_a_commit_reads_that_commit_only(table: HandMadeTable) -> 
     for second in (1, 2, 3):
         table.commit(second)
     opened = Opened()
-    cache = TableViewCache(10, opened)
+    cache = TableViewCache(SharedTimelines(open_table=opened))
     first = cache.refresh(str(table.path))
     opens = opened.storages[0].calls.opens
     newest = table.commit(4)
     second_view = cache.refresh(str(table.path))
-    assert opened.storages[0].calls.opens - opens == 2, "the properties and the new commit"
+    assert opened.storages[0].calls.opens - opens == 1, "the new commit"
     assert newest in second_view.commits
     assert second_view.version != first.version
     assert len(second_view.commits) == 4
@@ -79,7 +80,7 @@ def test_refresh_right_after_a_change_does_not_trust_the_folders_time(table: Han
     table.commit(1)
     folder = table.path / ".hoodie" / "timeline"
     stamp = folder.stat().st_mtime_ns
-    cache = TableViewCache(10, now_ms=lambda: stamp // 1_000_000 + SETTLED_AFTER_MS)
+    cache = TableViewCache(SharedTimelines(now_ms=lambda: stamp // 1_000_000 + SETTLED_AFTER_MS))
     for _ in range(3):
         cache.refresh(str(table.path))
     newest = table.commit(2)
@@ -94,7 +95,7 @@ def test_refresh_with_a_damaged_commit_reports_it_and_keeps_the_table_readable(
     good = table.commit(1)
     damaged = table.path / ".hoodie" / "timeline" / "20261121120002000_20261121120002500.deltacommit"
     damaged.write_bytes(content)
-    cache = TableViewCache(10, now_ms=lambda: LONG_AFTER_MS)
+    cache = TableViewCache(SharedTimelines(now_ms=lambda: LONG_AFTER_MS))
     for _ in range(3):  # until a folder's time would be trusted, which mending a file in place does not change
         view = cache.refresh(str(table.path))
     assert set(view.commits) == {good}
@@ -123,13 +124,13 @@ def test_refresh_of_a_commit_that_is_whole_at_the_second_look_reports_nothing(ta
                 half.write_bytes(b'{"operationType": "UPSERT"}')
             return content
 
-    view = TableViewCache(10, WriterFinishes()).refresh(str(table.path))
+    view = TableViewCache(SharedTimelines(open_table=WriterFinishes())).refresh(str(table.path))
     assert view.problems == ()
     assert len(view.commits) == 2
 
 
 def test_refresh_of_a_missing_table_raises_and_of_the_same_table_later_works(tmp_path: Path) -> None:
-    cache = TableViewCache(10)
+    cache = TableViewCache()
     with pytest.raises(TableNotFoundError):
         cache.refresh(str(tmp_path / "later"))
     HandMadeTable.create(tmp_path / "later").commit(1)
@@ -139,7 +140,7 @@ def test_refresh_of_a_missing_table_raises_and_of_the_same_table_later_works(tmp
 def test_cache_with_too_many_tables_drops_the_one_unused_longest(tmp_path: Path) -> None:
     paths = [str(HandMadeTable.create(tmp_path / name).path) for name in "abc"]
     opened = Opened()
-    cache = TableViewCache(2, opened)
+    cache = TableViewCache(SharedTimelines(SharedLimits(max_tables=2), opened))
     for path in (paths[0], paths[1], paths[0], paths[2], paths[0]):
         cache.refresh(path)
     assert len(cache) == 2
@@ -149,12 +150,12 @@ def test_cache_with_too_many_tables_drops_the_one_unused_longest(tmp_path: Path)
 
 
 class Gate(Opened):
-    """Holds back whoever reads a table's properties while it is shut."""
+    """Holds back whoever lists a table's timeline while it is shut."""
 
     def __init__(self) -> None:
         super().__init__()
         self.reached, self.open = threading.Event(), threading.Event()
-        self.loads = 0
+        self.lists = 0
 
     def __call__(self, base_path: str) -> Storage:
         gate = self
@@ -162,12 +163,11 @@ class Gate(Opened):
         class GatedStorage(Storage):
             __slots__ = ()
 
-            def read_bytes(self, path: str) -> bytes:
-                if path.endswith("hoodie.properties"):
-                    gate.loads += 1
-                    gate.reached.set()
-                    assert gate.open.wait(30)
-                return Storage.read_bytes(self, path)
+            def list_names(self, folder: str) -> list[str]:
+                gate.lists += 1
+                gate.reached.set()
+                assert gate.open.wait(30)
+                return Storage.list_names(self, folder)
 
         storage = super().__call__(base_path)
         storage.__class__ = GatedStorage
@@ -188,17 +188,18 @@ class CountingLock:
         self.lock.release()
 
 
-def test_refresh_by_many_while_one_is_under_way_does_one_more_load_for_all_of_them(table: HandMadeTable) -> None:
-    """The load under way may have listed before the waiting ones asked, so it is not theirs; the next one is."""
+def test_refresh_by_many_while_one_is_under_way_does_one_more_look_for_all_of_them(table: HandMadeTable) -> None:
+    """The look under way may have listed before the waiting ones asked, so it is not theirs; the next one is."""
     table.commit(1)
     path, gate, lock = str(table.path), Gate(), CountingLock()
-    cache = TableViewCache(10, gate)
+    timelines = SharedTimelines(open_table=gate)
+    cache = TableViewCache(timelines)
     gate.open.set()
     cache.refresh(path)
-    cache._slots[path].lock = lock
+    timelines.memory.get(path).lock = lock
     gate.open.clear()
     gate.reached.clear()
-    gate.loads = 0
+    gate.lists = 0
     views: list[TableView] = []
     first = threading.Thread(target=cache.refresh, args=(path,))
     waiting = [threading.Thread(target=lambda: views.append(cache.refresh(path))) for _ in range(8)]
@@ -216,20 +217,18 @@ def test_refresh_by_many_while_one_is_under_way_does_one_more_load_for_all_of_th
     assert len(views) == 8
     assert all(newest in view.commits for view in views)
     assert len({id(view) for view in views}) == 1
-    assert gate.loads == 2
-    assert gate.storages[0].calls.opens - opens == gate.loads + 1, (
-        "the properties of each load, and the new commit once"
-    )
+    assert gate.lists == 2
+    assert gate.storages[0].calls.opens - opens == 1, "the new commit, once"
     assert len(gate.storages) == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_refresh_of_a_real_table_has_every_completed_write_and_a_version_that_stays(name: str, tmp_path: Path) -> None:
     table = unpack(name, tmp_path)
-    cache = TableViewCache(10)
+    cache = TableViewCache()
     view = cache.refresh(str(table.path))
     writes = {"commit", "deltacommit", "replacecommit"}
     completed = [i for i in table.expected if i["action"] in writes and i["state"] == "COMPLETED"]
     assert set(view.commits) == {instant["requested_time"] for instant in completed}
     assert view.problems == ()
-    assert TableViewCache(10).refresh(str(table.path)).version == view.version
+    assert TableViewCache().refresh(str(table.path)).version == view.version

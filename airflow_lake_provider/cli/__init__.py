@@ -1,0 +1,1 @@
+"""`airflow lake ...`: commands of this provider."""

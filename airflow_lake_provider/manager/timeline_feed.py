@@ -1,0 +1,85 @@
+"""Feeds the registry to a timeline server: its tables, and the marks that any process made since the last poll.
+
+One indexed query per poll. So a hint reaches every timeline server, whichever API server took it, and survives the
+death of all of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import select
+
+from airflow_lake_provider.manager.notice import Source
+from airflow_lake_provider.manager.schema import lake_table
+from airflow_lake_provider.view.timeline_server import FedTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from sqlalchemy import RowMapping
+
+    from airflow_lake_provider.config import TablesConfig
+    from airflow_lake_provider.manager.registry import Registry
+
+# Servers' clocks differ, and a mark is committed a little after its time was taken.
+_OVERLAP_MS = 30_000
+
+WRITERS_SOURCES = frozenset({Source.COMMIT_CALLBACK.value, Source.SERVICE_MANAGER_CLIENT.value})
+
+
+class RegistryFeed:
+    """Implements the timeline server's HintFeed."""
+
+    def __init__(self, registry: Registry, load_tables: Callable[[], TablesConfig]) -> None:
+        self._registry = registry
+        self._load_tables = load_tables
+        self._seen_ms: int | None = None
+        self._marks: dict[str, int] = {}
+
+    def poll(self) -> Iterable[FedTable]:
+        """Return all tables at first, then those with a new mark."""
+        tables = self._load_tables()
+        since_ms = None if self._seen_ms is None else self._seen_ms - _OVERLAP_MS
+        is_first = since_ms is None
+        fed = []
+        for row in self._rows_since(since_ms):
+            self._seen_ms = max(self._seen_ms or 0, row["last_notice_ms"] or 0)
+            if self._marks.get(row["table_id"]) == row["dirty_seq"]:
+                continue
+            self._marks[row["table_id"]] = row["dirty_seq"]
+            policy = tables.policy_for(row["base_path"], row["table_name"])
+            fed.append(
+                _fed(row, policy.heartbeat_timeout_s, is_marked=not is_first or row["dirty_since_ms"] is not None)
+            )
+        if self._seen_ms is None:
+            self._seen_ms = 0
+        return fed
+
+    def _rows_since(self, since_ms: int | None) -> list[RowMapping]:
+        query = select(
+            lake_table.c.table_id,
+            lake_table.c.base_path,
+            lake_table.c.table_name,
+            lake_table.c.dirty_seq,
+            lake_table.c.dirty_since_ms,
+            lake_table.c.last_notice_ms,
+            lake_table.c.last_notice_source,
+            lake_table.c.last_notice_instant,
+        )
+        if since_ms is not None:
+            query = query.where(lake_table.c.last_notice_ms > since_ms)
+        with self._registry.transaction() as session:
+            return list(session.execute(query).mappings().all())
+
+
+def _fed(row: RowMapping, fixed_pause_s: float | None, *, is_marked: bool) -> FedTable:
+    if not is_marked:
+        return FedTable(row["base_path"], fixed_pause_s=fixed_pause_s)
+    # Marks coalesce and only the newest instant is kept, so the others' instants are not named: that asks for a look.
+    return FedTable(
+        base_path=row["base_path"],
+        mark=row["dirty_seq"],
+        is_by_writer=row["last_notice_source"] in WRITERS_SOURCES,
+        fixed_pause_s=fixed_pause_s,
+    )

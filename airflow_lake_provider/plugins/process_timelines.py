@@ -1,0 +1,82 @@
+"""The timelines of one server process, from Airflow's configuration: in the API server, or a timeline server alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.config import TimelineServerMode
+from airflow_lake_provider.hooks.open_tables import open_with_connections
+from airflow_lake_provider.manager.notice import Notice, Source
+from airflow_lake_provider.manager.timeline_feed import WRITERS_SOURCES, RegistryFeed
+from airflow_lake_provider.table_id import table_id_of
+from airflow_lake_provider.view.rhythm import HeartbeatLimits
+from airflow_lake_provider.view.shared_timelines import SharedLimits, SharedTimelines
+from airflow_lake_provider.view.timeline_server import FedTable, ServerOptions, TimelineServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_lake_provider.config import LakeSettings, TablesConfig
+    from airflow_lake_provider.manager.registry import Mark, Registry
+    from airflow_lake_provider.timeline.instant import Instant
+
+_LEAST_PAUSE_S = 60.0
+
+
+def build_timeline_server(
+    settings: LakeSettings, registry: Registry, load_tables: Callable[[], TablesConfig], *, is_alone: bool = False
+) -> TimelineServer:
+    """Build the process's timeline server. `is_alone`: it is a process of its own, not part of an API server."""
+    limits = SharedLimits(
+        max_tables=settings.max_tables_in_memory,
+        heartbeat=HeartbeatLimits(
+            least_s=min(_LEAST_PAUSE_S, settings.heartbeat_timeout_s),
+            most_s=settings.heartbeat_timeout_s,
+            most_announced_s=max(settings.heartbeat_max_s, settings.heartbeat_timeout_s),
+        ),
+    )
+    timelines = SharedTimelines(limits, open_with_connections(settings.storage_conn_ids))
+    timelines.on_unannounced = lambda base_path, instants: _mark_unannounced(registry, base_path, instants)
+    options = ServerOptions(
+        allowed_roots=settings.allowed_roots,
+        service_tokens=settings.service_tokens,
+        look_threads=settings.timeline_look_threads,
+        verify_interval_s=settings.timeline_verify_interval_s,
+        snapshot_path=_snapshot_path(settings, is_alone=is_alone),
+        # With a timeline server of its own, the API servers leave the watching to it.
+        is_watching=settings.timeline_server is not TimelineServerMode.OFF
+        and (is_alone or not settings.timeline_server_url),
+    )
+    return TimelineServer(timelines, options, RegistryFeed(registry, load_tables))
+
+
+def announce_to(server: TimelineServer) -> Callable[[Notice, Mark], None]:
+    """Return what tells the process's timelines of a notice that it took itself."""
+
+    def announce(notice: Notice, mark: Mark) -> None:
+        is_by_writer = notice.source.value in WRITERS_SOURCES
+        # Only a commit callback names instants that are completed.
+        instants = notice.instants if notice.source is Source.COMMIT_CALLBACK else ()
+        server.hint(FedTable(notice.base_path, mark.seq, instants, is_by_writer))
+
+    return announce
+
+
+def _mark_unannounced(registry: Registry, base_path: str, instants: tuple[Instant, ...]) -> None:
+    row = registry.find(table_id_of(base_path))
+    if row is None:
+        return
+    times = tuple(instant.requested_time for instant in instants)
+    registry.mark_dirty(Notice(base_path, row["table_name"], Source.HEARTBEAT, times))
+
+
+def _snapshot_path(settings: LakeSettings, *, is_alone: bool) -> Path | None:
+    if settings.timeline_snapshot_file.lower() == "off" or settings.timeline_server is TimelineServerMode.OFF:
+        return None
+    if settings.timeline_snapshot_file:
+        return Path(settings.timeline_snapshot_file)
+    from airflow.configuration import AIRFLOW_HOME
+
+    name = "timeline-server" if is_alone else "api-server"
+    return Path(AIRFLOW_HOME) / "lake" / f"{name}.timelines"

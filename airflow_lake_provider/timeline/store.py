@@ -1,0 +1,136 @@
+"""A store: where files are listed, read and stat'ed by their full path; the local disk, and what fsspec knows.
+
+A path is only ever a path here: nothing is globbed, quoted or handed to a shell.
+"""
+
+from __future__ import annotations
+
+import os
+import stat as stat_flags
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MS_PER_S = 1000
+NS_PER_MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file or folder: its name, size in bytes and modification time in ms since the epoch (0: not known)."""
+
+    name: str
+    size_bytes: int
+    modified_ms: int
+    is_folder: bool = False
+
+
+class Store(ABC):
+    """One store, shared by all tables on it and by all threads.
+
+    Every method raises FileNotFoundError for what is not there, and OSError or StorageError for a store that does not
+    answer as expected. Nothing is remembered between two calls: a timeline must be seen as it is now.
+    """
+
+    is_local: ClassVar[bool] = False
+    folders_tell_time: ClassVar[bool] = False
+    """Whether a folder's modification time changes when its children come, go or are renamed."""
+
+    @abstractmethod
+    def list_entries(self, path: str) -> list[FileEntry]:
+        """Return what lies in a folder, in no order."""
+
+    @abstractmethod
+    def read_bytes(self, path: str) -> bytes:
+        """Return a file's content."""
+
+    @abstractmethod
+    def stat(self, path: str) -> FileEntry:
+        """Return what is known of one file or folder."""
+
+    def list_names(self, path: str) -> list[str]:
+        """Return the names in a folder, in no order."""
+        return [entry.name for entry in self.list_entries(path)]
+
+
+class LocalStore(Store):
+    """The local disk, read with `os` directly: fsspec stats every entry of a listing."""
+
+    is_local = True
+    folders_tell_time = True
+
+    def list_names(self, path: str) -> list[str]:
+        """Return the names in a folder, without a stat of each."""
+        return os.listdir(path)
+
+    def list_entries(self, path: str) -> list[FileEntry]:
+        """Return what lies in a folder, in no order."""
+        with os.scandir(path) as entries:
+            return [entry for item in entries if (entry := _local_entry(item)) is not None]
+
+    def read_bytes(self, path: str) -> bytes:
+        """Return a file's content."""
+        with open(path, "rb") as stream:
+            return stream.read()
+
+    def stat(self, path: str) -> FileEntry:
+        """Return what is known of one file or folder."""
+        status = os.stat(path)
+        is_folder = stat_flags.S_ISDIR(status.st_mode)
+        return FileEntry(last_name(path), status.st_size, status.st_mtime_ns // NS_PER_MS, is_folder)
+
+
+def _local_entry(item: os.DirEntry[str]) -> FileEntry | None:
+    try:
+        status = item.stat()
+    except FileNotFoundError:  # removed between listing and stat
+        return None
+    return FileEntry(item.name, status.st_size, status.st_mtime_ns // NS_PER_MS, item.is_dir())
+
+
+@dataclass(frozen=True, slots=True)
+class FsspecStore(Store):
+    """Any file system of fsspec. How long a call may take is up to that file system and its options."""
+
+    fs: Any
+
+    def list_entries(self, path: str) -> list[FileEntry]:
+        """Return what lies in a folder, in no order."""
+        self.fs.invalidate_cache(path)
+        listed = self.fs.ls(path, detail=True)
+        # A folder may be listed in itself; a file, asked for its children, is listed alone.
+        return [_fsspec_entry(info) for info in listed if str(info["name"]).strip("/") != path.strip("/")]
+
+    def read_bytes(self, path: str) -> bytes:
+        """Return a file's content."""
+        content: bytes = self.fs.cat_file(path)
+        return content
+
+    def stat(self, path: str) -> FileEntry:
+        """Return what is known of one file or folder."""
+        return _fsspec_entry(self.fs.info(path))
+
+
+def _fsspec_entry(info: Mapping[str, Any]) -> FileEntry:
+    is_folder = info.get("type") == "directory"
+    return FileEntry(last_name(str(info["name"])), int(info.get("size") or 0), _modified_ms(info), is_folder)
+
+
+def _modified_ms(info: Mapping[str, Any]) -> int:
+    # fsspec has no one name or type for it: seconds, a datetime, or milliseconds (HDFS).
+    for key in ("mtime", "LastModified", "last_modified", "modification_time", "modificationTime", "created"):
+        value = info.get(key)
+        if value is None:
+            continue
+        if hasattr(value, "timestamp"):
+            return int(value.timestamp() * MS_PER_S)
+        return int(value) if value > 1e11 else int(value * MS_PER_S)
+    return 0
+
+
+def last_name(path: str) -> str:
+    """Return the last segment of a path."""
+    return path.rstrip("/").rsplit("/", 1)[-1]

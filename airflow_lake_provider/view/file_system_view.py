@@ -1,0 +1,64 @@
+"""The view that asks the storage itself: what readers fall back on while no server answers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.timeline.archive import load_archive
+from airflow_lake_provider.timeline.storage import open_storage
+from airflow_lake_provider.view.freshness import NOW
+from airflow_lake_provider.view.look import Depth, Known, look
+from airflow_lake_provider.view.snapshot import Difference, TimelineChanges, add_up, find_difference
+from airflow_lake_provider.view.timeline_view import TableTimelineView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_lake_provider.timeline.archived_timeline import ArchivedTimeline
+    from airflow_lake_provider.timeline.storage import Storage
+    from airflow_lake_provider.view.freshness import Freshness
+    from airflow_lake_provider.view.snapshot import TimelineSnapshot
+
+_STEPS = 8
+
+
+class FileSystemTimelineView(TableTimelineView):
+    """Looks at each question, or takes the last look when the question allows that; a stat gates the listing."""
+
+    def __init__(
+        self,
+        base_path: str,
+        open_table: Callable[[str], Storage] = open_storage,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    ) -> None:
+        self.base_path = base_path
+        self._storage = open_table(base_path)
+        self._now_ms = now_ms
+        self._lock = threading.Lock()
+        self._known: Known | None = None
+        self._steps: tuple[Difference, ...] = ()
+
+    def snapshot(self, freshness: Freshness | None = None) -> TimelineSnapshot:
+        """See TableTimelineView."""
+        with self._lock:
+            now_ms = self._now_ms()
+            # Nobody announces anything to this view.
+            most_s = (freshness or NOW).most_s(is_announced=False)
+            if self._known is not None and (now_ms - self._known.snapshot.as_of_ms) / 1000 < most_s:
+                return self._known.snapshot
+            known = look(self._storage, self._known, Depth.FULL, now_ms)
+            if self._known is not None and known.snapshot.version != self._known.snapshot.version:
+                self._steps = (*self._steps[1 - _STEPS :], find_difference(self._known.snapshot, known.snapshot))
+            self._known = known
+            return known.snapshot
+
+    def changes_since(self, version: str, freshness: Freshness | None = None) -> TimelineChanges:
+        """See TableTimelineView; only versions that this very object has seen are remembered."""
+        now = self.snapshot(freshness)
+        return add_up(self.base_path, version, self._steps, now)
+
+    def archived(self, *, after: str = "", until: str = "") -> ArchivedTimeline:
+        """See TableTimelineView."""
+        return load_archive(self._storage, self.snapshot().properties, after=after, until=until)

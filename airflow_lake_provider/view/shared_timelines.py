@@ -1,0 +1,313 @@
+"""The timelines of many tables in one process: hints, heartbeats, one look at a time per table, bounded memory.
+
+Every reader of this process shares them, and `server.py` serves them to others. A hint makes a look due, a silence
+beyond a table's rhythm does, a reader does who wants it newer; nothing else asks the storage.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.errors import LakeError, StorageError
+from airflow_lake_provider.timeline.storage import StorageCalls, open_storage
+from airflow_lake_provider.view.change_log import ChangeLog
+from airflow_lake_provider.view.due_queue import NEVER, DueQueue
+from airflow_lake_provider.view.freshness import ANY_AGE, Freshness
+from airflow_lake_provider.view.look import Depth, Known, look
+from airflow_lake_provider.view.packed import pack
+from airflow_lake_provider.view.rhythm import HeartbeatLimits, next_pause_s
+from airflow_lake_provider.view.slot import Hints, Slot, new_commits
+from airflow_lake_provider.view.snapshot import TimelineChanges, add_up
+from airflow_lake_provider.view.table_memory import TableMemory
+from airflow_lake_provider.view.timeline_stats import TimelineStats
+from airflow_lake_provider.view.verification import folder_time_lies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from airflow_lake_provider.timeline.instant import Instant
+    from airflow_lake_provider.timeline.storage import Storage
+    from airflow_lake_provider.view.snapshot import TimelineSnapshot
+
+log = logging.getLogger(__name__)
+
+_RETRY_AFTER_MS = 1000
+_MOST_BACKOFF_S = 600.0
+PROPERTIES_AFTER_MS = 600_000
+"""A heartbeat's look also checks the properties when that was not done for so long."""
+PROPERTIES_AT_LATEST_MS = 21_600_000
+"""Any look does after so long: a busy table has no heartbeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLimits:
+    """Bounds of the shared timelines."""
+
+    max_tables: int = 10_000
+    hot_tables: int = 256
+    """Tables that are also kept unpacked, with all file names; what is looked at often is parsed only once."""
+    heartbeat: HeartbeatLimits = field(default_factory=HeartbeatLimits)
+    cold_start_s: float = 60.0
+    """Tables that are registered but not loaded are loaded over this time."""
+
+
+class SharedTimelines:
+    """Hands out snapshots. `on_unannounced` is told of commits that no writer announced."""
+
+    def __init__(
+        self,
+        limits: SharedLimits | None = None,
+        open_table: Callable[[str], Storage] = open_storage,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    ) -> None:
+        self.limits = limits or SharedLimits()
+        self.log = ChangeLog()
+        self.due = DueQueue()
+        self.stats = TimelineStats()
+        self.calls = StorageCalls()
+        self.now_ms = now_ms
+        self.on_unannounced: Callable[[str, tuple[Instant, ...]], None] = lambda _base_path, _instants: None
+        self.memory = TableMemory(
+            self.limits.max_tables, self.limits.hot_tables, lambda base_path: self._open(open_table, base_path)
+        )
+
+    def _open(self, open_table: Callable[[str], Storage], base_path: str) -> Storage:
+        storage = open_table(base_path)
+        storage.calls = self.calls
+        return storage
+
+    # --- being told ----------------------------------------------------------------------------------------
+
+    def hint(self, base_path: str, instants: Iterable[str] = (), mark: int = 0, *, is_by_writer: bool = False) -> None:
+        """Somebody says that the table changed; it is looked at soon, unless it shows the named instants already.
+
+        `mark` is the number of the durable mark that this hint stands for. Raises what opening the storage raises.
+        """
+        slot = self.memory.get(base_path)
+        with self.memory.lock:
+            slot.hints.add(tuple(instants), frozenset({mark} if mark else ()), is_by_writer=is_by_writer)
+        self.stats.count("hints")
+        self.due.hint(base_path)
+
+    def watch(self, base_path: str, poll_interval_s: float, until_ms: int) -> None:
+        """Somebody waits for the table, and would else poll it himself at this interval."""
+        slot = self.memory.get(base_path)
+        now_ms = self.now_ms()
+        others_s = slot.watched_pause_s(now_ms)
+        slot.watched_s = poll_interval_s if others_s is None else min(poll_interval_s, others_s)
+        slot.watched_until_ms = max(slot.watched_until_ms, until_ms)
+        if slot.as_of_ms:
+            self.due.put_earlier(base_path, slot.as_of_ms + self._pause_ms(base_path, slot, now_ms))
+
+    def register(self, base_path: str, fixed_pause_s: float | None = None) -> None:
+        """Keep an eye on the table for good; `fixed_pause_s` replaces its adaptive heartbeat."""
+        slot = self.memory.get(base_path)
+        slot.fixed_pause_s = fixed_pause_s
+        if not slot.is_registered:
+            slot.is_registered = True
+            spread_ms = int(self.limits.cold_start_s * 1000 * _fraction_of(base_path))
+            self.due.put_earlier(base_path, self.now_ms() + spread_ms)
+
+    # --- reading -------------------------------------------------------------------------------------------
+
+    def snapshot(self, base_path: str, freshness: Freshness = ANY_AGE, covering: int = 0) -> TimelineSnapshot:
+        """Return the table's timeline; look at the storage only if what is kept does not do.
+
+        It does not when it is older than the freshness allows, when a hint waits, or when the durable mark `covering`
+        came after it. Raises what a look raises.
+        """
+        known = self.find_current(base_path, freshness, covering)
+        if known is not None:
+            return known
+        slot = self.memory.get(base_path)
+        if slot.error is not None and slot.failed_ms + _RETRY_AFTER_MS > self.now_ms():
+            raise slot.error
+        depth = Depth.LIST if slot.hints.is_hinted and freshness == ANY_AGE else Depth.GATE
+        return self.look(base_path, depth, covering)
+
+    def find_current(
+        self, base_path: str, freshness: Freshness = ANY_AGE, covering: int = 0
+    ) -> TimelineSnapshot | None:
+        """Return the snapshot in memory if it does (see `snapshot`), else None; asks no storage."""
+        slot = self.memory.get(base_path)
+        # A restored snapshot (nobody looked yet) is compared with the storage first.
+        if not slot.shown or slot.error is not None or slot.hints.is_hinted or slot.covered_mark < covering:
+            return None
+        age_s = (self.now_ms() - slot.as_of_ms) / 1000
+        if age_s >= freshness.most_s(is_announced=slot.is_announced):
+            return None
+        known = self.memory.known(base_path, slot)
+        return None if known is None else known.snapshot
+
+    def unreadable(self) -> int:
+        """Return how many tables' last look failed."""
+        return sum(slot.error is not None for slot in self.memory.slots())
+
+    def changes_since(self, base_path: str, version: str, freshness: Freshness = ANY_AGE) -> TimelineChanges:
+        """Return what changed since a version."""
+        now = self.snapshot(base_path, freshness)
+        return add_up(base_path, version, self.memory.get(base_path).steps, now)
+
+    def pause_ms(self, base_path: str) -> int:
+        """Return for how long the table may stay silent before it is looked at."""
+        return self._pause_ms(base_path, self.memory.get(base_path), self.now_ms())
+
+    # --- looking -------------------------------------------------------------------------------------------
+
+    def look(self, base_path: str, depth: Depth, covering: int = 0) -> TimelineSnapshot:
+        """Look at the storage now, or share the look of somebody who began after this call. Raises what it raises."""
+        slot = self.memory.get(base_path)
+        asked = slot.begun
+        with slot.lock:
+            known = self.memory.known(base_path, slot)
+            if slot.shown > asked and depth is not Depth.VERIFY:
+                if slot.error is not None:
+                    raise slot.error
+                if known is not None:
+                    slot.covered_mark = max(slot.covered_mark, covering)
+                    return known.snapshot
+            with self.memory.lock:
+                hints, slot.hints = slot.hints, Hints()
+                slot.begun += 1
+            if hints.is_by_writer:
+                slot.is_announced = True
+            is_shown = (
+                known is not None
+                and slot.error is None
+                and slot.begun > 1
+                and depth is Depth.LIST
+                and hints.are_shown_by(known.snapshot, slot.covered_mark)
+            )
+            if known is not None and is_shown:
+                self.stats.count("hints_shown_already")
+                self._schedule(base_path, slot)
+            else:
+                known = self._look_at_storage(base_path, slot, known, (depth, hints))
+            slot.shown = slot.begun
+            slot.covered_mark = max(slot.covered_mark, hints.mark, covering)
+            return known.snapshot
+
+    def look_if_due(self, base_path: str, *, is_hinted: bool) -> None:
+        """Do what a taken entry of the due queue asks for; errors are kept with the table."""
+        try:
+            self.look(base_path, Depth.LIST if is_hinted else Depth.GATE)
+        except LakeError as error:
+            log.warning("timeline of %s cannot be read: %s", base_path, error)
+        finally:
+            self.due.give_back(base_path)
+
+    def verify_one(self) -> str | None:
+        """List one table at random although its folder's time says that nothing changed; return it."""
+        base_path = self.memory.pick_gated()
+        if base_path is None:
+            return None
+        try:
+            self.look(base_path, Depth.VERIFY)
+        except LakeError as error:
+            log.warning("timeline of %s cannot be verified: %s", base_path, error)
+        return base_path
+
+    def _look_at_storage(self, base_path: str, slot: Slot, before: Known | None, why: tuple[Depth, Hints]) -> Known:
+        asked, hints = why
+        now_ms = self.now_ms()
+        depth = self._depth(slot, asked, now_ms)
+        try:
+            after = look(slot.storage, before, depth, now_ms)
+        except Exception as error:
+            raise self._fail(base_path, slot, error, hints) from error
+        self.stats.count(f"looks_{depth}")
+        if depth in {Depth.FULL, Depth.FULL_LIST} or before is None:
+            slot.properties_ms = now_ms
+        if depth is Depth.VERIFY and before is not None and folder_time_lies(slot.storage, before, after):
+            slot.gate_lies = True
+            self.stats.count("gate_lies")
+            log.error("the folder time of %s did not change with its timeline; it is listed from now on", base_path)
+        step = slot.keep(before, after)
+        if step is not None or not slot.changed_ms:
+            slot.changed_ms = now_ms
+            self.stats.count("changes" if step is not None else "loads")
+            self.log.add(base_path)
+        commits = () if step is None or hints.is_hinted else new_commits(step, after.snapshot)
+        if commits:
+            # Its callback may still be on its way; the table is trusted again as soon as one arrives.
+            slot.is_announced = False
+            self.stats.count("unannounced_commits", len(commits))
+            self.on_unannounced(base_path, commits)
+        for gone in self.memory.keep(base_path, slot, after, now_ms):
+            self.due.put(gone, NEVER)
+        self._schedule(base_path, slot)
+        return after
+
+    @staticmethod
+    def _depth(slot: Slot, asked: Depth, now_ms: int) -> Depth:
+        unchecked_ms = now_ms - slot.properties_ms
+        if asked is Depth.VERIFY:
+            return asked
+        must_list = asked is Depth.LIST or slot.gate_lies
+        if unchecked_ms > (PROPERTIES_AT_LATEST_MS if must_list else PROPERTIES_AFTER_MS):
+            return Depth.FULL_LIST if must_list else Depth.FULL
+        return Depth.LIST if must_list else Depth.GATE
+
+    def _fail(self, base_path: str, slot: Slot, error: Exception, hints: Hints) -> LakeError:
+        slot.failures += 1
+        slot.failed_ms = self.now_ms()
+        slot.error = error if isinstance(error, LakeError) else StorageError(f"{base_path}: {error!r}")
+        slot.shown = slot.begun
+        if hints.is_hinted:  # what was announced is still to be seen
+            with self.memory.lock:
+                slot.hints.add(hints.instants, hints.marks, is_by_writer=hints.is_by_writer)
+        self.stats.count("failed_looks")
+        if slot.failures == 1:
+            self.log.add(base_path)  # those who wait for it may want to know that it cannot be read
+        self._schedule(base_path, slot)
+        return slot.error
+
+    # --- keeping -------------------------------------------------------------------------------------------
+
+    def restore(self, base_path: str, known: Known) -> None:
+        """Take a snapshot from an earlier process; the next look compares it with the storage."""
+        slot = self.memory.get(base_path)
+        with slot.lock:
+            if slot.begun:
+                return
+            slot.packed, slot.version = pack(known.snapshot), known.snapshot.version
+            slot.folder_ms, slot.properties_stamp = known.folder_ms, known.properties_stamp
+            slot.changed_ms = slot.as_of_ms = known.snapshot.as_of_ms
+            self.memory.keep(base_path, slot, None, self.now_ms())
+
+    def _schedule(self, base_path: str, slot: Slot) -> None:
+        now_ms = self.now_ms()
+        if slot.error is not None:
+            is_hopeless = not slot.error.retriable and not slot.is_registered and slot.watched_pause_s(now_ms) is None
+            if is_hopeless:
+                self.memory.forget(base_path)
+            backoff_s = min(2.0 ** min(slot.failures, 20), _MOST_BACKOFF_S)
+            self.due.put(base_path, NEVER if is_hopeless else now_ms + int(backoff_s * 1000))
+        elif slot.is_registered or slot.watched_pause_s(now_ms) is not None:
+            self.due.put(base_path, now_ms + self._pause_ms(base_path, slot, now_ms))
+        else:
+            self.due.put(base_path, NEVER)
+
+    def _pause_ms(self, base_path: str, slot: Slot, now_ms: int) -> int:
+        watched_s = slot.watched_pause_s(now_ms)
+        pause_s = slot.fixed_pause_s
+        if pause_s is None:
+            pause_s = next_pause_s(
+                silent_s=max(now_ms - slot.changed_ms, 0) / 1000,
+                rhythm_s=slot.rhythm_s,
+                is_announced=slot.is_announced,
+                watched_s=watched_s,
+                limits=self.limits.heartbeat,
+            )
+        elif watched_s is not None and not slot.is_announced:
+            pause_s = min(watched_s, pause_s)
+        # Tables that were loaded together shall not be looked at together for ever.
+        return int(pause_s * 1000 * (0.95 + 0.05 * _fraction_of(base_path)))
+
+
+def _fraction_of(base_path: str) -> float:
+    return (zlib.crc32(base_path.encode("utf-8", "surrogatepass")) % 1000) / 1000
