@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from airflow.cli.cli_config import ActionCommand, Arg, CLICommand, GroupCommand, lazy_load_command
 
-ARG_HOST = Arg(("--host",), default="127.0.0.1", help="Address to listen on")
-ARG_PORT = Arg(("--port",), type=int, default=8090, help="Port to listen on; 0 takes a free one")
+ARG_HOST = Arg(("--host",), default="127.0.0.1", help="Address to listen on")  # type: ignore[no-untyped-call]
+ARG_PORT = Arg(("--port",), type=int, default=8090, help="Port to listen on; 0 takes a free one")  # type: ignore[no-untyped-call]
 
 
 def get_cli_commands() -> list[CLICommand]:

@@ -10,6 +10,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_lake_provider.app_path import MOUNT_PATH
 from airflow_lake_provider.errors import (
     ConfigError,
     ExecutorBusyError,
@@ -17,7 +18,6 @@ from airflow_lake_provider.errors import (
     LeaseLostError,
     ManagerUnreachableError,
 )
-from airflow_lake_provider.manager.app_path import MOUNT_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,11 +9,11 @@ from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_lake_provider.app_path import MOUNT_PATH
 from airflow_lake_provider.config import LakeSettings, TimelineServerMode, settings_from_options
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.hooks.lake import address_of
 from airflow_lake_provider.hooks.open_tables import open_with_connections
-from airflow_lake_provider.manager.app_path import MOUNT_PATH
 from airflow_lake_provider.timeline.storage import Storage, open_storage
 from airflow_lake_provider.view.client import TimelineEndpoint
 from airflow_lake_provider.view.timeline_stream import StreamOptions

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config import LakeSettings, TablePolicy, TablesConfig
     from airflow_lake_provider.manager.registry import Claim, Mark, Registry
     from airflow_lake_provider.manager.runs import RunDoor
+    from airflow_lake_provider.manager.timelines_door import TimelinesDoor
     from airflow_lake_provider.view.table_view import TableView
     from airflow_lake_provider.view.view_cache import TableViewCache
 
@@ -71,26 +72,24 @@ class ManagerLoop:
         self,
         settings: LakeSettings,
         registry: Registry,
+        timelines: TimelinesDoor,
         views: TableViewCache,
         door: RunDoor,
         load_tables: Callable[[], TablesConfig],
-        announce: Callable[[Notice, Mark], None] = lambda _notice, _mark: None,
-        pause_s: Callable[[str], float] = lambda _base_path: 0.0,
     ) -> None:
         self._settings = settings
         self._registry = registry
         self._views = views
         self._door = door
         self._load_tables = load_tables
-        self._announce = announce
-        self._pause_s = pause_s
+        self._timelines = timelines
         self._wake: asyncio.Event | None = None
         self._event_loop: asyncio.AbstractEventLoop | None = None
 
     def mark_dirty(self, notice: Notice) -> Mark:
         """Make a notice durable, then tell this process's timelines and this loop of it."""
         mark = self._registry.mark_dirty(notice)
-        self._announce(notice, mark)
+        self._timelines.announce(notice, mark)
         self.wake()
         return mark
 
@@ -195,7 +194,7 @@ class ManagerLoop:
     def _silent_ms(self, base_path: str, policy: TablePolicy) -> int:
         # The timelines' own heartbeat comes first and follows the table's rhythm; this is the net below it.
         heartbeat_s = policy.heartbeat_timeout_s or max(
-            self._settings.heartbeat_timeout_s, 2 * self._pause_s(base_path)
+            self._settings.heartbeat_timeout_s, 2 * self._timelines.pause_s(base_path)
         )
         return self._registry.now_ms() + int(heartbeat_s * 1000)
 

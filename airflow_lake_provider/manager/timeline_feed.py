@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 
-from airflow_lake_provider.manager.notice import Source
 from airflow_lake_provider.manager.schema import lake_table
+from airflow_lake_provider.manager.timelines_door import WRITERS_SOURCES
 from airflow_lake_provider.view.timeline_server import FedTable
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 # Servers' clocks differ, and a mark is committed a little after its time was taken.
 _OVERLAP_MS = 30_000
-
-WRITERS_SOURCES = frozenset({Source.COMMIT_CALLBACK.value, Source.SERVICE_MANAGER_CLIENT.value})
 
 
 class RegistryFeed:

@@ -36,9 +36,10 @@ def open_services() -> ManagerServices:
     from airflow_lake_provider.manager.registry import Registry
     from airflow_lake_provider.manager.services import ManagerServices
     from airflow_lake_provider.manager.tables_source import TablesSource
+    from airflow_lake_provider.manager.timelines_door import ServerDoor
     from airflow_lake_provider.plugins.airflow_runs import AirflowRunDoor
     from airflow_lake_provider.plugins.airflow_settings import load_settings
-    from airflow_lake_provider.plugins.process_timelines import announce_to, build_timeline_server
+    from airflow_lake_provider.plugins.process_timelines import build_timeline_server
     from airflow_lake_provider.view.view_cache import TableViewCache
 
     settings = load_settings()
@@ -48,11 +49,10 @@ def open_services() -> ManagerServices:
     loop = ManagerLoop(
         settings=settings,
         registry=registry,
+        timelines=ServerDoor(timeline_server),
         views=TableViewCache(timeline_server.timelines),
         door=AirflowRunDoor(),
         load_tables=load_tables,
-        announce=announce_to(timeline_server),
-        pause_s=timeline_server.pause_s,
     )
     executors = Executors(registry, settings.executor_lease_s)
     return ManagerServices(settings, registry, executors, loop, timeline_server)
@@ -73,8 +73,8 @@ def open_timeline_server() -> TimelineServer:
 
 @cache
 def _fastapi_apps() -> list[dict[str, Any]]:
+    from airflow_lake_provider.app_path import MOUNT_PATH
     from airflow_lake_provider.manager.app import create_app
-    from airflow_lake_provider.manager.app_path import MOUNT_PATH
 
     return [{"app": create_app(open_services), "url_prefix": MOUNT_PATH, "name": "Lake table services"}]
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.config import TimelineServerMode
 from airflow_lake_provider.hooks.open_tables import open_with_connections
 from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.manager.timeline_feed import WRITERS_SOURCES, RegistryFeed
+from airflow_lake_provider.manager.timeline_feed import RegistryFeed
 from airflow_lake_provider.table_id import table_id_of
 from airflow_lake_provider.view.rhythm import HeartbeatLimits
 from airflow_lake_provider.view.shared_timelines import SharedLimits, SharedTimelines
-from airflow_lake_provider.view.timeline_server import FedTable, ServerOptions, TimelineServer
+from airflow_lake_provider.view.timeline_server import ServerOptions, TimelineServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_lake_provider.config import LakeSettings, TablesConfig
-    from airflow_lake_provider.manager.registry import Mark, Registry
+    from airflow_lake_provider.manager.registry import Registry
     from airflow_lake_provider.timeline.instant import Instant
 
 _LEAST_PAUSE_S = 60.0
@@ -49,18 +49,6 @@ def build_timeline_server(
         and (is_alone or not settings.timeline_server_url),
     )
     return TimelineServer(timelines, options, RegistryFeed(registry, load_tables))
-
-
-def announce_to(server: TimelineServer) -> Callable[[Notice, Mark], None]:
-    """Return what tells the process's timelines of a notice that it took itself."""
-
-    def announce(notice: Notice, mark: Mark) -> None:
-        is_by_writer = notice.source.value in WRITERS_SOURCES
-        # Only a commit callback names instants that are completed.
-        instants = notice.instants if notice.source is Source.COMMIT_CALLBACK else ()
-        server.hint(FedTable(notice.base_path, mark.seq, instants, is_by_writer))
-
-    return announce
 
 
 def _mark_unannounced(registry: Registry, base_path: str, instants: tuple[Instant, ...]) -> None:

@@ -85,6 +85,8 @@ class TimelineSensor(BaseSensorOperator):
         for finding in new:
             instants = ", ".join(f"{i.requested_time} {i.action} {i.state}" for i in finding.instants)
             self.log.info("table %s: %s", finding.base_path, instants)
+            if finding.incomplete:
+                self.log.warning("table %s: archived commits may be missing: %s", finding.base_path, finding.incomplete)
         return PokeReturnValue(is_done=bool(new), xcom_value=[finding.to_dict() for finding in new])
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None) -> Any:

@@ -41,7 +41,7 @@ LOOKS = 4
 BATCH_ROWS = 512
 
 _MANIFEST = re.compile(r"manifest_(\d{1,18})", re.ASCII)
-_FILE = re.compile(r"(\d{1,32})_(\d{1,32})_\d{1,3}\.parquet", re.ASCII)
+_FILE = re.compile(r"(\d{1,32})_(\d{1,32})_(\d{1,3})\.parquet", re.ASCII)
 _UNFINISHED = re.compile(r"(_version_|manifest_\d+)\.[0-9a-f-]{36}", re.ASCII)
 
 _ACTIONS = frozenset(action.value for action in Action)
@@ -171,8 +171,7 @@ def _find_snapshot(folder: _Folder) -> tuple[int | None, list[TimelineProblem]]:
     if newest is None or (named is not None and named > newest):
         if named is not None:
             raise DamagedFileError(f"{folder.where(f'manifest_{named}')}: missing, but {VERSION_FILE} names it")
-        if any(_FILE.fullmatch(name) for name in folder.sizes):
-            raise DamagedFileError(f"{folder.where('manifest_*')}: missing, but there are archived files")
+        problems += [_file_without_manifest(folder, match) for name in folder.sizes if (match := _FILE.fullmatch(name))]
         return None, problems
     if named is None:
         return newest, problems
@@ -181,6 +180,13 @@ def _find_snapshot(folder: _Folder) -> tuple[int | None, list[TimelineProblem]]:
         return named, problems
     problems.append(TimelineProblem(VERSION_FILE, f"names manifest_{named}, but the newest is manifest_{newest}"))
     return newest, problems
+
+
+def _file_without_manifest(folder: _Folder, match: re.Match[str]) -> TimelineProblem:
+    # The first archiver of a table is at work, or died; its instants are still active. Nobody merges without manifests.
+    if match[3] != "0":
+        raise DamagedFileError(f"{folder.where('manifest_*')}: missing, but there is {match[0]}")
+    return TimelineProblem(match[0], "no manifest names it: its archiver is writing it, or has died")
 
 
 def _belongs(name: str) -> bool:

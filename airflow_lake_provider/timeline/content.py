@@ -10,6 +10,7 @@ import fastavro
 from fastavro.schema import SchemaParseException
 
 from airflow_lake_provider.errors import DamagedFileError
+from airflow_lake_provider.timeline.avro_schema import check_schema
 
 AVRO_MAGIC = b"Obj\x01"
 
@@ -34,6 +35,8 @@ def _decode_avro(content: bytes, file_name: str) -> dict[str, Any]:
         # Hudi compresses none of its timeline files. Another codec is damage, and could unpack to any size.
         if reader.codec != "null":
             raise DamagedFileError(f"{file_name}: Avro container with codec {reader.codec!r}")
+        # A schema that contains itself makes the decoder's C code recurse until the process dies (tried).
+        check_schema(reader.writer_schema)
         records = list(reader)
     except (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, MemoryError) as error:
         raise DamagedFileError(f"{file_name}: damaged Avro container: {type(error).__name__} {error}") from error

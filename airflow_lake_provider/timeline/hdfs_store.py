@@ -33,6 +33,8 @@ QUICK_FAILOVER = {
     "dfs.client.failover.sleep.base.millis": "200",
     "dfs.client.failover.sleep.max.millis": "1000",
 }
+# Clients of a parent process: to free one is to wait for threads that are not there.
+_LEFT_BEHIND: list[object] = []
 _CLIENT_ARGUMENTS = frozenset({"config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache"})
 
 
@@ -127,6 +129,7 @@ class HdfsStore(Store):
 
     def _call(self, path: str, ask: Callable[[Client], T]) -> T:
         if self._pid != os.getpid():  # neither the client's threads nor ours outlive a fork
+            _LEFT_BEHIND.append(self._connection)
             self._begin()
         connection = self._connection
         try:

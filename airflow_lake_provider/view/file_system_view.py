@@ -46,7 +46,7 @@ class FileSystemTimelineView(TableTimelineView):
             now_ms = self._now_ms()
             # Nobody announces anything to this view.
             most_s = (freshness or NOW).most_s(is_announced=False)
-            if self._known is not None and (now_ms - self._known.snapshot.as_of_ms) / 1000 < most_s:
+            if self._known is not None and 0 <= now_ms - self._known.snapshot.as_of_ms < most_s * 1000:
                 return self._known.snapshot
             known = look(self._storage, self._known, Depth.FULL, now_ms)
             if self._known is not None and known.snapshot.version != self._known.snapshot.version:

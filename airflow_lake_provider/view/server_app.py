@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from fastapi.middleware.gzip import GZipMiddleware
 
 from airflow_lake_provider import __version__
+from airflow_lake_provider.app_path import MOUNT_PATH
 from airflow_lake_provider.http_app import add_error_handlers
 from airflow_lake_provider.view import server_routes
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from airflow_lake_provider.view.timeline_server import TimelineServer
-
-MOUNT_PATH = "/v1/hoodie"
 
 
 def create_timeline_app(open_timeline_server: Callable[[], TimelineServer]) -> FastAPI:

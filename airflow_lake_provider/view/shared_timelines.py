@@ -7,6 +7,7 @@ beyond a table's rhythm does, a reader does who wants it newer; nothing else ask
 from __future__ import annotations
 
 import logging
+import math
 import time
 import zlib
 from dataclasses import dataclass, field
@@ -137,8 +138,9 @@ class SharedTimelines:
         # A restored snapshot (nobody looked yet) is compared with the storage first.
         if not slot.shown or slot.error is not None or slot.hints.is_hinted or slot.covered_mark < covering:
             return None
-        age_s = (self.now_ms() - slot.as_of_ms) / 1000
-        if age_s >= freshness.most_s(is_announced=slot.is_announced):
+        most_s = freshness.most_s(is_announced=slot.is_announced)
+        # A clock that was set back makes an answer no younger.
+        if most_s < math.inf and not 0 <= self.now_ms() - slot.as_of_ms < most_s * 1000:
             return None
         known = self.memory.known(base_path, slot)
         return None if known is None else known.snapshot

@@ -170,11 +170,11 @@ class TimelineServer:
     async def _repeat(self, job: Callable[[], None], interval_s: float) -> None:
         event_loop = asyncio.get_running_loop()
         while True:
+            await asyncio.sleep(interval_s)
             try:
                 await event_loop.run_in_executor(self._readers, job)
             except Exception:  # the outermost loop: one bad round must not end all later ones
                 log.exception("%s failed; again in %s s", getattr(job, "__name__", job), interval_s)
-            await asyncio.sleep(interval_s)
 
     def _take_feed(self) -> None:
         if self._feed is None:

@@ -14,6 +14,7 @@ from airflow_lake_provider.view.changes import (
     find_pending_index_builds,
     reaches_into_archive,
 )
+from airflow_lake_provider.view.snapshot import problems_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -51,6 +52,8 @@ class Finding:
     base_path: str
     instants: tuple[Instant, ...] = ()
     error: LakeError | None = None
+    incomplete: str = ""
+    """Why instants of the archived timeline may be missing; empty when none are."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the shape that sensors push as XCom; `after` is the cursor to go on from."""
@@ -67,6 +70,7 @@ class Finding:
             ],
             "after": max((i.completed_time or i.requested_time for i in self.instants), default=""),
             "error": None if self.error is None else str(self.error),
+            "incomplete": self.incomplete,
         }
 
 
@@ -95,7 +99,8 @@ def examine(
     """Return what a timeline has for the watch. Pure."""
     if watch.kind is WatchKind.PENDING_INDEX:
         return Finding(base_path, find_pending_index_builds(snapshot.timeline))
-    return Finding(base_path, find_commits_after(snapshot.timeline, after, watch.actions, archive))
+    instants = find_commits_after(snapshot.timeline, after, watch.actions, archive)
+    return Finding(base_path, instants, incomplete="" if archive is None else problems_text(archive.problems))
 
 
 def found(findings: Sequence[Finding]) -> list[Finding]:

@@ -20,6 +20,7 @@ from airflow_lake_provider.manager.registry import Registry
 from airflow_lake_provider.manager.runs import RunState, ServiceRun
 from airflow_lake_provider.manager.schema import metadata
 from airflow_lake_provider.manager.services import ManagerServices
+from airflow_lake_provider.manager.timelines_door import ServerDoor
 from airflow_lake_provider.view.shared_timelines import SharedTimelines
 from airflow_lake_provider.view.timeline_server import ServerOptions, TimelineServer
 from airflow_lake_provider.view.view_cache import TableViewCache
@@ -113,16 +114,29 @@ def tables() -> TablesConfig:
 
 @pytest.fixture
 def make_loop(
-    settings: LakeSettings, registry: Registry, door: FakeDoor, tables: TablesConfig
+    settings: LakeSettings,
+    registry: Registry,
+    timeline_server: TimelineServer,
+    door: FakeDoor,
+    tables: TablesConfig,
 ) -> Callable[[], ManagerLoop]:
     """Build loops that share database and door, as loops of several API servers do."""
-    return lambda: ManagerLoop(
-        settings, registry, TableViewCache(SharedTimelines(now_ms=registry.now_ms)), door, lambda: tables
-    )
+    views = TableViewCache(timeline_server.timelines)
+    return lambda: ManagerLoop(settings, registry, ServerDoor(timeline_server), views, door, lambda: tables)
 
 
 @pytest.fixture
-def services(settings: LakeSettings, registry: Registry, make_loop: Callable[[], ManagerLoop]) -> ManagerServices:
+def timeline_server(settings: LakeSettings, registry: Registry) -> TimelineServer:
     options = ServerOptions(allowed_roots=settings.allowed_roots, service_tokens=settings.service_tokens)
-    server = TimelineServer(SharedTimelines(now_ms=registry.now_ms), options)
-    return ManagerServices(settings, registry, Executors(registry, lease_s=60), make_loop(), server)
+    return TimelineServer(SharedTimelines(now_ms=registry.now_ms), options)
+
+
+@pytest.fixture
+def services(
+    settings: LakeSettings,
+    registry: Registry,
+    make_loop: Callable[[], ManagerLoop],
+    timeline_server: TimelineServer,
+) -> ManagerServices:
+    executors = Executors(registry, lease_s=60)
+    return ManagerServices(settings, registry, executors, make_loop(), timeline_server)

@@ -139,6 +139,16 @@ def test_files_without_any_manifest_are_damage(table: tuple[Path, Path]) -> None
         load(path)
 
 
+def test_first_file_without_its_manifest_is_reported(table: tuple[Path, Path]) -> None:
+    path, history = table
+    file = next(history.glob("*_0.parquet"))
+    for other in set(history.iterdir()) - {file}:
+        other.unlink()
+    archive = load(path)
+    assert archive.instants == ()
+    assert [problem.file_name for problem in archive.problems] == [file.name]
+
+
 def test_missing_file_of_the_snapshot_is_damage(table: tuple[Path, Path]) -> None:
     path, history = table
     for file in named_files(history):

@@ -99,3 +99,16 @@ def with_damaged_block(codec: str) -> bytes:
 def test_decode_of_what_no_writer_writes_names_the_file(content: bytes) -> None:
     with pytest.raises(DamagedFileError, match=r"1_2\.commit"):
         decode(content, "1_2.commit")
+
+
+def test_decode_of_a_schema_that_contains_itself_is_refused() -> None:
+    """The decoder's C code would recurse until the process dies."""
+    import io
+
+    import fastavro
+
+    schema = {"type": "record", "name": "a", "fields": [{"name": "x", "type": ["null", "a"]}]}
+    stream = io.BytesIO()
+    fastavro.writer(stream, fastavro.parse_schema(schema), [{"x": {"x": None}}])
+    with pytest.raises(DamagedFileError, match="contains itself"):
+        decode(stream.getvalue(), "20260101000000000.deltacommit")
