@@ -57,6 +57,7 @@ class TimelineSensor(BaseSensorOperator):
         self.storage_options = storage_options
         self.lake_conn_id = lake_conn_id
         self.max_age_s = max_age_s
+        self._has_looked = False
         self.deferrable = deferrable
 
     def execute(self, context: Context) -> Any:
@@ -109,8 +110,14 @@ class TimelineSensor(BaseSensorOperator):
         return timeline_views(self.lake_conn_id, self.storage_options or {})
 
     def build_freshness(self) -> Freshness:
-        """Return how old an answer may be: half a poke interval, unless the writers announce their commits."""
-        return Freshness(self.max_age_s, None if self.max_age_s is not None else float(self.poke_interval) / 2)
+        """Return how old an answer may be: not at all at first, then half a poke interval.
+
+        Neither holds for tables whose writers announce their commits; `max_age_s`, when given, always does.
+        """
+        if self.max_age_s is not None:
+            return Freshness(max_age_s=self.max_age_s)
+        is_first, self._has_looked = not self._has_looked and not self.reschedule, True
+        return Freshness(unannounced_max_age_s=0.0 if is_first else float(self.poke_interval) / 2)
 
     def build_trigger(self) -> TimelineTrigger:
         """Return the trigger that goes on looking."""

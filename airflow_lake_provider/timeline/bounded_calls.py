@@ -10,8 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from concurrent.futures import Future, wait
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from airflow_lake_provider.errors import StorageError
 
@@ -44,7 +43,6 @@ class BoundedCalls:
         self._idle: list[_CallThread] = []
         self._unanswered = 0
         self._is_silent = False
-        self._has_probe = False
         self._ask_again_s = 0.0
 
     @property
@@ -55,14 +53,13 @@ class BoundedCalls:
     def run(self, call: Callable[[], T]) -> T:
         """Return what the call returns, or raise what it raises. Raises StorageError when it takes too long."""
         self._admit()
-        answer: Future[T] = Future()
-        self._take_thread().work.put((call, answer))
-        if not wait((answer,), self._timeout_s).done:
-            self._give_up(answer)
+        asked = _Call(call)
+        self._take_thread().work.put(asked)
+        if not asked.has_ended.acquire(timeout=self._timeout_s) and self._give_up(asked):
+            self._on_silence()
             raise StorageError(f"{self._server} did not answer within {self._timeout_s:g} s")
-        with self._lock:
-            self._is_silent = self._has_probe = False
-        return answer.result()
+        self._is_silent = False
+        return asked.result()
 
     def _admit(self) -> None:
         with self._lock:
@@ -70,61 +67,81 @@ class BoundedCalls:
                 raise StorageError(f"{self._server} has left {self._unanswered} calls unanswered")
             if not self._is_silent:
                 return
-            left_s = self._ask_again_s - self._now_s()
-            if left_s > 0 or self._has_probe:
-                when = f"in {left_s:.0f} s" if left_s > 0 else "under way"
-                raise StorageError(f"{self._server} did not answer within {self._timeout_s:g} s; another try is {when}")
-            self._has_probe = True
+            now_s = self._now_s()
+            if now_s < self._ask_again_s:
+                left_s = self._ask_again_s - now_s
+                raise StorageError(
+                    f"{self._server} did not answer within {self._timeout_s:g} s; it is asked again in {left_s:.0f} s"
+                )
+            # This caller asks; the others wait for what becomes of it.
+            self._ask_again_s = now_s + self._timeout_s + PAUSE_S
 
-    def _give_up(self, answer: Future[Any]) -> None:
+    def _give_up(self, asked: _Call[T]) -> bool:
         with self._lock:
+            if asked.has_ended.acquire(blocking=False):  # in the last moment
+                return False
+            asked.is_given_up = True
             self._unanswered += 1
             self._is_silent = True
-            self._has_probe = False
             self._ask_again_s = self._now_s() + PAUSE_S
-        answer.add_done_callback(self._came_late)
-        self._on_silence()
-
-    def _came_late(self, _: Future[Any]) -> None:
-        with self._lock:
-            self._unanswered -= 1
+            return True
 
     def _take_thread(self) -> _CallThread:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        return _CallThread(self._give_back)
+        return _CallThread(self._end)
 
-    def _give_back(self, thread: _CallThread) -> bool:
+    def _end(self, thread: _CallThread, asked: _Call[Any]) -> bool:
+        """Take the thread back before the caller wakes, who may ask again at once; False when it is not wanted."""
         with self._lock:
+            asked.has_ended.release()
+            if asked.is_given_up:
+                self._unanswered -= 1
             if len(self._idle) >= MAX_IDLE_THREADS:
                 return False
             self._idle.append(thread)
             return True
 
 
+class _Call(Generic[T]):
+    """One call, and what became of it."""
+
+    __slots__ = ("_call", "_failure", "_result", "has_ended", "is_given_up")
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._result: T | None = None
+        self._failure: BaseException | None = None
+        self.is_given_up = False
+        # The cheapest thing to wait for: this is on the way of every stat.
+        self.has_ended = threading.Lock()
+        self.has_ended.acquire()
+
+    def make(self) -> None:
+        try:
+            self._result = self._call()
+        except BaseException as error:  # noqa: BLE001  the caller gets it, whatever it is
+            self._failure = error
+
+    def result(self) -> T:
+        if self._failure is not None:
+            raise self._failure
+        return self._result  # type: ignore[return-value]  it is None only where T allows it
+
+
 class _CallThread:
     """A thread that makes one call after the other. A daemon: the interpreter must not wait for a stuck one."""
 
-    def __init__(self, give_back: Callable[[_CallThread], bool]) -> None:
-        self.work: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
-        self._give_back = give_back
+    def __init__(self, end: Callable[[_CallThread, _Call[Any]], bool]) -> None:
+        self.work: queue.SimpleQueue[_Call[Any]] = queue.SimpleQueue()
+        self._end = end
         threading.Thread(target=self._run, name="lake-store", daemon=True).start()
 
     def _run(self) -> None:
         is_wanted = True
         while is_wanted:
-            call, answer = self.work.get()
-            result: Any = None
-            failure: BaseException | None = None
-            try:
-                result = call()
-            except BaseException as error:  # noqa: BLE001  the caller gets it, whatever it is
-                failure = error
-            # Given back first: whoever has the answer may ask for the next call at once.
-            is_wanted = self._give_back(self)
-            if failure is None:
-                answer.set_result(result)
-            else:
-                answer.set_exception(failure)
-            del call, answer, result, failure
+            asked = self.work.get()
+            asked.make()
+            is_wanted = self._end(self, asked)
+            del asked  # or its result would be kept until the next call

@@ -35,6 +35,8 @@ QUICK_FAILOVER = {
 }
 # Clients of a parent process: to free one is to wait for threads that are not there.
 _LEFT_BEHIND: list[object] = []
+# What the NameNode says of a name that HDFS does not allow, and of a path that leads through a file.
+_NO_SUCH_PATH = ("org.apache.hadoop.fs.InvalidPathException", "(is not a directory)")
 _CLIENT_ARGUMENTS = frozenset({"config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache"})
 
 
@@ -137,7 +139,7 @@ class HdfsStore(Store):
         except FileNotFoundError:
             raise FileNotFoundError(path) from None  # the original carries a stack trace of the NameNode
         except (RuntimeError, ValueError) as error:
-            if "InvalidPathException" in str(error):  # a name that HDFS does not allow
+            if any(refusal in str(error) for refusal in _NO_SUCH_PATH):
                 raise FileNotFoundError(path) from None
             raise StorageError(f"{self._url}: {_first_line(error)}") from error
 

@@ -32,6 +32,7 @@ def test_commit_sensor_returns_new_commits_and_the_cursor(table: HandMadeTable) 
     sensor = commit_sensor(base_path=str(table.path), after=result[0]["after"])
     assert not sensor.poke({}).is_done
     second = table.commit(2)
+    time.sleep(sensor.poke_interval)
     assert [i["requested_time"] for i in sensor.poke({}).xcom_value[0]["instants"]] == [second]
 
 
@@ -74,7 +75,7 @@ def test_commit_sensor_when_deferrable_hands_over_only_if_there_is_nothing_yet(t
 def test_pending_index_sensor_sees_requested_and_inflight_builds(table: HandMadeTable) -> None:
     from airflow_lake_provider.sensors.pending_index import HudiPendingIndexSensor
 
-    sensor = HudiPendingIndexSensor(task_id="wait", base_path=str(table.path))
+    sensor = HudiPendingIndexSensor(task_id="wait", base_path=str(table.path), max_age_s=0)
     assert not sensor.poke({}).is_done
     timeline = table.path / ".hoodie" / "timeline"
     (timeline / "20261121120009000.indexing.requested").write_bytes(b"")
@@ -97,15 +98,15 @@ def test_trigger_on_a_slow_store_does_not_block_the_event_loop(
     table: HandMadeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A linter cannot see a blocking call; a store that takes half a second can."""
-    from airflow_lake_provider.triggers import timeline as module
+    from airflow_lake_provider.timeline.storage import Storage
 
-    really_look = module.look
+    really_list = Storage.list_names
 
-    def slow_look(watch: Any) -> Any:
+    def list_slowly(storage: Storage, folder: str) -> list[str]:
         time.sleep(0.5)
-        return really_look(watch)
+        return really_list(storage, folder)
 
-    monkeypatch.setattr(module, "look", slow_look)
+    monkeypatch.setattr(Storage, "list_names", list_slowly)
     table.commit(1)
     trigger = commit_sensor(base_path=str(table.path)).build_trigger()
 
@@ -119,6 +120,71 @@ def test_trigger_on_a_slow_store_does_not_block_the_event_loop(
         return longest_s
 
     assert asyncio.run(longest_gap_s()) < 0.4
+
+
+def test_triggers_of_one_triggerer_share_one_stream(tmp_path: Path) -> None:
+    """As Airflow's own manager of shared streams runs them: one poll, each trigger fires once, for its own table."""
+    from airflow.triggers.shared_stream import SharedStreamManager
+
+    tables = [HandMadeTable.create(tmp_path / f"t{number}") for number in range(30)]
+    triggers = [commit_sensor(base_path=str(table.path)).build_trigger() for table in tables]
+    assert len({trigger.shared_stream_key() for trigger in triggers}) == 1
+    other = commit_sensor(base_path=str(tables[0].path), storage_options={"auto_mkdir": False}).build_trigger()
+    assert other.shared_stream_key() != triggers[0].shared_stream_key()
+
+    async def fire_all() -> list[Any]:
+        import structlog
+
+        streams = SharedStreamManager(log=structlog.get_logger())
+        key = triggers[0].shared_stream_key()
+
+        async def wait_for(number: int) -> Any:
+            stream = streams.subscribe(trigger_id=number, trigger=triggers[number], key=key)
+            events = [event.payload async for event in triggers[number].filter_shared_stream(stream)]
+            await streams.unsubscribe(number, key)
+            return events
+
+        waiting = [asyncio.create_task(wait_for(number)) for number in range(len(triggers))]
+        await asyncio.sleep(0.5)
+        assert len(streams._groups) == 1
+        for table in reversed(tables):
+            table.commit(1)
+        return await asyncio.wait_for(asyncio.gather(*waiting), 20)
+
+    for table, events in zip(tables, asyncio.run(fire_all()), strict=True):
+        assert [event["status"] for event in events] == ["success"]
+        assert [finding["base_path"] for finding in events[0]["findings"]] == [str(table.path)]
+
+
+def test_trigger_of_a_missing_table_fires_an_error(tmp_path: Path) -> None:
+    trigger = commit_sensor(base_path=str(tmp_path / "nothing")).build_trigger()
+    event = asyncio.run(first_event(trigger))
+    assert event["status"] == "error"
+    assert "nothing" in event["message"]
+
+
+@pytest.mark.parametrize("deferrable", [False, True], ids=["poke", "trigger"])
+def test_commit_sensor_after_a_point_that_is_archived_returns_the_archived_commits_as_well(
+    tmp_path: Path, deferrable: bool
+) -> None:
+    from airflow_lake_provider.timeline.archive import load_archive
+    from airflow_lake_provider.timeline.properties import load_table_properties
+    from airflow_lake_provider.timeline.storage import open_storage
+    from tests.unit.timeline.fixture_tables import unpack
+
+    path = str(unpack("archived_v9", tmp_path).path)
+    storage = open_storage(path)
+    archive = load_archive(storage, load_table_properties(storage))
+    writes = archive.completed_writes_by_completion()
+    sensor = commit_sensor(base_path=path, after=writes[2].requested_time)
+    if deferrable:
+        findings = sensor.execute_complete({}, asyncio.run(first_event(sensor.build_trigger())))
+    else:
+        findings = sensor.execute({})
+    found = [instant["requested_time"] for instant in findings[0]["instants"]]
+    assert found[: len(writes) - 3] == [instant.requested_time for instant in writes[3:]]
+    assert len(found) > len(writes) - 3
+    assert findings[0]["incomplete"] == ""
 
 
 async def first_event(trigger: Any) -> Any:

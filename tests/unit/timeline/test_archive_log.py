@@ -15,8 +15,8 @@ import pytest
 from airflow_lake_provider.errors import DamagedFileError, UnsupportedTableError
 from airflow_lake_provider.timeline import archive_log
 from airflow_lake_provider.timeline.archive import load_archived_commit
-from airflow_lake_provider.timeline.avro_schema import check_schema
 from airflow_lake_provider.timeline.archive_blocks import MAGIC, DamagedBlock, DataBlock, read_blocks
+from airflow_lake_provider.timeline.avro_schema import check_schema
 from tests.unit.timeline.archive_tables import LOG, before_reads, load, outcome, seen, unpack_history
 
 STRING = ["null", "string"]

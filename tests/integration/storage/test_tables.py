@@ -1,0 +1,134 @@
+"""Real tables on real stores: what is read there equals what Hudi said of them, as it does on the local disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_lake_provider.errors import TableNotFoundError
+from airflow_lake_provider.timeline.commit_metadata import parse_commit_metadata
+from airflow_lake_provider.timeline.content import decode
+from airflow_lake_provider.timeline.loader import load_timeline
+from airflow_lake_provider.timeline.properties import TableProperties, load_table_properties
+from airflow_lake_provider.timeline.storage import Storage, open_storage
+from airflow_lake_provider.timeline.timeline import Timeline
+from tests.integration.storage.lakes import HdfsLake, Lake, S3Lake, timeline_files, upload
+from tests.unit.timeline.fixture_tables import NAMES, FixtureTable, unpack
+
+TABLES = [name for name in NAMES if name.endswith(("_v6", "_v9"))]
+
+
+def as_hudi_says(timeline: Timeline) -> list[dict[str, str | None]]:
+    return [
+        {
+            "requested_time": instant.requested_time,
+            "action": instant.action.value,
+            "state": instant.state.value,
+            "completed_time": instant.completed_time,
+        }
+        for instant in timeline.instants
+    ]
+
+
+def load(storage: Storage) -> tuple[TableProperties, Timeline]:
+    properties = load_table_properties(storage)
+    return properties, load_timeline(storage, properties)
+
+
+@pytest.fixture(params=TABLES)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> FixtureTable:
+    return unpack(request.param, tmp_path)
+
+
+def test_fixtures_cover_both_layouts() -> None:
+    assert {name[-2:] for name in TABLES} == {"v6", "v9"}
+
+
+def test_timeline_on_hdfs_equals_what_hudi_says(hdfs_lake: HdfsLake, table: FixtureTable) -> None:
+    """Layout 1 tells completion by modification time, which HDFS lets us set as the local test does."""
+    path = f"/equal/{table.path.name}"
+    upload(hdfs_lake, table.path, path)
+    for file in timeline_files(table.path):
+        hdfs_lake.set_modified_ms(f"{path}/{file.relative_to(table.path)}", file.stat().st_mtime_ns // 1_000_000)
+    _, timeline = load(hdfs_lake.open(path))
+    assert as_hudi_says(timeline) == table.expected
+    assert timeline.problems == ()
+    found = timeline.latest_write_without_holes()
+    assert (found.requested_time if found else None) == table.latest_write_without_holes
+
+
+def test_timeline_on_s3_equals_what_hudi_says(s3_lake: S3Lake, table: FixtureTable) -> None:
+    """Nobody can set an object's time, so layout 1's completion times are those of the upload, and not compared."""
+    path = f"/equal/{table.path.name}"
+    upload(s3_lake, table.path, path)
+    properties, timeline = load(s3_lake.open(path))
+    found, expected = as_hudi_says(timeline), table.expected
+    if properties.layout.completion_is_modification:
+        now = [instant.pop("completed_time") for instant in found]
+        assert [time is not None for time in now] == [instant["state"] == "COMPLETED" for instant in expected]
+        expected = [{key: value for key, value in instant.items() if key != "completed_time"} for instant in expected]
+    assert found == expected
+    assert timeline.problems == ()
+
+
+def test_properties_and_every_commit_are_read_as_on_the_local_disk(lake: Lake, table: FixtureTable) -> None:
+    path = f"/content/{table.path.name}"
+    upload(lake, table.path, path)
+    local, remote = open_storage(str(table.path)), lake.open(path)
+    properties, timeline = load(remote)
+    assert properties == load_table_properties(local)
+    for instant in timeline.instants:
+        name = f"{properties.timeline_path}/{instant.file_name}"
+        assert remote.read_bytes(name) == local.read_bytes(name)
+        if instant.action.value in {"commit", "deltacommit"} and instant.is_completed:
+            assert parse_commit_metadata(decode(remote.read_bytes(name), name), name).stats
+
+
+def test_s3_and_s3a_are_the_same_table(s3_lake: S3Lake, table: FixtureTable) -> None:
+    path = f"/schemes/{table.path.name}"
+    upload(s3_lake, table.path, path)
+    first, second = (load(s3_lake.open(path, scheme)) for scheme in s3_lake.schemes)
+    assert first[1] == second[1]
+
+
+def test_missing_table_is_not_found(lake: Lake) -> None:
+    with pytest.raises(TableNotFoundError, match="nothing/here"):
+        load_table_properties(lake.open("/nothing/here"))
+
+
+def test_table_in_a_missing_bucket_is_not_found(s3_lake: S3Lake) -> None:
+    storage = open_storage("s3://no-such-bucket/table", s3_lake.server.storage_options)
+    with pytest.raises(TableNotFoundError, match="no-such-bucket"):
+        load_table_properties(storage)
+    with pytest.raises(FileNotFoundError):
+        storage.list_names(".hoodie")
+
+
+def test_table_below_the_default_file_system_is_found(hdfs_lake: HdfsLake, tmp_path: Path) -> None:
+    upload(hdfs_lake, unpack("cow_v9", tmp_path).path, "/default/cow_v9")
+    storage = open_storage("hdfs:///default/cow_v9", {"fs.defaultFS": hdfs_lake.cluster.url})
+    assert load(storage)[1].instants
+
+
+def test_table_of_a_nameservice_is_found_past_a_dead_namenode(hdfs_lake: HdfsLake, tmp_path: Path) -> None:
+    upload(hdfs_lake, unpack("cow_v9", tmp_path).path, "/ha/cow_v9")
+    options = {
+        "dfs.nameservices": "cluster",
+        "dfs.ha.namenodes.cluster": "dead,alive",
+        "dfs.namenode.rpc-address.cluster.dead": "127.0.0.1:1",
+        "dfs.namenode.rpc-address.cluster.alive": f"127.0.0.1:{hdfs_lake.cluster.rpc_port}",
+    }
+    assert load(open_storage("hdfs://cluster/ha/cow_v9", options))[1].instants
+
+
+def test_settings_are_read_from_the_configuration_folder(hdfs_lake: HdfsLake, tmp_path: Path) -> None:
+    upload(hdfs_lake, unpack("cow_v9", tmp_path).path, "/conf/cow_v9")
+    configuration = tmp_path / "conf"
+    configuration.mkdir()
+    url = hdfs_lake.cluster.url
+    for name in ("core-site.xml", "hdfs-site.xml"):
+        (configuration / name).write_text(
+            f"<configuration><property><name>fs.defaultFS</name><value>{url}</value></property></configuration>"
+        )
+    assert load(open_storage("hdfs:///conf/cow_v9", {"config_dir": str(configuration)}))[1].instants

@@ -1,0 +1,186 @@
+"""The three implementations of TableTimelineView, and the manager that hands out the right one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_lake_provider.config import TimelineServerMode
+from airflow_lake_provider.errors import (
+    ConfigError,
+    TableNotFoundError,
+    TimelineServerUnavailableError,
+    UnsupportedTableError,
+)
+from airflow_lake_provider.view.client import TimelineClient, TimelineEndpoint
+from airflow_lake_provider.view.file_system_view import FileSystemTimelineView
+from airflow_lake_provider.view.freshness import NOW
+from airflow_lake_provider.view.memory_view import MemoryTimelineView
+from airflow_lake_provider.view.remote_view import RemoteTimelineView
+from airflow_lake_provider.view.shared_timelines import SharedTimelines
+from airflow_lake_provider.view.timeline_view import TableTimelineView
+from airflow_lake_provider.view.view_manager import RETRY_SERVER_AFTER_S, TimelineViewManager
+from tests.integration.timeline_server.conftest import ServerProcess
+from tests.unit.tables import HandMadeTable
+from tests.unit.timeline.fixture_tables import NAMES, unpack
+
+pytestmark = pytest.mark.integration
+
+MakeView = Callable[[str], TableTimelineView]
+MakeManager = Callable[..., TimelineViewManager]
+
+
+@pytest.fixture(params=["memory", "file system", "remote"])
+def make_view(request: pytest.FixtureRequest) -> Iterator[MakeView]:
+    if request.param == "memory":
+        timelines = SharedTimelines()
+        yield lambda path: MemoryTimelineView(path, timelines)
+    elif request.param == "file system":
+        yield FileSystemTimelineView
+    else:
+        client = TimelineClient(request.getfixturevalue("server").endpoint)
+        yield lambda path: RemoteTimelineView(path, client)
+        client.close()
+
+
+@pytest.fixture
+def make_manager() -> Iterator[MakeManager]:
+    made: list[TimelineViewManager] = []
+
+    def make(*arguments: Any, **named: Any) -> TimelineViewManager:
+        made.append(TimelineViewManager(*arguments, **named))
+        return made[-1]
+
+    yield make
+    for manager in made:
+        manager.close()
+
+
+def test_every_view_answers_every_question(make_view: MakeView, table: HandMadeTable) -> None:
+    first, plan, second = table.commit(1), table.plan(2), table.commit(3)
+    view = make_view(str(table.path))
+    assert [instant.requested_time for instant in view.timeline().instants] == [first, plan, second]
+    assert view.latest_instant().requested_time == second
+    assert view.latest_completed().requested_time == second
+    assert [instant.requested_time for instant in view.pending()] == [plan]
+    assert view.latest_write_without_holes().requested_time == first
+    version = view.snapshot().version
+    third = table.commit(4)
+    changes = view.changes_since(version, NOW)
+    assert ([i.requested_time for i in changes.put], changes.gone, changes.is_complete) == ([third], (), False)
+    assert view.changes_since("0" * 32, NOW).is_complete
+    assert view.snapshot(NOW).version == changes.version != version
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_view_of_a_real_table_is_the_same_snapshot(make_view: MakeView, lake: Path, name: str) -> None:
+    table = unpack(name, lake)
+    shown = make_view(str(table.path)).snapshot()
+    other = FileSystemTimelineView(str(table.path)).snapshot()
+    assert (shown.version, shown.timeline, shown.properties) == (other.version, other.timeline, other.properties)
+    expected = {(i["requested_time"], i["action"], i["state"]) for i in table.expected}
+    assert {(i.requested_time, i.action.value, i.state.value) for i in shown.timeline.instants} == expected
+
+
+@pytest.mark.parametrize("name", ["archived_v9", "archived_v6"])
+def test_every_view_reads_the_archive(make_view: MakeView, lake: Path, name: str) -> None:
+    table = unpack(name, lake)
+    archive = make_view(str(table.path)).archived()
+    assert len(archive.instants) > 10
+    middle = archive.instants[4].requested_time
+    assert make_view(str(table.path)).archived(after=middle).instants == archive.instants[5:]
+
+
+def test_every_view_raises_the_tables_own_error(make_view: MakeView, lake: Path) -> None:
+    with pytest.raises(TableNotFoundError, match="nothing"):
+        make_view(str(lake / "nothing")).snapshot()
+    old = HandMadeTable.create(lake / "old")
+    (old.path / ".hoodie" / "hoodie.properties").write_text("hoodie.table.name=x\nhoodie.table.version=4\n")
+    with pytest.raises(UnsupportedTableError, match="version"):
+        make_view(str(old.path)).snapshot()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_manager_reads_the_file_system_while_the_server_is_dead_and_then_the_server_again(
+    make_manager: MakeManager, server: ServerProcess, table: HandMadeTable
+) -> None:
+    clock = Clock()
+    views = make_manager(TimelineServerMode.AUTO, server.endpoint, now_s=clock)
+    view = views.get_view(str(table.path))
+    table.commit(1)
+    assert len(view.timeline().instants) == 1
+    assert views.is_asking_server
+    server.kill()
+    table.commit(2)
+    began_s = time.monotonic()
+    assert len(view.snapshot(NOW).timeline.instants) == 2
+    assert time.monotonic() - began_s < 2
+    assert not views.is_asking_server
+    server.start()
+    assert len(view.snapshot(NOW).timeline.instants) == 2
+    assert "lake_timeline_loads_total" in server.calls()
+    assert server.calls()["lake_timeline_loads_total"] == 0
+    clock.now_s += RETRY_SERVER_AFTER_S
+    table.commit(3)
+    assert len(view.snapshot(NOW).timeline.instants) == 3
+    assert server.calls()["lake_timeline_loads_total"] == 1
+    assert views.is_asking_server
+
+
+def test_manager_that_requires_the_server_never_reads_the_file_system(
+    make_manager: MakeManager, server: ServerProcess, table: HandMadeTable
+) -> None:
+    def never(base_path: str) -> None:
+        raise AssertionError(base_path)
+
+    views = make_manager(TimelineServerMode.REQUIRED, server.endpoint, never)
+    assert views.get_view(str(table.path)).timeline().instants == ()
+    server.kill()
+    with pytest.raises(TimelineServerUnavailableError, match="did not answer"):
+        views.get_view(str(table.path)).timeline()
+    with pytest.raises(ConfigError, match="required"):
+        make_manager(TimelineServerMode.REQUIRED)
+
+
+def test_manager_that_is_off_asks_no_server(
+    make_manager: MakeManager, server: ServerProcess, table: HandMadeTable
+) -> None:
+    views = make_manager(TimelineServerMode.OFF, server.endpoint)
+    assert isinstance(views.get_view(str(table.path)), FileSystemTimelineView)
+
+
+@pytest.mark.parametrize("problem", ["wrong token", "outside the roots", "not a timeline server"])
+def test_manager_whose_server_refuses_reads_the_file_system(
+    make_manager: MakeManager, server: ServerProcess, table: HandMadeTable, tmp_path: Path, problem: str
+) -> None:
+    endpoint, path = server.endpoint, str(table.path)
+    if problem == "wrong token":
+        endpoint = TimelineEndpoint(endpoint.url, "wrong")
+    elif problem == "outside the roots":
+        path = str(HandMadeTable.create(tmp_path / "elsewhere").path)
+    else:
+        endpoint = TimelineEndpoint(endpoint.url + "/somewhere/else", endpoint.token)
+    assert make_manager(TimelineServerMode.AUTO, endpoint).get_view(path).timeline().instants == ()
+
+
+def test_remote_view_of_an_unchanged_table_is_not_sent_again(server: ServerProcess, table: HandMadeTable) -> None:
+    table.commit(1)
+    client = TimelineClient(server.endpoint)
+    view = RemoteTimelineView(str(table.path), client)
+    first = view.snapshot()
+    time.sleep(0.01)
+    again = view.snapshot(NOW)
+    client.close()
+    assert again.timeline is first.timeline
+    assert again.as_of_ms > first.as_of_ms
