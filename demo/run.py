@@ -1,7 +1,7 @@
 """`make demo`: start Airflow, let real Hudi writers commit, watch compactions happen, and say what happened.
 
 The story: commits are announced by Hudi's own callback; the manager decides, with a reason; DAG runs compact through
-spark-submit while the writers go on; one notice is dropped on purpose and found by the watch DAG. At the end every
+spark-submit while the writers go on; one notice is dropped on purpose and found by the heartbeat. At the end every
 claim is checked against the tables' timelines.
 """
 

@@ -62,7 +62,7 @@ defaults:
 tables:
   - base_path: '{lake / DROPPED_TABLE}'
     name: {DROPPED_TABLE}
-    # After this silence the watch DAG looks at the table without a notice.
+    # After this silence the table is looked at without a notice.
     heartbeat_timeout_s: 15
 """,
         encoding="utf-8",

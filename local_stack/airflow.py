@@ -145,6 +145,24 @@ class LocalAirflow:
         self.servers[component] = server
         return server
 
+    def start_timeline_server(self, timeout_s: float = 120.0) -> ServerProcess:
+        """Start a timeline server of its own where `[lake] timeline_server_url` says, and wait until it answers."""
+        url = self.settings["AIRFLOW__LAKE__TIMELINE_SERVER_URL"]
+        server = start(
+            "timeline-server",
+            [str(BIN / "airflow"), "lake", "timeline-server", "--port", url.rpartition(":")[2]],
+            self.home / "logs" / "timeline-server.log",
+            env=self.env(),
+            cwd=self.home,
+        )
+        self.servers["timeline-server"] = server
+        wait_until(lambda: self.timeline_health() is not None, timeout_s, "the timeline server", [server])
+        return server
+
+    def timeline_health(self) -> dict[str, Any] | None:
+        """Return how the timeline server is, None while it does not answer."""
+        return self.get("/v1/hoodie/timeline/health", base=self.settings["AIRFLOW__LAKE__TIMELINE_SERVER_URL"])
+
     def wait_for_manager(self, timeout_s: float = 180.0) -> None:
         wait_until(self.manager_answers, timeout_s, "the lake manager", [self.servers["api-server"]])
 
@@ -164,11 +182,11 @@ class LocalAirflow:
         answer = self.get("/v1/hoodie/health")
         return answer is not None and answer.get("status") == "ok"
 
-    def get(self, path: str, **params: Any) -> dict[str, Any] | None:
+    def get(self, path: str, base: str = "", **params: Any) -> dict[str, Any] | None:
         """Return the JSON of a GET, None while nothing sensible answers."""
         try:
             response = httpx.get(
-                self.url + path,
+                (base or self.url) + path,
                 params=params,
                 headers={"Authorization": f"Bearer {self.service_token}"},
                 timeout=20,
@@ -194,6 +212,10 @@ class LocalAirflow:
             return dict(response.json()) if response.is_success else None
         except (httpx.HTTPError, ValueError):
             return None
+
+    def pause(self, dag_id: str, *, is_paused: bool = True) -> None:
+        """Pause a DAG, or let it go on."""
+        httpx.patch(f"{self.url}/api/v2/dags/{dag_id}", json={"is_paused": is_paused}, timeout=20).raise_for_status()
 
     def stop(self) -> None:
         """Stop every component, and whatever it started."""

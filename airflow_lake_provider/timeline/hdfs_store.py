@@ -114,12 +114,20 @@ class HdfsStore(Store):
     def _reconnect(self) -> None:
         self._connection = _Connection(self._url, self._options)
 
+    def list_names(self, path: str) -> list[str]:
+        """Return the names in a folder, in no order."""
+        return [last_name(status.path) for status in self._list(path)]
+
     def list_entries(self, path: str) -> list[FileEntry]:
-        """Return what lies in a folder, in no order; the NameNode gives 1,000 names at a time."""
+        """Return what lies in a folder, in no order."""
+        return [_entry(status) for status in self._list(path)]
+
+    def _list(self, path: str) -> list[FileStatus]:
+        # The NameNode gives 1,000 names at a time; the iterator asks for the next ones.
         listed = self._call(path, lambda client: list(client.list_status(path)))
         if len(listed) == 1 and listed[0].path == path and not listed[0].isdir:
             raise FileNotFoundError(path)  # a file, asked for its children
-        return [_entry(status) for status in listed]
+        return listed
 
     def read_bytes(self, path: str) -> bytes:
         """Return a file's content."""
