@@ -32,9 +32,12 @@ class ContractError(ValueError):
 
 
 class Service(StrEnum):
-    """Table services, in the spelling of Hudi's timeline actions."""
+    """Table services, in the spelling of Hudi's timeline actions; `archive` leaves no instant."""
 
     COMPACTION = "compaction"
+    CLUSTERING = "clustering"
+    CLEAN = "clean"
+    ARCHIVE = "archive"
 
 
 class Mode(StrEnum):

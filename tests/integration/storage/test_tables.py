@@ -122,13 +122,23 @@ def test_table_of_a_nameservice_is_found_past_a_dead_namenode(hdfs_lake: HdfsLak
     assert load(open_storage("hdfs://cluster/ha/cow_v9", options))[1].instants
 
 
-def test_settings_are_read_from_the_configuration_folder(hdfs_lake: HdfsLake, tmp_path: Path) -> None:
-    upload(hdfs_lake, unpack("cow_v9", tmp_path).path, "/conf/cow_v9")
-    configuration = tmp_path / "conf"
-    configuration.mkdir()
+def test_table_of_a_view_file_system_is_found(hdfs_lake: HdfsLake, tmp_path: Path) -> None:
+    upload(hdfs_lake, unpack("cow_v9", tmp_path).path, "/view/cow_v9")
     url = hdfs_lake.cluster.url
+    options = {"fs.viewfs.mounttable.all.link./lake": f"{url}/view", "fs.viewfs.mounttable.all.linkFallback": url}
+    assert load(open_storage("viewfs://all/lake/cow_v9", options))[1].instants
+
+
+@pytest.mark.parametrize("is_named", [True, False], ids=["option", "environment"])
+def test_settings_are_read_from_the_configuration_folder(
+    hdfs_lake: HdfsLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_named: bool
+) -> None:
+    upload(hdfs_lake, unpack("cow_v9", tmp_path).path, "/conf/cow_v9")
+    folder = tmp_path / "conf"
+    folder.mkdir()
+    setting = f"<property><name>fs.defaultFS</name><value>{hdfs_lake.cluster.url}</value></property>"
     for name in ("core-site.xml", "hdfs-site.xml"):
-        (configuration / name).write_text(
-            f"<configuration><property><name>fs.defaultFS</name><value>{url}</value></property></configuration>"
-        )
-    assert load(open_storage("hdfs:///conf/cow_v9", {"config_dir": str(configuration)}))[1].instants
+        (folder / name).write_text(f"<configuration>{setting}</configuration>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", "" if is_named else str(folder))
+    options = {"config_dir": str(folder)} if is_named else {}
+    assert load(open_storage("hdfs:///conf/cow_v9", options))[1].instants
