@@ -14,7 +14,7 @@ export UV_CACHE_DIR := $(CURDIR)/$(WORK)/cache/uv
 $(shell mkdir -p $(TMPDIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-unit test-spark test-integration test-system soak bench check format postgres clean
+.PHONY: help install demo test test-unit test-spark test-integration test-storage test-system soak bench check format hdfs postgres clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -38,7 +38,7 @@ install: $(BIN)/.installed $(SPARK_VENV)/.installed $(HUDI_JAR) ## Make both env
 demo: install ## Start Airflow, run real Hudi writers, show commits turning into compactions (EXIT=1: end after the story)
 	@$(BIN)/python -m demo.run $(if $(EXIT),--exit)
 
-test: check test-unit test-spark test-integration test-system ## Everything that must land
+test: check test-unit test-spark test-integration test-storage test-system ## Everything that must land
 
 test-unit: $(BIN)/.installed ## Seconds: no JVM, no network
 	$(BIN)/python -m pytest tests/unit
@@ -47,15 +47,20 @@ test-spark: install ## Spark jobs on real Hudi
 	$(SPARK_VENV)/bin/python -m pytest tests/integration/spark
 
 test-integration: install postgres ## The provider in a real Airflow, on SQLite and PostgreSQL
-	$(BIN)/python -m pytest tests/integration --ignore=tests/integration/spark
+	$(BIN)/python -m pytest tests/integration --ignore=tests/integration/spark --ignore=tests/integration/storage
+
+test-storage: install hdfs ## Tables on a real HDFS and an S3-compatible store
+	$(BIN)/python -m pytest tests/integration/storage
 
 test-system: install ## The whole product as processes: writers, API server, scheduler, Spark
 	$(BIN)/python -m pytest tests/system
 
-soak: install postgres ## The long form of the kill tests: 20 kills of the API server on each database
+soak: install postgres ## The long form: 20 kills of the API server on each database, 200 random histories, 10 rounds of server kills
 	LAKE_KILLS=20 $(BIN)/python -m pytest tests/system/test_notices_survive.py
+	LAKE_HISTORIES=200 $(BIN)/python -m pytest tests/unit/view/test_shared_timelines.py
+	LAKE_SEEDS=10 $(BIN)/python -m pytest tests/integration/timeline_server/test_stream.py
 
-bench: install ## One benchmark: make bench NAME=timeline|notice
+bench: install hdfs ## One benchmark: make bench NAME=timeline|notice|detection|namenode
 	@$(BIN)/python -m benchmarks.$(NAME)
 
 check: $(BIN)/.installed ## ruff, mypy, import-linter
@@ -67,6 +72,9 @@ check: $(BIN)/.installed ## ruff, mypy, import-linter
 format: $(BIN)/.installed ## Rewrite the code in the house's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+hdfs: $(BIN)/.installed ## Make sure that Hadoop's jars for the HDFS tests are there (needs Maven and Java 17)
+	$(BIN)/python -m local_stack.hdfs --fetch
 
 postgres: $(BIN)/.installed ## Make sure that PostgreSQL's server programs are there
 	$(BIN)/python -m local_stack.postgres

@@ -36,6 +36,13 @@ class StorageError(LakeError):
     http_status = 503
 
 
+class StorageOptionError(StorageError):
+    """The store cannot be opened: a library is missing, or an option is unknown or wrong. Trying again does not help."""
+
+    retriable = False
+    http_status = 500
+
+
 class DamagedFileError(LakeError):
     """A file under `.hoodie` cannot be read as what its name says; the message names the file."""
 

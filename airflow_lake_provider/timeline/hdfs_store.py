@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hdfs_native import Client
 
-from airflow_lake_provider.errors import StorageError
+from airflow_lake_provider.errors import StorageError, StorageOptionError
 from airflow_lake_provider.timeline.bounded_calls import BoundedCalls
 from airflow_lake_provider.timeline.store import FileEntry, Store, last_name
 
@@ -63,7 +63,7 @@ class HdfsOptions:
                 settings[key] = str(value).lower() if isinstance(value, bool) else str(value)
             else:
                 known = ", ".join(sorted({*_CLIENT_ARGUMENTS, "timeout_s"}))
-                raise StorageError(
+                raise StorageOptionError(
                     f"unknown storage option {key!r} of HDFS: give Hadoop's settings by name, or {known}"
                 )
         return cls(settings, arguments, timeout_s)
@@ -75,7 +75,7 @@ def _seconds(value: Any) -> float:
     except (TypeError, ValueError):
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise StorageError(f"storage option timeout_s must be a number of seconds above 0, not {value!r}")
+        raise StorageOptionError(f"storage option timeout_s must be a number of seconds above 0, not {value!r}")
     return seconds
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyarrow.fs import AwsStandardS3RetryStrategy, FileSelector, FileType, S3FileSystem
 
-from airflow_lake_provider.errors import StorageError
+from airflow_lake_provider.errors import StorageOptionError
 from airflow_lake_provider.timeline.store import NS_PER_MS, FileEntry, Store
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class S3Store(Store):
         try:
             self._fs = S3FileSystem(**arguments, retry_strategy=AwsStandardS3RetryStrategy(max_attempts=attempts))
         except (TypeError, ValueError, OSError) as error:
-            raise StorageError(f"no S3 file system with options {sorted(options)}: {error}") from error
+            raise StorageOptionError(f"no S3 file system with options {sorted(options)}: {error}") from error
 
     def list_entries(self, path: str) -> list[FileEntry]:
         """Return what lies in a folder, in no order."""
@@ -96,13 +96,13 @@ def parse_options(options: Mapping[str, Any]) -> dict[str, Any]:
             arguments[key] = _number(key, value)
         else:
             known = ", ".join(sorted(_TEXTS | _FLAGS | _NUMBERS))
-            raise StorageError(f"unknown storage option {key!r} of S3; known are {known}")
+            raise StorageOptionError(f"unknown storage option {key!r} of S3; known are {known}")
     return arguments
 
 
 def _flag(key: str, value: Any) -> bool:
     if str(value).lower() not in {"true", "false"}:
-        raise StorageError(f"storage option {key} must be true or false, not {value!r}")
+        raise StorageOptionError(f"storage option {key} must be true or false, not {value!r}")
     return str(value).lower() == "true"
 
 
@@ -112,5 +112,5 @@ def _number(key: str, value: Any) -> float:
     except (TypeError, ValueError):
         number = 0.0
     if not 0 < number < float("inf"):
-        raise StorageError(f"storage option {key} must be a number above 0, not {value!r}")
+        raise StorageOptionError(f"storage option {key} must be a number above 0, not {value!r}")
     return number if key.endswith("timeout") else int(number)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import fsspec
 
-from airflow_lake_provider.errors import StorageError
+from airflow_lake_provider.errors import StorageOptionError
 from airflow_lake_provider.timeline.store import FsspecStore, LocalStore, Store
 
 if TYPE_CHECKING:
@@ -71,7 +71,9 @@ def _open_hdfs(url: str, options: Mapping[str, Any]) -> Store:
     try:
         from airflow_lake_provider.timeline.hdfs_store import HdfsStore  # its library is optional
     except ImportError as error:
-        raise StorageError(f"{url} needs hdfs-native: pip install 'airflow-lake-provider[hdfs]' ({error})") from error
+        raise StorageOptionError(
+            f"{url} needs hdfs-native: pip install 'airflow-lake-provider[hdfs]' ({error})"
+        ) from error
     return HdfsStore(url, options)
 
 
@@ -79,7 +81,9 @@ def _open_s3(url: str, options: Mapping[str, Any]) -> Store:
     try:
         from airflow_lake_provider.timeline.s3_store import S3Store  # pyarrow can be built without S3
     except ImportError as error:
-        raise StorageError(f"{url} needs a pyarrow that was built with S3: pip install pyarrow ({error})") from error
+        raise StorageOptionError(
+            f"{url} needs a pyarrow that was built with S3: pip install pyarrow ({error})"
+        ) from error
     return S3Store(options)
 
 
@@ -95,9 +99,9 @@ def _open_with_fsspec(base_path: str, options: Mapping[str, Any]) -> tuple[Store
     try:
         fs, root = fsspec.core.url_to_fs(base_path, **dict(options))
     except ImportError as error:  # fsspec says which package is missing
-        raise StorageError(f"no storage for {base_path!r}: {error}") from error
+        raise StorageOptionError(f"no storage for {base_path!r}: {error}") from error
     except (ValueError, TypeError, OSError) as error:
-        raise StorageError(f"no storage for {base_path!r} with options {sorted(options)}: {error}") from error
+        raise StorageOptionError(f"no storage for {base_path!r} with options {sorted(options)}: {error}") from error
     root = str(root).rstrip("/")
     if isinstance(fs, fsspec.get_filesystem_class("file")):
         return _LOCAL, root or "/"

@@ -22,7 +22,13 @@ if TYPE_CHECKING:
     from airflow_lake_provider.view.snapshot import TimelineChanges, TimelineSnapshot
 
 # What a server says about a table, as opposed to about the request or about itself.
-_TABLE_ERRORS = ("TableNotFoundError", "UnsupportedTableError", "DamagedFileError", "StorageError")
+_TABLE_ERRORS = (
+    "TableNotFoundError",
+    "UnsupportedTableError",
+    "DamagedFileError",
+    "StorageError",
+    "StorageOptionError",
+)
 
 
 @dataclass(frozen=True, slots=True)

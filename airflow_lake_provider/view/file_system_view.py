@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.timeline.archive import load_archive
 from airflow_lake_provider.timeline.storage import open_storage
 from airflow_lake_provider.view.freshness import NOW
-from airflow_lake_provider.view.look import Depth, Known, look
+from airflow_lake_provider.view.look import PROPERTIES_AFTER_MS, Depth, Known, look
 from airflow_lake_provider.view.snapshot import Difference, TimelineChanges, add_up, find_difference
 from airflow_lake_provider.view.timeline_view import TableTimelineView
 
@@ -38,6 +38,7 @@ class FileSystemTimelineView(TableTimelineView):
         self._now_ms = now_ms
         self._lock = threading.Lock()
         self._known: Known | None = None
+        self._properties_ms = 0
         self._steps: tuple[Difference, ...] = ()
 
     def snapshot(self, freshness: Freshness | None = None) -> TimelineSnapshot:
@@ -48,11 +49,17 @@ class FileSystemTimelineView(TableTimelineView):
             most_s = (freshness or NOW).most_s(is_announced=False)
             if self._known is not None and 0 <= now_ms - self._known.snapshot.as_of_ms < most_s * 1000:
                 return self._known.snapshot
-            known = look(self._storage, self._known, Depth.FULL, now_ms)
+            known = look(self._storage, self._known, self._depth(now_ms), now_ms)
             if self._known is not None and known.snapshot.version != self._known.snapshot.version:
                 self._steps = (*self._steps[1 - _STEPS :], find_difference(self._known.snapshot, known.snapshot))
             self._known = known
             return known.snapshot
+
+    def _depth(self, now_ms: int) -> Depth:
+        if 0 <= now_ms - self._properties_ms <= PROPERTIES_AFTER_MS:
+            return Depth.GATE
+        self._properties_ms = now_ms
+        return Depth.FULL
 
     def changes_since(self, version: str, freshness: Freshness | None = None) -> TimelineChanges:
         """See TableTimelineView; only versions that this very object has seen are remembered."""

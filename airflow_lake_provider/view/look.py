@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 # A folder changed so shortly before it was listed may change again within the same tick of its clock.
 SETTLED_AFTER_MS = 2000
 
+PROPERTIES_AFTER_MS = 600_000
+"""A look without a reason also checks the properties when that was not done for so long."""
+
 UNKNOWN = 0
 """A stamp that equals nothing: the next look has to list."""
 

@@ -18,7 +18,7 @@ from airflow_lake_provider.timeline.storage import StorageCalls, open_storage
 from airflow_lake_provider.view.change_log import ChangeLog
 from airflow_lake_provider.view.due_queue import NEVER, DueQueue
 from airflow_lake_provider.view.freshness import ANY_AGE, Freshness
-from airflow_lake_provider.view.look import Depth, Known, look
+from airflow_lake_provider.view.look import PROPERTIES_AFTER_MS, Depth, Known, look
 from airflow_lake_provider.view.packed import pack
 from airflow_lake_provider.view.rhythm import HeartbeatLimits, next_pause_s
 from airflow_lake_provider.view.slot import Hints, Slot, new_commits
@@ -38,8 +38,6 @@ log = logging.getLogger(__name__)
 
 _RETRY_AFTER_MS = 1000
 _MOST_BACKOFF_S = 600.0
-PROPERTIES_AFTER_MS = 600_000
-"""A heartbeat's look also checks the properties when that was not done for so long."""
 PROPERTIES_AT_LATEST_MS = 21_600_000
 """Any look does after so long: a busy table has no heartbeats."""
 

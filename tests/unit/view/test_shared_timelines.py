@@ -13,9 +13,9 @@ from airflow_lake_provider.timeline.loader import load_timeline
 from airflow_lake_provider.timeline.properties import load_table_properties
 from airflow_lake_provider.timeline.storage import Storage, open_storage
 from airflow_lake_provider.view.freshness import NOW, Freshness
-from airflow_lake_provider.view.look import SETTLED_AFTER_MS, Depth
+from airflow_lake_provider.view.look import PROPERTIES_AFTER_MS, SETTLED_AFTER_MS, Depth
 from airflow_lake_provider.view.rhythm import HeartbeatLimits
-from airflow_lake_provider.view.shared_timelines import PROPERTIES_AFTER_MS, SharedLimits, SharedTimelines
+from airflow_lake_provider.view.shared_timelines import SharedLimits, SharedTimelines
 from airflow_lake_provider.view.snapshot import version_of
 from airflow_lake_provider.view.view_cache import TableViewCache
 from tests.unit.tables import HandMadeTable

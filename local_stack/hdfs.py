@@ -1,0 +1,183 @@
+"""A real HDFS on the loopback address: Hadoop's own test cluster, one NameNode and one DataNode in one JVM.
+
+`python -m local_stack.hdfs --fetch` puts Hadoop's jars in place with Maven (nothing to do when they are there);
+without `--fetch` a cluster is started, its addresses are printed, and it runs until the command is interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from local_stack.processes import ServerProcess, free_port, start, wait_until
+
+ROOT = Path(__file__).parent.parent
+SOURCES = Path(__file__).parent / "hdfs"
+WORK = ROOT / ".work" / "hdfs"
+LIB = WORK / "lib"
+FETCH_TIMEOUT_S = 900
+START_TIMEOUT_S = 60
+# Counters are sampled once a second, see hadoop-metrics2.properties: only a later sample is sure to hold everything.
+SAMPLE_S = 2.2
+
+_JVM_OPTIONS = (
+    "-Xmx768m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Djava.net.preferIPv4Stack=true",
+    # WebHDFS answers 500 without it: its JSON library reaches into the class loader.
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+)
+# What the cluster does on its own, whoever asks.
+_OWN_METHODS = frozenset(
+    {"SendHeartbeat", "BlockReport", "BlockReceivedAndDeleted", "RegisterDatanode", "VersionRequest"}
+)
+
+
+class HadoopMissingError(RuntimeError):
+    """Hadoop's jars could not be had; the message says why."""
+
+
+def fetch(lib: Path = LIB) -> Path:
+    """Resolve Hadoop's jars into `lib` unless they are there. Raises HadoopMissingError."""
+    if lib.is_dir():
+        return lib
+    _require_maven()
+    lib.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix="fetch-", dir=lib.parent))
+    try:
+        command = ["mvn", "-B", "-q", "-f", str(SOURCES / "pom.xml"), f"-Dmaven.repo.local={scratch / 'repository'}"]
+        command += ["dependency:copy-dependencies", f"-DoutputDirectory={scratch / 'lib'}", "-DincludeScope=runtime"]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
+        if run.returncode != 0:
+            raise HadoopMissingError(f"cannot resolve Hadoop\n{run.stdout[-3000:]}{run.stderr[-1000:]}")
+        # All of them or none: a folder that is there is taken for whole.
+        (scratch / "lib").rename(lib)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return lib
+
+
+def _require_maven() -> None:
+    """Install Debian's Maven where it is missing and that is possible. Raises HadoopMissingError."""
+    if shutil.which("mvn") is not None:
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise HadoopMissingError("mvn is missing: install Maven (and Java 17) to run the tests on HDFS")
+    env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "maven"]):
+        subprocess.run(command, check=True, env=env, stdout=subprocess.DEVNULL)
+
+
+@dataclass
+class LocalHdfs:
+    """One cluster in an absolute folder. Over a kill and a second start it keeps its ports and its files."""
+
+    folder: Path
+    rpc_port: int = field(default_factory=free_port)
+    http_port: int = field(default_factory=free_port)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    server: ServerProcess | None = None
+
+    @property
+    def url(self) -> str:
+        return f"hdfs://127.0.0.1:{self.rpc_port}"
+
+    @property
+    def http_url(self) -> str:
+        return f"http://127.0.0.1:{self.http_port}"
+
+    def start(self) -> None:
+        """Start it and wait until files can be written. Raises HadoopMissingError, NotReadyError."""
+        lib = fetch()
+        ready = self.folder / "READY"
+        ready.unlink(missing_ok=True)
+        command = ["java", *_JVM_OPTIONS, "-cp", f"{SOURCES}:{lib}/*", str(SOURCES / "MiniHdfs.java")]
+        command += [str(self.folder), str(self.rpc_port), str(self.http_port)]
+        command += [f"{key}={value}" for key, value in self.settings.items()]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # A Hadoop that the machine is set up for must not get into this one.
+        env = {key: value for key, value in os.environ.items() if not key.startswith(("HADOOP_", "HDFS_"))}
+        self.server = start("hdfs", command, self.folder / "hdfs.log", env, cwd=self.folder)
+        wait_until(ready.exists, START_TIMEOUT_S, "HDFS", [self.server])
+
+    def stop(self) -> None:
+        if self.server is not None:
+            self.server.stop()
+            self.server = None
+
+    def kill(self) -> None:
+        """Kill -9, as a crash does."""
+        if self.server is not None:
+            self.server.kill()
+            self.server = None
+
+
+def namenode_operations(http_url: str, wait_s: float = SAMPLE_S) -> dict[str, int]:
+    """Return how often the NameNode did what since its start: its own counters, and one per RPC method (`rpc.<name>`).
+
+    It waits for the next sample first. What the cluster does on its own (heartbeats, block reports) is left out.
+    """
+    time.sleep(wait_s)
+    activity = _beans(http_url, "Hadoop:service=NameNode,name=NameNodeActivity")
+    operations = {
+        key: value for key, value in activity.items() if isinstance(value, int) and not key.startswith("tag.")
+    }
+    for key, value in _beans(http_url, "Hadoop:service=NameNode,name=RpcDetailedActivityForPort*").items():
+        method = re.fullmatch(r"(?!Overall)(\w+)NumOps", key)
+        if method and method.group(1) not in _OWN_METHODS:
+            operations[f"rpc.{method.group(1)}"] = int(value)
+    return operations
+
+
+def _beans(http_url: str, name: str) -> dict[str, Any]:
+    query = urllib.parse.urlencode({"qry": name})
+    with urllib.request.urlopen(f"{http_url}/jmx?{query}", timeout=10) as response:
+        beans = json.load(response)["beans"]
+    return {key: value for bean in beans for key, value in bean.items()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fetch", action="store_true", help="only put Hadoop's jars in place")
+    parser.add_argument("--folder", type=Path, default=WORK / "run", help="where the cluster's files lie")
+    options = parser.parse_args()
+    try:
+        lib = fetch()
+    except HadoopMissingError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if options.fetch:
+        print(lib)
+        return 0
+    # Or the server would outlive this command.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    cluster = LocalHdfs(options.folder.resolve())
+    try:
+        cluster.start()
+        print(cluster.url, cluster.http_url, flush=True)
+        while cluster.server is not None and cluster.server.alive():
+            time.sleep(0.5)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        cluster.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

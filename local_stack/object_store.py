@@ -1,0 +1,102 @@
+"""An S3-compatible store on the loopback address: moto's server, whose objects live in its memory.
+
+`python -m local_stack.object_store` starts one, prints its address and runs until it is interrupted.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from local_stack.processes import ServerProcess, free_port, start, wait_until
+
+ROOT = Path(__file__).parent.parent
+SERVER = ROOT / ".venv-spark" / "bin" / "moto_server"
+START_TIMEOUT_S = 60
+
+
+class ServerMissingError(RuntimeError):
+    """moto is not installed; the message says how to get it."""
+
+
+@dataclass
+class LocalObjectStore:
+    """One server. It keeps its port over a kill and a second start, and forgets its objects."""
+
+    folder: Path
+    port: int = field(default_factory=free_port)
+    server: ServerProcess | None = None
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        """What `open_storage` needs; the server takes any keys."""
+        return {
+            "endpoint_override": self.endpoint,
+            "scheme": "http",
+            "access_key": "local",
+            "secret_key": "local",
+            "region": "us-east-1",
+        }
+
+    def start(self) -> None:
+        """Start it and wait until it answers. Raises ServerMissingError, NotReadyError."""
+        if not SERVER.exists():
+            raise ServerMissingError(f"{SERVER} is missing: run `make install`")
+        command = [str(SERVER), "-H", "127.0.0.1", "-p", str(self.port)]
+        self.server = start("object-store", command, self.folder / "object_store.log")
+        wait_until(self._answers, START_TIMEOUT_S, "object store", [self.server])
+
+    def make_bucket(self, name: str) -> None:
+        request = urllib.request.Request(f"{self.endpoint}/{name}", data=b"", method="PUT")
+        with urllib.request.urlopen(request, timeout=10):
+            return
+
+    def stop(self) -> None:
+        if self.server is not None:
+            self.server.stop()
+            self.server = None
+
+    def kill(self) -> None:
+        """Kill -9, as a crash does."""
+        if self.server is not None:
+            self.server.kill()
+            self.server = None
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1):
+                return True
+        except OSError:
+            return False
+
+
+def main() -> int:
+    # Or the server would outlive this command.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    store = LocalObjectStore(ROOT / ".work" / "object_store")
+    try:
+        store.start()
+        print(store.endpoint, flush=True)
+        while store.server is not None and store.server.alive():
+            time.sleep(0.5)
+    except ServerMissingError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        pass
+    finally:
+        store.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
