@@ -37,7 +37,7 @@ class StorageError(LakeError):
 
 
 class StorageOptionError(StorageError):
-    """The store cannot be opened: a library is missing, or an option is unknown or wrong. Trying again does not help."""
+    """The store cannot be opened: a library is missing, or an option is wrong. Trying again does not help."""
 
     retriable = False
     http_status = 500

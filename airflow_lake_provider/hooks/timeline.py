@@ -53,7 +53,7 @@ async def stream_options(lake_conn_id: str, storage_options: Mapping[str, Any]) 
 
 
 def _options_of(lake_conn_id: str, connection: Connection | None, storage_options: Mapping[str, Any]) -> StreamOptions:
-    settings = settings_from_options({name: conf.get("lake", name, fallback="") or "" for name in _OPTIONS})
+    settings = _settings()
     if storage_options:
         # The server opens tables with its own credentials: who brings his own asks the store himself.
         return StreamOptions(TimelineServerMode.OFF, None, _opener(dict(storage_options)))
@@ -73,6 +73,17 @@ def _endpoint(lake_conn_id: str, connection: Connection | None, settings: LakeSe
         return None
     url = settings.timeline_server_url or manager_url
     return TimelineEndpoint(url.rstrip("/") + MOUNT_PATH, token)
+
+
+def table_opener(storage_options: Mapping[str, Any] | None) -> Callable[[str], Storage]:
+    """Return what opens tables for a task: with its own options, else with `[lake] storage_conn_ids`."""
+    if storage_options:
+        return _opener(dict(storage_options))
+    return open_with_connections(_settings().storage_conn_ids)
+
+
+def _settings() -> LakeSettings:
+    return settings_from_options({name: conf.get("lake", name, fallback="") or "" for name in _OPTIONS})
 
 
 def _opener(storage_options: dict[str, Any]) -> Callable[[str], Storage]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -15,6 +14,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_lake_provider.errors import LakeError, LeaseLostError, ServiceFailedError, ServiceRefusedError
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
+from airflow_lake_provider.hooks.timeline import table_opener
 from airflow_lake_provider.job_contract import (
     FailureKind,
     JobRequest,
@@ -34,14 +34,11 @@ from airflow_lake_provider.operators.spark_job import (
     this_submitter,
     write_text,
 )
+from airflow_lake_provider.operators.table_reader import TableReader
 from airflow_lake_provider.planner.judgement import Judgement, judge_compaction
-from airflow_lake_provider.planner.lock_rule import require_guarded_writers, require_lock
+from airflow_lake_provider.planner.lock_rule import require_lock
 from airflow_lake_provider.table_id import normalise_base_path, table_id_of
-from airflow_lake_provider.timeline.heartbeat import load_heartbeats
 from airflow_lake_provider.timeline.instant import Action
-from airflow_lake_provider.timeline.loader import load_timeline
-from airflow_lake_provider.timeline.properties import load_table_properties
-from airflow_lake_provider.timeline.storage import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +65,7 @@ class HudiTableServiceOperator(BaseOperator):
     :param is_dry_run: say what would be submitted, and do nothing (templated).
     :param spark_conn_id: where the job runs; without it `[lake] spark_conn_id`.
     :param lake_conn_id: connection to the manager.
-    :param storage_options: passed to fsspec for reading the timeline.
+    :param storage_options: how to open the store; without them the connection in `[lake] storage_conn_ids`.
     """
 
     template_fields: Sequence[str] = (
@@ -137,12 +134,14 @@ class HudiTableServiceOperator(BaseOperator):
         options = _settings_of(self.hudi_options, "hudi_options")
         wanted = self._service_request()
         require_lock(options, base_path)
-        before = self._look(base_path)
+        table = self._open_table(base_path, wanted.service)
+        before = table.timeline()
         self.log.info(
             "table %s: %s, mode %s, plans %s", base_path, wanted.service, wanted.mode, _shown(wanted.instants)
         )
         if _is_true(self.is_dry_run):
             return self._dry_run(before, wanted, options)
+        table.require_guarded_writers()
         hook = LakeHook(self.lake_conn_id)
         run_id, try_number = str(context["run_id"]), int(context["ti"].try_number)
         request = JobRequest(
@@ -161,7 +160,7 @@ class HudiTableServiceOperator(BaseOperator):
                 self._submit(request, job_path(run_id, try_number, "request.json"))
             if lease.lost:
                 raise LeaseLostError(f"{wanted.service} of {base_path} was ended because its lease could not be kept")
-            judgement = self._judge(base_path, before, request)
+            judgement = self._judge(table, before, request)
         finally:
             self._tell_manager(hook, request)
         self.log.info("table %s: %s: %s", base_path, judgement.outcome, judgement.reason)
@@ -176,24 +175,12 @@ class HudiTableServiceOperator(BaseOperator):
         instants = self.instants.split(",") if isinstance(self.instants, str) else self.instants
         return ServiceRequest(service, mode, tuple(str(part).strip() for part in instants if str(part).strip()))
 
-    def _look(self, base_path: str) -> Timeline:
-        storage = open_storage(base_path, self.storage_options)
-        properties = load_table_properties(storage)
-        if properties.table_type != "MERGE_ON_READ":
-            raise ServiceRefusedError(f"table {base_path} is {properties.table_type}: only merge-on-read is compacted")
-        return load_timeline(storage, properties)
-
-    def _require_guarded_writers(self, base_path: str, before: Timeline, heartbeats: dict[str, int]) -> None:
-        storage = open_storage(base_path, self.storage_options)
-        timeline_path = load_table_properties(storage).timeline_path
-        touched_ms = {}
-        for instant in before.pending_writes():
-            entry = storage.stat(f"{timeline_path}/{instant.file_name}")
-            if entry is not None:
-                touched_ms[instant.requested_time] = entry.modified_ms
-        if touched_ms:
-            heartbeats = heartbeats | load_heartbeats(storage)
-            require_guarded_writers(touched_ms, heartbeats, int(time.time() * 1000), base_path)
+    def _open_table(self, base_path: str, service: Service) -> TableReader:
+        table = TableReader(base_path, table_opener(self.storage_options))
+        table_type = table.properties().table_type
+        if service is Service.COMPACTION and table_type != "MERGE_ON_READ":
+            raise ServiceRefusedError(f"table {base_path} is {table_type}: only merge-on-read is compacted")
+        return table
 
     def _dry_run(self, before: Timeline, wanted: ServiceRequest, options: dict[str, str]) -> Judgement:
         arguments = hook_arguments(self._spark_settings(), "lake-dry-run", "REQUEST_FILE")
@@ -211,13 +198,13 @@ class HudiTableServiceOperator(BaseOperator):
             # Not the verdict: a driver may die after its plan was completed. The timeline decides below.
             self.log.warning("spark-submit failed: %s", error)
 
-    def _judge(self, base_path: str, before: Timeline, request: JobRequest) -> Judgement:
+    def _judge(self, table: TableReader, before: Timeline, request: JobRequest) -> Judgement:
         result = read_result(request.result_path)
         said = result.services[0] if result is not None and result.services else None
-        judgement = judge_compaction(before, self._look(base_path), request.services[0], said)
+        judgement = judge_compaction(before, table.timeline(), request.services[0], said)
         if judgement.done:
             return judgement
-        message = f"table {base_path}: {request.services[0].service} {judgement.reason}"
+        message = f"table {table.base_path}: {request.services[0].service} {judgement.reason}"
         if judgement.failure_kind is FailureKind.PLAN_GONE:
             raise ServiceRefusedError(message)
         raise ServiceFailedError(message)

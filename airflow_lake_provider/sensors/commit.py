@@ -15,7 +15,8 @@ class HudiCommitSensor(TimelineSensor):
         pass the `after` of the last result.
     :param tables: instead of one table, a list of mappings with `base_path` and `after` (templated).
     :param actions: timeline actions that count; without them `commit`, `deltacommit` and `replacecommit`.
-    :param storage_options: passed to fsspec.
+    :param storage_options: how to open the store; the task then reads it itself. Without them the timeline server is
+        asked, else `[lake] storage_conn_ids` names the connection.
     :param deferrable: wait in the triggerer instead of a worker.
     """
 

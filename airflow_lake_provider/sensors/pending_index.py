@@ -11,7 +11,8 @@ class HudiPendingIndexSensor(TimelineSensor):
 
     :param base_path: the table's base path (templated).
     :param tables: instead of one table, a list of mappings with `base_path` (templated).
-    :param storage_options: passed to fsspec.
+    :param storage_options: how to open the store; the task then reads it itself. Without them the timeline server is
+        asked, else `[lake] storage_conn_ids` names the connection.
     :param deferrable: wait in the triggerer instead of a worker.
     """
 

@@ -1,0 +1,48 @@
+"""The table as a service sees it before and after its job: asked of the storage itself, never of a cache (G3)."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.planner.lock_rule import require_guarded_writers
+from airflow_lake_provider.timeline.heartbeat import load_heartbeats
+from airflow_lake_provider.timeline.loader import load_timeline
+from airflow_lake_provider.timeline.properties import load_table_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_lake_provider.timeline.properties import TableProperties
+    from airflow_lake_provider.timeline.storage import Storage
+    from airflow_lake_provider.timeline.timeline import Timeline
+
+
+class TableReader:
+    """Reads one table. Every method asks the storage anew."""
+
+    def __init__(self, base_path: str, open_table: Callable[[str], Storage]) -> None:
+        self.base_path = base_path
+        self._storage = open_table(base_path)
+
+    def properties(self) -> TableProperties:
+        """Return the table's properties."""
+        return load_table_properties(self._storage)
+
+    def timeline(self) -> Timeline:
+        """Return the active timeline."""
+        return load_timeline(self._storage, self.properties())
+
+    def require_guarded_writers(self) -> None:
+        """Raise WriterUnguardedError when a writer is at work that takes no part in the locking."""
+        # Heartbeats before and after the timeline: a writer's beat begins before its instant and ends after it.
+        heartbeats = load_heartbeats(self._storage)
+        properties = self.properties()
+        touched_ms = {}
+        for instant in load_timeline(self._storage, properties).pending_writes():
+            entry = self._storage.stat(f"{properties.timeline_path}/{instant.file_name}")
+            if entry is not None:
+                touched_ms[instant.requested_time] = entry.modified_ms
+        if touched_ms:
+            heartbeats |= load_heartbeats(self._storage)
+            require_guarded_writers(touched_ms, heartbeats, int(time.time() * 1000), self.base_path)
