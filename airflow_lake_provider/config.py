@@ -1,16 +1,14 @@
-"""The lake's configuration: process settings (`[lake]` of Airflow) and the tables file (YAML).
+"""The process's settings: `[lake]` of Airflow's configuration, as a value.
 
-Both are values here. Who reads Airflow's configuration passes plain strings in (`settings_from_options`); a wrong
+Who reads Airflow's configuration passes plain strings in (`settings_from_options`); a wrong
 setting raises ConfigError that names the option, or file and line, and the allowed values. A setting that could
 lose data is refused, not warned about.
 """
 
 from __future__ import annotations
 
-import fnmatch
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import ConfigError
@@ -66,73 +64,6 @@ class LakeSettings:
     timeline_verify_interval_s: float = 60.0
     storage_conn_ids: tuple[str, ...] = ()
     """`<root>=<connection id>`: the connection that opens the tables below a root."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionPolicy:
-    """When compaction is due. A rule of None is off; any rule that holds makes it due."""
-
-    enabled: bool = True
-    delta_commits: int | None = 5
-    """Completed delta commits since the last compaction (Hudi's own default is 5)."""
-    log_to_base_ratio: float | None = 0.5
-    """Bytes in log files over bytes in the base files below them."""
-    min_log_bytes: int = 0
-    """The ratio rule looks only at tables that have at least this many bytes in log files."""
-
-
-@dataclass(frozen=True, slots=True)
-class TablePolicy:
-    """What holds for one table."""
-
-    compaction: CompactionPolicy = field(default_factory=CompactionPolicy)
-    hudi_options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Passed to every service of the table; the lock provider must be here."""
-    heartbeat_timeout_s: float | None = None
-    """Silence after which the table is looked at once without a notice; None takes `[lake] heartbeat_timeout_s`."""
-    max_runs_per_instant: int = 3
-    retry_backoff_s: float = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class TableEntry:
-    """One entry of the tables file: which tables (glob patterns) and their policy.
-
-    `base_path` without a pattern character registers the table even if it never sends a notice.
-    """
-
-    base_path: str
-    name: str
-    policy: TablePolicy
-
-    @property
-    def names_one_table(self) -> bool:
-        """Whether the base path is a path, not a pattern."""
-        return not any(character in self.base_path for character in "*?[")
-
-    def matches(self, base_path: str, name: str) -> bool:
-        """Whether this entry speaks of that table."""
-        return _matches(base_path, self.base_path) and _matches(name, self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class TablesConfig:
-    """The tables file: the first entry that matches a table wins, else the defaults hold."""
-
-    entries: tuple[TableEntry, ...] = ()
-    defaults: TablePolicy = field(default_factory=TablePolicy)
-
-    def policy_for(self, base_path: str, name: str) -> TablePolicy:
-        """Return the policy of a table."""
-        for entry in self.entries:
-            if entry.matches(base_path, name):
-                return entry.policy
-        return self.defaults
-
-
-def _matches(value: str, pattern: str) -> bool:
-    # A path with brackets in it must still match itself.
-    return not pattern or value == pattern or fnmatch.fnmatchcase(value, pattern)
 
 
 def settings_from_options(options: Mapping[str, str]) -> LakeSettings:

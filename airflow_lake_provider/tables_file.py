@@ -4,6 +4,9 @@ Shape:
 
     defaults:                     # optional; a policy
       compaction: {delta_commits: 5}
+      clustering: {enabled: true, small_files: 20}
+      clean: {commits: 5, retained_commits: 10}
+      archive: {min_commits: 20, max_commits: 30}
       hudi_options: {hoodie.write.lock.provider: ...}
     tables:                       # optional; the first match wins
       - base_path: /lake/sales/*  # glob pattern or one path
@@ -19,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from airflow_lake_provider.config import CompactionPolicy, TableEntry, TablePolicy, TablesConfig
 from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.policies import TableEntry, TablePolicy, TablesConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,18 +87,21 @@ class _Parser:
         for key, value in body.items():
             if key in extra:
                 continue
-            if key == "compaction":
-                changes[key] = self._compaction(value, base.compaction)
+            if key in _SECTIONS:
+                changes[key] = self._section(value, key, getattr(base, key))
             elif key == "hudi_options":
                 changes[key] = MappingProxyType(dict(base.hudi_options) | self._options(value))
             else:
                 changes[key] = self._scalar(value, key)
-        return replace(base, **changes)
+        policy = replace(base, **changes)
+        problem = policy.find_problem()
+        if problem is not None:
+            raise self._error(node, problem)
+        return policy
 
-    def _compaction(self, node: yaml.Node, base: CompactionPolicy) -> CompactionPolicy:
-        allowed = tuple(entry.name for entry in fields(CompactionPolicy))
-        body = self._mapping(node, "compaction", allowed=allowed)
-        return replace(base, **{key: self._scalar(value, key) for key, value in body.items()})
+    def _section(self, node: yaml.Node, section: str, base: Any) -> Any:
+        body = self._mapping(node, section, allowed=tuple(entry.name for entry in fields(base)))
+        return replace(base, **{key: self._scalar(value, key, section) for key, value in body.items()})
 
     def _options(self, node: yaml.Node) -> dict[str, str]:
         body = self._mapping(node, "hudi_options", allowed=None)
@@ -104,12 +110,15 @@ class _Parser:
                 raise self._error(value, f"hudi_options: {key!r} is no Hudi setting (hoodie.*)")
         return {key: self._text(value, key) for key, value in body.items()}
 
-    def _scalar(self, node: yaml.Node, key: str) -> Any:
+    def _scalar(self, node: yaml.Node, key: str, section: str = "") -> Any:
         kind, allowed, check = _SCALARS[key]
+        may_be_off = (section, key) in _MAY_BE_OFF
+        if may_be_off:
+            allowed = f"{allowed}, or null for off"
         value = yaml.SafeLoader("").construct_object(node) if isinstance(node, yaml.ScalarNode) else node
         if kind is float and type(value) is int:
             value = float(value)
-        if value is None and key in _MAY_BE_OFF:
+        if value is None and may_be_off:
             return None
         if type(value) is not kind or not check(value):
             shown = node.value if isinstance(node, yaml.ScalarNode) else "a structure"
@@ -143,13 +152,30 @@ def _policy_keys() -> tuple[str, ...]:
 
 
 _ANY = lambda value: True  # noqa: E731 - a table cell
-_MAY_BE_OFF = {"delta_commits", "log_to_base_ratio"}
+_FROM_1 = (int, "a whole number from 1", lambda value: value >= 1)
+_FROM_0 = (int, "a whole number from 0", lambda value: value >= 0)
+_SECTIONS = frozenset({"compaction", "clustering", "clean", "archive"})
+_MAY_BE_OFF = frozenset(
+    {
+        ("compaction", "delta_commits"),
+        ("compaction", "log_to_base_ratio"),
+        ("clustering", "commits"),
+        ("clustering", "small_files"),
+    }
+)
 _SCALARS: Mapping[str, tuple[type, str, Any]] = {
     "enabled": (bool, "true, false", _ANY),
-    "delta_commits": (int, "a whole number from 1, or null for off", lambda value: value >= 1),
-    "log_to_base_ratio": (float, "a number above 0, or null for off", lambda value: value > 0),
-    "min_log_bytes": (int, "a whole number from 0", lambda value: value >= 0),
+    "delta_commits": _FROM_1,
+    "log_to_base_ratio": (float, "a number above 0", lambda value: value > 0),
+    "min_log_bytes": _FROM_0,
+    "commits": _FROM_1,
+    "small_files": _FROM_1,
+    "small_file_bytes": _FROM_1,
+    "retained_commits": _FROM_1,
+    "min_commits": _FROM_1,
+    "max_commits": _FROM_1,
+    "max_active_runs": _FROM_1,
     "heartbeat_timeout_s": (float, "seconds above 0", lambda value: value > 0),
-    "max_runs_per_instant": (int, "a whole number from 1", lambda value: value >= 1),
+    "max_runs_per_instant": _FROM_1,
     "retry_backoff_s": (float, "seconds above 0", lambda value: value > 0),
 }

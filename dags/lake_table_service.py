@@ -33,7 +33,9 @@ with DAG(
     params={
         "base_path": Param(type="string", minLength=1, title="Base path", description="The table's base path"),
         "table_name": Param("", type="string", title="Table name", description="For people; may stay empty"),
-        "service": Param("compaction", type="string", enum=["compaction"], title="Service"),
+        "service": Param(
+            "compaction", type="string", enum=["compaction", "clustering", "clean", "archive"], title="Service"
+        ),
         "mode": Param(
             "schedule_and_execute",
             type="string",

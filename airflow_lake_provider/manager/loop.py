@@ -22,6 +22,7 @@ from airflow_lake_provider.manager.runs import (
     decide_start,
     run_conf,
     run_id_prefix,
+    wait_for_others,
 )
 from airflow_lake_provider.planner.decide import decide
 from airflow_lake_provider.planner.decision import Decision, Verdict
@@ -29,10 +30,11 @@ from airflow_lake_provider.planner.decision import Decision, Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_lake_provider.config import LakeSettings, TablePolicy, TablesConfig
+    from airflow_lake_provider.config import LakeSettings
     from airflow_lake_provider.manager.registry import Claim, Mark, Registry
     from airflow_lake_provider.manager.runs import RunDoor
     from airflow_lake_provider.manager.timelines_door import TimelinesDoor
+    from airflow_lake_provider.policies import TablePolicy, TablesConfig
     from airflow_lake_provider.view.table_view import TableView
     from airflow_lake_provider.view.view_cache import TableViewCache
 
@@ -177,12 +179,17 @@ class ManagerLoop:
         with self._registry.transaction() as session:
             # The row lock serialises "is there an active run" and "create one" per table across all processes.
             self._registry.hold(session, claim)
+            now_ms = self._registry.now_ms()
+            of_table = self._door.find_runs(session, f"{claim.table_id}.")
+            waiting = wait_for_others(decision, claim.table_id, of_table, policy.max_active_runs, now_ms)
+            if waiting is not None:
+                return Outcome(decision, waiting)
             runs = self._door.find_runs(session, run_id_prefix(claim.table_id, decision.service))
             start = decide_start(
                 claim.table_id,
                 decision,
                 runs,
-                now_ms=self._registry.now_ms(),
+                now_ms=now_ms,
                 max_attempts=policy.max_runs_per_instant,
                 backoff_s=policy.retry_backoff_s,
             )

@@ -69,6 +69,8 @@ class StartVerdict(StrEnum):
     ALREADY_RAN = "already_ran"
     BACKING_OFF = "backing_off"
     ABANDONED = "abandoned"
+    WAITING = "waiting"
+    """Another service of the table runs, and no more may at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,22 @@ def decide_start(
     return StartDecision(StartVerdict.START, run_id, reason, now_ms + ACTIVE_RUN_CHECK_MS)
 
 
+def wait_for_others(
+    decision: Decision, table_id: str, runs: Sequence[ServiceRun], most_active: int, now_ms: int
+) -> StartDecision | None:
+    """Return why a due decision has to wait for other services of the table; None when it need not.
+
+    `runs` are those of all services of the table. A run of the service itself is not one of the others.
+    """
+    own = run_id_prefix(table_id, decision.service)
+    others = [run for run in runs if run.active and not run.run_id.startswith(own)]
+    if len(others) < most_active:
+        return None
+    names = ", ".join(run.run_id for run in others)
+    reason = f"waits for {names}: at most {most_active} service{'' if most_active == 1 else 's'} of a table run at once"
+    return StartDecision(StartVerdict.WAITING, "", reason, now_ms + ACTIVE_RUN_CHECK_MS)
+
+
 def run_conf(claim: Claim, decision: Decision, hudi_options: dict[str, str]) -> dict[str, Any]:
     """Return the Params of the service DAG for a decision."""
     return {
@@ -162,7 +180,7 @@ def run_conf(claim: Claim, decision: Decision, hudi_options: dict[str, str]) -> 
         "service": decision.service.value,
         "mode": decision.mode.value,
         "instants": list(decision.plan_instants),
-        "hudi_options": hudi_options,
+        "hudi_options": hudi_options | dict(decision.options),
         "reason": decision.reason,
         "evidence": dict(decision.evidence),
     }

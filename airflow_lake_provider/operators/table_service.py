@@ -35,10 +35,9 @@ from airflow_lake_provider.operators.spark_job import (
     write_text,
 )
 from airflow_lake_provider.operators.table_reader import TableReader
-from airflow_lake_provider.planner.judgement import Judgement, judge_compaction
+from airflow_lake_provider.planner.judgement import PLANNED_AS, Judgement, judge
 from airflow_lake_provider.planner.lock_rule import require_lock
 from airflow_lake_provider.table_id import normalise_base_path, table_id_of
-from airflow_lake_provider.timeline.instant import Action
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -185,7 +184,8 @@ class HudiTableServiceOperator(BaseOperator):
     def _dry_run(self, before: Timeline, wanted: ServiceRequest, options: dict[str, str]) -> Judgement:
         arguments = hook_arguments(self._spark_settings(), "lake-dry-run", "REQUEST_FILE")
         self.log.info("dry run, nothing is submitted. Arguments: %s. Hudi options: %s", arguments, options)
-        pending = tuple(instant.requested_time for instant in before.pending(Action.COMPACTION))
+        action = PLANNED_AS.get(wanted.service)
+        pending = () if action is None else tuple(instant.requested_time for instant in before.pending(action))
         return Judgement(Outcome.NOTHING_TO_DO, f"dry run of {wanted.service} {wanted.mode}", (), pending)
 
     def _submit(self, request: JobRequest, request_path: str) -> None:
@@ -201,7 +201,7 @@ class HudiTableServiceOperator(BaseOperator):
     def _judge(self, table: TableReader, before: Timeline, request: JobRequest) -> Judgement:
         result = read_result(request.result_path)
         said = result.services[0] if result is not None and result.services else None
-        judgement = judge_compaction(before, table.timeline(), request.services[0], said)
+        judgement = judge(before, table.timeline(), request.services[0], said)
         if judgement.done:
             return judgement
         message = f"table {table.base_path}: {request.services[0].service} {judgement.reason}"

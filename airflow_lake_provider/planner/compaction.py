@@ -12,7 +12,7 @@ from airflow_lake_provider.timeline.instant import Action
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_lake_provider.config import CompactionPolicy, TablePolicy
+    from airflow_lake_provider.policies import CompactionPolicy, TablePolicy
     from airflow_lake_provider.view.table_view import TableView
 
 

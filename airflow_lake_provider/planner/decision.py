@@ -37,3 +37,5 @@ class Decision:
     key_instant: str = ""
     plan_instants: tuple[str, ...] = ()
     evidence: Mapping[str, int | float | str | None] = field(default_factory=lambda: MappingProxyType({}))
+    options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Hudi settings that carry the policy into the job (retention, ...)."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, ServiceResult
+from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service, ServiceResult
 from airflow_lake_provider.timeline.instant import Action
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow_lake_provider.job_contract import ServiceRequest
     from airflow_lake_provider.timeline.timeline import Timeline
 
@@ -29,33 +32,56 @@ class Judgement:
         return self.outcome is not Outcome.FAILED
 
 
-def judge_compaction(
-    before: Timeline, after: Timeline, request: ServiceRequest, result: ServiceResult | None
-) -> Judgement:
-    """Judge a compaction job by the timelines before and after it.
+PLANNED_AS: Mapping[Service, Action] = MappingProxyType(
+    {
+        Service.COMPACTION: Action.COMPACTION,
+        Service.CLUSTERING: Action.CLUSTERING,
+        Service.CLEAN: Action.CLEAN,
+    }
+)
+"""Under which action a service's plan is pending. Archiving has no plan."""
+
+
+def judge(before: Timeline, after: Timeline, request: ServiceRequest, result: ServiceResult | None) -> Judgement:
+    """Judge a job by the timelines before and after it.
 
     `result` is what the job said, None when it died without a word; it only tells which plan was its own.
     """
+    if request.service is Service.ARCHIVE:
+        return _judge_archive(before, after, result)
+    action = PLANNED_AS[request.service]
     completed = frozenset(instant.requested_time for instant in after.completed())
-    pending = tuple(instant.requested_time for instant in after.pending(Action.COMPACTION))
+    pending = tuple(instant.requested_time for instant in after.pending(action))
+    known = tuple(instant.requested_time for instant in before.pending(action))
     if request.mode is Mode.SCHEDULE:
-        return _judge_schedule(before, completed, pending, result)
-    wanted = _wanted_plans(before, request, result)
+        return _judge_schedule(known, completed, pending, result)
+    wanted = _wanted_plans(known, request, result)
     open_plans = tuple(time for time in wanted if time not in completed)
     done = tuple(time for time in wanted if time in completed)
     if open_plans:
         return _failed(f"plan {', '.join(open_plans)} is not completed on the timeline", result, done, pending)
     if done:
-        return Judgement(Outcome.COMPLETED, f"compaction {', '.join(done)} is completed on the timeline", done, pending)
+        reason = f"{request.service} {', '.join(done)} is completed on the timeline"
+        return Judgement(Outcome.COMPLETED, reason, done, pending)
     if result is None or result.outcome is Outcome.FAILED:
         return _failed("no plan of this run is on the timeline", result, (), pending)
-    return Judgement(Outcome.NOTHING_TO_DO, "Hudi found nothing to compact", (), pending)
+    return Judgement(Outcome.NOTHING_TO_DO, f"Hudi found nothing to do for {request.service}", (), pending)
+
+
+def _judge_archive(before: Timeline, after: Timeline, result: ServiceResult | None) -> Judgement:
+    left = {(i.requested_time, i.action) for i in after.completed()}
+    gone = [i.requested_time for i in before.completed() if (i.requested_time, i.action) not in left]
+    if result is None or result.outcome is Outcome.FAILED:
+        # What has gone is safely archived: Hudi writes the archive first. But the job did not end.
+        return _failed(f"{len(gone)} instants left the active timeline", result, (), ())
+    if gone:
+        return Judgement(Outcome.COMPLETED, f"{len(gone)} instants left the active timeline, up to {max(gone)}")
+    return Judgement(Outcome.NOTHING_TO_DO, result.message or "Hudi found nothing to archive")
 
 
 def _judge_schedule(
-    before: Timeline, completed: frozenset[str], pending: tuple[str, ...], result: ServiceResult | None
+    known: tuple[str, ...], completed: frozenset[str], pending: tuple[str, ...], result: ServiceResult | None
 ) -> Judgement:
-    known = {instant.requested_time for instant in before.pending(Action.COMPACTION)}
     named = result.scheduled_instants if result is not None else ()
     planned = tuple(time for time in (*named, *pending) if time not in known)
     planned = tuple(dict.fromkeys(planned))
@@ -69,12 +95,11 @@ def _judge_schedule(
     return Judgement(Outcome.NOTHING_TO_DO, "Hudi found nothing to plan", (), pending)
 
 
-def _wanted_plans(before: Timeline, request: ServiceRequest, result: ServiceResult | None) -> tuple[str, ...]:
+def _wanted_plans(known: tuple[str, ...], request: ServiceRequest, result: ServiceResult | None) -> tuple[str, ...]:
     if request.instants:
         return request.instants
-    pending_before = tuple(instant.requested_time for instant in before.pending(Action.COMPACTION))
     named = (*result.scheduled_instants, *result.completed_instants) if result is not None else ()
-    return tuple(dict.fromkeys((*pending_before, *named)))
+    return tuple(dict.fromkeys((*known, *named)))
 
 
 def _failed(what: str, result: ServiceResult | None, completed: tuple[str, ...], pending: tuple[str, ...]) -> Judgement:

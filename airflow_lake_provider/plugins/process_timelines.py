@@ -17,8 +17,9 @@ from airflow_lake_provider.view.timeline_server import ServerOptions, TimelineSe
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_lake_provider.config import LakeSettings, TablesConfig
+    from airflow_lake_provider.config import LakeSettings
     from airflow_lake_provider.manager.registry import Registry
+    from airflow_lake_provider.policies import TablesConfig
     from airflow_lake_provider.timeline.instant import Instant
 
 _LEAST_PAUSE_S = 60.0

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.config import LakeSettings, TablesConfig, settings_from_options
+from airflow_lake_provider.config import LakeSettings, settings_from_options
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.manager.tables_source import TablesSource
+from airflow_lake_provider.policies import TablesConfig
 from airflow_lake_provider.tables_file import load_tables_file, parse_tables_file
 
 GOOD = """
@@ -86,12 +87,23 @@ def test_tables_file_entries_that_name_one_table_are_told_from_patterns() -> Non
     [
         pytest.param("tables: 1", "t.yaml:1: tables must be a list", id="tables"),
         pytest.param("defaults:\n  compactoin: {}", "t.yaml:2: unknown setting 'compactoin'", id="typo"),
-        pytest.param("defaults:\n  compactoin: {}", "allowed: compaction, hudi_options", id="typo-allowed-values"),
+        pytest.param(
+            "defaults:\n  compactoin: {}",
+            "clustering, clean, archive, hudi_options",
+            id="typo-allowed-values",
+        ),
         pytest.param("defaults:\n  compaction:\n    delta_commits: 0", "t.yaml:3: delta_commits is '0'", id="zero"),
         pytest.param("defaults:\n  compaction:\n    delta_commits: '5'", "a whole number from 1", id="text"),
         pytest.param("defaults:\n  compaction:\n    delta_commits: true", "a whole number from 1", id="boolean"),
         pytest.param(
             "defaults:\n  compaction: {log_to_base_ratio: [1]}", "log_to_base_ratio is 'a structure'", id="list"
+        ),
+        pytest.param("defaults:\n  clustering: {commits: 0}", "from 1, or null for off", id="clustering-zero"),
+        pytest.param("defaults:\n  clean: {commits: null}", "commits is 'null'", id="clean-is-not-off-by-null"),
+        pytest.param(
+            "defaults:\n  clean: {retained_commits: 25}",
+            "t.yaml:2: archive.min_commits (20) must be greater than clean.retained_commits (25)",
+            id="clean-against-archive",
         ),
         pytest.param("defaults:\n  hudi_options: {spark.x: 1}", "no Hudi setting", id="not-hudi"),
         pytest.param("tables:\n  - compaction: {}", "t.yaml:2: a table needs base_path or name", id="no-table"),

@@ -13,7 +13,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from airflow_lake_provider.config import CompactionPolicy, LakeSettings, TablePolicy, TablesConfig
+from airflow_lake_provider.config import LakeSettings
 from airflow_lake_provider.manager.executors import Executors
 from airflow_lake_provider.manager.loop import ManagerLoop
 from airflow_lake_provider.manager.registry import Registry
@@ -21,6 +21,7 @@ from airflow_lake_provider.manager.runs import RunState, ServiceRun
 from airflow_lake_provider.manager.schema import metadata
 from airflow_lake_provider.manager.services import ManagerServices
 from airflow_lake_provider.manager.timelines_door import ServerDoor
+from airflow_lake_provider.policies import CompactionPolicy, TablePolicy, TablesConfig
 from airflow_lake_provider.view.shared_timelines import SharedTimelines
 from airflow_lake_provider.view.timeline_server import ServerOptions, TimelineServer
 from airflow_lake_provider.view.view_cache import TableViewCache

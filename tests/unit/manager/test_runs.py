@@ -3,7 +3,15 @@ from __future__ import annotations
 import pytest
 
 from airflow_lake_provider.job_contract import Mode, Service
-from airflow_lake_provider.manager.runs import RunState, ServiceRun, StartVerdict, attempt_of, decide_start, run_id_of
+from airflow_lake_provider.manager.runs import (
+    RunState,
+    ServiceRun,
+    StartVerdict,
+    attempt_of,
+    decide_start,
+    run_id_of,
+    wait_for_others,
+)
 from airflow_lake_provider.planner.decision import Decision, Verdict
 
 DUE = Decision(Service.COMPACTION, Verdict.DUE, "5 delta commits", key_instant="100")
@@ -63,3 +71,16 @@ def test_decide_start(decision: Decision, runs: list[ServiceRun], verdict: Start
 def test_run_ids_parse_back_and_others_do_not() -> None:
     assert attempt_of(run_id_of(ID, Service.COMPACTION, "100", 7)) == ("100", 7)
     assert attempt_of("manual__2026-11-21T05:00:00+00:00") is None
+
+
+def test_service_waits_while_another_one_of_its_table_runs() -> None:
+    clean = Decision(Service.CLEAN, Verdict.DUE, "due", key_instant="1")
+    own = ServiceRun("orders-1.clean.1", RunState.RUNNING)
+    other = ServiceRun("orders-1.compaction.1", RunState.QUEUED)
+    ended = ServiceRun("orders-1.clustering.1", RunState.FAILED, 5)
+    assert wait_for_others(clean, "orders-1", [own, ended], 1, now_ms=0) is None
+    waiting = wait_for_others(clean, "orders-1", [own, other], 1, now_ms=0)
+    assert waiting is not None
+    assert waiting.verdict is StartVerdict.WAITING
+    assert "orders-1.compaction.1" in waiting.reason
+    assert wait_for_others(clean, "orders-1", [own, other], 2, now_ms=0) is None

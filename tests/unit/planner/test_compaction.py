@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_lake_provider.config import CompactionPolicy, TablePolicy
 from airflow_lake_provider.job_contract import Mode
 from airflow_lake_provider.planner.compaction import decide_compaction
 from airflow_lake_provider.planner.decision import Verdict
+from airflow_lake_provider.policies import CompactionPolicy, TablePolicy
 from airflow_lake_provider.timeline.instant import Action, State
 from airflow_lake_provider.view.table_view import TableView
 from tests.unit.planner.views import at, base, commit, completed, log, pending, view

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service, ServiceRequest, ServiceResult
-from airflow_lake_provider.planner.judgement import judge_compaction
+from airflow_lake_provider.planner.judgement import judge
 from airflow_lake_provider.timeline.instant import Action
 from airflow_lake_provider.timeline.timeline import Timeline
 from tests.unit.planner.views import at, completed, pending
@@ -61,26 +61,64 @@ def said(outcome: Outcome, *, scheduled: tuple[str, ...] = (), done: tuple[str, 
         ),
     ],
 )
-def test_judge_compaction(
-    before: Timeline, after: Timeline, mode: Mode, result: ServiceResult | None, outcome: Outcome
-) -> None:
-    judgement = judge_compaction(before, after, ServiceRequest(Service.COMPACTION, mode), result)
+def test_judge(before: Timeline, after: Timeline, mode: Mode, result: ServiceResult | None, outcome: Outcome) -> None:
+    judgement = judge(before, after, ServiceRequest(Service.COMPACTION, mode), result)
     assert judgement.outcome is outcome
     assert judgement.done is (outcome is not Outcome.FAILED)
 
 
-def test_judge_compaction_of_named_plans_needs_each_of_them() -> None:
+def test_judge_of_named_plans_needs_each_of_them() -> None:
     request = ServiceRequest(Service.COMPACTION, Mode.EXECUTE, (at(5), at(7)))
-    judgement = judge_compaction(PLANNED, COMPACTED, request, None)
+    judgement = judge(PLANNED, COMPACTED, request, None)
     assert judgement.outcome is Outcome.FAILED
     assert judgement.completed_instants == (at(5),)
     assert at(7) in judgement.reason
 
 
-def test_judge_compaction_that_failed_keeps_the_jobs_kind_and_words() -> None:
+def test_judge_that_failed_keeps_the_jobs_kind_and_words() -> None:
     result = ServiceResult(
         Service.COMPACTION, Outcome.FAILED, failure_kind=FailureKind.LOCK, message="no lock within 60 s"
     )
-    judgement = judge_compaction(EMPTY, EMPTY, ServiceRequest(Service.COMPACTION, BOTH), result)
+    judgement = judge(EMPTY, EMPTY, ServiceRequest(Service.COMPACTION, BOTH), result)
     assert judgement.failure_kind is FailureKind.LOCK
     assert "no lock within 60 s" in judgement.reason
+
+
+ARCHIVED = Timeline((completed(3), completed(5)))
+LONG = Timeline((completed(1), completed(3), completed(5)))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "result", "outcome", "says"),
+    [
+        pytest.param(LONG, ARCHIVED, Outcome.COMPLETED, Outcome.COMPLETED, "1 instants left", id="moved"),
+        pytest.param(LONG, LONG, Outcome.COMPLETED, Outcome.NOTHING_TO_DO, "as the job said", id="job-lies"),
+        pytest.param(LONG, ARCHIVED, Outcome.FAILED, Outcome.FAILED, "1 instants left", id="failed-after-moving"),
+        pytest.param(LONG, ARCHIVED, None, Outcome.FAILED, "died without a result", id="died"),
+    ],
+)
+def test_archive_is_judged_by_what_left_the_active_timeline(
+    before: Timeline, after: Timeline, result: Outcome | None, outcome: Outcome, says: str
+) -> None:
+    request = ServiceRequest(Service.ARCHIVE, Mode.EXECUTE)
+    word = None if result is None else ServiceResult(Service.ARCHIVE, result, message="as the job said")
+    judgement = judge(before, after, request, word)
+    assert (judgement.outcome, says in judgement.reason) == (outcome, True)
+
+
+@pytest.mark.parametrize(
+    ("service", "planned_as", "completed_as"),
+    [
+        (Service.COMPACTION, Action.COMPACTION, Action.COMMIT),
+        (Service.CLUSTERING, Action.CLUSTERING, Action.REPLACECOMMIT),
+        (Service.CLEAN, Action.CLEAN, Action.CLEAN),
+    ],
+)
+def test_planned_service_is_judged_by_its_own_action(
+    service: Service, planned_as: Action, completed_as: Action
+) -> None:
+    planned = Timeline((completed(1), pending(5, planned_as)))
+    done = Timeline((completed(1), completed(5, completed_as)))
+    request = ServiceRequest(service, Mode.EXECUTE)
+    assert judge(planned, done, request, None).outcome is Outcome.COMPLETED
+    assert judge(planned, planned, request, None).outcome is Outcome.FAILED

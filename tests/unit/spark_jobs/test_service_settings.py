@@ -1,23 +1,61 @@
 import pytest
+from job_contract import Service
 from service_settings import ALWAYS, WHEN_SCHEDULING, service_settings, wait_for_lock_without_end
 
 PACKAGE = "org.apache.hudi.client.transaction.lock."
 SHARED = {"hoodie.write.lock.provider": PACKAGE + "ZookeeperBasedLockProvider"}
 
 
-@pytest.mark.parametrize("key", [*ALWAYS, *WHEN_SCHEDULING])
-def test_settings_that_keep_the_table_whole_cannot_be_overridden(key: str) -> None:
-    must = {**ALWAYS, **WHEN_SCHEDULING}[key]
-    assert service_settings({key: "something else"}, 9, {"files"})[key] == must
+@pytest.mark.parametrize("service", Service)
+@pytest.mark.parametrize("key", ALWAYS)
+def test_settings_that_keep_the_table_whole_cannot_be_overridden(service: Service, key: str) -> None:
+    assert service_settings(service, {key: "something else"}, 9, {"files"})[key] == ALWAYS[key]
 
 
-def test_indexes_of_the_table_are_never_dropped_and_the_plan_is_not_handed_on() -> None:
-    settings = service_settings({}, 9, {"files"})
+@pytest.mark.parametrize(
+    ("service", "key"), [(service, key) for service in Service for key in WHEN_SCHEDULING[service]]
+)
+def test_gate_of_hudi_stands_open_for_the_service_that_is_scheduled(service: Service, key: str) -> None:
+    settings = service_settings(service, {key: "1000"}, 9, {"files"})
+    assert settings[key] == WHEN_SCHEDULING[service][key]
+
+
+@pytest.mark.parametrize("service", Service)
+def test_gates_of_other_services_are_left_as_the_caller_has_them(service: Service) -> None:
+    others = {key: "1000" for other in Service if other is not service for key in WHEN_SCHEDULING[other]}
+    settings = service_settings(service, others, 9, {"files"})
+    assert {key: settings[key] for key in others} == others
+
+
+@pytest.mark.parametrize("service", Service)
+def test_no_service_rides_along_with_another(service: Service) -> None:
+    settings = service_settings(service, {}, 9, {"files"})
+    for key in (
+        "hoodie.clean.automatic",
+        "hoodie.archive.automatic",
+        "hoodie.compact.inline",
+        "hoodie.compact.schedule.inline",
+        "hoodie.clustering.inline",
+        "hoodie.clustering.schedule.inline",
+        "hoodie.clustering.async.enabled",
+        "hoodie.log.compaction.inline",
+        "hoodie.partition.ttl.inline",
+    ):
+        assert settings[key] == "false"
+    # The switch for services that are called by name, as this one is.
+    assert settings["hoodie.table.services.enabled"] == "true"
+
+
+@pytest.mark.parametrize("service", Service)
+def test_indexes_of_the_table_are_never_dropped_and_the_plan_is_not_handed_on(service: Service) -> None:
+    settings = service_settings(service, {}, 9, {"files"})
     assert settings["hoodie.metadata.auto.delete.partitions"] == "false"
     assert settings["hoodie.table.service.manager.enabled"] == "false"
     assert settings["hoodie.write.concurrency.mode"] == "optimistic_concurrency_control"
+    assert settings["hoodie.clean.failed.writes.policy"] == "LAZY"
 
 
+@pytest.mark.parametrize("service", Service)
 @pytest.mark.parametrize(
     ("partitions", "metadata", "column_stats"),
     [
@@ -26,17 +64,32 @@ def test_indexes_of_the_table_are_never_dropped_and_the_plan_is_not_handed_on() 
         pytest.param({"files", "column_stats", "partition_stats"}, "true", "true", id="both"),
     ],
 )
-def test_metadata_table_is_kept_as_its_owner_has_it(partitions: set[str], metadata: str, column_stats: str) -> None:
-    settings = service_settings({}, 6, partitions)
+def test_metadata_table_is_kept_as_its_owner_has_it(
+    service: Service, partitions: set[str], metadata: str, column_stats: str
+) -> None:
+    settings = service_settings(service, {}, 6, partitions)
     assert settings["hoodie.metadata.enable"] == metadata
     assert settings["hoodie.metadata.index.column.stats.enable"] == column_stats
     assert settings["hoodie.write.table.version"] == "6"
 
 
-def test_caller_may_set_what_is_not_guarded() -> None:
-    options = {"hoodie.compaction.target.io": "100", "hoodie.metadata.enable": "false", **SHARED}
-    settings = service_settings(options, 9, {"files"})
-    assert {key: settings[key] for key in options} == options
+@pytest.mark.parametrize(
+    ("service", "options"),
+    [
+        pytest.param(Service.COMPACTION, {"hoodie.compaction.target.io": "100"}, id="compaction"),
+        pytest.param(Service.CLUSTERING, {"hoodie.clustering.plan.strategy.sort.columns": "city"}, id="clustering"),
+        pytest.param(
+            Service.CLEAN,
+            {"hoodie.clean.policy": "KEEP_LATEST_COMMITS", "hoodie.clean.commits.retained": "2"},
+            id="clean",
+        ),
+        pytest.param(Service.ARCHIVE, {"hoodie.keep.min.commits": "4", "hoodie.keep.max.commits": "5"}, id="archive"),
+    ],
+)
+def test_caller_may_set_what_is_not_guarded(service: Service, options: dict[str, str]) -> None:
+    asked = {"hoodie.metadata.enable": "false", **options, **SHARED}
+    settings = service_settings(service, asked, 9, {"files"})
+    assert {key: settings[key] for key in asked} == asked
 
 
 def test_only_a_lock_file_is_waited_for_without_end() -> None:

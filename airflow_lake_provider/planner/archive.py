@@ -1,0 +1,70 @@
+"""Decide whether archiving of one table's timeline is due; pure, from the view and the policy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.job_contract import Mode, Service, find_lock_problem
+from airflow_lake_provider.planner.decision import Decision, Verdict
+from airflow_lake_provider.planner.writes import stable_key
+from airflow_lake_provider.timeline.instant import WRITE_ACTIONS, Action
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_lake_provider.policies import ArchivePolicy, TablePolicy
+    from airflow_lake_provider.view.table_view import TableView
+
+_TRY_AGAIN_AFTER_WRITES = 10
+
+
+def decide_archive(view: TableView, policy: TablePolicy, clean: Decision) -> Decision:
+    """Say whether archiving is due, and why; `clean` is the decision about cleaning, which comes first."""
+    rules = policy.archive
+    if not rules.enabled:
+        return _not_due("archiving is switched off for this table (archive.enabled: false)")
+    writes = view.timeline.completed_writes_by_completion()
+    boundary, what = _boundary(view)
+    old = [write for write in writes if not boundary or write.requested_time < boundary]
+    evidence = {"active_writes": len(writes), "archivable_writes": len(old), "boundary": boundary or None}
+    if len(writes) <= rules.max_commits:
+        return _not_due(f"{len(writes)} writes on the active timeline (rule: more than {rules.max_commits})", evidence)
+    if clean.verdict is not Verdict.NOT_DUE:
+        return _not_due("cleaning comes first: it plans by what is on the active timeline", evidence)
+    if not old:
+        return _not_due(f"nothing is older than {what}, which archiving never passes", evidence)
+    reason = f"{len(writes)} writes on the active timeline (rule: more than {rules.max_commits})"
+    problem = find_lock_problem(policy.hudi_options)
+    if problem is not None:
+        return Decision(Service.ARCHIVE, Verdict.BLOCKED, f"{reason}, but {problem}", evidence=evidence)
+    return Decision(
+        Service.ARCHIVE,
+        Verdict.DUE,
+        reason,
+        Mode.EXECUTE,
+        stable_key(writes[rules.max_commits :], _TRY_AGAIN_AFTER_WRITES),
+        (),
+        evidence,
+        archive_options(rules),
+    )
+
+
+def archive_options(rules: ArchivePolicy) -> Mapping[str, str]:
+    """Return the policy as Hudi's settings."""
+    return {
+        "hoodie.keep.min.commits": str(rules.min_commits),
+        "hoodie.keep.max.commits": str(rules.max_commits),
+    }
+
+
+def _boundary(view: TableView) -> tuple[str, str]:
+    """Return the instant that Hudi's archiver never passes, and what it is (TimelineArchiverV2)."""
+    pending = view.timeline.pending(*WRITE_ACTIONS)
+    savepoints = [instant for instant in view.timeline.completed() if instant.action is Action.SAVEPOINT]
+    candidates = [(i.requested_time, f"the pending {i.action} {i.requested_time}") for i in pending[:1]]
+    candidates += [(i.requested_time, f"the savepoint {i.requested_time}") for i in savepoints[:1]]
+    return min(candidates, default=("", ""))
+
+
+def _not_due(reason: str, evidence: Mapping[str, int | float | str | None] | None = None) -> Decision:
+    return Decision(Service.ARCHIVE, Verdict.NOT_DUE, reason, evidence=evidence or {})

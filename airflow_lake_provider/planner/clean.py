@@ -1,0 +1,84 @@
+"""Decide whether cleaning of one table is due; pure, from the view and the policy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.job_contract import Mode, Service, find_lock_problem
+from airflow_lake_provider.planner.decision import Decision, Verdict
+from airflow_lake_provider.planner.writes import last_completed, stable_key, writes_after
+from airflow_lake_provider.timeline.instant import Action
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_lake_provider.policies import CleanPolicy, TablePolicy
+    from airflow_lake_provider.timeline.instant import Instant
+    from airflow_lake_provider.view.table_view import TableView
+
+
+def decide_clean(view: TableView, policy: TablePolicy) -> Decision:
+    """Say whether cleaning is due, not due or blocked, and why."""
+    rules = policy.clean
+    if not rules.enabled:
+        return _not_due("cleaning is switched off for this table (clean.enabled: false)")
+    pending = tuple(instant.requested_time for instant in view.timeline.pending(Action.CLEAN))
+    clustering = view.timeline.pending(Action.CLUSTERING)
+    last = last_completed(view.timeline, Action.CLEAN)
+    since = writes_after(view.timeline, last.requested_time if last is not None else "")
+    evidence = {
+        "writes_since_clean": len(since),
+        "active_writes": len(view.timeline.completed_writes_by_completion()),
+        "last_clean": last.requested_time if last is not None else None,
+        "pending_plans": ", ".join(pending),
+    }
+    if clustering:
+        # A clean that overtakes it may remove files that the clustering still reads (Hudi issues 8232, 11440).
+        return _not_due(f"cleaning waits for the pending clustering {clustering[0].requested_time}", evidence)
+    if pending:
+        reason = f"clean plan {', '.join(pending)} is pending on the timeline"
+        due = Decision(Service.CLEAN, Verdict.DUE, reason, Mode.EXECUTE, pending[0], pending, evidence)
+    else:
+        why_not = _why_not(view, rules, since)
+        if why_not:
+            return _not_due(why_not, evidence)
+        reason = f"{_counted(since)} {_after(last)} (rule: {rules.commits})"
+        key = stable_key(since, rules.commits)
+        mode = Mode.SCHEDULE_AND_EXECUTE
+        due = Decision(Service.CLEAN, Verdict.DUE, reason, mode, key, (), evidence, clean_options(rules))
+    problem = find_lock_problem(policy.hudi_options)
+    if problem is not None:
+        return Decision(Service.CLEAN, Verdict.BLOCKED, f"{due.reason}, but {problem}", evidence=evidence)
+    return due
+
+
+def clean_options(rules: CleanPolicy) -> Mapping[str, str]:
+    """Return the policy's retention as Hudi's settings."""
+    return {
+        "hoodie.clean.policy": "KEEP_LATEST_COMMITS",
+        "hoodie.clean.commits.retained": str(rules.retained_commits),
+    }
+
+
+def _why_not(view: TableView, rules: CleanPolicy, since: Sequence[Instant]) -> str:
+    active = len(view.timeline.completed_writes_by_completion())
+    if len(since) < rules.commits:
+        return f"{_counted(since)} since the last clean (rule: {rules.commits})"
+    if active <= rules.retained_commits:
+        return f"{active} writes on the active timeline, the last {rules.retained_commits} are kept"
+    # Delta commits add to file slices; only what replaces a base file leaves something to clean.
+    if view.properties.table_type == "MERGE_ON_READ" and all(w.action is Action.DELTACOMMIT for w in since):
+        return "only delta commits since the last clean: no file slice was replaced"
+    return ""
+
+
+def _counted(writes: Sequence[Instant]) -> str:
+    return f"{len(writes)} write{'' if len(writes) == 1 else 's'}"
+
+
+def _after(last: Instant | None) -> str:
+    return f"since clean {last.requested_time}" if last is not None else "and no clean yet"
+
+
+def _not_due(reason: str, evidence: Mapping[str, int | float | str | None] | None = None) -> Decision:
+    return Decision(Service.CLEAN, Verdict.NOT_DUE, reason, evidence=evidence or {})

@@ -1,0 +1,111 @@
+"""Decide whether clustering of one table is due; pure, from the view and the policy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.job_contract import Mode, Service, find_lock_problem
+from airflow_lake_provider.planner.decision import Decision, Verdict
+from airflow_lake_provider.planner.writes import stable_key, writes_after
+from airflow_lake_provider.timeline.instant import Action, Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_lake_provider.policies import ClusteringPolicy, TablePolicy
+    from airflow_lake_provider.view.table_view import TableView
+
+CLUSTER_OPERATION = "CLUSTER"
+_TRY_AGAIN_AFTER_WRITES = 5
+
+
+def decide_clustering(view: TableView, policy: TablePolicy) -> Decision:
+    """Say whether clustering is due, not due or blocked, and why."""
+    rules = policy.clustering
+    if not rules.enabled:
+        return _not_due("clustering is switched off for this table (clustering.enabled: false)")
+    if view.properties.layout is Layout.V1:
+        # There a plan's file does not say whether it is a clustering or an insert overwrite.
+        return _not_due(f"the table has version {view.properties.version}: its clustering is not decided here")
+    pending = tuple(instant.requested_time for instant in view.timeline.pending(Action.CLUSTERING))
+    last = _last_clustering(view)
+    since = writes_after(view.timeline, last)
+    partition, small_files = _most_small_files(view, rules.small_file_bytes)
+    evidence = {
+        "writes_since_clustering": len(since),
+        "last_clustering": last or None,
+        "small_files": small_files,
+        "small_files_partition": partition,
+        "pending_plans": ", ".join(pending),
+    }
+    if pending:
+        reason = f"clustering plan {', '.join(pending)} is pending on the timeline, and holds updates of its files back"
+        due = Decision(Service.CLUSTERING, Verdict.DUE, reason, Mode.EXECUTE, pending[0], pending, evidence)
+    else:
+        reasons = [
+            text for text in (_commits_rule(len(since), rules), _files_rule(small_files, partition, rules)) if text
+        ]
+        if not since or not reasons:
+            return _not_due(_why_not(len(since), small_files, rules), evidence)
+        key = stable_key(since, _TRY_AGAIN_AFTER_WRITES)
+        due = Decision(
+            Service.CLUSTERING, Verdict.DUE, " and ".join(reasons), Mode.SCHEDULE_AND_EXECUTE, key, (), evidence
+        )
+    problem = find_lock_problem(policy.hudi_options)
+    if problem is not None:
+        return Decision(Service.CLUSTERING, Verdict.BLOCKED, f"{due.reason}, but {problem}", evidence=evidence)
+    return due
+
+
+def _last_clustering(view: TableView) -> str:
+    """Return the completed time of the last clustering; empty when the active timeline shows none."""
+    found = ""
+    for instant in view.timeline.completed_writes_by_completion():
+        metadata = view.commits.get(instant.requested_time)
+        if metadata is not None and metadata.operation == CLUSTER_OPERATION:
+            found = instant.completed_time or instant.requested_time
+    return found
+
+
+def _most_small_files(view: TableView, small_file_bytes: int) -> tuple[str, int]:
+    """Return the partition with the most small base files, and how many; as far as the active timeline tells."""
+    sizes: dict[tuple[str, str], int] = {}
+    for instant in view.timeline.completed_writes_by_completion():
+        metadata = view.commits.get(instant.requested_time)
+        if metadata is None:
+            continue
+        for file_group in metadata.replaced_file_groups:
+            sizes.pop(file_group, None)
+        for stat in metadata.stats:
+            if not stat.is_log:
+                sizes[stat.partition, stat.file_id] = stat.file_size_bytes
+    small = Counter(partition for (partition, _), size in sizes.items() if 0 < size < small_file_bytes)
+    # One small file in a partition has nothing to be merged with.
+    return max(small.items(), key=lambda item: (item[1], item[0]), default=("", 0))
+
+
+def _commits_rule(writes: int, rules: ClusteringPolicy) -> str:
+    if rules.commits is None or writes < rules.commits:
+        return ""
+    return f"{writes} writes since the last clustering (rule: {rules.commits})"
+
+
+def _files_rule(small_files: int, partition: str, rules: ClusteringPolicy) -> str:
+    if rules.small_files is None or small_files < max(rules.small_files, 2):
+        return ""
+    size = f"{rules.small_file_bytes:,} bytes"
+    return f"{small_files} files below {size} in partition {partition!r} (rule: {rules.small_files})"
+
+
+def _why_not(writes: int, small_files: int, rules: ClusteringPolicy) -> str:
+    commits = "off" if rules.commits is None else str(rules.commits)
+    files = "off" if rules.small_files is None else str(rules.small_files)
+    return (
+        f"{writes} writes since the last clustering (rule: {commits}); "
+        f"at most {small_files} small files in a partition (rule: {files})"
+    )
+
+
+def _not_due(reason: str, evidence: Mapping[str, int | float | str | None] | None = None) -> Decision:
+    return Decision(Service.CLUSTERING, Verdict.NOT_DUE, reason, evidence=evidence or {})

@@ -1,0 +1,176 @@
+"""Clean, archive and clustering: when they are due, what holds them back, and in which order they come."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from airflow_lake_provider.job_contract import Mode, Service
+from airflow_lake_provider.planner.clean import decide_clean
+from airflow_lake_provider.planner.clustering import decide_clustering
+from airflow_lake_provider.planner.decide import decide
+from airflow_lake_provider.planner.decision import Decision, Verdict
+from airflow_lake_provider.planner.writes import stable_key
+from airflow_lake_provider.policies import ArchivePolicy, CleanPolicy, ClusteringPolicy, CompactionPolicy, TablePolicy
+from airflow_lake_provider.timeline.instant import Action, Layout
+from airflow_lake_provider.view.table_view import TableView
+from tests.unit.planner.views import at, base, commit, completed, log, pending, view
+
+LOCK = MappingProxyType(
+    {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}
+)
+POLICY = TablePolicy(
+    compaction=CompactionPolicy(delta_commits=100, log_to_base_ratio=None),
+    clustering=ClusteringPolicy(enabled=True, small_files=3, small_file_bytes=1000),
+    clean=CleanPolicy(commits=3, retained_commits=2),
+    archive=ArchivePolicy(min_commits=4, max_commits=6),
+    hudi_options=LOCK,
+)
+
+
+def cow(count: int, *, plans: tuple[Any, ...] = (), cleaned: int | None = None) -> TableView:
+    """Return a copy-on-write table with that many commits, one base file each of 5,000 bytes in one file group."""
+    writes = [(completed(2 * n, Action.COMMIT), commit(base("a", 5000))) for n in range(count)]
+    if cleaned is not None:
+        plans = (*plans, completed(cleaned, Action.CLEAN))
+    return view(*writes, plans=plans, table_type="COPY_ON_WRITE")
+
+
+def find(service: Service, table: TableView, policy: TablePolicy = POLICY) -> Decision:
+    return next(decision for decision in decide(table, policy) if decision.service is service)
+
+
+@pytest.mark.parametrize(
+    ("table", "verdict", "says"),
+    [
+        pytest.param(cow(2), Verdict.NOT_DUE, "2 writes since the last clean (rule: 3)", id="too-few"),
+        pytest.param(cow(3), Verdict.DUE, "3 writes and no clean yet", id="due"),
+        pytest.param(cow(5, cleaned=7), Verdict.NOT_DUE, "1 write since the last clean", id="cleaned-lately"),
+        pytest.param(cow(9, cleaned=9), Verdict.DUE, f"since clean {at(9)}", id="due-again"),
+        pytest.param(
+            cow(9, plans=(pending(30, Action.CLUSTERING),)), Verdict.NOT_DUE, "pending clustering", id="never-overtakes"
+        ),
+        pytest.param(cow(1, plans=(pending(30, Action.CLEAN),)), Verdict.DUE, f"plan {at(30)} is pending", id="left"),
+    ],
+)
+def test_clean_is_due_by_writes_and_never_overtakes_clustering(table: TableView, verdict: Verdict, says: str) -> None:
+    decision = decide_clean(table, POLICY)
+    assert decision.verdict is verdict
+    assert says in decision.reason
+
+
+def test_clean_carries_the_retention_and_a_key_that_stays_between_buckets() -> None:
+    due = [decide_clean(cow(count), POLICY) for count in range(3, 9)]
+    assert dict(due[0].options) == {
+        "hoodie.clean.policy": "KEEP_LATEST_COMMITS",
+        "hoodie.clean.commits.retained": "2",
+    }
+    assert [decision.key_instant for decision in due] == [at(4), at(4), at(4), at(10), at(10), at(10)]
+
+
+def test_clean_of_a_table_within_its_retention_is_not_due() -> None:
+    policy = replace(POLICY, clean=CleanPolicy(commits=3, retained_commits=3))
+    assert "the last 3 are kept" in decide_clean(cow(3), policy).reason
+
+
+def test_clean_of_a_merge_on_read_table_waits_for_a_replaced_file_slice() -> None:
+    logs = [(completed(2 * n), commit(log("a", 10))) for n in range(6)]
+    assert "only delta commits" in decide_clean(view(*logs), POLICY).reason
+    compacted = (completed(20, Action.COMMIT), commit(base("a", 60), operation="COMPACT"))
+    assert decide_clean(view(*logs, compacted), POLICY).verdict is Verdict.DUE
+
+
+def test_archive_waits_for_cleaning_and_then_keeps_its_key() -> None:
+    assert "cleaning comes first" in find(Service.ARCHIVE, cow(9)).reason
+    cleaned = [find(Service.ARCHIVE, cow(count, cleaned=2 * count - 3)) for count in (6, 7, 8, 16, 17)]
+    assert cleaned[0].verdict is Verdict.NOT_DUE
+    assert {decision.verdict for decision in cleaned[1:]} == {Verdict.DUE}
+    assert [decision.key_instant for decision in cleaned[1:]] == [at(12), at(12), at(30), at(30)]
+    assert dict(cleaned[1].options) == {"hoodie.keep.min.commits": "4", "hoodie.keep.max.commits": "6"}
+
+
+@pytest.mark.parametrize(
+    "oldest", [pending(0, Action.COMPACTION), completed(0, Action.SAVEPOINT)], ids=["pending", "savepoint"]
+)
+def test_archive_with_nothing_before_what_it_never_passes_is_not_due(oldest: Any) -> None:
+    decision = find(Service.ARCHIVE, cow(9, plans=(oldest,), cleaned=15))
+    assert decision.verdict is Verdict.NOT_DUE
+    assert f"{at(0)}, which archiving never passes" in decision.reason
+
+
+def small(count: int, partition: str = "p") -> tuple[Any, ...]:
+    return tuple(
+        (completed(2 * n, Action.COMMIT), commit(base(f"{partition}{n}", 500, partition))) for n in range(count)
+    )
+
+
+def test_clustering_is_due_by_the_small_files_of_one_partition() -> None:
+    assert find(Service.CLUSTERING, view(*small(2), table_type="COPY_ON_WRITE")).verdict is Verdict.NOT_DUE
+    due = find(Service.CLUSTERING, view(*small(3), table_type="COPY_ON_WRITE"))
+    assert due.verdict is Verdict.DUE
+    assert "3 files below 1,000 bytes in partition 'p' (rule: 3)" in due.reason
+    spread = [(completed(20 + n, Action.COMMIT), commit(base("x", 500, f"day={n}"))) for n in range(5)]
+    assert find(Service.CLUSTERING, view(*spread, table_type="COPY_ON_WRITE")).verdict is Verdict.NOT_DUE
+
+
+def test_clustering_that_replaced_the_small_files_is_not_due_again() -> None:
+    replaced = tuple(("p", f"p{n}") for n in range(3))
+    clustered = (
+        completed(20, Action.REPLACECOMMIT),
+        commit(base("big", 1500), operation="CLUSTER", replaced=replaced),
+    )
+    decision = find(Service.CLUSTERING, view(*small(3), clustered, table_type="COPY_ON_WRITE"))
+    assert decision.verdict is Verdict.NOT_DUE
+    assert decision.evidence["last_clustering"] == at(21)
+
+
+def test_clustering_by_commits_counts_from_the_last_one() -> None:
+    policy = replace(POLICY, clustering=ClusteringPolicy(enabled=True, commits=4, small_files=None))
+    assert find(Service.CLUSTERING, cow(3), policy).verdict is Verdict.NOT_DUE
+    assert "4 writes since the last clustering (rule: 4)" in find(Service.CLUSTERING, cow(4), policy).reason
+
+
+def test_clustering_is_off_unless_asked_for_and_not_decided_for_layout_1() -> None:
+    assert "switched off" in decide_clustering(cow(9), TablePolicy()).reason
+    table = cow(9)
+    old = replace(table, properties=replace(table.properties, version=6, layout=Layout.V1))
+    assert "version 6" in decide_clustering(old, POLICY).reason
+
+
+def test_decide_puts_pending_plans_first_and_archiving_last() -> None:
+    plan = pending(40, Action.CLUSTERING)
+    ranked = decide(cow(9, plans=(plan,), cleaned=15), POLICY)
+    assert (ranked[0].service, ranked[0].mode, ranked[0].plan_instants) == (
+        Service.CLUSTERING,
+        Mode.EXECUTE,
+        (at(40),),
+    )
+    due = [d.service for d in decide(view(*small(9), table_type="COPY_ON_WRITE"), POLICY) if d.verdict is Verdict.DUE]
+    assert due == [Service.CLUSTERING, Service.CLEAN]
+
+
+@pytest.mark.parametrize("service", [Service.CLUSTERING, Service.CLEAN])
+def test_due_service_without_a_lock_is_blocked(service: Service) -> None:
+    policy = replace(POLICY, hudi_options=MappingProxyType({}))
+    decision = find(service, view(*small(9), table_type="COPY_ON_WRITE"), policy)
+    assert decision.verdict is Verdict.BLOCKED
+    assert "hoodie.write.lock.provider" in decision.reason
+
+
+def test_stable_key_of_no_write_is_empty() -> None:
+    assert stable_key((), 5) == ""
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        pytest.param(TablePolicy(clean=CleanPolicy(retained_commits=20)), "archive.min_commits (20)", id="clean"),
+        pytest.param(TablePolicy(archive=ArchivePolicy(min_commits=30)), "archive.max_commits (30)", id="archive"),
+    ],
+)
+def test_policy_that_contradicts_itself_says_so(policy: TablePolicy, says: str) -> None:
+    assert says in (policy.find_problem() or "")
+    assert TablePolicy().find_problem() is None
