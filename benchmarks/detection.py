@@ -16,6 +16,7 @@ is announced.
 Per strategy, measured over the window alone (the warm-up, which loads all tables, is printed):
 `fs_calls_per_min`: listings, opened files and stats, counted where the storage is asked.
 `cpu_s`: user and system seconds per minute of all processes that detect: the poller, or server and stream together.
+Much of it is waking up for each look: in a tight loop a poll takes a fraction.
 `bytes_per_table`: growth of the resident memory of the server (of the poller) since before it knew a table, divided by
 tables. With few tables this is noise.
 `delay_p50_s`, `delay_p99_s`: from the commit's file being written to the moment at which the reader holds the instant.

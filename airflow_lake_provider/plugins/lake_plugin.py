@@ -13,6 +13,7 @@ from airflow_lake_provider.errors import StorageError
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+    from airflow_lake_provider.manager.registry import Registry
     from airflow_lake_provider.manager.services import ManagerServices
     from airflow_lake_provider.view.timeline_server import TimelineServer
 
@@ -56,6 +57,14 @@ def open_services() -> ManagerServices:
     )
     executors = Executors(registry, settings.executor_lease_s)
     return ManagerServices(settings, registry, executors, loop, timeline_server)
+
+
+@cache
+def open_registry() -> Registry:
+    """Build the registry alone, for commands."""
+    from airflow_lake_provider.manager.registry import Registry
+
+    return Registry(_open_session, lambda: datetime.now(UTC))
 
 
 @cache
