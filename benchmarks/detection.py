@@ -54,7 +54,8 @@ from airflow_lake_provider.timeline.storage import StorageCalls, open_storage
 from airflow_lake_provider.timeline.timeline import Timeline
 from airflow_lake_provider.view.changes import find_commits_after
 from airflow_lake_provider.view.client import TimelineEndpoint
-from airflow_lake_provider.view.shared_timelines import SharedLimits, SharedTimelines
+from airflow_lake_provider.view.schedule import SharedLimits
+from airflow_lake_provider.view.shared_timelines import SharedTimelines
 from airflow_lake_provider.view.snapshot import TimelineSnapshot
 from airflow_lake_provider.view.timeline_server import FedTable, ServerOptions, TimelineServer
 from airflow_lake_provider.view.timeline_stream import StreamOptions, TimelineStream

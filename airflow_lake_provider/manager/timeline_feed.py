@@ -72,12 +72,13 @@ class RegistryFeed:
 
 
 def _fed(row: RowMapping, fixed_pause_s: float | None, *, is_marked: bool) -> FedTable:
+    is_by_writer = row["last_notice_source"] in WRITERS_SOURCES
     if not is_marked:
-        return FedTable(row["base_path"], fixed_pause_s=fixed_pause_s)
+        return FedTable(row["base_path"], is_by_writer=is_by_writer, fixed_pause_s=fixed_pause_s)
     # Marks coalesce and only the newest instant is kept, so the others' instants are not named: that asks for a look.
     return FedTable(
         base_path=row["base_path"],
         mark=row["dirty_seq"],
-        is_by_writer=row["last_notice_source"] in WRITERS_SOURCES,
+        is_by_writer=is_by_writer,
         fixed_pause_s=fixed_pause_s,
     )

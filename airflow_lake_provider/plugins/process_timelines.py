@@ -11,7 +11,8 @@ from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.manager.timeline_feed import RegistryFeed
 from airflow_lake_provider.table_id import table_id_of
 from airflow_lake_provider.view.rhythm import HeartbeatLimits
-from airflow_lake_provider.view.shared_timelines import SharedLimits, SharedTimelines
+from airflow_lake_provider.view.schedule import SharedLimits
+from airflow_lake_provider.view.shared_timelines import SharedTimelines
 from airflow_lake_provider.view.timeline_server import ServerOptions, TimelineServer
 
 if TYPE_CHECKING:

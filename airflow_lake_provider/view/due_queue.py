@@ -6,6 +6,7 @@ A table that was taken is not handed out again before it is given back; a hint t
 from __future__ import annotations
 
 import heapq
+import itertools
 import threading
 
 NEVER = 1 << 62
@@ -49,13 +50,11 @@ class DueQueue:
         """Return up to `most` tables that are due, and whether each was hinted. Each must be given back."""
         taken: list[tuple[str, bool]] = []
         with self._lock:
-            for base_path in list(self._hinted):
-                if len(taken) >= most:
-                    return taken
-                if base_path not in self._taken:
-                    del self._hinted[base_path]
-                    taken.append((base_path, True))
-                    self._taken.add(base_path)
+            free = (path for path in self._hinted if path not in self._taken)
+            for base_path in tuple(itertools.islice(free, most)):
+                del self._hinted[base_path]
+                taken.append((base_path, True))
+                self._taken.add(base_path)
             while self._heap and self._heap[0][0] <= now_ms and len(taken) < most:
                 due_ms, base_path = heapq.heappop(self._heap)
                 if self._due.get(base_path) != due_ms:
@@ -76,7 +75,7 @@ class DueQueue:
     def wait_ms(self, now_ms: int, most_ms: int) -> int:
         """Return how long nothing is due, at most `most_ms`."""
         with self._lock:
-            if self._hinted.keys() - self._taken:
+            if any(path not in self._taken for path in self._hinted):
                 return 0
             next_ms = self._heap[0][0] if self._heap else NEVER
         return max(0, min(next_ms - now_ms, most_ms))

@@ -67,7 +67,7 @@ def look(storage: Storage, known: Known | None, depth: Depth, now_ms: int) -> Kn
         properties, stamp = _properties_again(storage, known)
     folder_ms = UNKNOWN
     if depth not in {Depth.LIST, Depth.FULL_LIST}:
-        folder_ms = _folder_ms(storage, properties, now_ms)
+        folder_ms = folder_time(storage, properties.timeline_path, now_ms)
         if _is_unchanged(known, folder_ms, properties) and depth is not Depth.VERIFY:
             return replace(known, snapshot=replace(known.snapshot, as_of_ms=now_ms), properties_stamp=stamp)
     try:
@@ -85,7 +85,7 @@ def look(storage: Storage, known: Known | None, depth: Depth, now_ms: int) -> Kn
 def _load(storage: Storage, now_ms: int) -> Known:
     stamp = _properties_stamp(storage)
     properties = load_table_properties(storage)
-    folder_ms = _folder_ms(storage, properties, now_ms)
+    folder_ms = folder_time(storage, properties.timeline_path, now_ms)
     return _known(storage, properties, load_listing(storage, properties), now_ms, (folder_ms, stamp))
 
 
@@ -119,10 +119,11 @@ def _properties_stamp(storage: Storage) -> tuple[int, int]:
     return (UNKNOWN, UNKNOWN) if entry is None else (entry.modified_ms, entry.size_bytes)
 
 
-def _folder_ms(storage: Storage, properties: TableProperties, now_ms: int) -> int:
+def folder_time(storage: Storage, timeline_path: str, now_ms: int) -> int:
+    """Return the modification time of the timeline's folder, UNKNOWN when it says nothing; one stat."""
     if not storage.folders_tell_time:
         return UNKNOWN
-    entry = storage.stat(properties.timeline_path)
+    entry = storage.stat(timeline_path)
     if entry is None or now_ms - entry.modified_ms <= SETTLED_AFTER_MS:
         return UNKNOWN
     return entry.modified_ms

@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-import zlib
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import LakeError, StorageError
@@ -18,9 +16,9 @@ from airflow_lake_provider.timeline.storage import StorageCalls, open_storage
 from airflow_lake_provider.view.change_log import ChangeLog
 from airflow_lake_provider.view.due_queue import NEVER, DueQueue
 from airflow_lake_provider.view.freshness import ANY_AGE, Freshness
-from airflow_lake_provider.view.look import PROPERTIES_AFTER_MS, Depth, Known, look
+from airflow_lake_provider.view.look import PROPERTIES_AFTER_MS, Depth, Known, folder_time, look
 from airflow_lake_provider.view.packed import pack
-from airflow_lake_provider.view.rhythm import HeartbeatLimits, next_pause_s
+from airflow_lake_provider.view.schedule import SharedLimits, fraction_of, pause_ms
 from airflow_lake_provider.view.slot import Hints, Slot, new_commits
 from airflow_lake_provider.view.snapshot import TimelineChanges, add_up
 from airflow_lake_provider.view.table_memory import TableMemory
@@ -40,18 +38,6 @@ _RETRY_AFTER_MS = 1000
 _MOST_BACKOFF_S = 600.0
 PROPERTIES_AT_LATEST_MS = 21_600_000
 """Any look does after so long: a busy table has no heartbeats."""
-
-
-@dataclass(frozen=True, slots=True)
-class SharedLimits:
-    """Bounds of the shared timelines."""
-
-    max_tables: int = 10_000
-    hot_tables: int = 256
-    """Tables that are also kept unpacked, with all file names; what is looked at often is parsed only once."""
-    heartbeat: HeartbeatLimits = field(default_factory=HeartbeatLimits)
-    cold_start_s: float = 60.0
-    """Tables that are registered but not loaded are loaded over this time."""
 
 
 class SharedTimelines:
@@ -100,15 +86,19 @@ class SharedTimelines:
         slot.watched_s = poll_interval_s if others_s is None else min(poll_interval_s, others_s)
         slot.watched_until_ms = max(slot.watched_until_ms, until_ms)
         if slot.as_of_ms:
-            self.due.put_earlier(base_path, slot.as_of_ms + self._pause_ms(base_path, slot, now_ms))
+            self.due.put_earlier(base_path, slot.as_of_ms + pause_ms(base_path, slot, self.limits.heartbeat, now_ms))
 
-    def register(self, base_path: str, fixed_pause_s: float | None = None) -> None:
-        """Keep an eye on the table for good; `fixed_pause_s` replaces its adaptive heartbeat."""
+    def register(self, base_path: str, fixed_pause_s: float | None = None, *, was_announced: bool = False) -> None:
+        """Keep an eye on the table for good; `fixed_pause_s` replaces its adaptive heartbeat.
+
+        `was_announced`: its last notice, to whichever process, was a writer's.
+        """
         slot = self.memory.get(base_path)
+        slot.is_announced = slot.is_announced or (was_announced and not slot.begun)
         slot.fixed_pause_s = fixed_pause_s
         if not slot.is_registered:
             slot.is_registered = True
-            spread_ms = int(self.limits.cold_start_s * 1000 * _fraction_of(base_path))
+            spread_ms = int(self.limits.cold_start_s * 1000 * fraction_of(base_path))
             self.due.put_earlier(base_path, self.now_ms() + spread_ms)
 
     # --- reading -------------------------------------------------------------------------------------------
@@ -133,15 +123,21 @@ class SharedTimelines:
     ) -> TimelineSnapshot | None:
         """Return the snapshot in memory if it does (see `snapshot`), else None; asks no storage."""
         slot = self.memory.get(base_path)
+        known = self.memory.known(base_path, slot) if self._is_current(slot, freshness, covering) else None
+        return None if known is None else known.snapshot
+
+    def _is_current(self, slot: Slot, freshness: Freshness, covering: int) -> bool:
         # A restored snapshot (nobody looked yet) is compared with the storage first.
         if not slot.shown or slot.error is not None or slot.hints.is_hinted or slot.covered_mark < covering:
-            return None
+            return False
         most_s = freshness.most_s(is_announced=slot.is_announced)
         # A clock that was set back makes an answer no younger.
-        if most_s < math.inf and not 0 <= self.now_ms() - slot.as_of_ms < most_s * 1000:
-            return None
-        known = self.memory.known(base_path, slot)
-        return None if known is None else known.snapshot
+        return most_s == math.inf or 0 <= self.now_ms() - slot.as_of_ms < most_s * 1000
+
+    def has_version(self, base_path: str, version: str) -> bool:
+        """Whether the snapshot in memory is current and of this version; unpacks nothing."""
+        slot = self.memory.get(base_path)
+        return slot.version == version and self._is_current(slot, ANY_AGE, 0)
 
     def unreadable(self) -> int:
         """Return how many tables' last look failed."""
@@ -154,7 +150,7 @@ class SharedTimelines:
 
     def pause_ms(self, base_path: str) -> int:
         """Return for how long the table may stay silent before it is looked at."""
-        return self._pause_ms(base_path, self.memory.get(base_path), self.now_ms())
+        return pause_ms(base_path, self.memory.get(base_path), self.limits.heartbeat, self.now_ms())
 
     # --- looking -------------------------------------------------------------------------------------------
 
@@ -194,11 +190,28 @@ class SharedTimelines:
     def look_if_due(self, base_path: str, *, is_hinted: bool) -> None:
         """Do what a taken entry of the due queue asks for; errors are kept with the table."""
         try:
-            self.look(base_path, Depth.LIST if is_hinted else Depth.GATE)
+            if is_hinted or not self._gate_says_unchanged(base_path):
+                self.look(base_path, Depth.LIST if is_hinted else Depth.GATE)
         except LakeError as error:
             log.warning("timeline of %s cannot be read: %s", base_path, error)
         finally:
             self.due.give_back(base_path)
+
+    def _gate_says_unchanged(self, base_path: str) -> bool:
+        """Do a heartbeat's look with one stat and nothing unpacked; false when it takes more than that."""
+        slot = self.memory.get(base_path)
+        now_ms = self.now_ms()
+        with slot.lock:
+            is_gated = slot.folder_ms and slot.shown and not slot.hints.is_hinted and slot.error is None
+            if not is_gated or self._depth(slot, Depth.GATE, now_ms) is not Depth.GATE:
+                return False
+            if folder_time(slot.storage, slot.timeline_path, now_ms) != slot.folder_ms:
+                return False
+            slot.begun += 1
+            slot.shown, slot.as_of_ms = slot.begun, now_ms
+            self.stats.count("looks_gate")
+            self._schedule(base_path, slot)
+            return True
 
     def verify_one(self) -> str | None:
         """List one table at random although its folder's time says that nothing changed; return it."""
@@ -268,13 +281,14 @@ class SharedTimelines:
 
     # --- keeping -------------------------------------------------------------------------------------------
 
-    def restore(self, base_path: str, known: Known) -> None:
+    def restore(self, base_path: str, known: Known, *, is_announced: bool) -> None:
         """Take a snapshot from an earlier process; the next look compares it with the storage."""
         slot = self.memory.get(base_path)
         with slot.lock:
             if slot.begun:
                 return
             slot.packed, slot.version = pack(known.snapshot), known.snapshot.version
+            slot.timeline_path, slot.is_announced = known.snapshot.properties.timeline_path, is_announced
             slot.folder_ms, slot.properties_stamp = known.folder_ms, known.properties_stamp
             slot.changed_ms = slot.as_of_ms = known.snapshot.as_of_ms
             self.memory.keep(base_path, slot, None, self.now_ms())
@@ -288,26 +302,6 @@ class SharedTimelines:
             backoff_s = min(2.0 ** min(slot.failures, 20), _MOST_BACKOFF_S)
             self.due.put(base_path, NEVER if is_hopeless else now_ms + int(backoff_s * 1000))
         elif slot.is_registered or slot.watched_pause_s(now_ms) is not None:
-            self.due.put(base_path, now_ms + self._pause_ms(base_path, slot, now_ms))
+            self.due.put(base_path, now_ms + pause_ms(base_path, slot, self.limits.heartbeat, now_ms))
         else:
             self.due.put(base_path, NEVER)
-
-    def _pause_ms(self, base_path: str, slot: Slot, now_ms: int) -> int:
-        watched_s = slot.watched_pause_s(now_ms)
-        pause_s = slot.fixed_pause_s
-        if pause_s is None:
-            pause_s = next_pause_s(
-                silent_s=max(now_ms - slot.changed_ms, 0) / 1000,
-                rhythm_s=slot.rhythm_s,
-                is_announced=slot.is_announced,
-                watched_s=watched_s,
-                limits=self.limits.heartbeat,
-            )
-        elif watched_s is not None and not slot.is_announced:
-            pause_s = min(watched_s, pause_s)
-        # Tables that were loaded together shall not be looked at together for ever.
-        return int(pause_s * 1000 * (0.95 + 0.05 * _fraction_of(base_path)))
-
-
-def _fraction_of(base_path: str) -> float:
-    return (zlib.crc32(base_path.encode("utf-8", "surrogatepass")) % 1000) / 1000

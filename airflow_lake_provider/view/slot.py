@@ -73,6 +73,7 @@ class Slot:
     shown: int = 0
     packed: bytes | None = None
     version: str = ""
+    timeline_path: str = ""
     as_of_ms: int = 0
     folder_ms: int = UNKNOWN
     properties_stamp: tuple[int, int] = (UNKNOWN, UNKNOWN)
@@ -110,6 +111,7 @@ class Slot:
             after.properties_stamp,
         )
         self.failures, self.error = 0, None
+        self.timeline_path = snapshot.properties.timeline_path
         if self.packed is not None and snapshot.version == self.version:
             return None
         step = None

@@ -45,7 +45,8 @@ def save(timelines: SharedTimelines, path: Path) -> int:
                 if packed is None or slot.error is not None:
                     continue
                 stamps = {"folder_ms": slot.folder_ms, "properties_stamp": list(slot.properties_stamp)}
-                header = json.dumps({"base_path": base_path, "as_of_ms": slot.as_of_ms, **stamps}).encode()
+                kept = {"base_path": base_path, "is_announced": slot.is_announced, **stamps}
+                header = json.dumps(kept).encode()
                 stream.write(_PREFIX.pack(len(header), len(packed), zlib.crc32(header + packed)))
                 stream.write(header + packed)
                 saved += 1
@@ -63,9 +64,9 @@ def restore(timelines: SharedTimelines, path: Path) -> int:
     restored = 0
     try:
         with path.open("rb") as stream:
-            for base_path, known in _read(stream, path):
+            for base_path, known, is_announced in _read(stream, path):
                 try:
-                    timelines.restore(base_path, known)
+                    timelines.restore(base_path, known, is_announced=is_announced)
                 except LakeError as error:
                     log.warning("timeline of %s was not restored: %s", base_path, error)
                     continue
@@ -77,7 +78,7 @@ def restore(timelines: SharedTimelines, path: Path) -> int:
     return restored
 
 
-def _read(stream: BinaryIO, path: Path) -> Iterator[tuple[str, Known]]:
+def _read(stream: BinaryIO, path: Path) -> Iterator[tuple[str, Known, bool]]:
     if stream.read(len(_MAGIC)) != _MAGIC:
         raise DamagedFileError(f"{path}: not a snapshot of timelines")
     while prefix := stream.read(_PREFIX.size):
@@ -95,4 +96,4 @@ def _read(stream: BinaryIO, path: Path) -> Iterator[tuple[str, Known]]:
             int(header["folder_ms"]),
             (int(header["properties_stamp"][0]), int(header["properties_stamp"][1])),
         )
-        yield str(header["base_path"]), known
+        yield str(header["base_path"]), known, bool(header["is_announced"])

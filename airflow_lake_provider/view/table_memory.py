@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import OrderedDict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.view.slot import Slot
@@ -77,7 +78,9 @@ class TableMemory:
             if base_path in self._kept:
                 self._kept.move_to_end(base_path)
         if hot is not None and hot.snapshot.version == slot.version and slot.packed is not None:
-            return hot
+            if hot.snapshot.as_of_ms == slot.as_of_ms:
+                return hot
+            return replace(hot, snapshot=replace(hot.snapshot, as_of_ms=slot.as_of_ms))
         return slot.known()
 
     def keep(self, base_path: str, slot: Slot, known: Known | None, now_ms: int) -> list[str]:

@@ -46,6 +46,8 @@ def _compare(
     slot = timelines.memory.get(table.base_path)
     if slot.error is not None:
         return _state_of(timelines, table.base_path) if not table.version else None
+    if timelines.has_version(table.base_path, table.version):
+        return None
     known = timelines.find_current(table.base_path)
     if known is None:
         timelines.due.put_earlier(table.base_path, now_ms)

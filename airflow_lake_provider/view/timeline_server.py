@@ -182,7 +182,8 @@ class TimelineServer:
         for fed in self._feed.poll():
             try:
                 if self.options.is_watching:
-                    self.timelines.register(fed.base_path, fed.fixed_pause_s)
+                    was_announced = not fed.mark and fed.is_by_writer
+                    self.timelines.register(fed.base_path, fed.fixed_pause_s, was_announced=was_announced)
                 slot = self.timelines.memory.find(fed.base_path)
                 is_new = fed.mark > max(self._fed.get(fed.base_path, 0), slot.covered_mark if slot is not None else 0)
                 if fed.mark and is_new and (slot is None or slot.hints.mark < fed.mark):

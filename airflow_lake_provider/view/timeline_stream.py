@@ -38,6 +38,7 @@ RENEW_AFTER_S = 120.0
 """Tables are named again after this time: the server forgets who no longer waits."""
 SERVER_PAUSE_S = 5.0
 _CHUNK = 200
+_FEW = 8
 _LOOK_THREADS = 8
 _IDLE_S = 0.2
 
@@ -140,10 +141,14 @@ class TimelineStream:
 
     async def _read_answer(self, client: AsyncTimelineClient, changed: Sequence[Mapping[str, Any]]) -> Seen:
         seen: dict[str, TimelineSnapshot | LakeError] = {}
-        for entry in changed:
-            base_path = str(entry.get("base_path", ""))
-            if not self.watched.has(base_path):
-                continue
+        mine = [entry for entry in changed if self.watched.has(str(entry.get("base_path", "")))]
+        bare = [entry for entry in mine if not entry.get("error") and not entry.get("timeline")]
+        if len(bare) > _FEW:
+            # Many at once: to name them again brings their timelines by the hundred instead of one by one.
+            self.watched.add_new(str(entry["base_path"]) for entry in bare)
+            mine = [entry for entry in mine if entry.get("error") or entry.get("timeline")]
+        for entry in mine:
+            base_path = str(entry["base_path"])
             if entry.get("error"):
                 seen[base_path] = error_of(str(entry["error"]), str(entry.get("detail", "")))
             elif entry.get("timeline"):

@@ -26,6 +26,23 @@ STAGE = "Job aborted due to stage failure: Task 0 in stage 7.0 failed 4 times, m
         ),
         pytest.param(
             [
+                Cause(HUDI + "HoodieClusteringException", "unable to transition clustering inflight to complete: 2026"),
+                Cause(HUDI + "HoodieWriteConflictException", "java.util.ConcurrentModificationException: Cannot ..."),
+                Cause("java.util.ConcurrentModificationException", "Cannot resolve conflicts for overlapping writes"),
+            ],
+            FailureKind.CONFLICT,
+            id="clustering-gives-way-to-a-writer",
+        ),
+        pytest.param(
+            [
+                Cause(HUDI + "HoodieClusteringException", "unable to transition clustering inflight to complete: 2026"),
+                Cause("java.io.IOException", "No space left on device"),
+            ],
+            FailureKind.OTHER,
+            id="clustering-exception-wraps-all-sorts",
+        ),
+        pytest.param(
+            [
                 Cause(
                     HUDI + "HoodieException",
                     "Requested compaction instant 20261121045502123 is not present as pending or already completed "

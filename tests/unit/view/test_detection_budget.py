@@ -6,7 +6,8 @@ import random
 from datetime import UTC, datetime
 from pathlib import Path
 
-from airflow_lake_provider.view.shared_timelines import SharedLimits, SharedTimelines
+from airflow_lake_provider.view.schedule import SharedLimits
+from airflow_lake_provider.view.shared_timelines import SharedTimelines
 from tests.unit.tables import HandMadeTable
 
 TABLES = 300

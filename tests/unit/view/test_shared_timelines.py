@@ -15,7 +15,8 @@ from airflow_lake_provider.timeline.storage import Storage, open_storage
 from airflow_lake_provider.view.freshness import NOW, Freshness
 from airflow_lake_provider.view.look import PROPERTIES_AFTER_MS, SETTLED_AFTER_MS, Depth
 from airflow_lake_provider.view.rhythm import HeartbeatLimits
-from airflow_lake_provider.view.shared_timelines import SharedLimits, SharedTimelines
+from airflow_lake_provider.view.schedule import SharedLimits
+from airflow_lake_provider.view.shared_timelines import SharedTimelines
 from airflow_lake_provider.view.snapshot import version_of
 from airflow_lake_provider.view.view_cache import TableViewCache
 from tests.unit.tables import HandMadeTable
@@ -508,3 +509,31 @@ def test_table_whose_timeline_folder_is_gone_says_so(timelines: SharedTimelines,
 
 def test_limits_are_the_documented_ones() -> None:
     assert HeartbeatLimits() == HeartbeatLimits(least_s=60, most_s=600, most_announced_s=21_600)
+
+
+def test_heartbeat_of_an_unchanged_table_unpacks_nothing(
+    clock: Clock, opened: Opened, table: HandMadeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timelines = SharedTimelines(SharedLimits(hot_tables=0), opened, clock)
+    path = str(table.path)
+    timelines.register(path)
+    settle(timelines, path)
+    clock.now_ms += 1000
+    unpacked: list[bytes] = []
+    monkeypatch.setattr("airflow_lake_provider.view.slot.unpack", unpacked.append)
+    before = calls(timelines)
+    timelines.look_if_due(path, is_hinted=False)
+    assert spent(timelines, before) == (0, 0, 1)
+    assert unpacked == []
+    assert timelines.memory.get(path).as_of_ms == clock.now_ms
+    assert timelines.has_version(path, timelines.memory.get(path).version)
+
+
+def test_table_whose_last_notice_was_a_writers_is_trusted_after_a_restart(
+    timelines: SharedTimelines, table: HandMadeTable
+) -> None:
+    timelines.register(str(table.path), was_announced=True)
+    timelines.watch(str(table.path), 5.0, START_MS + 300_000)
+    table.commit(1)
+    timelines.look_if_due(str(table.path), is_hinted=False)
+    assert timelines.due.due_ms(str(table.path)) > START_MS + 50_000

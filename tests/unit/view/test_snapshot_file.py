@@ -88,3 +88,13 @@ def test_save_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest
         save(timelines, file)
     assert file.read_bytes() == before
     assert [path.name for path in file.parent.iterdir()] == ["timelines"]
+
+
+def test_restore_remembers_which_tables_announce_their_commits(tmp_path: Path) -> None:
+    timelines = filled(tmp_path, 2)
+    timelines.hint(str(tmp_path / "t0"), ["20261121120000000"], is_by_writer=True)
+    timelines.look_if_due(str(tmp_path / "t0"), is_hinted=True)
+    save(timelines, tmp_path / "timelines")
+    again = SharedTimelines()
+    restore(again, tmp_path / "timelines")
+    assert [again.memory.get(str(tmp_path / name)).is_announced for name in ("t0", "t1")] == [True, False]

@@ -8,7 +8,8 @@ import pytest
 from airflow_lake_provider.errors import TableNotFoundError
 from airflow_lake_provider.timeline.storage import Storage, open_storage
 from airflow_lake_provider.view.look import SETTLED_AFTER_MS
-from airflow_lake_provider.view.shared_timelines import SharedLimits, SharedTimelines
+from airflow_lake_provider.view.schedule import SharedLimits
+from airflow_lake_provider.view.shared_timelines import SharedTimelines
 from airflow_lake_provider.view.table_view import TableView
 from airflow_lake_provider.view.view_cache import TableViewCache
 from tests.unit.tables import HandMadeTable
