@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from airflow_lake_provider.maintenance_window import MaintenanceWindow
+
 
 @dataclass(frozen=True, slots=True)
 class CompactionPolicy:
@@ -79,6 +81,8 @@ class TablePolicy:
     retry_backoff_s: float = 60.0
     max_active_runs: int = 1
     """Services of the table that may run at once."""
+    maintenance_window: MaintenanceWindow | None = None
+    """When new plans may be made; None is always. Pending plans hold others up and are executed at any time."""
 
     def find_problem(self) -> str | None:
         """Say in one sentence which settings contradict each other; None when none do."""

@@ -7,6 +7,7 @@ Shape:
       clustering: {enabled: true, small_files: 20}
       clean: {commits: 5, retained_commits: 10}
       archive: {min_commits: 20, max_commits: 30}
+      maintenance_window: {days: [sat, sun], begin: "22:00", end: "06:00", time_zone: Europe/Berlin}
       hudi_options: {hoodie.write.lock.provider: ...}
     tables:                       # optional; the first match wins
       - base_path: /lake/sales/*  # glob pattern or one path
@@ -17,12 +18,15 @@ Shape:
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from datetime import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import yaml
 
 from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.maintenance_window import DAYS, MaintenanceWindow
 from airflow_lake_provider.policies import TableEntry, TablePolicy, TablesConfig
 
 if TYPE_CHECKING:
@@ -87,7 +91,9 @@ class _Parser:
         for key, value in body.items():
             if key in extra:
                 continue
-            if key in _SECTIONS:
+            if key == "maintenance_window":
+                changes[key] = self._window(value)
+            elif key in _SECTIONS:
                 changes[key] = self._section(value, key, getattr(base, key))
             elif key == "hudi_options":
                 changes[key] = MappingProxyType(dict(base.hudi_options) | self._options(value))
@@ -102,6 +108,30 @@ class _Parser:
     def _section(self, node: yaml.Node, section: str, base: Any) -> Any:
         body = self._mapping(node, section, allowed=tuple(entry.name for entry in fields(base)))
         return replace(base, **{key: self._scalar(value, key, section) for key, value in body.items()})
+
+    def _window(self, node: yaml.Node) -> MaintenanceWindow | None:
+        if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null"):
+            return None
+        body = self._mapping(node, "maintenance_window", allowed=("days", "begin", "end", "time_zone"))
+        changes: dict[str, Any] = {}
+        for key, value in body.items():
+            if key == "days":
+                changes[key] = self._days(value)
+                continue
+            text = self._text(value, key)
+            try:
+                changes[key] = time.fromisoformat(text) if key != "time_zone" else ZoneInfo(text).key
+            except (ValueError, ZoneInfoNotFoundError, OSError) as error:
+                allowed = "a name such as Europe/Berlin" if key == "time_zone" else "a time such as 22:30, in quotes"
+                raise self._error(value, f"{key} is {text!r}, allowed: {allowed}") from error
+        return replace(MaintenanceWindow(), **changes)
+
+    def _days(self, node: yaml.Node) -> tuple[str, ...]:
+        items = node.value if isinstance(node, yaml.SequenceNode) else []
+        days = tuple(self._text(item, "a day").lower() for item in items)
+        if not days or not set(days) <= set(DAYS):
+            raise self._error(node, f"days must be a list of {', '.join(DAYS)}")
+        return days
 
     def _options(self, node: yaml.Node) -> dict[str, str]:
         body = self._mapping(node, "hudi_options", allowed=None)

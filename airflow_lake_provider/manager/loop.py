@@ -23,6 +23,7 @@ from airflow_lake_provider.manager.runs import (
     run_conf,
     run_id_prefix,
     wait_for_others,
+    wait_for_window,
 )
 from airflow_lake_provider.planner.decide import decide
 from airflow_lake_provider.planner.decision import Decision, Verdict
@@ -180,8 +181,10 @@ class ManagerLoop:
             # The row lock serialises "is there an active run" and "create one" per table across all processes.
             self._registry.hold(session, claim)
             now_ms = self._registry.now_ms()
-            of_table = self._door.find_runs(session, f"{claim.table_id}.")
-            waiting = wait_for_others(decision, claim.table_id, of_table, policy.max_active_runs, now_ms)
+            waiting = wait_for_window(decision, policy.maintenance_window, now_ms)
+            if waiting is None:
+                of_table = self._door.find_runs(session, f"{claim.table_id}.")
+                waiting = wait_for_others(decision, claim.table_id, of_table, policy.max_active_runs, now_ms)
             if waiting is not None:
                 return Outcome(decision, waiting)
             runs = self._door.find_runs(session, run_id_prefix(claim.table_id, decision.service))

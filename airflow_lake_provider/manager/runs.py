@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.job_contract import Service
+    from airflow_lake_provider.maintenance_window import MaintenanceWindow
     from airflow_lake_provider.manager.registry import Claim
     from airflow_lake_provider.planner.decision import Decision
 
@@ -70,7 +72,7 @@ class StartVerdict(StrEnum):
     BACKING_OFF = "backing_off"
     ABANDONED = "abandoned"
     WAITING = "waiting"
-    """Another service of the table runs, and no more may at once."""
+    """Another service of the table runs, and no more may at once, or the maintenance window is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,16 @@ def wait_for_others(
     names = ", ".join(run.run_id for run in others)
     reason = f"waits for {names}: at most {most_active} service{'' if most_active == 1 else 's'} of a table run at once"
     return StartDecision(StartVerdict.WAITING, "", reason, now_ms + ACTIVE_RUN_CHECK_MS)
+
+
+def wait_for_window(decision: Decision, window: MaintenanceWindow | None, now_ms: int) -> StartDecision | None:
+    """Return why a due decision has to wait for the table's maintenance window; None when it need not."""
+    now = datetime.fromtimestamp(now_ms / 1000, UTC)
+    if window is None or decision.plan_instants or window.is_open(now):
+        return None
+    opens = window.next_opening(now)
+    reason = f"waits for the maintenance window ({window}), which opens at {opens:%Y-%m-%d %H:%M} UTC"
+    return StartDecision(StartVerdict.WAITING, "", reason, int(opens.timestamp() * 1000))
 
 
 def run_conf(claim: Claim, decision: Decision, hudi_options: dict[str, str]) -> dict[str, Any]:
