@@ -25,6 +25,15 @@ from airflow_lake_provider.manager.runs import (
     wait_for_others,
     wait_for_window,
 )
+from airflow_lake_provider.metrics import (
+    DECISION_LATENCY,
+    FAILED_LOOKS,
+    LOOKS,
+    NOTICES,
+    NoMetrics,
+    decisions,
+    runs_started,
+)
 from airflow_lake_provider.planner.decide import decide
 from airflow_lake_provider.planner.decision import Decision, Verdict
 
@@ -35,6 +44,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.registry import Claim, Mark, Registry
     from airflow_lake_provider.manager.runs import RunDoor
     from airflow_lake_provider.manager.timelines_door import TimelinesDoor
+    from airflow_lake_provider.metrics import Metrics
     from airflow_lake_provider.policies import TablePolicy, TablesConfig
     from airflow_lake_provider.view.table_view import TableView
     from airflow_lake_provider.view.view_cache import TableViewCache
@@ -71,7 +81,7 @@ class Outcome:
 class ManagerLoop:
     """Looks at dirty tables. `drain` is one pass; `run` repeats it until stopped."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of one process, each used as it is
         self,
         settings: LakeSettings,
         registry: Registry,
@@ -79,12 +89,14 @@ class ManagerLoop:
         views: TableViewCache,
         door: RunDoor,
         load_tables: Callable[[], TablesConfig],
+        metrics: Metrics | None = None,
     ) -> None:
         self._settings = settings
         self._registry = registry
         self._views = views
         self._door = door
         self._load_tables = load_tables
+        self._metrics = metrics if metrics is not None else NoMetrics()
         self._timelines = timelines
         self._wake: asyncio.Event | None = None
         self._event_loop: asyncio.AbstractEventLoop | None = None
@@ -92,6 +104,7 @@ class ManagerLoop:
     def mark_dirty(self, notice: Notice) -> Mark:
         """Make a notice durable, then tell this process's timelines and this loop of it."""
         mark = self._registry.mark_dirty(notice)
+        self._metrics.incr(NOTICES)
         self._timelines.announce(notice, mark)
         self.wake()
         return mark
@@ -155,8 +168,14 @@ class ManagerLoop:
             log.exception("looking at table %s failed unexpectedly", claim.base_path)
             result = self._failed_look(claim, error)
         clean = self._registry.settle(claim, result)
+        self._measure(claim, result)
         if not clean and not result.failed:
             log.info("table %s changed while it was looked at; looking again", claim.base_path)
+
+    def _measure(self, claim: Claim, result: LookResult) -> None:
+        self._metrics.incr(FAILED_LOOKS if result.failed else LOOKS)
+        if not claim.is_retry:
+            self._metrics.timing(DECISION_LATENCY, self._registry.now_ms() - claim.dirty_since_ms)
 
     def _look_at(self, claim: Claim) -> LookResult:
         policy = self._load_tables().policy_for(claim.base_path, claim.table_name)
@@ -164,6 +183,9 @@ class ManagerLoop:
         outcomes = [self._act(claim, policy, decision) for decision in decide(view, policy)]
         for outcome in outcomes:
             _log_outcome(claim, outcome)
+            self._metrics.incr(decisions(outcome.decision.service, outcome.decision.verdict))
+            if outcome.start is not None and outcome.start.verdict is StartVerdict.START:
+                self._metrics.incr(runs_started(outcome.decision.service))
         next_look_ms = self._silent_ms(claim.base_path, policy)
         return LookResult(
             next_look_ms=next_look_ms,

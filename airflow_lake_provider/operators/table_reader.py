@@ -6,12 +6,14 @@ import time
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.planner.lock_rule import require_guarded_writers
+from airflow_lake_provider.timeline.commit_metadata import parse_commit_metadata
+from airflow_lake_provider.timeline.content import decode
 from airflow_lake_provider.timeline.heartbeat import load_heartbeats
 from airflow_lake_provider.timeline.loader import load_timeline
 from airflow_lake_provider.timeline.properties import load_table_properties
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from airflow_lake_provider.timeline.properties import TableProperties
     from airflow_lake_provider.timeline.storage import Storage
@@ -32,6 +34,17 @@ class TableReader:
     def timeline(self) -> Timeline:
         """Return the active timeline."""
         return load_timeline(self._storage, self.properties())
+
+    def sizes_of(self, instants: Iterable[str]) -> tuple[int, int]:
+        """Return files and bytes that completed writes say they wrote; instants that wrote nothing count for none."""
+        properties, wanted = self.properties(), frozenset(instants)
+        files = written_bytes = 0
+        for instant in load_timeline(self._storage, properties).completed_writes_by_completion():
+            if instant.requested_time in wanted:
+                content = self._storage.read_bytes(f"{properties.timeline_path}/{instant.file_name}")
+                metadata = parse_commit_metadata(decode(content, instant.file_name), instant.file_name)
+                files, written_bytes = files + len(metadata.stats), written_bytes + metadata.written_bytes
+        return files, written_bytes
 
     def require_guarded_writers(self) -> None:
         """Raise WriterUnguardedError when a writer is at work that takes no part in the locking."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -14,6 +15,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_lake_provider.errors import LakeError, LeaseLostError, ServiceFailedError, ServiceRefusedError
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
+from airflow_lake_provider.hooks.metrics import AirflowMetrics
 from airflow_lake_provider.hooks.timeline import table_opener
 from airflow_lake_provider.job_contract import (
     FailureKind,
@@ -24,7 +26,9 @@ from airflow_lake_provider.job_contract import (
     ServiceRequest,
     request_to_json,
 )
+from airflow_lake_provider.metrics import outcomes
 from airflow_lake_provider.operators.executor_lease import ExecutorLease
+from airflow_lake_provider.operators.service_metrics import measure_service, measure_try
 from airflow_lake_provider.operators.spark_job import (
     APPLICATION,
     SparkSettings,
@@ -142,6 +146,7 @@ class HudiTableServiceOperator(BaseOperator):
             return self._dry_run(before, wanted, options)
         table.require_guarded_writers()
         hook = LakeHook(self.lake_conn_id)
+        measure_try(AirflowMetrics(), wanted.service, context)
         run_id, try_number = str(context["run_id"]), int(context["ti"].try_number)
         request = JobRequest(
             job_id=f"{run_id}/{try_number}",
@@ -152,7 +157,7 @@ class HudiTableServiceOperator(BaseOperator):
             hudi_options=options,
             submitter=this_submitter(),
         )
-        table_id = table_id_of(base_path)
+        table_id, began_s = table_id_of(base_path), time.monotonic()
         lease = ExecutorLease(hook, table_id, wanted.service, run_id, try_number, on_lost=self.on_kill)
         try:
             with lease:
@@ -163,6 +168,7 @@ class HudiTableServiceOperator(BaseOperator):
         finally:
             self._tell_manager(hook, request)
         self.log.info("table %s: %s: %s", base_path, judgement.outcome, judgement.reason)
+        measure_service(AirflowMetrics(), table, wanted.service, judgement, time.monotonic() - began_s)
         return judgement
 
     def _service_request(self) -> ServiceRequest:
@@ -204,6 +210,7 @@ class HudiTableServiceOperator(BaseOperator):
         judgement = judge(before, table.timeline(), request.services[0], said)
         if judgement.done:
             return judgement
+        AirflowMetrics().incr(outcomes(request.services[0].service, Outcome.FAILED))
         message = f"table {table.base_path}: {request.services[0].service} {judgement.reason}"
         if judgement.failure_kind is FailureKind.PLAN_GONE:
             raise ServiceRefusedError(message)

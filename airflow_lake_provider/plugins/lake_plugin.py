@@ -32,6 +32,7 @@ def _open_session() -> Session:
 @cache
 def open_services() -> ManagerServices:
     """Build this process's services: settings, registry on Airflow's database, view cache, loop."""
+    from airflow_lake_provider.hooks.metrics import AirflowMetrics
     from airflow_lake_provider.manager.executors import Executors
     from airflow_lake_provider.manager.loop import ManagerLoop
     from airflow_lake_provider.manager.registry import Registry
@@ -54,6 +55,7 @@ def open_services() -> ManagerServices:
         views=TableViewCache(timeline_server.timelines),
         door=AirflowRunDoor(),
         load_tables=load_tables,
+        metrics=AirflowMetrics(),
     )
     executors = Executors(registry, settings.executor_lease_s)
     return ManagerServices(settings, registry, executors, loop, timeline_server)

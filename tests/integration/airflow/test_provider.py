@@ -51,8 +51,10 @@ def test_service_dag_params_have_forms_and_are_checked() -> None:
     from airflow.dag_processing.dagbag import DagBag
     from airflow.sdk.exceptions import ParamValidationError
 
+    from airflow_lake_provider.job_contract import Service
+
     params = DagBag(dag_folder=str(ROOT / "dags")).dags["lake_table_service"].params
-    assert params.get_param("service").schema["enum"] == ["compaction"]
+    assert params.get_param("service").schema["enum"] == [service.value for service in Service]
     for wrong in ({"base_path": ""}, {"base_path": "/x", "service": "explode"}, {"base_path": "/x", "mode": "no"}):
         changed = copy.deepcopy(params)
         with pytest.raises(ParamValidationError):

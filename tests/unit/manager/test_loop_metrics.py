@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from airflow_lake_provider.config import LakeSettings
+from airflow_lake_provider.manager.loop import ManagerLoop
+from airflow_lake_provider.manager.notice import Notice, Source
+from airflow_lake_provider.manager.registry import Registry
+from airflow_lake_provider.manager.timelines_door import ServerDoor
+from airflow_lake_provider.policies import TablesConfig
+from airflow_lake_provider.view.timeline_server import TimelineServer
+from airflow_lake_provider.view.view_cache import TableViewCache
+from tests.unit.manager.conftest import FakeClock, FakeDoor
+from tests.unit.tables import HandMadeTable
+
+
+class FakeMetrics:
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.timings: dict[str, float] = {}
+
+    def incr(self, name: str, count: int = 1) -> None:
+        self.counts[name] += count
+
+    def gauge(self, name: str, value: float) -> None:
+        raise AssertionError(name)
+
+    def timing(self, name: str, duration_ms: float) -> None:
+        self.timings[name] = duration_ms
+
+
+@pytest.fixture
+def metrics() -> FakeMetrics:
+    return FakeMetrics()
+
+
+@pytest.fixture
+def loop(
+    settings: LakeSettings,
+    registry: Registry,
+    timeline_server: TimelineServer,
+    door: FakeDoor,
+    tables: TablesConfig,
+    metrics: FakeMetrics,
+) -> ManagerLoop:
+    views = TableViewCache(timeline_server.timelines)
+    return ManagerLoop(settings, registry, ServerDoor(timeline_server), views, door, lambda: tables, metrics)
+
+
+def test_loop_measures_notices_looks_decisions_runs_and_latency(
+    loop: ManagerLoop, lake: Path, metrics: FakeMetrics, clock: FakeClock
+) -> None:
+    table = HandMadeTable.create(lake / "orders")
+    for second in (1, 2, 3):
+        loop.mark_dirty(Notice(str(table.path), "orders", Source.COMMIT_CALLBACK, (table.commit(second),)))
+    clock.advance(0.75)
+    loop.drain()
+    assert metrics.counts == {
+        "lake.notices": 3,
+        "lake.looks": 1,
+        "lake.compaction.due": 1,
+        "lake.compaction.runs_started": 1,
+        "lake.clustering.not_due": 1,
+        "lake.clean.not_due": 1,
+        "lake.archive.not_due": 1,
+    }
+    assert metrics.timings == {"lake.decision_latency": 750}
+
+
+def test_loop_counts_looks_that_fail(loop: ManagerLoop, lake: Path, metrics: FakeMetrics) -> None:
+    loop.mark_dirty(Notice(str(lake / "nothing"), "nothing", Source.HINT))
+    loop.drain()
+    assert (metrics.counts["lake.failed_looks"], metrics.counts["lake.looks"]) == (1, 0)
