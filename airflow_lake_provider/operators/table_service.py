@@ -6,6 +6,7 @@ import json
 import os
 import re
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -28,6 +29,12 @@ from airflow_lake_provider.job_contract import (
 )
 from airflow_lake_provider.metrics import outcomes
 from airflow_lake_provider.operators.executor_lease import ExecutorLease
+from airflow_lake_provider.operators.memory import (
+    MEMORY_KEYS,
+    earlier_results,
+    ran_out_of_memory,
+    with_more_memory,
+)
 from airflow_lake_provider.operators.service_metrics import measure_service, measure_try
 from airflow_lake_provider.operators.spark_job import (
     APPLICATION,
@@ -161,7 +168,7 @@ class HudiTableServiceOperator(BaseOperator):
         lease = ExecutorLease(hook, table_id, wanted.service, run_id, try_number, on_lost=self.on_kill)
         try:
             with lease:
-                self._submit(request, job_path(run_id, try_number, "request.json"))
+                self._submit(request, run_id, try_number)
             if lease.lost:
                 raise LeaseLostError(f"{wanted.service} of {base_path} was ended because its lease could not be kept")
             judgement = self._judge(table, before, request)
@@ -194,10 +201,17 @@ class HudiTableServiceOperator(BaseOperator):
         pending = () if action is None else tuple(instant.requested_time for instant in before.pending(action))
         return Judgement(Outcome.NOTHING_TO_DO, f"dry run of {wanted.service} {wanted.mode}", (), pending)
 
-    def _submit(self, request: JobRequest, request_path: str) -> None:
+    def _submit(self, request: JobRequest, run_id: str, try_number: int) -> None:
+        request_path = job_path(run_id, try_number, "request.json")
         write_text(request_path, request_to_json(request))
         name = f"lake-{request.services[0].service.value}-{table_id_of(request.base_path)}"
-        self._spark_hook = SparkSubmitHook(**hook_arguments(self._spark_settings(), name, request_path))
+        settings = self._spark_settings()
+        earlier = earlier_results(try_number, lambda number: read_result(job_path(run_id, number, "result.json")))
+        if ran_out_of_memory(earlier):
+            conf_with_more = with_more_memory(settings.conf or {})
+            self.log.info("an earlier try ran out of memory: %s", {key: conf_with_more[key] for key in MEMORY_KEYS})
+            settings = replace(settings, conf=conf_with_more)
+        self._spark_hook = SparkSubmitHook(**hook_arguments(settings, name, request_path))
         try:
             self._spark_hook.submit(str(find_spark_jobs() / APPLICATION))
         except AirflowException as error:
