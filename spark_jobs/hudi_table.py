@@ -22,18 +22,12 @@ class NoTableError(Exception):
     """There is no Hudi table at a base path."""
 
 
+class PlanBusyError(Exception):
+    """Another executor's heartbeat on the same plan lives."""
+
+
 class SettingLostError(Exception):
     """A setting that must hold has another value in the client that Hudi made."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionSizes:
-    """What a completed compaction says of itself in its commit metadata."""
-
-    files_written: int
-    log_files_compacted: int
-    log_bytes: int
-    written_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +35,26 @@ class TableLook:
     """One look at a table's properties and active timeline; it does not refresh itself.
 
     `metadata_partitions` are the parts of the metadata table that are complete, such as `files` and `record_index`;
-    `pending_compactions` are requested times of plans, requested or inflight, oldest first.
+    `timeline` and `meta_client` are Hudi's own objects.
     """
 
     base_path: str
     table_type: str
     table_version: int
     metadata_partitions: frozenset[str]
-    pending_compactions: tuple[str, ...]
     timeline: Any
+    meta_client: Any
 
-    def find_compaction(self, instant: str) -> CompactionSizes | None:
-        """Return the sizes of a completed compaction by its requested time; None when it is not completed here."""
-        for commit in self.timeline.getCommitTimeline().filterCompletedInstants().getInstants():
-            if commit.requestedTime() == instant:
-                metadata = self.timeline.readCommitMetadata(commit)
-                # A bulk insert into a merge-on-read table completes as a `commit` as well.
-                return _sizes(metadata) if metadata.getOperationType().name() == "COMPACT" else None
-        return None
+
+def requested_times(timeline: Any) -> tuple[str, ...]:
+    """Return the requested times of a Hudi timeline's instants, oldest first."""
+    return tuple(sorted(instant.requestedTime() for instant in timeline.getInstants()))
+
+
+def find_instant(timeline: Any, requested_time: str) -> Any | None:
+    """Return the instant of a Hudi timeline that was requested at this time; None when there is none."""
+    found = (instant for instant in timeline.getInstants() if instant.requestedTime() == requested_time)
+    return next(found, None)
 
 
 def look_at_table(spark: SparkSession, base_path: str) -> TableLook:
@@ -73,15 +69,14 @@ def look_at_table(spark: SparkSession, base_path: str) -> TableLook:
         if any(cause.class_name.endswith(".TableNotFoundException") for cause in causes):
             raise NoTableError(f"there is no Hudi table at {base_path}") from error
         raise
-    table_config, timeline = meta_client.getTableConfig(), meta_client.getActiveTimeline()
-    pending = timeline.filterPendingCompactionTimeline().getInstants()
+    table_config = meta_client.getTableConfig()
     return TableLook(
         base_path=base_path,
         table_type=meta_client.getTableType().name(),
         table_version=table_config.getTableVersion().versionCode(),
         metadata_partitions=frozenset(table_config.getMetadataPartitions()),
-        pending_compactions=tuple(sorted(instant.requestedTime() for instant in pending)),
-        timeline=timeline,
+        timeline=meta_client.getActiveTimeline(),
+        meta_client=meta_client,
     )
 
 
@@ -115,10 +110,38 @@ def open_client(
 
 def take_lock_once(spark: SparkSession, client: Any) -> None:
     """Take the table's lock and give it back. Raises Py4JJavaError when the client's settings do not get it."""
+    with hold_lock(spark, client):
+        pass
+
+
+@contextmanager
+def hold_lock(spark: SparkSession, client: Any) -> Iterator[None]:
+    """Hold the table's lock. Raises Py4JJavaError when the client's settings do not get it."""
     none = spark._jvm.org.apache.hudi.common.util.Option.empty()
     transactions = client.getTransactionManager()
+    # Not inside the `try`: ending what never began deletes a lock file that another holds.
     transactions.beginStateChange(none, none)
-    transactions.endStateChange(none)
+    try:
+        yield
+    finally:
+        transactions.endStateChange(none)
+
+
+@contextmanager
+def be_sole_executor(spark: SparkSession, client: Any, instant: str) -> Iterator[None]:
+    """Beat for an instant while its plan is executed. Raises PlanBusyError when another executor's heartbeat lives.
+
+    Hudi beats for compactions only. Two executors of one clustering would roll back each other's files.
+    """
+    heartbeats = client.getHeartbeatClient()
+    with hold_lock(spark, client):
+        if not heartbeats.isHeartbeatExpired(instant):
+            raise PlanBusyError(instant)
+        heartbeats.start(instant)
+    try:
+        yield
+    finally:
+        heartbeats.stop(instant)
 
 
 def find_heartbeat_age_s(spark: SparkSession, base_path: str, instant: str) -> float | None:
@@ -148,12 +171,3 @@ def _close(client: Any) -> None:
     except Py4JJavaError as error:
         # The service's outcome stands on the timeline already.
         print(f"lake: the Hudi client did not close: {describe(causes_of(error.java_exception))}", flush=True)
-
-
-def _sizes(metadata: Any) -> CompactionSizes:
-    return CompactionSizes(
-        files_written=int(metadata.fetchTotalFiles()),
-        log_files_compacted=int(metadata.getTotalLogFilesCompacted()),
-        log_bytes=int(metadata.getTotalLogFilesSize()),
-        written_bytes=int(metadata.fetchTotalBytesWritten()),
-    )

@@ -16,6 +16,9 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 
 import job_files
+from archive import run_archive
+from clean import run_clean
+from clustering import run_clustering
 from compaction import run_compaction
 from failure_kind import causes_of, classify, describe
 from job_contract import (
@@ -49,7 +52,14 @@ QUIET_LOGGERS = (
 
 RunService = Callable[[SparkSession, JobRequest, ServiceRequest], ServiceResult]
 
-SERVICES: Mapping[Service, RunService] = MappingProxyType({Service.COMPACTION: run_compaction})
+SERVICES: Mapping[Service, RunService] = MappingProxyType(
+    {
+        Service.COMPACTION: run_compaction,
+        Service.CLUSTERING: run_clustering,
+        Service.CLEAN: run_clean,
+        Service.ARCHIVE: run_archive,
+    }
+)
 
 # What Hudi needs from a session, where spark-submit did not say otherwise.
 SESSION_DEFAULTS: Mapping[str, str] = MappingProxyType(

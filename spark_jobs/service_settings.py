@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from job_contract import CONCURRENCY_MODE, LOCK_PROVIDER, OPTIMISTIC
+from job_contract import CONCURRENCY_MODE, LOCK_PROVIDER, OPTIMISTIC, Service
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -18,26 +18,46 @@ ALWAYS: Mapping[str, str] = {
     "hoodie.table.service.manager.enabled": "false",
     # Writers of a managed lake set it to false, and their settings are the table's settings.
     "hoodie.table.services.enabled": "true",
-    # One service does one thing: no other service rides along.
+    # EAGER would roll back writers that are alive.
+    "hoodie.clean.failed.writes.policy": "LAZY",
+    # Hudi would beat for a plan that nobody executes yet, and so keep its executor away.
+    "hoodie.clustering.enable.expirations": "false",
+    # One service does one thing: no other service rides along. None of these stops a service that is called by name.
     "hoodie.clean.automatic": "false",
     "hoodie.archive.automatic": "false",
     "hoodie.compact.inline": "false",
     "hoodie.compact.schedule.inline": "false",
     "hoodie.clustering.inline": "false",
+    "hoodie.clustering.schedule.inline": "false",
     "hoodie.clustering.async.enabled": "false",
+    "hoodie.log.compaction.inline": "false",
+    "hoodie.partition.ttl.inline": "false",
     # The table's version is its owner's decision.
     "hoodie.write.auto.upgrade": "false",
 }
 
-# Whether a compaction is due was decided before this job started; Hudi's own gate must not refuse it.
-WHEN_SCHEDULING: Mapping[str, str] = {
-    "hoodie.compact.inline.trigger.strategy": "NUM_COMMITS",
-    "hoodie.compact.inline.max.delta.commits": "1",
+# Whether a service is due was decided before this job started; Hudi's own gate must not refuse it. Archiving goes
+# without: it reads compaction's gate, and would not leave the writers' trigger enough instants to count.
+WHEN_SCHEDULING: Mapping[Service, Mapping[str, str]] = {
+    Service.COMPACTION: {
+        "hoodie.compact.inline.trigger.strategy": "NUM_COMMITS",
+        "hoodie.compact.inline.max.delta.commits": "1",
+    },
+    Service.CLUSTERING: {
+        "hoodie.clustering.inline.max.commits": "1",
+        "hoodie.clustering.async.max.commits": "1",
+    },
+    Service.CLEAN: {
+        "hoodie.clean.trigger.strategy": "NUM_COMMITS",
+        # Not 1: a retention that was shortened is to be had before the next commit as well.
+        "hoodie.clean.trigger.max.commits": "0",
+    },
+    Service.ARCHIVE: {},
 }
 
 
 def service_settings(
-    options: Mapping[str, str], table_version: int, metadata_partitions: Collection[str]
+    service: Service, options: Mapping[str, str], table_version: int, metadata_partitions: Collection[str]
 ) -> dict[str, str]:
     """Return the settings of a client that runs a service; what is in ALWAYS and WHEN_SCHEDULING cannot be overridden.
 
@@ -51,7 +71,7 @@ def service_settings(
         **options,
         "hoodie.write.table.version": str(table_version),
         **ALWAYS,
-        **WHEN_SCHEDULING,
+        **WHEN_SCHEDULING[service],
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.job_contract import Mode, Service, find_lock_problem
+from airflow_lake_provider.planner.clean import clean_options
 from airflow_lake_provider.planner.decision import Decision, Verdict
 from airflow_lake_provider.planner.writes import stable_key
 from airflow_lake_provider.timeline.instant import WRITE_ACTIONS, Action
@@ -45,7 +46,8 @@ def decide_archive(view: TableView, policy: TablePolicy, clean: Decision) -> Dec
         stable_key(writes[rules.max_commits :], _TRY_AGAIN_AFTER_WRITES),
         (),
         evidence,
-        archive_options(rules),
+        # The archiver keeps what the cleaner retains, by the settings that it is given.
+        {**clean_options(policy.clean), **archive_options(rules)},
     )
 
 

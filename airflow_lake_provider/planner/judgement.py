@@ -65,7 +65,8 @@ def judge(before: Timeline, after: Timeline, request: ServiceRequest, result: Se
         return Judgement(Outcome.COMPLETED, reason, done, pending)
     if result is None or result.outcome is Outcome.FAILED:
         return _failed("no plan of this run is on the timeline", result, (), pending)
-    return Judgement(Outcome.NOTHING_TO_DO, f"Hudi found nothing to do for {request.service}", (), pending)
+    said = f": {result.message}" if result.message else ""
+    return Judgement(Outcome.NOTHING_TO_DO, f"Hudi found nothing to do for {request.service}{said}", (), pending)
 
 
 def _judge_archive(before: Timeline, after: Timeline, result: ServiceResult | None) -> Judgement:

@@ -69,8 +69,8 @@ class Table:
         plans = {name.split(".")[0] for name in self.files() if name.endswith(".compaction.requested")}
         return plans - self.completed()
 
-    def completed(self) -> set[str]:
-        return {name.split(".")[0].split("_")[0] for name in self.files() if name.endswith(".commit")}
+    def completed(self, action: str = "commit") -> set[str]:
+        return {name.split(".")[0].split("_")[0] for name in self.files() if name.endswith(f".{action}")}
 
     def spans(self, action: str) -> list[tuple[str, str]]:
         """Requested and completed time of each completed instant of an action, from the names of table version 8 on."""
@@ -81,12 +81,19 @@ class Table:
         text = (self.path / ".hoodie" / "hoodie.properties").read_text(encoding="utf-8")
         return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
-    def request(self, mode: Mode, *instants: str, options: dict[str, str] | None = None) -> JobRequest:
+    def request(
+        self,
+        mode: Mode,
+        *instants: str,
+        options: dict[str, str] | None = None,
+        service: Service = Service.COMPACTION,
+        service_options: dict[str, str] | None = None,
+    ) -> JobRequest:
         return JobRequest(
             job_id="job-1",
             base_path=str(self.path),
             table_name=self.written.name,
-            services=(ServiceRequest(Service.COMPACTION, mode, instants),),
+            services=(ServiceRequest(service, mode, instants, service_options or {}),),
             result_path=str(self.path.parent / "result.json"),
             hudi_options=LOCK if options is None else options,
         )
@@ -155,6 +162,19 @@ def rows(spark: SparkSession, table: Table) -> list[tuple[object, ...]]:
     """Return all rows, sorted, as a reader of the table sees them."""
     found = spark.read.format("hudi").load(str(table.path)).select("id", "city", "amount", "ts").collect()
     return sorted(tuple(row) for row in found)
+
+
+def content(spark: SparkSession, table: Table) -> list[tuple[object, ...]]:
+    """Return every column of all rows but those that say which file they lie in, sorted."""
+    found = spark.read.format("hudi").load(str(table.path)).drop("_hoodie_file_name", "_hoodie_commit_seqno")
+    return sorted(tuple(row) for row in found.collect())
+
+
+def file_groups(spark: SparkSession, table: Table) -> set[tuple[str, str]]:
+    """Return partition and file id of each file group that holds rows."""
+    found = spark.read.format("hudi").load(str(table.path)).select("_hoodie_partition_path", "_hoodie_file_name")
+    # The name of a base file goes on with a write token and the instant.
+    return {(partition, name.split("_")[0]) for partition, name in map(tuple, found.distinct().collect())}
 
 
 def rows_written(spark: SparkSession, table: lake_writer.WrittenTable, commits: int) -> list[tuple[object, ...]]:

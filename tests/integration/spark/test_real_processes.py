@@ -20,6 +20,7 @@ from job_contract import (
     JobResult,
     Mode,
     Outcome,
+    Service,
     Submitter,
     request_to_json,
     result_from_json,
@@ -123,15 +124,27 @@ def test_failed_service_gives_a_result_and_exit_code_1(
     assert "hoodie.write.lock.provider" in output
 
 
-@pytest.mark.parametrize("version", [9, 6])
-def test_compaction_killed_in_the_middle_is_completed_by_the_retry(
-    spark: SparkSession, make_table: MakeTable, submit: Callable[[JobRequest], subprocess.Popen[str]], version: int
+@pytest.mark.parametrize(
+    ("service", "version", "completes_as"),
+    [
+        (Service.COMPACTION, 9, "commit"),
+        (Service.COMPACTION, 6, "commit"),
+        (Service.CLUSTERING, 9, "replacecommit"),
+    ],
+)
+def test_plan_killed_in_the_middle_is_completed_by_the_retry(
+    spark: SparkSession,
+    make_table: MakeTable,
+    submit: Callable[[JobRequest], subprocess.Popen[str]],
+    service: Service,
+    version: int,
+    completes_as: str,
 ) -> None:
     table = make_table(version=version)
     before = rows(spark, table)
-    (instant,) = run(spark, table.request(Mode.SCHEDULE)).scheduled_instants
+    (instant,) = run(spark, table.request(Mode.SCHEDULE, service=service)).scheduled_instants
     markers = table.path / ".hoodie" / ".temp" / instant
-    request = table.request(Mode.SCHEDULE_AND_EXECUTE)
+    request = table.request(Mode.SCHEDULE_AND_EXECUTE, service=service)
 
     process = submit(request)
     # The first marker stands for the first base file that is being written.
@@ -139,18 +152,18 @@ def test_compaction_killed_in_the_middle_is_completed_by_the_retry(
     _kill_family(process.pid)
     output, _ = process.communicate()
     assert process.returncode == -signal.SIGKILL, output
-    assert f"{instant}.compaction.inflight" in table.files()
-    assert table.completed() == set()
+    assert f"{instant}.{service}.inflight" in table.files()
+    assert table.completed(completes_as) == set()
     assert not os.path.exists(request.result_path)
 
-    # Hudi cannot know yet that the executor is dead.
+    # Nobody can know yet that the executor is dead.
     early = run(spark, request)
     assert (early.outcome, early.failure_kind) == (Outcome.FAILED, FailureKind.BUSY), early.message
     _age_heartbeat(table, instant)
     retry = run(spark, request)
     assert (retry.outcome, retry.completed_instants) == (Outcome.COMPLETED, (instant,)), retry.message
     assert retry.scheduled_instants == ()
-    assert table.completed() == {instant}
+    assert table.completed(completes_as) == {instant}
     assert rows(spark, table) == before
 
 

@@ -89,7 +89,12 @@ def test_archive_waits_for_cleaning_and_then_keeps_its_key() -> None:
     assert cleaned[0].verdict is Verdict.NOT_DUE
     assert {decision.verdict for decision in cleaned[1:]} == {Verdict.DUE}
     assert [decision.key_instant for decision in cleaned[1:]] == [at(12), at(12), at(30), at(30)]
-    assert dict(cleaned[1].options) == {"hoodie.keep.min.commits": "4", "hoodie.keep.max.commits": "6"}
+    assert dict(cleaned[1].options) == {
+        "hoodie.keep.min.commits": "4",
+        "hoodie.keep.max.commits": "6",
+        "hoodie.clean.policy": "KEEP_LATEST_COMMITS",
+        "hoodie.clean.commits.retained": "2",
+    }
 
 
 @pytest.mark.parametrize(

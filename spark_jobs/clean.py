@@ -1,0 +1,97 @@
+"""Schedules and executes cleans of one table, with Hudi's own client."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hudi_table import TableLook, find_instant, open_client, requested_times, take_lock_once
+from job_contract import JobRequest, Mode, Outcome, Service, ServiceRequest, ServiceResult
+from planned_service import PlannedService, Visit, open_visit, run_plans, seconds_since
+from service_settings import ALWAYS, wait_for_lock_without_end
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def run_clean(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> ServiceResult:
+    """Run one clean request; see `run_plans` for what a second run does.
+
+    Under the policy LAZY, which writers that share a lock have, nothing but a clean rolls back what dead writers left;
+    left alone it would keep old files and instants for ever. So executing rolls back as well, as Hudi's own clean does.
+    Raises ServiceRefusedError, NoTableError, or Py4JJavaError when scheduling or the rollback fails.
+    """
+    visit = open_visit(spark, job, request)
+    pending = _find_pending(visit.first_look)
+    if request.mode is Mode.SCHEDULE and pending:
+        # A second plan would name the same files.
+        message = f"clean {', '.join(pending)} is pending already"
+        visit.say(message)
+        return ServiceResult(Service.CLEAN, Outcome.NOTHING_TO_DO, message=message)
+    rolled_back: tuple[str, ...] = ()
+    if request.mode is Mode.SCHEDULE_AND_EXECUTE and not pending and not request.instants:
+        # Before planning: files that a dead writer holds back may then go.
+        rolled_back = _roll_back_dead_writers(visit)
+    result = run_plans(visit, CLEAN)
+    if not rolled_back:
+        return result
+    said = f"rolled back {', '.join(rolled_back)}, whose writers are dead"
+    return replace(result, message="; ".join(filter(None, (result.message, said))))
+
+
+def _roll_back_dead_writers(visit: Visit) -> tuple[str, ...]:
+    """Let Hudi roll back pending writes without a living heartbeat; return their requested times."""
+    look = visit.first_look
+    pending = _pending_writes(look)
+    if not pending and look.timeline.filterPendingRollbackTimeline().empty():
+        return ()
+    started = time.monotonic()
+    visit.say(f"pending writes {', '.join(pending) or 'none'}: rolling back those whose heartbeat has ended")
+    with open_client(visit.spark, visit.job.base_path, visit.settings, ALWAYS) as client:
+        take_lock_once(visit.spark, client)
+    settings = wait_for_lock_without_end(visit.settings)
+    with open_client(visit.spark, visit.job.base_path, settings, ALWAYS) as client:
+        client.rollbackFailedWrites(visit.look().meta_client)
+    rolled_back = _find_rolled_back(visit.look().timeline, pending)
+    visit.say(f"rolled back {', '.join(rolled_back) or 'nothing'} in {seconds_since(started)}")
+    return rolled_back
+
+
+def _pending_writes(look: TableLook) -> tuple[str, ...]:
+    writes = look.timeline.getCommitsTimeline().filterPendingExcludingCompaction()
+    clusterings = requested_times(look.timeline.filterPendingClusteringTimeline())
+    return tuple(instant for instant in requested_times(writes) if instant not in clusterings)
+
+
+def _find_rolled_back(timeline: Any, instants: tuple[str, ...]) -> tuple[str, ...]:
+    # A write that went on to complete meanwhile is still there.
+    left = requested_times(timeline.getCommitsTimeline())
+    return tuple(instant for instant in instants if instant not in left)
+
+
+def _find_pending(look: TableLook) -> tuple[str, ...]:
+    return requested_times(look.timeline.getCleanerTimeline().filterInflightsAndRequested())
+
+
+def _find_completed(look: TableLook, instant: str) -> str | None:
+    cleaned = find_instant(look.timeline.getCleanerTimeline().filterCompletedInstants(), instant)
+    if cleaned is None:
+        return None
+    metadata = look.timeline.readCleanMetadata(cleaned)
+    kept = metadata.getEarliestCommitToRetain()
+    since = f", kept what readers since {kept} need" if kept else ""
+    return f"{metadata.getTotalFilesDeleted()} files deleted{since}"
+
+
+CLEAN = PlannedService(
+    Service.CLEAN,
+    find_pending=_find_pending,
+    find_completed=_find_completed,
+    schedule=lambda hudi, client: client.scheduleTableService(
+        hudi.common.util.Option.empty(), hudi.common.model.TableServiceType.CLEAN
+    ),
+    # Hudi has no call for one plan: this executes all that are pending, and schedules none.
+    execute=lambda client, _instant: client.clean(False),  # noqa: FBT003 - py4j has no keywords
+    nothing_new="no files older than what is retained",
+)

@@ -1,0 +1,221 @@
+"""What the services that leave a plan on the timeline have in common: compaction, clustering, clean."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from failure_kind import causes_of, classify, describe
+from hudi_table import (
+    PlanBusyError,
+    TableLook,
+    be_sole_executor,
+    find_heartbeat_age_s,
+    look_at_table,
+    open_client,
+    take_lock_once,
+)
+from job_contract import (
+    FailureKind,
+    JobRequest,
+    Mode,
+    Outcome,
+    Service,
+    ServiceRequest,
+    ServiceResult,
+    find_lock_problem,
+)
+from progress import say
+from py4j.protocol import Py4JJavaError
+from service_settings import ALWAYS, service_settings, wait_for_lock_without_end
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import SparkSession
+
+
+class ServiceRefusedError(Exception):
+    """This table cannot have this service with these settings; the table was not touched."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedService:
+    """What one service does its own way.
+
+    `find_pending` returns requested times of plans that are not completed, oldest first; `find_completed` says in words
+    what a completed instant did, None when it is not completed in this look. `schedule` gets Java's package
+    `org.apache.hudi` and a client, and returns a Java Option of the new instant. `hudi_beats` tells that Hudi itself
+    keeps executors apart.
+    """
+
+    service: Service
+    find_pending: Callable[[TableLook], tuple[str, ...]]
+    find_completed: Callable[[TableLook, str], str | None]
+    schedule: Callable[[Any, Any], Any]
+    execute: Callable[[Any, str], object]
+    nothing_new: str
+    hudi_beats: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A request on its way: the session, who asked for what, and the settings of every client that is opened."""
+
+    spark: SparkSession
+    job: JobRequest
+    request: ServiceRequest
+    settings: dict[str, str]
+    first_look: TableLook
+
+    def look(self) -> TableLook:
+        """Read the table afresh."""
+        return look_at_table(self.spark, self.job.base_path)
+
+    def say(self, message: str) -> None:
+        """Print one line about the table."""
+        say(self.job.table_name, message)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFailure:
+    """Why one plan was not executed."""
+
+    instant: str
+    kind: FailureKind
+    message: str
+
+
+def open_visit(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> Visit:
+    """Look at the table and settle the settings. Raises ServiceRefusedError, NoTableError, or Py4JJavaError."""
+    options = {**job.hudi_options, **request.options}
+    problem = find_lock_problem(options)
+    if problem is not None:
+        raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
+    look = look_at_table(spark, job.base_path)
+    settings = service_settings(request.service, options, look.table_version, look.metadata_partitions)
+    return Visit(spark, job, request, settings, look)
+
+
+def run_plans(visit: Visit, kind: PlannedService) -> ServiceResult:
+    """Schedule, execute, or both.
+
+    Running it twice is harmless: a plan that is completed counts as done, one that another try left inflight is taken
+    up by Hudi, and nothing is scheduled while something is pending (unless only scheduling was asked for).
+    Raises Py4JJavaError when scheduling fails.
+    """
+    look, request = visit.first_look, visit.request
+    pending = kind.find_pending(look)
+    visit.say(f"{look.base_path}, table version {look.table_version}, pending {', '.join(pending) or 'none'}")
+    if request.mode is Mode.SCHEDULE:
+        scheduled = _schedule(visit, kind)
+        outcome = Outcome.SCHEDULED if scheduled else Outcome.NOTHING_TO_DO
+        return ServiceResult(kind.service, outcome, scheduled_instants=scheduled)
+    instants = request.instants or pending
+    if instants or request.mode is Mode.EXECUTE:
+        return _execute(visit, kind, instants)
+    scheduled = _schedule(visit, kind)
+    return replace(_execute(visit, kind, scheduled), scheduled_instants=scheduled)
+
+
+def seconds_since(started: float) -> str:
+    """Print how long ago a time of the monotonic clock was."""
+    return f"{time.monotonic() - started:.1f} s"
+
+
+def _schedule(visit: Visit, kind: PlannedService) -> tuple[str, ...]:
+    started = time.monotonic()
+    visit.say("scheduling, as soon as the table's lock is free")
+    with open_client(visit.spark, visit.job.base_path, visit.settings, ALWAYS) as client:
+        found = kind.schedule(visit.spark._jvm.org.apache.hudi, client)
+        instants = (str(found.get()),) if found.isPresent() else ()
+    said = instants[0] if instants else f"nothing: {kind.nothing_new}"
+    visit.say(f"scheduled {said} in {seconds_since(started)}")
+    return instants
+
+
+def _execute(visit: Visit, kind: PlannedService, instants: Sequence[str]) -> ServiceResult:
+    completed: list[str] = []
+    failures: list[PlanFailure] = []
+    for instant in instants:
+        failure = _execute_plan(visit, kind, instant)
+        if failure is None:
+            completed.append(instant)
+        else:
+            visit.say(f"{kind.service} {instant} FAILED ({failure.kind}): {failure.message}")
+            failures.append(failure)
+    if failures:
+        return ServiceResult(
+            kind.service,
+            Outcome.FAILED,
+            completed_instants=tuple(completed),
+            failure_kind=failures[0].kind,
+            message="; ".join(f"{kind.service} {failure.instant}: {failure.message}" for failure in failures),
+        )
+    outcome = Outcome.COMPLETED if completed else Outcome.NOTHING_TO_DO
+    return ServiceResult(kind.service, outcome, completed_instants=tuple(completed))
+
+
+def _execute_plan(visit: Visit, kind: PlannedService, instant: str) -> PlanFailure | None:
+    before = visit.look()
+    if kind.find_completed(before, instant) is not None:
+        visit.say(f"{kind.service} {instant} is completed already")
+        return None
+    if instant not in kind.find_pending(before):
+        return _plan_gone(instant)
+    started = time.monotonic()
+    visit.say(f"{kind.service} {instant}: executing")
+    failure = None
+    try:
+        _execute_with_hudi(visit, kind, instant)
+    except (Py4JJavaError, PlanBusyError) as error:
+        failure = _describe_failure(visit, kind, instant, error)
+    # The timeline judges (G3): neither a returned call nor an exception says whether the instant is completed.
+    after = visit.look()
+    done = kind.find_completed(after, instant)
+    if done is not None:
+        visit.say(f"{kind.service} {instant} completed in {seconds_since(started)}: {done}")
+        return None
+    if instant not in kind.find_pending(after):
+        return _plan_gone(instant)
+    return failure or PlanFailure(
+        instant, FailureKind.OTHER, "Hudi returned without an error, but the timeline does not show it completed"
+    )
+
+
+def _execute_with_hudi(visit: Visit, kind: PlannedService, instant: str) -> None:
+    spark, base_path = visit.spark, visit.job.base_path
+    with open_client(spark, base_path, visit.settings, ALWAYS) as client:
+        # A lock that cannot be had is found out here, by the caller's patience and without harm.
+        take_lock_once(spark, client)
+    with ExitStack() as stack:
+        settings = wait_for_lock_without_end(visit.settings)
+        client = stack.enter_context(open_client(spark, base_path, settings, ALWAYS))
+        if not kind.hudi_beats:
+            stack.enter_context(be_sole_executor(spark, client, instant))
+        kind.execute(client, instant)
+
+
+def _describe_failure(
+    visit: Visit, kind: PlannedService, instant: str, error: Py4JJavaError | PlanBusyError
+) -> PlanFailure:
+    causes = () if isinstance(error, PlanBusyError) else causes_of(error.java_exception)
+    failure_kind = FailureKind.BUSY if isinstance(error, PlanBusyError) else classify(causes)
+    message = describe(causes)
+    if failure_kind is FailureKind.BUSY:
+        age_s = find_heartbeat_age_s(visit.spark, visit.job.base_path, instant)
+        seen = "its heartbeat has just ended" if age_s is None else f"its last heartbeat was {age_s:.0f} s ago"
+        message = f"another executor has this plan, {seen}"
+    elif failure_kind is FailureKind.OTHER:
+        visit.say(f"{kind.service} {instant}: stack trace follows\n{error}")
+    return PlanFailure(instant, failure_kind, message)
+
+
+def _plan_gone(instant: str) -> PlanFailure:
+    return PlanFailure(
+        instant,
+        FailureKind.PLAN_GONE,
+        f"the plan {instant} is neither pending nor completed on the active timeline: it was removed, or archived",
+    )

@@ -1,0 +1,147 @@
+"""Cleans of real tables, run inside the test's own Spark session."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from conftest import MakeTable, Table, content, run
+from hudi_table import open_client
+from job_contract import JobRequest, Mode, Outcome, Service
+
+from local_stack import lake_writer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+KEEP_ONE_VERSION = {"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS", "hoodie.clean.fileversions.retained": "1"}
+KEEP_ONE_COMMIT = {"hoodie.clean.policy": "KEEP_LATEST_COMMITS", "hoodie.clean.commits.retained": "1"}
+
+
+def clean(table: Table, mode: Mode, *instants: str, options: dict[str, str] | None = None) -> JobRequest:
+    return table.request(mode, *instants, service=Service.CLEAN, service_options=options)
+
+
+def data_files(table: Table) -> set[str]:
+    return {
+        path.name
+        for path in table.path.rglob("*")
+        if ".hoodie" not in path.parts and path.is_file() and not path.name.endswith(".crc")
+    } - {".hoodie_partition_metadata"}
+
+
+@pytest.mark.parametrize(
+    ("type", "version", "options", "versions_left"),
+    [
+        pytest.param("COW", 9, KEEP_ONE_VERSION, 1, id="cow-versions"),
+        pytest.param("COW", 9, KEEP_ONE_COMMIT, 2, id="cow-commits"),
+        pytest.param("MOR", 9, KEEP_ONE_VERSION, 1, id="mor-versions"),
+        pytest.param("MOR", 6, KEEP_ONE_VERSION, 1, id="mor-6-versions"),
+    ],
+)
+def test_old_file_slices_go_and_rows_stay(
+    spark: SparkSession, make_table: MakeTable, type: str, version: int, options: dict[str, str], versions_left: int
+) -> None:
+    table = make_table(type=type, version=version)
+    if type == "MOR":
+        assert run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE)).outcome is Outcome.COMPLETED
+    before, files, timeline = content(spark, table), data_files(table), table.files()
+
+    scheduled = run(spark, clean(table, Mode.SCHEDULE, options=options))
+    (instant,) = scheduled.scheduled_instants
+    assert table.files() - timeline == {f"{instant}.clean.requested"}
+    assert data_files(table) == files
+    executed = run(spark, clean(table, Mode.EXECUTE, options=options))
+    assert (executed.outcome, executed.completed_instants) == (Outcome.COMPLETED, (instant,)), executed.message
+
+    assert data_files(table) < files
+    assert max(Counter(name.split("_")[0] for name in data_files(table)).values()) == versions_left
+    assert content(spark, table) == before
+    assert timeline <= table.files()
+    assert {name.split(".")[0].split("_")[0] for name in table.files() - timeline} == {instant}
+    assert table.properties()["hoodie.table.version"] == str(version)
+
+    timeline = table.files()
+    again = run(spark, clean(table, Mode.EXECUTE, instant, options=options))
+    assert (again.outcome, again.completed_instants) == (Outcome.COMPLETED, (instant,))
+    assert run(spark, clean(table, Mode.SCHEDULE_AND_EXECUTE, options=options)).outcome is Outcome.NOTHING_TO_DO
+    assert table.files() == timeline
+
+
+@pytest.mark.parametrize("inflight", [False, True], ids=["requested", "inflight"])
+def test_clean_that_somebody_left_is_executed_and_no_other_is_planned(
+    spark: SparkSession, make_table: MakeTable, inflight: bool
+) -> None:
+    table = make_table(type="COW")
+    (instant,) = run(spark, clean(table, Mode.SCHEDULE, options=KEEP_ONE_VERSION)).scheduled_instants
+    if inflight:
+        # What an executor leaves that died while it deleted files.
+        (table.timeline / f"{instant}.clean.inflight").touch()
+        next(path for path in table.path.rglob("*.parquet") if path.name in planned_files(table, instant)).unlink()
+    before, timeline = content(spark, table), table.files()
+    second = run(spark, clean(table, Mode.SCHEDULE, options=KEEP_ONE_VERSION))
+    assert second.outcome is Outcome.NOTHING_TO_DO
+    assert instant in second.message
+    assert table.files() == timeline
+
+    result = run(spark, clean(table, Mode.SCHEDULE_AND_EXECUTE, options=KEEP_ONE_VERSION))
+    assert (result.outcome, result.completed_instants) == (Outcome.COMPLETED, (instant,)), result.message
+    assert result.scheduled_instants == ()
+    assert content(spark, table) == before
+    assert {name.split(".")[0].split("_")[0] for name in table.files() - timeline} == {instant}
+    assert planned_files(table, instant).isdisjoint(data_files(table))
+
+
+def test_default_retention_leaves_a_young_table_alone(spark: SparkSession, make_table: MakeTable) -> None:
+    table = make_table(type="COW")
+    files, timeline = data_files(table), table.files()
+    result = run(spark, clean(table, Mode.SCHEDULE_AND_EXECUTE))
+    assert (result.outcome, result.scheduled_instants) == (Outcome.NOTHING_TO_DO, ()), result.message
+    assert (data_files(table), table.files()) == (files, timeline)
+
+
+def test_shorter_retention_is_had_without_a_new_commit(spark: SparkSession, make_table: MakeTable) -> None:
+    table = make_table(type="COW")
+    first = run(spark, clean(table, Mode.SCHEDULE_AND_EXECUTE, options=KEEP_ONE_COMMIT))
+    second = run(spark, clean(table, Mode.SCHEDULE_AND_EXECUTE, options=KEEP_ONE_VERSION))
+    assert [first.outcome, second.outcome] == [Outcome.COMPLETED, Outcome.COMPLETED], second.message
+    assert set(Counter(name.split("_")[0] for name in data_files(table)).values()) == {1}
+
+
+def test_dead_writer_is_rolled_back_and_a_living_one_is_not(spark: SparkSession, make_table: MakeTable) -> None:
+    table = make_table(type="COW")
+    dead, living = begin_write(spark, table), begin_write(spark, table)
+    make_old(table.path / ".hoodie" / ".heartbeat" / dead)
+    before = content(spark, table)
+    result = run(spark, clean(table, Mode.SCHEDULE_AND_EXECUTE))
+    assert result.outcome is Outcome.NOTHING_TO_DO
+    assert dead in result.message
+    assert living not in result.message
+    instants = {name.split(".")[0].split("_")[0] for name in table.files()}
+    assert living in instants
+    assert dead not in instants
+    assert content(spark, table) == before
+
+
+def planned_files(table: Table, instant: str) -> set[str]:
+    """Return the names of base files that a clean's plan deletes."""
+    plan = (table.timeline / f"{instant}.clean.requested").read_bytes().decode("latin-1")
+    return set(re.findall(r"[0-9a-f-]{36}-\d+_[0-9-]+_\d{17}\.parquet", plan))
+
+
+def begin_write(spark: SparkSession, table: Table) -> str:
+    """Begin a commit with Hudi's own client and leave it at that; its heartbeat is young."""
+    settings = lake_writer.write_options(table.written, 3, None, {})
+    with open_client(spark, str(table.path), settings, {}) as client:
+        return str(client.startCommit())
+
+
+def make_old(heartbeat: Path) -> None:
+    ten_minutes_ago = time.time() - 600
+    os.utime(heartbeat, (ten_minutes_ago, ten_minutes_ago))

@@ -1,0 +1,92 @@
+"""What holds for every service: the writers' lock, the table's indexes. Compaction's own tests say the same of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from conftest import LOCK, MakeTable, rows, rows_written, run, write
+from job_contract import FailureKind, Mode, Outcome, Service
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KEEP_ONE_VERSION = {"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS", "hoodie.clean.fileversions.retained": "1"}
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        pytest.param({}, "hoodie.write.lock.provider", id="no-provider"),
+        pytest.param({**LOCK, "hoodie.write.concurrency.mode": "single_writer"}, "single_writer", id="no-lock-taken"),
+    ],
+)
+@pytest.mark.parametrize("service", [Service.CLUSTERING, Service.CLEAN, Service.ARCHIVE])
+def test_job_without_a_shared_lock_is_refused_and_touches_nothing(
+    spark: SparkSession, make_table: MakeTable, service: Service, options: dict[str, str], named: str
+) -> None:
+    table = make_table(type="COW")
+    files = table.files()
+    result = run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE, options=options, service=service))
+    assert result.outcome is Outcome.FAILED
+    assert named in result.message
+    assert str(table.path) in result.message
+    assert table.files() == files
+
+
+@pytest.mark.parametrize(
+    ("service", "mode"),
+    [
+        (Service.CLUSTERING, Mode.SCHEDULE),
+        (Service.CLUSTERING, Mode.EXECUTE),
+        (Service.CLEAN, Mode.SCHEDULE),
+        (Service.CLEAN, Mode.EXECUTE),
+        (Service.ARCHIVE, Mode.EXECUTE),
+    ],
+)
+def test_lock_that_another_holds_fails_the_job_and_stays_with_its_holder(
+    spark: SparkSession, make_table: MakeTable, service: Service, mode: Mode
+) -> None:
+    table = make_table(type="COW")
+    hasty = {
+        "hoodie.write.lock.client.num_retries": "1",
+        "hoodie.write.lock.client.wait_time_ms_between_retry": "100",
+        **KEEP_ONE_VERSION,
+    }
+    if service is not Service.ARCHIVE and mode is Mode.EXECUTE:
+        assert run(spark, table.request(Mode.SCHEDULE, service=service, service_options=hasty)).scheduled_instants
+    lock = table.path / ".hoodie" / "lock"
+    lock.touch()
+    files = table.files()
+    result = run(spark, table.request(mode, service=service, service_options=hasty))
+    assert (result.outcome, result.failure_kind) == (Outcome.FAILED, FailureKind.LOCK), result.message
+    assert lock.exists()
+    assert table.files() == files
+
+
+def test_indexes_survive_and_stay_right(spark: SparkSession, make_table: MakeTable) -> None:
+    table = make_table(
+        **{
+            "hoodie.metadata.index.bloom.filter.enable": "true",
+            "hoodie.metadata.global.record.level.index.enable": "true",
+        }
+    )
+    indexes = table.properties()["hoodie.table.metadata.partitions"]
+    assert {"bloom_filters", "record_index"} <= set(indexes.split(","))
+    # Not even a caller who asks for it gets them dropped.
+    options = {"hoodie.metadata.auto.delete.partitions": "true", **KEEP_ONE_VERSION}
+    expected = {
+        Service.CLUSTERING: Outcome.COMPLETED,
+        Service.CLEAN: Outcome.COMPLETED,
+        # The metadata table has no compaction yet.
+        Service.ARCHIVE: Outcome.NOTHING_TO_DO,
+    }
+    for service, outcome in expected.items():
+        result = run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE, service=service, service_options=options))
+        assert result.outcome is outcome, result.message
+        assert table.properties()["hoodie.table.metadata.partitions"] == indexes
+        for partition in ("bloom_filters", "record_index"):
+            assert (table.path / ".hoodie" / "metadata" / partition).is_dir()
+    # The record index knows where the rows lie now.
+    write(spark, table.written, table.written.commits)
+    assert rows(spark, table) == rows_written(spark, table.written, table.written.commits + 1)
