@@ -33,7 +33,10 @@ def make_airflow(name: str, *, database_url: str = "", claim_lease_s: int = 5) -
         "defaults:\n  heartbeat_timeout_s: 5\n"
         "  compaction: {delta_commits: 3, log_to_base_ratio: null}\n"
         f"  hudi_options:\n{options}\n"
-        "tables:\n  - name: unlocked\n    hudi_options: {hoodie.write.lock.provider: ''}\n",
+        "tables:\n  - name: unlocked\n    hudi_options: {hoodie.write.lock.provider: ''}\n"
+        # Clustering would hold the writer's updates back, so it is due with the last commit only.
+        "  - name: served\n    clustering: {enabled: true, small_files: null, commits: 6}\n"
+        "    clean: {commits: 2, retained_commits: 2}\n    archive: {min_commits: 3, max_commits: 4}\n",
         encoding="utf-8",
     )
     airflow = LocalAirflow(home / "airflow", (lake,), tables_file=tables_file, database_url=database_url)

@@ -7,13 +7,17 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from airflow_lake_provider.timeline.archive import ArchivedTimeline, load_archive
 from airflow_lake_provider.timeline.instant import Action
+from airflow_lake_provider.timeline.properties import load_table_properties
+from airflow_lake_provider.timeline.storage import open_storage
 from airflow_lake_provider.view.view_cache import TableViewCache
 from local_stack.airflow import HUDI_JAR, LocalAirflow, scratch_env
 from local_stack.hudi_bundle import SPARK_PYTHON, spark_env
@@ -27,9 +31,18 @@ pytestmark = pytest.mark.system
 TABLES: list[dict[str, Any]] = [
     {"name": "orders", "type": "MOR", "version": 9, "commits": 3},
     {"name": "silent", "type": "MOR", "version": 6, "commits": 3, "drop_notices": [2]},
+    {
+        "name": "served",
+        "type": "COW",
+        "version": 9,
+        "commits": 6,
+        "keys": 300,
+        # Without it archiving would wait for the metadata table's first compaction.
+        "hudi_options": {"hoodie.metadata.enable": "false"},
+    },
     {"name": "victim; $(touch x) ü", "type": "MOR", "version": 9, "commits": 2, "keys": 40_000},
 ]
-VICTIM = TABLES[2]["name"]
+VICTIM = TABLES[3]["name"]
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +118,28 @@ def test_dropped_notice_is_repaired_by_the_heartbeat(airflow: LocalAirflow) -> N
     """Only with the commit that nobody announced is the compaction due."""
     wait_for_success(airflow, "silent", timeout_s=240)
     assert len(compactions(airflow, "silent")) == 1
+
+
+def test_clustering_clean_and_archive_come_in_their_order(airflow: LocalAirflow) -> None:
+    """One table, three services, each by its own rule; archiving only when nothing is left to clean."""
+    path = airflow.allowed_roots[0] / "served"
+
+    def archived() -> ArchivedTimeline:
+        storage = open_storage(str(path))
+        return load_archive(storage, load_table_properties(storage))
+
+    wait_until(lambda: bool(archived().instants), 300, "the archive", [airflow.servers["scheduler"]])
+    view = TableViewCache().refresh(str(path))
+    history = [*archived().instants, *view.timeline.completed()]
+    done = {instant.action for instant in history}
+    assert {Action.COMMIT, Action.CLEAN, Action.REPLACECOMMIT} <= done
+    assert not view.timeline.pending()
+    runs = [run for run in airflow.service_runs() if run["conf"]["table_name"] == "served"]
+    services = [run["conf"]["service"] for run in runs]
+    assert {"clustering", "clean", "archive"} <= set(services)
+    assert services.index("clean") < services.index("archive")
+    periods = sorted((run["start_date"], run["end_date"]) for run in runs if run["end_date"])
+    assert all(first[1] <= second[0] for first, second in pairwise(periods)), "one service of a table at a time"
 
 
 def test_worker_killed_in_the_middle_of_a_compaction_is_replaced_by_one(airflow: LocalAirflow) -> None:
