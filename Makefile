@@ -41,7 +41,7 @@ demo: install ## Start Airflow, run real Hudi writers, show commits turning into
 test: check test-unit test-spark test-integration test-storage test-system ## Everything that must land
 
 test-unit: $(BIN)/.installed ## Seconds: no JVM, no network
-	$(BIN)/python -m pytest tests/unit
+	$(BIN)/python -m pytest tests/unit tests/simulation
 
 test-spark: install ## Spark jobs on real Hudi
 	$(SPARK_VENV)/bin/python -m pytest tests/integration/spark
@@ -55,10 +55,12 @@ test-storage: install hdfs ## Tables on a real HDFS and an S3-compatible store
 test-system: install ## The whole product as processes: writers, API server, scheduler, Spark
 	$(BIN)/python -m pytest tests/system
 
-soak: install postgres ## The long form: 20 kills of the API server on each database, 200 random histories, 10 rounds of server kills
+soak: install postgres ## The long form: 20 kills of the API server on each database, 200 random histories, 10 rounds of server kills, 1,000 requests a route, 10,000 simulated schedules
 	LAKE_KILLS=20 $(BIN)/python -m pytest tests/system/test_notices_survive.py
 	LAKE_HISTORIES=200 $(BIN)/python -m pytest tests/unit/view/test_shared_timelines.py
 	LAKE_SEEDS=10 $(BIN)/python -m pytest tests/integration/timeline_server/test_stream.py
+	LAKE_EXAMPLES=1000 $(BIN)/python -m pytest tests/integration/http
+	LAKE_SIMULATIONS=10000 $(BIN)/python -m pytest tests/simulation
 
 bench: install hdfs ## One benchmark: make bench NAME=timeline|notice|detection|namenode
 	@$(BIN)/python -m benchmarks.$(NAME)

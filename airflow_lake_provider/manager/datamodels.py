@@ -88,7 +88,7 @@ class ExecutorBody(BaseModel):
     """Who wants to execute a service."""
 
     run_id: str = Field(min_length=1, max_length=250)
-    try_number: int = Field(ge=0)
+    try_number: int = Field(ge=0, le=1_000_000)
 
 
 class LeaseBody(BaseModel):
