@@ -49,6 +49,7 @@ from airflow_lake_provider.operators.table_reader import TableReader
 from airflow_lake_provider.planner.judgement import PLANNED_AS, Judgement, judge
 from airflow_lake_provider.planner.lock_rule import require_lock
 from airflow_lake_provider.table_id import normalise_base_path, table_id_of
+from airflow_lake_provider.timeline.instant import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -144,7 +145,7 @@ class HudiTableServiceOperator(BaseOperator):
         options = _settings_of(self.hudi_options, "hudi_options")
         wanted = self._service_request()
         require_lock(options, base_path)
-        table = self._open_table(base_path, wanted.service)
+        table = self._open_table(base_path, wanted)
         before = table.timeline()
         self.log.info(
             "table %s: %s, mode %s, plans %s", base_path, wanted.service, wanted.mode, _shown(wanted.instants)
@@ -187,11 +188,17 @@ class HudiTableServiceOperator(BaseOperator):
         instants = self.instants.split(",") if isinstance(self.instants, str) else self.instants
         return ServiceRequest(service, mode, tuple(str(part).strip() for part in instants if str(part).strip()))
 
-    def _open_table(self, base_path: str, service: Service) -> TableReader:
+    def _open_table(self, base_path: str, wanted: ServiceRequest) -> TableReader:
         table = TableReader(base_path, table_opener(self.storage_options))
-        table_type = table.properties().table_type
-        if service is Service.COMPACTION and table_type != "MERGE_ON_READ":
-            raise ServiceRefusedError(f"table {base_path} is {table_type}: only merge-on-read is compacted")
+        properties = table.properties()
+        if wanted.service is Service.COMPACTION and properties.table_type != "MERGE_ON_READ":
+            raise ServiceRefusedError(f"table {base_path} is {properties.table_type}: only merge-on-read is compacted")
+        is_plan_told = properties.layout is not Layout.V1 or wanted.mode is not Mode.SCHEDULE
+        if wanted.service is Service.CLUSTERING and not is_plan_told:
+            raise ServiceRefusedError(
+                f"table {base_path} has version {properties.version}, where a clustering plan cannot be told from an "
+                f"insert overwrite: use mode {Mode.SCHEDULE_AND_EXECUTE}"
+            )
         return table
 
     def _dry_run(self, before: Timeline, wanted: ServiceRequest, options: dict[str, str]) -> Judgement:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.job_contract import Mode, Service, find_lock_problem
 from airflow_lake_provider.planner.decision import Decision, Verdict
 from airflow_lake_provider.planner.writes import last_completed, stable_key, writes_after
-from airflow_lake_provider.timeline.instant import Action
+from airflow_lake_provider.timeline.instant import Action, Layout
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,6 +24,9 @@ def decide_clean(view: TableView, policy: TablePolicy) -> Decision:
         return _not_due("cleaning is switched off for this table (clean.enabled: false)")
     pending = tuple(instant.requested_time for instant in view.timeline.pending(Action.CLEAN))
     clustering = view.timeline.pending(Action.CLUSTERING)
+    if view.properties.layout is Layout.V1:
+        # There a pending clustering has the action of an insert overwrite: either is waited for.
+        clustering += view.timeline.pending(Action.REPLACECOMMIT)
     last = last_completed(view.timeline, Action.CLEAN)
     since = writes_after(view.timeline, last.requested_time if last is not None else "")
     evidence = {

@@ -71,6 +71,13 @@ def test_clean_carries_the_retention_and_a_key_that_stays_between_buckets() -> N
     assert [decision.key_instant for decision in due] == [at(4), at(4), at(4), at(10), at(10), at(10)]
 
 
+def test_clean_of_an_old_table_waits_for_any_pending_replacecommit() -> None:
+    table = cow(9, plans=(pending(30, Action.REPLACECOMMIT),))
+    assert decide_clean(table, POLICY).verdict is Verdict.DUE
+    old = replace(table, properties=replace(table.properties, version=6, layout=Layout.V1))
+    assert f"pending clustering {at(30)}" in decide_clean(old, POLICY).reason
+
+
 def test_clean_of_a_table_within_its_retention_is_not_due() -> None:
     policy = replace(POLICY, clean=CleanPolicy(commits=3, retained_commits=3))
     assert "the last 3 are kept" in decide_clean(cow(3), policy).reason
