@@ -169,7 +169,7 @@ class HudiTableServiceOperator(BaseOperator):
         lease = ExecutorLease(hook, table_id, wanted.service, run_id, try_number, on_lost=self.on_kill)
         try:
             with lease:
-                self._submit(request, run_id, try_number)
+                self._submit(request, run_id, try_number, lease)
             if lease.lost:
                 raise LeaseLostError(f"{wanted.service} of {base_path} was ended because its lease could not be kept")
             judgement = self._judge(table, before, request)
@@ -208,7 +208,7 @@ class HudiTableServiceOperator(BaseOperator):
         pending = () if action is None else tuple(instant.requested_time for instant in before.pending(action))
         return Judgement(Outcome.NOTHING_TO_DO, f"dry run of {wanted.service} {wanted.mode}", (), pending)
 
-    def _submit(self, request: JobRequest, run_id: str, try_number: int) -> None:
+    def _submit(self, request: JobRequest, run_id: str, try_number: int, lease: ExecutorLease) -> None:
         request_path = job_path(run_id, try_number, "request.json")
         write_text(request_path, request_to_json(request))
         name = f"lake-{request.services[0].service.value}-{table_id_of(request.base_path)}"
@@ -219,6 +219,8 @@ class HudiTableServiceOperator(BaseOperator):
             self.log.info("an earlier try ran out of memory: %s", {key: conf_with_more[key] for key in MEMORY_KEYS})
             settings = replace(settings, conf=conf_with_more)
         self._spark_hook = SparkSubmitHook(**hook_arguments(settings, name, request_path))
+        # The process may have slept since it took the lease.
+        lease.require_held()
         try:
             self._spark_hook.submit(str(find_spark_jobs() / APPLICATION))
         except AirflowException as error:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # A folder changed so shortly before it was listed may change again within the same tick of its clock.
 SETTLED_AFTER_MS = 2000
+# The same for a store with a clock of its own, which may be that far behind ours.
+SETTLED_REMOTELY_AFTER_MS = 60_000
 
 PROPERTIES_AFTER_MS = 600_000
 """A look without a reason also checks the properties when that was not done for so long."""
@@ -124,7 +126,8 @@ def folder_time(storage: Storage, timeline_path: str, now_ms: int) -> int:
     if not storage.folders_tell_time:
         return UNKNOWN
     entry = storage.stat(timeline_path)
-    if entry is None or now_ms - entry.modified_ms <= SETTLED_AFTER_MS:
+    settled_after_ms = SETTLED_AFTER_MS if storage.is_local else SETTLED_REMOTELY_AFTER_MS
+    if entry is None or now_ms - entry.modified_ms <= settled_after_ms:
         return UNKNOWN
     return entry.modified_ms
 

@@ -91,3 +91,25 @@ def test_lease_is_given_back_when_the_job_raises() -> None:
     with pytest.raises(RuntimeError, match="spark"), lease(hook, threading.Event()):
         raise RuntimeError("spark")
     assert hook.calls[-1] == "release"
+
+
+def test_lease_that_was_lost_ends_the_job_again_and_again_and_begins_none() -> None:
+    """A job that was only starting when the lease was lost had no process yet to be ended."""
+    hook, ended = FakeHook(LeaseLostError("passed to another executor")), threading.Semaphore(0)
+    held = ExecutorLease(hook, "t", Service.COMPACTION, "run", 1, on_lost=ended.release)  # type: ignore[arg-type]
+    with held:
+        held.require_held()
+        for _ in range(3):
+            assert ended.acquire(timeout=10)
+        with pytest.raises(LeaseLostError, match="before the job began"):
+            held.require_held()
+
+
+def test_lease_of_a_process_that_slept_past_its_end_begins_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    hook = FakeHook()
+    with lease(hook, threading.Event()) as held:
+        awake_s = time.monotonic()
+        monkeypatch.setattr("airflow_lake_provider.operators.executor_lease.time.monotonic", lambda: awake_s + 60)
+        with pytest.raises(LeaseLostError):
+            held.require_held()
+        monkeypatch.undo()

@@ -87,9 +87,17 @@ class TickingTable(HandMadeTable):
 
     def commit(self, second: int, **arguments: Any) -> str:
         instant = super().commit(second, **arguments)
+        self.tick(second)
+        return instant
+
+    def plan(self, second: int) -> str:
+        instant = super().plan(second)
+        self.tick(second)
+        return instant
+
+    def tick(self, second: int) -> None:
         moment_ns = (START_MS - 10**9 + second) * 1_000_000
         os.utime(self.path / ".hoodie" / "timeline", ns=(moment_ns, moment_ns))
-        return instant
 
 
 @pytest.fixture
