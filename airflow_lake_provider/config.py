@@ -11,7 +11,8 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.errors import ConfigError, LakeError
+from airflow_lake_provider.table_id import normalise_root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -153,5 +154,7 @@ def _refuse_unsafe(settings: LakeSettings) -> None:
             if len(token) < MIN_TOKEN_LENGTH:
                 raise ConfigError(f"[lake] {option} holds a token of fewer than {MIN_TOKEN_LENGTH} characters")
     for root in settings.allowed_roots:
-        if ".." in root.split("/"):
-            raise ConfigError(f"[lake] allowed_roots = {root!r}: a root must not contain '..'")
+        try:
+            normalise_root(root)
+        except LakeError as error:
+            raise ConfigError(f"[lake] allowed_roots = {root!r}: {error}") from error

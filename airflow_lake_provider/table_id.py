@@ -56,12 +56,23 @@ def _split(base_path: str) -> tuple[str, str, str]:
 def require_allowed(base_path: str, allowed_roots: tuple[str, ...]) -> None:
     """Raise PathNotAllowedError unless the normalised path is one of the roots or lies below one."""
     for root in allowed_roots:
-        spelled = normalise_base_path(root)
-        if base_path == spelled or base_path.startswith(spelled + "/"):
+        spelled = normalise_root(root)
+        if base_path == spelled or base_path.startswith(spelled.rstrip("/") + "/"):
             return
     raise PathNotAllowedError(
         f"base path {base_path!r} lies outside the configured roots; add its root to [lake] allowed_roots"
     )
+
+
+def normalise_root(root: str) -> str:
+    """Return the one spelling of a root, which, unlike a table, may be a whole store: `s3a://bucket`.
+
+    Raises what `normalise_base_path` raises.
+    """
+    scheme, authority, path = _split(root)
+    if scheme and authority and not path.strip("/"):
+        return f"{scheme}://{authority}"
+    return normalise_base_path(root)
 
 
 def table_id_of(base_path: str) -> str:

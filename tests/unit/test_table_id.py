@@ -78,3 +78,22 @@ def test_table_id_is_safe_everywhere_whatever_the_path(text: str) -> None:
 def test_table_ids_of_equal_names_in_different_folders_differ() -> None:
     assert table_id_of("/a/orders") != table_id_of("/b/orders")
     assert table_id_of("/a/orders").startswith("orders-")
+
+
+@pytest.mark.parametrize(
+    ("root", "base_path", "allowed"),
+    [
+        ("s3a://bucket", "s3a://bucket/orders", True),
+        ("s3a://bucket/", "s3a://bucket/sales/orders", True),
+        ("s3a://bucket", "s3a://bucket-of-others/orders", False),
+        ("hdfs://namenode:8020", "hdfs://namenode:8020/lake/orders", True),
+        ("hdfs://namenode:8020", "hdfs://namenode:80201/lake/orders", False),
+        ("/lake", "s3a://lake/orders", False),
+    ],
+)
+def test_root_may_be_a_whole_store(root: str, base_path: str, *, allowed: bool) -> None:
+    if allowed:
+        require_allowed(base_path, (root,))
+        return
+    with pytest.raises(PathNotAllowedError):
+        require_allowed(base_path, (root,))
