@@ -17,6 +17,7 @@ from airflow_lake_provider.errors import LakeError, LeaseLostError
 from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.manager.registry import LookResult
 from airflow_lake_provider.manager.runs import (
+    ACTIVE_RUN_CHECK_MS,
     StartDecision,
     StartVerdict,
     decide_start,
@@ -189,12 +190,25 @@ class ManagerLoop:
         next_look_ms = self._silent_ms(claim.base_path, policy)
         return LookResult(
             next_look_ms=next_look_ms,
-            retry_ms=_retry_ms(outcomes, next_look_ms),
+            retry_ms=self._retry_ms(claim, outcomes, next_look_ms),
             completed_time=_latest_completed_time(view),
             view_version=view.version,
             decisions_json=json.dumps([outcome.to_dict() for outcome in outcomes]),
             problem="; ".join(f"{problem.file_name}: {problem.reason}" for problem in view.problems)[:4000],
         )
+
+    def _retry_ms(self, claim: Claim, outcomes: list[Outcome], next_look_ms: int) -> int | None:
+        """Return when to look again although nothing is announced; None when there is no reason."""
+        retry_ms = _retry_ms(outcomes, next_look_ms)
+        if any(outcome.start is not None for outcome in outcomes):
+            return retry_ms
+        with self._registry.transaction() as session:
+            is_active = any(run.active for run in self._door.find_runs(session, f"{claim.table_id}."))
+        if not is_active:
+            return retry_ms
+        # A run that dies may leave a plan behind and tell nobody.
+        check_ms = self._registry.now_ms() + ACTIVE_RUN_CHECK_MS
+        return check_ms if retry_ms is None else min(retry_ms, check_ms)
 
     def _act(self, claim: Claim, policy: TablePolicy, decision: Decision) -> Outcome:
         if decision.verdict is not Verdict.DUE:

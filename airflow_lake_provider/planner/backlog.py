@@ -31,7 +31,7 @@ class CompactionBacklog:
     last_compaction: str | None
     """Requested time of the last completed compaction."""
     newest_write: str | None
-    """Requested time of the completed write that completed last."""
+    """Requested time of the completed write, compactions aside, that completed last."""
 
     @property
     def log_to_base_ratio(self) -> float | None:
@@ -53,7 +53,6 @@ def measure_compaction_backlog(view: TableView) -> CompactionBacklog:
     last_compaction: Instant | None = None
     newest_write: str | None = None
     for instant, metadata in _completed_writes(view):
-        newest_write = instant.requested_time
         for file_group in metadata.replaced_file_groups:
             groups.pop(file_group, None)
         if metadata.operation == COMPACT_OPERATION:
@@ -61,6 +60,8 @@ def measure_compaction_backlog(view: TableView) -> CompactionBacklog:
             _apply_compaction(groups, metadata, instant.requested_time)
             delta_commits = [time for time in delta_commits if time > instant.requested_time]
             continue
+        # Not the compaction itself: its time is the key of the run that executed its plan.
+        newest_write = instant.requested_time
         if instant.action == "deltacommit":
             delta_commits.append(instant.completed_time or instant.requested_time)
         _apply_write(groups, metadata, instant.completed_time or instant.requested_time)

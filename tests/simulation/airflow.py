@@ -1,0 +1,168 @@
+"""Airflow without Airflow: DAG runs in the door's transactions, a scheduler that may be down, tries and retries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.manager.runs import RunState, ServiceRun
+from tests.simulation.database import Transaction
+from tests.simulation.task import Task
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+RETRIES = (0, 4, 4, 4)
+RETRY_DELAY_S = 15
+MOST_RETRY_DELAY_S = 1800
+ZOMBIE_AFTER_MS = 150_000
+
+
+@dataclass
+class DagRun:
+    """One run of the service DAG, with how its tries ended."""
+
+    run_id: str
+    conf: dict[str, Any]
+    created_ms: int
+    state: RunState = RunState.QUEUED
+    since_ms: int = 0
+    ended_ms: int | None = None
+    tries: int = 0
+    tries_left: int = 1
+    failures: list[str] = field(default_factory=list)
+    task: Task | None = None
+
+    @property
+    def service(self) -> Service:
+        return Service(self.conf["service"])
+
+    @property
+    def group(self) -> str:
+        """Table and service: what the run's id begins with."""
+        return self.run_id.rsplit(f".{self.service.value}.", 1)[0] + f".{self.service.value}."
+
+    @property
+    def is_active(self) -> bool:
+        return self.state in {RunState.QUEUED, RunState.RUNNING}
+
+
+class Airflow:
+    """Implements the product's RunDoor, and runs what was created."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.runs: dict[str, DagRun] = {}
+        self.tasks: list[Task] = []
+        self.down_until_ms = 0
+        self.retries = world.rng.choice(RETRIES)
+
+    # --- the door ------------------------------------------------------------------------------------------
+
+    def find_runs(self, session: Any, run_id_prefix: str) -> Sequence[ServiceRun]:
+        return [
+            ServiceRun(run.run_id, run.state, run.ended_ms)
+            for run in self.runs.values()
+            if run.run_id.startswith(run_id_prefix)
+        ]
+
+    def create_run(self, session: Any, run_id: str, conf: dict[str, Any], note: str) -> None:
+        assert isinstance(session, Transaction)
+        world = self.world
+        run = DagRun(run_id, conf, world.now_ms, since_ms=world.now_ms, tries_left=1 + self.retries)
+        if run_id in self.runs:
+            world.violate(f"run {run_id} is created a second time")
+        active = [other.run_id for other in self.runs.values() if other.is_active and other.group == run.group]
+        if active:
+            world.violate(f"run {run_id} is created while {', '.join(active)} is active")
+        self.runs[run_id] = run
+        session.undo.append(lambda: self._undo(run_id))
+        world.say(f"run {run_id} created, {conf['mode']} {','.join(conf['instants'])}: {note}")
+        self.later(world.rng.randrange(100, 5_000), lambda: self._begin(run))
+
+    def _undo(self, run_id: str) -> None:
+        self.world.say(f"run {run_id} was rolled back")
+        del self.runs[run_id]
+
+    # --- the scheduler -------------------------------------------------------------------------------------
+
+    def later(self, delay_ms: int, work: Callable[[], None]) -> None:
+        """Do it after a while, when the scheduler is up."""
+
+        def when_up() -> None:
+            wait_ms = self.down_until_ms - self.world.now_ms
+            if wait_ms > 0:
+                self.later(wait_ms + self.world.rng.randrange(1_000), work)
+            else:
+                work()
+
+        self.world.after(delay_ms, when_up)
+
+    def _begin(self, run: DagRun) -> None:
+        if self.runs.get(run.run_id) is run and run.state is RunState.QUEUED:
+            run.state, run.since_ms = RunState.RUNNING, self.world.now_ms
+            self._start_try(run)
+
+    def _start_try(self, run: DagRun) -> None:
+        if run.state is not RunState.RUNNING:
+            return
+        run.tries += 1
+        run.tries_left -= 1
+        run.task = Task(self.world, run, run.tries)
+        self.tasks.append(run.task)
+        run.task.start()
+
+    def try_ended(self, task: Task, problem: str, *, is_final: bool = False) -> None:
+        """A try succeeded (no problem) or failed; what a try says that nobody waits for any more counts nothing."""
+        run = task.run
+        if run.task is not task:
+            return
+        world = self.world
+        run.task = None
+        if not problem:
+            self._end(run, RunState.SUCCESS)
+            world.invariants.after_success(task)
+            return
+        run.failures.append(problem)
+        world.counts[f"try failed: {problem.split(':')[0]}"] += 1
+        world.say(f"{task.name} failed: {problem[:150]}")
+        world.invariants.after_failed_try(task, problem)
+        if is_final or run.tries_left <= 0:
+            self._end(run, RunState.FAILED)
+            return
+        delay_s = min(RETRY_DELAY_S * 2 ** (self.retries - run.tries_left), MOST_RETRY_DELAY_S)
+        self.later(delay_s * 1000, lambda: self._start_try(run))
+
+    def _end(self, run: DagRun, state: RunState) -> None:
+        run.state, run.ended_ms, run.since_ms = state, self.world.now_ms, self.world.now_ms
+        self.world.counts[f"runs ended {state}"] += 1
+        self.world.say(f"run {run.run_id} ended: {state}")
+
+    # --- faults --------------------------------------------------------------------------------------------
+
+    def task_vanished(self, task: Task) -> None:
+        """The worker sees its process die at once, or nobody does before the heartbeat is missed."""
+        delay_ms = self.world.rng.choice((1_000, 3_000, ZOMBIE_AFTER_MS))
+        self.later(delay_ms, lambda: self.try_ended(task, "the task was killed"))
+
+    def lose_worker(self, task: Task) -> None:
+        """A living task is given up; it hears of it some seconds later, and ends itself."""
+        self.world.say(f"{task.name} is given up while it lives")
+        self.later(0, lambda: self.try_ended(task, "the worker was lost"))
+        self.world.after(self.world.rng.randrange(1_000, 120_000), task.end_by_order)
+
+    def clear(self, run: DagRun) -> None:
+        """Somebody clears the run in the UI: a task that runs is ended, and tried afresh."""
+        self.world.counts["runs cleared"] += 1
+        self.world.say(f"run {run.run_id} is cleared, it was {run.state}")
+        if run.task is not None:
+            self.world.after(self.world.rng.randrange(500, 10_000), run.task.end_by_order)
+        run.task, run.tries_left, run.ended_ms = None, 1 + self.retries, None
+        run.state, run.since_ms = RunState.QUEUED, self.world.now_ms
+        self.later(self.world.rng.randrange(100, 5_000), lambda: self._begin(run))
+
+    def live_tasks(self) -> list[Task]:
+        self.tasks = [task for task in self.tasks if task.is_alive or (task.driver and task.driver.is_alive)]
+        return self.tasks

@@ -1,0 +1,231 @@
+"""What must hold: at each step, by a deadline, and in the end."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.manager.loop import MAX_LOOK_BACKOFF_S
+from airflow_lake_provider.manager.notice import Notice
+from airflow_lake_provider.manager.registry import Claim, LookResult
+from airflow_lake_provider.manager.runs import StartVerdict, decide_start, run_id_prefix
+from airflow_lake_provider.planner.decide import decide
+from airflow_lake_provider.planner.decision import Decision, Verdict
+from airflow_lake_provider.planner.judgement import PLANNED_AS
+from airflow_lake_provider.table_id import table_id_of
+from airflow_lake_provider.view.shared_timelines import SharedTimelines
+from airflow_lake_provider.view.table_view import TableView
+from airflow_lake_provider.view.view_cache import TableViewCache
+from tests.simulation.faults import MOST_JUMP_MS
+from tests.simulation.storage import open_on
+
+if TYPE_CHECKING:
+    from tests.simulation.airflow import DagRun
+    from tests.simulation.job import Driver
+    from tests.simulation.server import Server
+    from tests.simulation.task import Task
+    from tests.simulation.world import World
+
+_QUEUED_MS = 2 * 60_000
+_RUN_MS = 40 * 60_000
+
+
+class Invariants:
+    """Told of everything that matters; raises Violated through the world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.abandoned = 0
+        self.completions: Counter[tuple[str, str]] = Counter()
+        self.promises = 0
+        self._executing: dict[tuple[str, str], list[Driver]] = {}
+        self._promised: dict[str, set[str]] = {}
+        self._seen: dict[str, set[str]] = {}
+        self._completed_by: dict[Service, list[tuple[str, str]]] = {}
+        self._since: dict[tuple[Any, ...], int] = {}
+
+    # --- commits: what was answered is looked at -----------------------------------------------------------
+
+    def promised(self, notice: Notice) -> None:
+        """A notice was answered: from now on the table is dirty until a look has seen these instants."""
+        self.promises += 1
+        self._promised.setdefault(table_id_of(notice.base_path), set()).update(notice.instants)
+
+    def saw(self, base_path: str, view: TableView) -> None:
+        """A look decides by this view."""
+        seen = {instant.requested_time for instant in view.timeline.completed()}
+        self._seen.setdefault(table_id_of(base_path), set()).update(seen)
+
+    def after_settle(self, server: Server, claim: Claim, result: LookResult) -> None:
+        """A clean row has no promise open; a look fails only of what was injected."""
+        world = self.world
+        if result.failed and "injected" not in result.problem:
+            world.violate(f"a look failed of something that nobody injected: {result.problem}")
+        _, dirty_since_ms = world.database.mark_state(claim.table_id)
+        table = world.tables[claim.base_path]
+        missing = self._promised.get(claim.table_id, set()) - self._seen.get(claim.table_id, set()) - table.archived
+        if dirty_since_ms is None and missing:
+            world.violate(f"{server.name} says {claim.table_id} is clean, and nobody has seen {sorted(missing)}")
+
+    # --- plans: executed by one, completed once ------------------------------------------------------------
+
+    def executors_of(self, base_path: str, plan: str) -> list[Driver]:
+        return self._executing.get((base_path, plan), [])
+
+    def begins(self, driver: Driver, base_path: str, plan: str) -> None:
+        self.world.say(f"{driver.name} executes {plan}")
+        for (path, other_plan), others in self._executing.items():
+            for other in others:
+                is_same = path == base_path and other.request.service is driver.request.service
+                if is_same and (other_plan == plan or not self.world.hudi_beats):
+                    self.world.violate(f"{driver.name} executes {plan} while {other.name} executes {other_plan}")
+        self._executing.setdefault((base_path, plan), []).append(driver)
+
+    def completes(self, driver: Driver, base_path: str, plan: str) -> None:
+        self.world.say(f"{driver.name} completes {plan}")
+        self.completions[base_path, plan] += 1
+        self._completed_by.setdefault(driver.request.service, []).append((base_path, plan))
+        if self.completions[base_path, plan] > 1:
+            self.world.violate(f"plan {plan} of {base_path} is completed twice")
+
+    def completed_by(self, service: Service) -> list[tuple[str, str]]:
+        """Return path and plan of what a service completed."""
+        return self._completed_by.get(service, [])
+
+    def stops(self, driver: Driver, base_path: str, plan: str) -> None:
+        self._executing[base_path, plan].remove(driver)
+
+    # --- tries and runs ------------------------------------------------------------------------------------
+
+    def after_success(self, task: Task) -> None:
+        """A run that succeeded has its plans completed."""
+        driver = task.driver
+        assert driver is not None
+        wanted = {*task.request.instants, *(driver.result.scheduled_instants if driver.result is not None else ())}
+        missing = [plan for plan in wanted if not self.completions[task.base_path, plan]]
+        if missing:
+            self.world.violate(f"{task.name} succeeded, and {missing} is not completed")
+
+    def after_failed_try(self, task: Task, problem: str) -> None:
+        """While nothing goes wrong, a try fails only because a dead one's lease has not run out."""
+        quiet_ms = self.world.quiet_since_ms
+        if quiet_ms is not None and task.started_ms > quiet_ms and "ExecutorBusyError" not in problem:
+            self.world.violate(f"{task.name} failed while nothing went wrong: {problem}")
+
+    # --- deadlines -----------------------------------------------------------------------------------------
+
+    def check_deadlines(self) -> None:
+        """Nothing stays in one state for longer than it may; asked every two minutes of the quiet phase."""
+        world = self.world
+        now = self._find_states()
+        self._since = {state: self._since.get(state, world.now_ms) for state in now}
+        for state, since_ms in self._since.items():
+            if world.now_ms - since_ms > now[state]:
+                world.violate(f"{state} for {(world.now_ms - since_ms) // 1000} s, allowed are {now[state] // 1000} s")
+
+    def _find_states(self) -> dict[tuple[Any, ...], int]:
+        """Return every state that must not last, and for how long it may in ms."""
+        world = self.world
+        claim_ms = int(world.settings.claim_lease_s * 1000) + MOST_JUMP_MS
+        lease_ms = int(world.settings.executor_lease_s * 1000) + MOST_JUMP_MS
+        look_ms = claim_ms + int(MAX_LOOK_BACKOFF_S * 1000)
+        states: dict[tuple[Any, ...], int] = {}
+        for row in world.database.rows():
+            if row["dirty_since_ms"] is not None or row["look_failures"]:
+                states["dirty", row["table_id"]] = look_ms
+            if row["claim_token"] is not None:
+                states["claimed", row["table_id"], row["claim_token"]] = claim_ms
+        for run in world.airflow.runs.values():
+            if run.is_active:
+                states["run", run.run_id, run.state] = _QUEUED_MS if run.state == "queued" else _RUN_MS
+        holders = {task.token for task in world.airflow.live_tasks() if task.is_alive}
+        for table_id, service, token, until_ms in world.database.leases():
+            if until_ms > world.now_ms and token not in holders:
+                states["lease of the dead", table_id, service, token] = lease_ms
+        states.update({("plan", path, plan): look_ms for path, plan in self._plans_left_alone()})
+        return states
+
+    def _plans_left_alone(self) -> list[tuple[str, str]]:
+        """Return pending plans that no active run will execute and that were not given up."""
+        left = []
+        for path, view in self._views():
+            for service, action in PLANNED_AS.items():
+                prefix = run_id_prefix(table_id_of(path), service)
+                runs = [run for run in self.world.airflow.runs.values() if run.run_id.startswith(prefix)]
+                if not any(run.is_active for run in runs):
+                    plans = [instant.requested_time for instant in view.timeline.pending(action)]
+                    left += [(path, plan) for plan in plans if not self._is_abandoned(plan, runs)]
+        return left
+
+    def _is_abandoned(self, plan: str, runs: list[DagRun]) -> bool:
+        tried = [run for run in runs if f".{plan}" in run.run_id]
+        return len(tried) >= self.world.policy.max_runs_per_instant
+
+    # --- the end -------------------------------------------------------------------------------------------
+
+    def find_unrest(self) -> str:
+        """Return what is not settled; empty when every commit is reflected.
+
+        What is due was given up with its reason, or there is nothing due, and nothing waits for anything.
+        """
+        world = self.world
+        active = [run.run_id for run in world.airflow.runs.values() if run.is_active]
+        if active:
+            return f"runs {active} have not ended"
+        rows = {row["base_path"]: row for row in world.database.rows()}
+        for path in world.tables:
+            row = rows.get(path)
+            if row is None:
+                return f"table {path} is not in the registry"
+            if row["dirty_since_ms"] is not None or row["claim_token"] is not None or row["look_failures"]:
+                return f"table {path} is dirty, claimed or unreadable"
+        self.abandoned = 0
+        for path, view in self._views():
+            problem = self._find_unrest_of(path, view, rows[path])
+            if problem:
+                return problem
+        return ""
+
+    def _find_unrest_of(self, path: str, view: TableView, row: dict[str, Any]) -> str:
+        latest = view.timeline.latest_completed()
+        if latest is not None and row["completed_time"] != latest.completed_time:
+            return f"the registry knows {path} up to {row['completed_time']}, not {latest.completed_time}"
+        for decision in decide(view, self.world.policy):
+            if decision.verdict is Verdict.DUE:
+                problem = self._find_why_due(path, decision, json.loads(row["decisions"]))
+                if problem:
+                    return problem
+        return ""
+
+    def _find_why_due(self, path: str, decision: Decision, recorded: list[dict[str, Any]]) -> str:
+        world = self.world
+        table_id = table_id_of(path)
+        start = decide_start(
+            table_id,
+            decision,
+            world.airflow.find_runs(None, run_id_prefix(table_id, decision.service)),
+            now_ms=world.now_ms,
+            max_attempts=world.policy.max_runs_per_instant,
+            backoff_s=world.policy.retry_backoff_s,
+        )
+        if start.verdict is StartVerdict.ALREADY_RAN and decision.service is Service.ARCHIVE:
+            return ""  # nothing may be archived beyond a dead writer's instant
+        if start.verdict is not StartVerdict.ABANDONED:
+            return f"{decision.service} of {path} is due and nobody does it: {decision.reason}; {start.reason}"
+        if not any(entry.get("run") == "abandoned" and entry["run_reason"] for entry in recorded):
+            return f"{decision.service} of {path} was given up and the registry does not say why"
+        self.abandoned += 1
+        return ""
+
+    def _views(self) -> list[tuple[str, TableView]]:
+        world = self.world
+
+        def never(what: str) -> None:
+            return None
+
+        views = TableViewCache(
+            SharedTimelines(None, lambda path: open_on(world.disk, path, never), lambda: world.now_ms)
+        )
+        return [(path, views.refresh(path)) for path in world.tables]

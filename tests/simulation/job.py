@@ -1,0 +1,189 @@
+"""The Spark driver as a process: looks, plans, executes, completes; `spark_jobs/planned_service.py` in steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service, ServiceResult
+from airflow_lake_provider.planner.judgement import PLANNED_AS
+from airflow_lake_provider.timeline.instant import WRITE_ACTIONS, Action
+from airflow_lake_provider.timeline.loader import load_timeline
+from airflow_lake_provider.timeline.properties import load_table_properties
+from airflow_lake_provider.timeline.timeline import Timeline
+from tests.simulation.storage import open_on
+
+if TYPE_CHECKING:
+    from tests.simulation.task import Task
+    from tests.simulation.world import World
+
+
+class Driver:
+    """Works on while its task is dead, until it notices. `result` is None when it died."""
+
+    def __init__(self, world: World, task: Task, on_end: Callable[[], None]) -> None:
+        self.world = world
+        self.name = f"driver of {task.name}"
+        self.request = task.request
+        self.table = world.tables[task.base_path]
+        self.is_alive = False
+        self.result: ServiceResult | None = None
+        self._on_end = on_end
+        self._storage = open_on(world.disk, task.base_path, world.before_storage_call)
+        self._todo: list[str] = []
+        self._done: list[str] = []
+        self._scheduled: tuple[str, ...] = ()
+        self._plan = ""
+
+    def start(self) -> None:
+        self.is_alive = True
+        self.world.say(f"{self.name} starts")
+        self._then(self.world.rng.randrange(2_000, 15_000), self._begin)
+
+    def _then(self, delay_ms: int, step: Callable[[], None]) -> None:
+        def go() -> None:
+            world = self.world
+            if not self.is_alive:
+                return
+            if world.faults.kill_driver and world.rng.random() < world.faults.kill_driver:
+                self.kill()
+                return
+            try:
+                step()
+            except LakeError as error:
+                self._fail(FailureKind.OTHER, str(error))
+
+        self.world.after(delay_ms, go)
+
+    def _timeline(self) -> Timeline:
+        return load_timeline(self._storage, load_table_properties(self._storage))
+
+    # --- planned services ----------------------------------------------------------------------------------
+
+    @property
+    def _action(self) -> Action:
+        return PLANNED_AS[self.request.service]
+
+    def _begin(self) -> None:
+        timeline = self._timeline()
+        if self.request.service is Service.ARCHIVE:
+            self._begin_archive(timeline)
+            return
+        pending = [instant.requested_time for instant in timeline.pending(self._action)]
+        self._todo = list(self.request.instants) or pending
+        if self._todo or self.request.mode is Mode.EXECUTE:
+            self._next_plan()
+        else:
+            self._then(self.world.rng.randrange(100, 3_000), self._schedule)
+
+    def _schedule(self) -> None:
+        if not self._has_something_new(self._timeline()):
+            self._next_plan()
+            return
+        time = self.table.request(self._action)
+        self.world.say(f"{self.name} planned {time}")
+        self._scheduled, self._todo = (time,), [time]
+        self._next_plan()
+
+    def _has_something_new(self, timeline: Timeline) -> bool:
+        """Hudi plans nothing when nothing was written since the service's last plan."""
+        mine = [plan for plan in self._plans_completed() if plan in {i.requested_time for i in timeline.completed()}]
+        last = max(mine, default="")
+        return any((i.completed_time or "") > last for i in timeline.completed() if i.action is Action.DELTACOMMIT)
+
+    def _plans_completed(self) -> list[str]:
+        return [
+            plan
+            for path, plan in self.world.invariants.completed_by(self.request.service)
+            if path == self.table.base_path
+        ]
+
+    def _next_plan(self) -> None:
+        if not self._todo:
+            outcome = Outcome.COMPLETED if self._done else Outcome.NOTHING_TO_DO
+            self._end(ServiceResult(self.request.service, outcome, self._scheduled, tuple(self._done)))
+            return
+        self._then(self.world.rng.randrange(100, 2_000), self._execute)
+
+    def _execute(self) -> None:
+        plan, timeline = self._todo[0], self._timeline()
+        if plan in {instant.requested_time for instant in timeline.completed()}:
+            self._done.append(self._todo.pop(0))
+            self._next_plan()
+        elif plan not in {instant.requested_time for instant in timeline.pending(self._action)}:
+            self._fail(FailureKind.PLAN_GONE, f"the plan {plan} is neither pending nor completed")
+        elif self.world.hudi_beats and self.world.invariants.executors_of(self.table.base_path, plan):
+            self._fail(FailureKind.BUSY, f"another executor has {plan}")
+        else:
+            self._plan = plan
+            self.world.invariants.begins(self, self.table.base_path, plan)
+            self._then(self.world.rng.randrange(50, 500), self._inflight)
+
+    def _inflight(self) -> None:
+        self.table.begin(self._plan, self._action)
+        most_ms = self.world.rng.choice(self.world.faults.work_ms)
+        self._then(self.world.rng.randrange(1_000, most_ms), self._complete)
+
+    def _complete(self) -> None:
+        self.table.complete(self._plan, self._action)
+        self.world.invariants.completes(self, self.table.base_path, self._plan)
+        self._stop_executing()
+        self._done.append(self._todo.pop(0))
+        self._next_plan()
+
+    def _stop_executing(self) -> None:
+        if self._plan:
+            self.world.invariants.stops(self, self.table.base_path, self._plan)
+            self._plan = ""
+
+    # --- archiving -----------------------------------------------------------------------------------------
+
+    def _begin_archive(self, timeline: Timeline) -> None:
+        keep = self.world.policy.archive.min_commits
+        pending = timeline.pending(*WRITE_ACTIONS)
+        boundary = pending[0].requested_time if pending else "9"
+        writes = sorted(i.requested_time for i in timeline.completed_writes_by_completion())
+        self._todo = [time for time in writes[: max(len(writes) - keep, 0)] if time < boundary]
+        self._then(self.world.rng.randrange(1_000, 20_000), self._remove)
+
+    def _remove(self) -> None:
+        for _ in range(min(3, len(self._todo))):
+            self._done.append(self._todo.pop(0))
+            self.table.remove_instant(self._done[-1])
+        if self._todo:
+            self._then(500, self._remove)
+        else:
+            self._end(ServiceResult(Service.ARCHIVE, Outcome.COMPLETED if self._done else Outcome.NOTHING_TO_DO))
+
+    # --- ends ----------------------------------------------------------------------------------------------
+
+    def _fail(self, kind: FailureKind, message: str) -> None:
+        self._stop_executing()
+        self._end(
+            ServiceResult(
+                self.request.service,
+                Outcome.FAILED,
+                self._scheduled,
+                tuple(self._done),
+                failure_kind=kind,
+                message=message,
+            )
+        )
+
+    def _end(self, result: ServiceResult | None) -> None:
+        self.is_alive = False
+        self.result = result
+        self._on_end()
+
+    def kill(self) -> None:
+        """Kill -9: what is inflight stays inflight."""
+        if self.is_alive:
+            self.world.say(f"{self.name} KILLED")
+            self.world.counts["drivers killed"] += 1
+            self._stop_executing()
+            self._end(None)
+
+    def end_within(self, most_ms: int) -> None:
+        """Whoever submitted it is gone, or wants it gone; it works on for a moment."""
+        self.world.after(self.world.rng.randrange(most_ms), self.kill)

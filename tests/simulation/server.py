@@ -1,0 +1,278 @@
+"""One API server: the product's registry, leases, timelines and loop in one process's memory, driven by the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeVar
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from airflow_lake_provider.config import LakeSettings
+from airflow_lake_provider.manager.executors import Executors
+from airflow_lake_provider.manager.loop import ManagerLoop
+from airflow_lake_provider.manager.notice import Notice, Source
+from airflow_lake_provider.manager.registry import Claim, LookResult, Mark, Registry
+from airflow_lake_provider.manager.timeline_feed import RegistryFeed
+from airflow_lake_provider.manager.timelines_door import ServerDoor
+from airflow_lake_provider.table_id import table_id_of
+from airflow_lake_provider.timeline.instant import Instant
+from airflow_lake_provider.view.rhythm import HeartbeatLimits
+from airflow_lake_provider.view.schedule import SharedLimits
+from airflow_lake_provider.view.shared_timelines import SharedTimelines
+from airflow_lake_provider.view.table_view import TableView
+from airflow_lake_provider.view.timeline_server import ServerOptions, TimelineServer
+from airflow_lake_provider.view.view_cache import TableViewCache
+from tests.simulation.faults import ServerKilled, database_error
+from tests.simulation.storage import open_on
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+T = TypeVar("T")
+
+_MOST_NESTED = 2
+
+
+@dataclass
+class Process:
+    """What dies with the server."""
+
+    registry: SimRegistry
+    executors: Executors
+    timelines: TimelineServer
+    loop: ManagerLoop
+
+
+class SimRegistry(Registry):
+    """The product's registry; it reports to the world what it made durable."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server.world.database.transactions(server.boundary), server.now)
+        self._server = server
+
+    def mark_dirty(self, notice: Notice) -> Mark:
+        self._server.world.marks += 1
+        return super().mark_dirty(notice)
+
+    def claim(self, most: int, lease_s: float) -> list[Claim]:
+        claims = super().claim(most, lease_s)
+        for claim in claims:
+            self._server.say(f"claims {claim.table_id[:2]}, mark {claim.dirty_seq}, retry {claim.is_retry}")
+        return claims
+
+    def settle(self, claim: Claim, result: LookResult) -> bool:
+        server = self._server
+        server.pass_by("about to settle")
+        clean = super().settle(claim, result)
+        server.say(f"settles {claim.table_id[:2]}, clean {clean} {result.problem[:60]} {result.retry_ms or ''}")
+        server.world.invariants.after_settle(server, claim, result)
+        return clean
+
+
+class SimViews(TableViewCache):
+    """The product's views; remembers which one a look was decided by."""
+
+    def __init__(self, server: Server, timelines: SharedTimelines) -> None:
+        super().__init__(timelines)
+        self._server = server
+
+    def refresh(self, base_path: str, covering: int | None = None) -> TableView:
+        self._server.pass_by("claimed")
+        view = super().refresh(base_path, covering)
+        self._server.world.invariants.saw(base_path, view)
+        return view
+
+
+class Server:
+    """The process slot: it is killed, comes back empty, and its clock may be wrong."""
+
+    def __init__(self, world: World, name: str, settings: LakeSettings) -> None:
+        self.world = world
+        self.name = name
+        self.settings = settings
+        self.offset_ms = 0
+        self.generation = 0
+        self.is_alive = False
+        self._busy = 0
+        self._planned: dict[str, int] = {}
+        self._seen = (-1, -1)
+        self.start()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it is up, and neither its loop nor a look stands in the middle of something."""
+        return self.is_alive and not self._busy
+
+    def say(self, text: str) -> None:
+        self.world.say(f"{self.name}: {text}")
+
+    def now_ms(self) -> int:
+        return self.world.now_ms + self.offset_ms
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.now_ms() / 1000, UTC)
+
+    # --- life and death ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        if self.is_alive:
+            return
+        world = self.world
+        self.is_alive, self._busy = True, 0
+        self._planned, self._seen = {}, (-1, -1)
+        registry = SimRegistry(self)
+        heartbeat = HeartbeatLimits(
+            min(60.0, self.settings.heartbeat_timeout_s),
+            self.settings.heartbeat_timeout_s,
+            self.settings.heartbeat_max_s,
+        )
+        timelines = SharedTimelines(
+            SharedLimits(heartbeat=heartbeat, cold_start_s=10.0),
+            lambda path: open_on(world.disk, path, self._before_storage_call),
+            self.now_ms,
+        )
+        timelines.on_unannounced = lambda path, instants: self._mark_unannounced(registry, path, instants)
+        options = ServerOptions(allowed_roots=("/lake",))
+        server = TimelineServer(timelines, options, RegistryFeed(registry, world.load_tables))
+        views = SimViews(self, timelines)
+        loop = ManagerLoop(self.settings, registry, ServerDoor(server), views, world.airflow, world.load_tables)
+        executors = Executors(registry, self.settings.executor_lease_s)
+        self.process = Process(registry, executors, server, loop)
+        self.say("starts")
+        self._plan("verify", world.now_ms + 60_000)
+
+    def die(self) -> None:
+        if self.is_alive:
+            self.say("KILLED")
+            self.world.counts["servers killed"] += 1
+            self.is_alive = False
+            self.generation += 1
+            self.world.after(self.world.rng.randrange(500, 60_000), self.start)
+
+    def run(self, work: Callable[[], T], *, is_busy: bool = True) -> T | None:
+        """Run work in this process; None when it died of it. Busy: its loop and looks wait meanwhile."""
+        generation = self.generation
+        self._busy += is_busy
+        try:
+            return work()
+        except ServerKilled:
+            if self.generation == generation:
+                self.die()
+            return None
+        finally:
+            if self.generation == generation:
+                self._busy -= is_busy
+
+    # --- where it may be hit -------------------------------------------------------------------------------
+
+    def boundary(self, where: str) -> None:
+        """Around a commit: die, lose the connection, or stand still (not within the transaction)."""
+        world, faults, rng = self.world, self.world.faults, self.world.rng
+        if faults.kill_server and rng.random() < faults.kill_server:
+            self.say(f"dies {where}")
+            raise ServerKilled
+        if faults.database_error and rng.random() < faults.database_error:
+            world.counts["database errors"] += 1
+            self.say(f"database error {where}")
+            raise database_error()
+        if where == "after commit":
+            self.pass_by(where)
+
+    def pass_by(self, where: str) -> None:
+        """A point outside of transactions: the process may be killed, or stand still while the world goes on."""
+        world, rng = self.world, self.world.rng
+        faults = world.faults
+        if faults.kill_server and rng.random() < faults.kill_server:
+            self.say(f"dies, {where}")
+            raise ServerKilled
+        if faults.pause_server and world.nested < _MOST_NESTED and rng.random() < faults.pause_server:
+            generation = self.generation
+            world.counts["servers stood still"] += 1
+            pause_ms = rng.choice((50, 500, 5_000, 70_000))
+            if world.requests:  # somebody waits for the answer, and not for ever
+                pause_ms = min(pause_ms, faults.slow_answer_ms)
+            self.say(f"stands still for {pause_ms} ms, {where}")
+            self._busy += 1
+            world.pass_time(pause_ms)
+            if self.generation != generation:
+                raise ServerKilled
+            self._busy -= 1
+
+    def _before_storage_call(self, what: str) -> None:
+        self.pass_by(what)
+        self.world.before_storage_call(what)
+
+    # --- its own work --------------------------------------------------------------------------------------
+
+    def plan(self) -> None:
+        """See what this process would do next, and when."""
+        if not self.is_free:
+            return
+        world = self.world
+        seen = (world.database.changes, world.marks)
+        if seen != self._seen:
+            if seen[1] != self._seen[1]:
+                self._plan("feed", world.now_ms + world.rng.randrange(1000))
+            ready_ms = world.database.next_claim_ms()
+            if ready_ms is not None:
+                self._plan("drain", max(ready_ms - self.offset_ms, world.now_ms) + world.rng.randrange(1000))
+            self._seen = seen
+        wait_ms = self.process.timelines.timelines.due.wait_ms(self.now_ms(), 1 << 40)
+        if wait_ms < 1 << 40:
+            self._plan("look", world.now_ms + wait_ms)
+
+    def _plan(self, what: str, at_ms: int) -> None:
+        planned = self._planned.get(what)
+        if planned is None or planned > at_ms:
+            self._planned[what] = at_ms
+            generation = self.generation
+            self.world.after(at_ms - self.world.now_ms, lambda: self._work(what, at_ms, generation))
+
+    def _work(self, what: str, at_ms: int, generation: int) -> None:
+        if generation != self.generation or self._planned.get(what) != at_ms:
+            return
+        del self._planned[what]
+        if self._busy:
+            self._plan(what, self.world.now_ms + 500)
+            return
+        self._seen = (-1, self._seen[1])
+        try:
+            self.run(getattr(self, f"_{what}"))
+        except SQLAlchemyError:  # as the product's outermost loops: logged, and again a second later
+            self._plan(what, self.world.now_ms + 1000)
+
+    def _drain(self) -> None:
+        ready_ms = self.world.database.next_claim_ms()
+        if ready_ms is None or ready_ms > self.now_ms():
+            return  # the other server was faster
+        self.process.loop.drain(1)
+
+    def _feed(self) -> None:
+        self.process.timelines._take_feed()
+
+    def _look(self) -> None:
+        server = self.process.timelines
+        for base_path, is_hinted in server.timelines.due.take(self.now_ms(), 8):
+            server._look(base_path, is_hinted)
+
+    def _verify(self) -> None:
+        self._plan("verify", self.world.now_ms + 60_000)
+        self.process.timelines._verify()
+
+    def _mark_unannounced(self, registry: Registry, base_path: str, instants: tuple[Instant, ...]) -> None:
+        row = registry.find(table_id_of(base_path))
+        if row is not None:
+            self.say(f"finds {len(instants)} commits of {base_path} that nobody announced")
+            times = tuple(instant.requested_time for instant in instants)
+            registry.mark_dirty(Notice(base_path, row["table_name"], Source.HEARTBEAT, times))
+
+    def jump_clock(self, offset_ms: int) -> None:
+        """Set this server's clock wrong, or right again."""
+        self.world.counts["clocks moved"] += bool(offset_ms)
+        self.say(f"clock off by {offset_ms} ms")
+        self.offset_ms = offset_ms
+        self._seen = (-1, -1)
+        for what in ("drain", "look"):
+            self._planned.pop(what, None)

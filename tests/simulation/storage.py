@@ -1,0 +1,167 @@
+"""A lake in memory: files with times of the virtual clock, folder times that tick, and what writers and jobs leave."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from airflow_lake_provider.timeline.instant import Action
+from airflow_lake_provider.timeline.loader import format_instant_time
+from airflow_lake_provider.timeline.storage import Storage
+from airflow_lake_provider.timeline.store import FileEntry, Store, last_name
+
+TIMELINE = ".hoodie/timeline"
+HEARTBEATS = ".hoodie/.heartbeat"
+COMPLETES_AS = {
+    Action.COMPACTION: Action.COMMIT,
+    Action.CLUSTERING: Action.REPLACECOMMIT,
+    Action.CLEAN: Action.CLEAN,
+    Action.DELTACOMMIT: Action.DELTACOMMIT,
+}
+OPERATIONS = {Action.COMPACTION: "COMPACT", Action.CLUSTERING: "CLUSTER", Action.DELTACOMMIT: "UPSERT"}
+
+
+@dataclass
+class Disk:
+    """Folders of files. A folder's time changes in ticks, as on file systems with coarse times."""
+
+    now_ms: Callable[[], int]
+    tick_ms: int = 1
+    folders_tell_time: bool = True
+    folders: dict[str, dict[str, tuple[bytes, int]]] = field(default_factory=dict)
+    times: dict[str, int] = field(default_factory=dict)
+
+    def write(self, path: str, content: bytes = b"") -> None:
+        folder, _, name = path.rpartition("/")
+        files = self.folders.setdefault(folder, {})
+        if name not in files:
+            self._touch(folder)
+        files[name] = (content, self.now_ms())
+
+    def remove(self, path: str) -> None:
+        folder, _, name = path.rpartition("/")
+        if self.folders.get(folder, {}).pop(name, None) is not None:
+            self._touch(folder)
+
+    def _touch(self, folder: str) -> None:
+        self.times[folder] = self.now_ms() // self.tick_ms * self.tick_ms
+
+
+class DiskStore(Store):
+    """The product's way to the disk; `before_call` may raise, or let time pass."""
+
+    folders_tell_time: ClassVar[bool] = True
+
+    def __init__(self, disk: Disk, before_call: Callable[[str], None]) -> None:
+        self._disk = disk
+        self._before_call = before_call
+
+    def list_entries(self, path: str) -> list[FileEntry]:
+        self._before_call("list")
+        files = self._disk.folders.get(path)
+        if files is None:
+            raise FileNotFoundError(path)
+        return [FileEntry(name, len(content), time_ms) for name, (content, time_ms) in files.items()]
+
+    def list_names(self, path: str) -> list[str]:
+        self._before_call("list")
+        files = self._disk.folders.get(path)
+        if files is None:
+            raise FileNotFoundError(path)
+        return list(files)
+
+    def read_bytes(self, path: str) -> bytes:
+        self._before_call("read")
+        folder, _, name = path.rpartition("/")
+        try:
+            return self._disk.folders[folder][name][0]
+        except KeyError:
+            raise FileNotFoundError(path) from None
+
+    def stat(self, path: str) -> FileEntry:
+        self._before_call("stat")
+        if path in self._disk.folders:
+            return FileEntry(last_name(path), 0, self._disk.times[path], is_folder=True)
+        folder, _, name = path.rpartition("/")
+        try:
+            content, time_ms = self._disk.folders[folder][name]
+        except KeyError:
+            raise FileNotFoundError(path) from None
+        return FileEntry(name, len(content), time_ms)
+
+
+class ObjectStore(DiskStore):
+    """The same without folder times, as S3."""
+
+    folders_tell_time: ClassVar[bool] = False
+
+
+def open_on(disk: Disk, base_path: str, before_call: Callable[[str], None]) -> Storage:
+    """Open a table for one reader."""
+    kind = DiskStore if disk.folders_tell_time else ObjectStore
+    return Storage(base_path, kind(disk, before_call), base_path)
+
+
+class SimTable:
+    """A merge-on-read table of version 9, and every change that writers and services make to its timeline."""
+
+    def __init__(self, disk: Disk, base_path: str) -> None:
+        self.disk = disk
+        self.base_path = base_path
+        self.name = last_name(base_path)
+        self.archived: set[str] = set()
+        self._last_ms = 0
+        self._writes = 0
+        properties = {
+            "hoodie.table.name": self.name,
+            "hoodie.table.type": "MERGE_ON_READ",
+            "hoodie.table.version": "9",
+            "hoodie.timeline.layout.version": "2",
+            "hoodie.table.checksum": str(zlib.crc32(f".{self.name}".encode())),
+        }
+        text = "\n".join(f"{key}={value}" for key, value in properties.items())
+        disk.write(f"{base_path}/.hoodie/hoodie.properties", text.encode())
+        disk.write(f"{base_path}/{TIMELINE}/history/_", b"")
+        disk.folders[f"{base_path}/{TIMELINE}"] = {}
+        disk.times[f"{base_path}/{TIMELINE}"] = disk.now_ms()
+
+    def request(self, action: Action) -> str:
+        """Begin an instant; return its requested time."""
+        time = self._next_time()
+        if action is Action.DELTACOMMIT:
+            self.disk.write(f"{self.base_path}/{HEARTBEATS}/{time}")
+        self._put(f"{time}.{action.value}.requested")
+        return time
+
+    def begin(self, time: str, action: Action) -> None:
+        self._put(f"{time}.{action.value}.inflight")
+
+    def complete(self, time: str, action: Action) -> None:
+        self._writes += 1
+        body = json.dumps(
+            {"operationType": OPERATIONS.get(action, ""), "partitionToWriteStats": {"p": [self._stat(action)]}}
+        )
+        self._put(f"{time}_{self._next_time()}.{COMPLETES_AS[action].value}", body.encode())
+        self.disk.remove(f"{self.base_path}/{HEARTBEATS}/{time}")
+
+    def remove_instant(self, time: str) -> None:
+        """What a rollback does to a dead writer's instant, and archiving to an old one."""
+        for name in [name for name in self.disk.folders[f"{self.base_path}/{TIMELINE}"] if name.startswith(time)]:
+            self.disk.remove(f"{self.base_path}/{TIMELINE}/{name}")
+        self.disk.remove(f"{self.base_path}/{HEARTBEATS}/{time}")
+        self.archived.add(time)
+
+    def _put(self, name: str, content: bytes = b"") -> None:
+        self.disk.write(f"{self.base_path}/{TIMELINE}/{name}", content)
+
+    def _stat(self, action: Action) -> dict[str, Any]:
+        is_log = action is Action.DELTACOMMIT
+        path = f"p/.a_0.log.{self._writes}_0-1-0" if is_log else f"p/a_{self._writes}.parquet"
+        return {"fileId": "a", "path": path, "totalWriteBytes": 100, "fileSizeInBytes": 100}
+
+    def _next_time(self) -> str:
+        self._last_ms = max(self._last_ms + 1, self.disk.now_ms())
+        return format_instant_time(self._last_ms, "UTC")

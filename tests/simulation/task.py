@@ -1,0 +1,226 @@
+"""One try of the service task: the steps of `HudiTableServiceOperator` and its lease, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from airflow_lake_provider.errors import LakeError, LeaseLostError, ServiceFailedError, ServiceRefusedError
+from airflow_lake_provider.job_contract import FailureKind, Mode, ServiceRequest, ServiceResult
+from airflow_lake_provider.manager.notice import Notice, Source
+from airflow_lake_provider.operators.executor_lease import RENEWALS_PER_LEASE
+from airflow_lake_provider.operators.table_reader import TableReader
+from airflow_lake_provider.planner.judgement import judge
+from airflow_lake_provider.planner.lock_rule import require_guarded_writers
+from airflow_lake_provider.table_id import table_id_of
+from airflow_lake_provider.timeline.heartbeat import load_heartbeats
+from airflow_lake_provider.timeline.timeline import Timeline
+from tests.simulation.job import Driver
+from tests.simulation.storage import TIMELINE, open_on
+
+if TYPE_CHECKING:
+    from tests.simulation.airflow import DagRun
+    from tests.simulation.server import Server
+    from tests.simulation.world import World
+
+
+T = TypeVar("T")
+
+
+class TaskGone(Exception):
+    """The task was killed while it waited; whatever it would have done next does not happen."""
+
+
+class Task:
+    """A process on a worker. It may be killed between any two steps."""
+
+    def __init__(self, world: World, run: DagRun, try_number: int) -> None:
+        self.world = world
+        self.run = run
+        self.try_number = try_number
+        self.name = f"try {try_number} of {run.run_id}"
+        self.started_ms = world.now_ms
+        self.base_path = str(run.conf["base_path"])
+        self.table_id = table_id_of(self.base_path)
+        self.request = ServiceRequest(run.service, Mode(run.conf["mode"]), tuple(run.conf["instants"]))
+        self.lease_ms = int(world.settings.executor_lease_s * 1000)
+        self.driver: Driver | None = None
+        self.is_alive = True
+        self._storage = open_on(world.disk, self.base_path, world.before_storage_call)
+        self._reader = TableReader(self.base_path, lambda _: self._storage)
+        self._before = Timeline()
+        self.token = ""
+        self._held_from_ms = 0
+        self._is_holding = False
+        self._is_lost = False
+        self._is_ending = False
+
+    def start(self) -> None:
+        self._then(self.world.rng.randrange(1_000, 10_000), self._open)
+
+    def _then(self, delay_ms: int, step: Callable[[], None]) -> None:
+        def go() -> None:
+            world = self.world
+            if not self.is_alive:
+                return
+            if world.faults.kill_task and world.rng.random() < world.faults.kill_task:
+                self.kill()
+            elif world.faults.lose_worker and self.run.task is self and world.rng.random() < world.faults.lose_worker:
+                world.airflow.lose_worker(self)
+                self._try(step)
+            else:
+                self._try(step)
+
+        self.world.after(delay_ms, go)
+
+    def _try(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except TaskGone:
+            return
+        except LakeError as error:
+            self._end(f"{type(error).__name__}: {error}", is_final=not error.retriable)
+
+    def _ask(self, work: Callable[[Server], T]) -> T:
+        try:
+            return self.world.ask_manager(work)
+        finally:
+            if not self.is_alive and not self._is_ending:  # killed while it waited for the answer
+                raise TaskGone
+
+    # --- the operator's steps ------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self._before = self._reader.timeline()
+        self._require_guarded_writers()
+        self._then(self.world.rng.randrange(100, 2_000), self._acquire)
+
+    def _require_guarded_writers(self) -> None:
+        # TableReader's own method asks the wall clock.
+        beats = load_heartbeats(self._storage)
+        touched_ms = {}
+        for instant in self._before.pending_writes():
+            entry = self._storage.stat(f"{TIMELINE}/{instant.file_name}")
+            if entry is not None:
+                touched_ms[instant.requested_time] = entry.modified_ms
+        if touched_ms:
+            beats |= load_heartbeats(self._storage)
+            require_guarded_writers(touched_ms, beats, self.world.now_ms, self.base_path)
+
+    def _acquire(self) -> None:
+        asked_ms = self.world.now_ms
+        try:
+            lease = self._ask(
+                lambda server: server.process.executors.acquire(
+                    self.table_id, self.request.service, self.run.run_id, self.try_number
+                )
+            )
+        except LakeError:
+            self._tell_manager()
+            raise
+        self.world.say(f"{self.name} holds the lease")
+        self.token, self._held_from_ms, self._is_holding = lease.token, asked_ms, True
+        self._then(self.lease_ms // RENEWALS_PER_LEASE, self._renew)
+        self._then(self.world.rng.randrange(200, self.world.faults.slow_submit_ms), self._submit)
+
+    def _renew(self) -> None:
+        """One round of `ExecutorLease._keep`."""
+        if not self._is_holding:
+            return
+        world, interval_ms, asked_ms = self.world, self.lease_ms // RENEWALS_PER_LEASE, self.world.now_ms
+        try:
+            self._ask(lambda server: server.process.executors.renew(self.table_id, self.request.service, self.token))
+            self._held_from_ms = asked_ms
+        except LeaseLostError:
+            self._lose()
+            return
+        except LakeError:
+            if world.now_ms - self._held_from_ms >= self.lease_ms - 1.5 * interval_ms:
+                self._lose()
+                return
+        self._then(interval_ms, self._renew)
+
+    def _lose(self) -> None:
+        self.world.say(f"{self.name} lost its lease")
+        self._is_lost, self._is_holding = True, False
+        self._on_kill()
+
+    def _on_kill(self) -> None:
+        if self.driver is not None:
+            self.driver.end_within(2_000)
+
+    def _submit(self) -> None:
+        if self._is_lost or self.world.now_ms >= self._held_from_ms + self.lease_ms:
+            self._release()
+            self._tell_manager()
+            raise LeaseLostError("the lease was lost before the job began")
+        self.driver = Driver(self.world, self, self._driver_ended)
+        self.driver.start()
+
+    def _driver_ended(self) -> None:
+        self._then(self.world.rng.randrange(50, 1_000), self._finish)
+
+    def _finish(self) -> None:
+        self._release()
+        assert self.driver is not None
+        try:
+            if self._is_lost:
+                raise LeaseLostError("the lease could not be kept")
+            self._judge(self.driver.result)
+        finally:
+            self._tell_manager()
+        self._end("")
+
+    def _release(self) -> None:
+        if self._is_holding:
+            self._is_holding = False
+            try:
+                self._ask(
+                    lambda server: server.process.executors.release(self.table_id, self.request.service, self.token)
+                )
+            except LakeError:
+                self.world.say(f"{self.name} could not give the lease back")
+
+    def _judge(self, said: ServiceResult | None) -> None:
+        judgement = judge(self._before, self._reader.timeline(), self.request, said)
+        self.world.say(f"{self.name} judged {judgement.outcome}: {judgement.reason[:100]}")
+        if judgement.done:
+            return
+        if judgement.failure_kind is FailureKind.PLAN_GONE:
+            raise ServiceRefusedError(judgement.reason)
+        raise ServiceFailedError(judgement.reason)
+
+    def _tell_manager(self) -> None:
+        notice = Notice(self.base_path, str(self.run.conf["table_name"]), Source.HINT)
+        try:
+            self._ask(lambda server: server.process.loop.mark_dirty(notice))
+        except LakeError:
+            self.world.say(f"{self.name} could not tell the manager")
+
+    # --- ends ----------------------------------------------------------------------------------------------
+
+    def _end(self, problem: str, *, is_final: bool = False) -> None:
+        if self.is_alive:
+            self.is_alive, self._is_ending = False, True
+            self._release()
+            self.world.airflow.try_ended(self, problem, is_final=is_final)
+
+    def kill(self) -> None:
+        """Kill -9: nothing of ours runs any more; the driver ends itself when it notices."""
+        if self.is_alive:
+            self.is_alive = False
+            self.world.say(f"{self.name} KILLED")
+            self.world.counts["tasks killed"] += 1
+            if self.driver is not None:
+                self.driver.end_within(5_000)
+            self.world.airflow.task_vanished(self)
+
+    def end_by_order(self) -> None:
+        """Airflow ends the process (SIGTERM): on_kill, then the lease is given back when the driver is gone."""
+        if not self.is_alive:
+            return
+        self.world.say(f"{self.name} is ended by order")
+        if self.driver is not None and self.driver.is_alive:
+            self._on_kill()
+            return
+        self._end("ended by order")

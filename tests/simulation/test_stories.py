@@ -1,0 +1,90 @@
+"""What the simulation found, each as its shortest story. One that ends well takes its entry in KNOWN with it."""
+
+from __future__ import annotations
+
+from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.manager.notice import Notice, Source
+from airflow_lake_provider.manager.runs import RunState, ServiceRun, StartVerdict, decide_start, run_id_of
+from airflow_lake_provider.planner.compaction import decide_compaction
+from airflow_lake_provider.policies import CompactionPolicy, TablePolicy
+from airflow_lake_provider.timeline.instant import Action
+from airflow_lake_provider.view.freshness import ANY_AGE
+from airflow_lake_provider.view.shared_timelines import SharedTimelines
+from airflow_lake_provider.view.view_cache import TableViewCache
+from tests.simulation.database import Database
+from tests.simulation.faults import TICK_SAFE_JUMP_MS, Faults, Violated, known_mistake, with_slow_submits
+from tests.simulation.storage import Disk, SimTable, open_on
+from tests.simulation.world import BEGIN_MS, LOCK, World
+
+
+def never(what: str) -> None:
+    """Nothing happens to the store."""
+
+
+def find_violation(seed: int, database: Database) -> str:
+    try:
+        World(seed, database, with_slow_submits).run()
+    except Violated as violated:
+        return str(violated)
+    return ""
+
+
+def commit(table: SimTable) -> str:
+    time = table.request(Action.DELTACOMMIT)
+    table.complete(time, Action.DELTACOMMIT)
+    return time
+
+
+def test_commits_during_the_execution_of_a_pending_plan_are_compacted_afterwards() -> None:
+    """A run for plan P succeeds, its key is P. Three commits came meanwhile; P is the newest write: the key again."""
+    table = SimTable(Disk(lambda: BEGIN_MS), "/lake/a")
+    plan = table.request(Action.COMPACTION)
+    for _ in range(3):
+        commit(table)
+    table.complete(plan, Action.COMPACTION)
+    timelines = SharedTimelines(None, lambda path: open_on(table.disk, path, never), lambda: BEGIN_MS + 60_000)
+    policy = TablePolicy(compaction=CompactionPolicy(delta_commits=3), hudi_options=LOCK)
+    decision = decide_compaction(TableViewCache(timelines).refresh("/lake/a"), policy)
+    done = ServiceRun(run_id_of("a", Service.COMPACTION, plan), RunState.SUCCESS, BEGIN_MS)
+    start = decide_start("a", decision, [done], now_ms=BEGIN_MS + 60_000, max_attempts=3, backoff_s=60)
+    assert start.verdict is StartVerdict.START, start.reason
+
+
+def test_a_plan_that_a_retry_left_is_found_although_the_table_was_not_due_when_it_was_looked_at(
+    database: Database,
+) -> None:
+    """A try completes its plan and dies; a look finds nothing due; the next try plans again, dies, and tells nobody."""
+    world = World(0, database, lambda faults: Faults(), is_idle=True)
+    table, process = world.tables["/lake/a"], world.servers[0].process
+    for _ in range(3):
+        newest = commit(table)
+    process.loop.mark_dirty(Notice("/lake/a", "a", Source.COMMIT_CALLBACK, (newest,)))
+    process.loop.drain()
+    run = next(iter(world.airflow.runs.values()))
+    run.state = RunState.RUNNING
+    table.complete(table.request(Action.COMPACTION), Action.COMPACTION)
+    process.loop.mark_dirty(Notice("/lake/a", "a", Source.HINT))
+    process.loop.drain()
+    plan = table.request(Action.COMPACTION)
+    run.state, run.ended_ms = RunState.FAILED, world.now_ms
+    world.pass_time(6 * 3_600_000)
+    assert any(f".{plan}" in run_id for run_id in world.airflow.runs)
+
+
+def test_executors_never_meet_although_a_job_takes_longer_to_begin_than_its_lease_lasts(database: Database) -> None:
+    stories = [find_violation(seed, database) for seed in range(60)]
+    assert [story for story in stories if story and not known_mistake(story)] == []
+
+
+def test_a_mark_is_seen_although_the_folder_time_did_not_tick_and_the_clock_is_ahead() -> None:
+    """Folder times tick in seconds, this server's clock is ahead of the store's, two commits in one tick."""
+    now_ms = BEGIN_MS
+    table = SimTable(Disk(lambda: now_ms, tick_ms=1000), "/lake/a")
+    timelines = SharedTimelines(None, lambda path: open_on(table.disk, path, never), lambda: now_ms + TICK_SAFE_JUMP_MS)
+    commit(table)
+    timelines.snapshot("/lake/a", ANY_AGE, covering=1)
+    now_ms += 100
+    second = commit(table)
+    now_ms += 100
+    seen = timelines.snapshot("/lake/a", ANY_AGE, covering=2)
+    assert second in {instant.requested_time for instant in seen.timeline.completed()}
