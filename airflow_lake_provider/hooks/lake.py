@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 DEFAULT_CONN_ID = "lake_default"
 TIMEOUT_S = 30.0
 SWEEP_TIMEOUT_S = 300.0
+# A renewal that hangs must be over while there is still time to end the job before the lease ends.
+RENEW_TIMEOUT_S = 5.0
 
 
 class LakeHook(BaseHook):
@@ -105,7 +107,7 @@ class LakeHook(BaseHook):
     def renew_executor(self, table_id: str, service: Service, token: str) -> None:
         """Prolong the lease. Raises LeaseLostError."""
         path = f"{_executor(table_id, service)}/renew"
-        self._call("POST", path, json={"token": token}, conflict=LeaseLostError)
+        self._call("POST", path, json={"token": token}, conflict=LeaseLostError, timeout=RENEW_TIMEOUT_S)
 
     def release_executor(self, table_id: str, service: Service, token: str) -> None:
         """Give the lease back."""

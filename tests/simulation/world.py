@@ -73,6 +73,7 @@ class World:
         self.faults = draw(self.rng)
         if change is not None:
             self.faults = change(self.faults)
+        self.drawn = self.faults
         self.faulty_ms = self.rng.randrange(4, 10) * 60_000
         self.hudi_beats = self.faults.most_jump_ms > LEASE_SAFE_JUMP_MS
         self.settings = LakeSettings(

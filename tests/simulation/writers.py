@@ -18,6 +18,7 @@ class Writer:
     def __init__(self, world: World, table: SimTable) -> None:
         self.world = world
         self.table = table
+        self._failed: list[str] = []
         self.announces = world.rng.random() < 0.9
         at_ms = 0
         for _ in range(world.rng.randrange(1, 4)):
@@ -32,13 +33,14 @@ class Writer:
         self.table.begin(time, Action.DELTACOMMIT)
         if self.world.faults.kill_writer and self.world.rng.random() < self.world.faults.kill_writer:
             self.world.say(f"writer of {self.table.name} dies with {time} inflight")
-            if self.world.rng.random() < 0.7:  # the next writer rolls it back, some day
-                self.world.after(self.world.rng.randrange(5_000, 120_000), lambda: self.table.remove_instant(time))
+            self._failed.append(time)
             return
         self.world.after(self.world.rng.choice((100, 200, 300, 1_000, 8_000)), lambda: self._complete(time))
 
     def _complete(self, time: str) -> None:
         world = self.world
+        if self._failed and world.rng.random() < 0.7:  # Hudi: a later writer rolls back, before its own commit
+            self.table.remove_instant(self._failed.pop(0))
         self.table.complete(time, Action.DELTACOMMIT)
         world.counts["commits"] += 1
         world.say(f"commit {time} of {self.table.name} is completed")
