@@ -1,8 +1,7 @@
 """The process's settings: `[lake]` of Airflow's configuration, as a value.
 
-Who reads Airflow's configuration passes plain strings in (`settings_from_options`); a wrong
-setting raises ConfigError that names the option, or file and line, and the allowed values. A setting that could
-lose data is refused, not warned about.
+Who reads Airflow's configuration passes plain strings in (`settings_from_options`); a wrong setting raises ConfigError
+that names the option and the allowed values. A setting that could lose data is refused, not warned about.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from local_stack.processes import ServerProcess, free_port, start, wait_until
+from local_stack.processes import ServerProcess, SingleServer, free_port, start, wait_until
 
 ROOT = Path(__file__).parent.parent
 SOURCES = Path(__file__).parent / "hdfs"
@@ -84,7 +84,7 @@ def _require_maven() -> None:
 
 
 @dataclass
-class LocalHdfs:
+class LocalHdfs(SingleServer):
     """One cluster in an absolute folder. Over a kill and a second start it keeps its ports and its files."""
 
     folder: Path
@@ -114,17 +114,6 @@ class LocalHdfs:
         env = {key: value for key, value in os.environ.items() if not key.startswith(("HADOOP_", "HDFS_"))}
         self.server = start("hdfs", command, self.folder / "hdfs.log", env, cwd=self.folder)
         wait_until(ready.exists, START_TIMEOUT_S, "HDFS", [self.server])
-
-    def stop(self) -> None:
-        if self.server is not None:
-            self.server.stop()
-            self.server = None
-
-    def kill(self) -> None:
-        """Kill -9, as a crash does."""
-        if self.server is not None:
-            self.server.kill()
-            self.server = None
 
 
 def namenode_operations(http_url: str, wait_s: float = SAMPLE_S) -> dict[str, int]:

@@ -13,7 +13,7 @@ import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from local_stack.processes import ServerProcess, free_port, start, wait_until
+from local_stack.processes import ServerProcess, SingleServer, free_port, start, wait_until
 
 ROOT = Path(__file__).parent.parent
 SERVER = ROOT / ".venv-spark" / "bin" / "moto_server"
@@ -25,7 +25,7 @@ class ServerMissingError(RuntimeError):
 
 
 @dataclass
-class LocalObjectStore:
+class LocalObjectStore(SingleServer):
     """One server. It keeps its port over a kill and a second start, and forgets its objects."""
 
     folder: Path
@@ -59,17 +59,6 @@ class LocalObjectStore:
         request = urllib.request.Request(f"{self.endpoint}/{name}", data=b"", method="PUT")
         with urllib.request.urlopen(request, timeout=10):
             return
-
-    def stop(self) -> None:
-        if self.server is not None:
-            self.server.stop()
-            self.server = None
-
-    def kill(self) -> None:
-        """Kill -9, as a crash does."""
-        if self.server is not None:
-            self.server.kill()
-            self.server = None
 
     def _answers(self) -> bool:
         try:

@@ -53,6 +53,23 @@ class ServerProcess:
         self.process.wait()
 
 
+class SingleServer:
+    """A server of one process, with the two ways to end it."""
+
+    server: ServerProcess | None = None
+
+    def stop(self) -> None:
+        if self.server is not None:
+            self.server.stop()
+            self.server = None
+
+    def kill(self) -> None:
+        """Kill -9, as a crash does."""
+        if self.server is not None:
+            self.server.kill()
+            self.server = None
+
+
 def start(
     name: str,
     command: Sequence[str],

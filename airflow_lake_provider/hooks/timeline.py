@@ -53,11 +53,11 @@ async def stream_options(lake_conn_id: str, storage_options: Mapping[str, Any]) 
 
 
 def _options_of(lake_conn_id: str, connection: Connection | None, storage_options: Mapping[str, Any]) -> StreamOptions:
-    settings = _settings()
+    open_table = table_opener(storage_options)
     if storage_options:
         # The server opens tables with its own credentials: who brings his own asks the store himself.
-        return StreamOptions(TimelineServerMode.OFF, None, _opener(dict(storage_options)))
-    open_table = open_with_connections(settings.storage_conn_ids)
+        return StreamOptions(TimelineServerMode.OFF, None, open_table)
+    settings = _settings()
     return StreamOptions(settings.timeline_server, _endpoint(lake_conn_id, connection, settings), open_table)
 
 
@@ -78,13 +78,10 @@ def _endpoint(lake_conn_id: str, connection: Connection | None, settings: LakeSe
 def table_opener(storage_options: Mapping[str, Any] | None) -> Callable[[str], Storage]:
     """Return what opens tables for a task: with its own options, else with `[lake] storage_conn_ids`."""
     if storage_options:
-        return _opener(dict(storage_options))
+        own = dict(storage_options)
+        return lambda base_path: open_storage(base_path, own)
     return open_with_connections(_settings().storage_conn_ids)
 
 
 def _settings() -> LakeSettings:
     return settings_from_options({name: conf.get("lake", name, fallback="") or "" for name in _OPTIONS})
-
-
-def _opener(storage_options: dict[str, Any]) -> Callable[[str], Storage]:
-    return lambda base_path: open_storage(base_path, storage_options)

@@ -37,6 +37,7 @@ from airflow_lake_provider.metrics import (
 )
 from airflow_lake_provider.planner.decide import decide
 from airflow_lake_provider.planner.decision import Decision, Verdict
+from airflow_lake_provider.view.snapshot import problems_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -194,16 +195,16 @@ class ManagerLoop:
             completed_time=_latest_completed_time(view),
             view_version=view.version,
             decisions_json=json.dumps([outcome.to_dict() for outcome in outcomes]),
-            problem="; ".join(f"{problem.file_name}: {problem.reason}" for problem in view.problems)[:4000],
+            problem=problems_text(view.problems)[:4000],
         )
 
     def _retry_ms(self, claim: Claim, outcomes: list[Outcome], next_look_ms: int) -> int | None:
         """Return when to look again although nothing is announced; None when there is no reason."""
-        retry_ms = _retry_ms(outcomes, next_look_ms)
+        retry_ms = _earliest_retry_ms(outcomes, next_look_ms)
         if any(outcome.start is not None for outcome in outcomes):
             return retry_ms
         with self._registry.transaction() as session:
-            is_active = any(run.active for run in self._door.find_runs(session, f"{claim.table_id}."))
+            is_active = bool(self._door.find_active_runs(session, f"{claim.table_id}."))
         if not is_active:
             return retry_ms
         # A run that dies may leave a plan behind and tell nobody.
@@ -219,8 +220,8 @@ class ManagerLoop:
             now_ms = self._registry.now_ms()
             waiting = wait_for_window(decision, policy.maintenance_window, now_ms)
             if waiting is None:
-                of_table = self._door.find_runs(session, f"{claim.table_id}.")
-                waiting = wait_for_others(decision, claim.table_id, of_table, policy.max_active_runs, now_ms)
+                active = self._door.find_active_runs(session, f"{claim.table_id}.")
+                waiting = wait_for_others(decision, claim.table_id, active, policy.max_active_runs, now_ms)
             if waiting is not None:
                 return Outcome(decision, waiting)
             runs = self._door.find_runs(session, run_id_prefix(claim.table_id, decision.service))
@@ -253,7 +254,7 @@ class ManagerLoop:
         return LookResult(next_look_ms=retry_ms, retry_ms=retry_ms, problem=_describe(error), failed=True)
 
 
-def _retry_ms(outcomes: list[Outcome], next_look_ms: int) -> int | None:
+def _earliest_retry_ms(outcomes: list[Outcome], next_look_ms: int) -> int | None:
     times = [o.start.look_again_ms for o in outcomes if o.start is not None and o.start.look_again_ms is not None]
     # What is blocked may be unblocked by a change of the configuration, which no writer announces.
     times += [next_look_ms for o in outcomes if o.decision.verdict is Verdict.BLOCKED]

@@ -58,6 +58,10 @@ class RunDoor(Protocol):
         """Return the runs of the service DAG whose id begins so: every active one, and of the ended the newest."""
         ...
 
+    def find_active_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
+        """Return the active ones of `find_runs`."""
+        ...
+
     def create_run(self, session: Session, run_id: str, conf: dict[str, Any], note: str) -> None:
         """Create a queued run; raises when the DAG is not there or the id exists."""
         ...

@@ -6,8 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.planner.lock_rule import require_guarded_writers
-from airflow_lake_provider.timeline.commit_metadata import parse_commit_metadata
-from airflow_lake_provider.timeline.content import decode
+from airflow_lake_provider.timeline.commit_metadata import load_commit_metadata
 from airflow_lake_provider.timeline.heartbeat import load_heartbeats
 from airflow_lake_provider.timeline.loader import load_timeline
 from airflow_lake_provider.timeline.properties import load_table_properties
@@ -41,8 +40,7 @@ class TableReader:
         files = written_bytes = 0
         for instant in load_timeline(self._storage, properties).completed_writes_by_completion():
             if instant.requested_time in wanted:
-                content = self._storage.read_bytes(f"{properties.timeline_path}/{instant.file_name}")
-                metadata = parse_commit_metadata(decode(content, instant.file_name), instant.file_name)
+                metadata = load_commit_metadata(self._storage, properties.timeline_path, instant)
                 files, written_bytes = files + len(metadata.stats), written_bytes + metadata.written_bytes
         return files, written_bytes
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.job_contract import Mode, Service, find_lock_problem
+from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.clean import clean_options
-from airflow_lake_provider.planner.decision import Decision, Verdict
+from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
 from airflow_lake_provider.planner.writes import stable_key
 from airflow_lake_provider.timeline.instant import WRITE_ACTIONS, Action
 
@@ -23,22 +23,23 @@ def decide_archive(view: TableView, policy: TablePolicy, clean: Decision) -> Dec
     """Say whether archiving is due, and why; `clean` is the decision about cleaning, which comes first."""
     rules = policy.archive
     if not rules.enabled:
-        return _not_due("archiving is switched off for this table (archive.enabled: false)")
+        return not_due(Service.ARCHIVE, "archiving is switched off for this table (archive.enabled: false)")
     writes = view.timeline.completed_writes_by_completion()
     boundary, what = _boundary(view)
     old = [write for write in writes if not boundary or write.requested_time < boundary]
     evidence = {"active_writes": len(writes), "archivable_writes": len(old), "boundary": boundary or None}
     if len(writes) <= rules.max_commits:
-        return _not_due(f"{len(writes)} writes on the active timeline (rule: more than {rules.max_commits})", evidence)
+        return not_due(
+            Service.ARCHIVE,
+            f"{len(writes)} writes on the active timeline (rule: more than {rules.max_commits})",
+            evidence,
+        )
     if clean.verdict is not Verdict.NOT_DUE:
-        return _not_due("cleaning comes first: it plans by what is on the active timeline", evidence)
+        return not_due(Service.ARCHIVE, "cleaning comes first: it plans by what is on the active timeline", evidence)
     if not old:
-        return _not_due(f"nothing is older than {what}, which archiving never passes", evidence)
+        return not_due(Service.ARCHIVE, f"nothing is older than {what}, which archiving never passes", evidence)
     reason = f"{len(writes)} writes on the active timeline (rule: more than {rules.max_commits})"
-    problem = find_lock_problem(policy.hudi_options)
-    if problem is not None:
-        return Decision(Service.ARCHIVE, Verdict.BLOCKED, f"{reason}, but {problem}", evidence=evidence)
-    return Decision(
+    due = Decision(
         Service.ARCHIVE,
         Verdict.DUE,
         reason,
@@ -49,6 +50,7 @@ def decide_archive(view: TableView, policy: TablePolicy, clean: Decision) -> Dec
         # The archiver keeps what the cleaner retains, by the settings that it is given.
         {**clean_options(policy.clean), **archive_options(rules)},
     )
+    return block_without_lock(due, policy.hudi_options)
 
 
 def archive_options(rules: ArchivePolicy) -> Mapping[str, str]:
@@ -66,7 +68,3 @@ def _boundary(view: TableView) -> tuple[str, str]:
     candidates = [(i.requested_time, f"the pending {i.action} {i.requested_time}") for i in pending[:1]]
     candidates += [(i.requested_time, f"the savepoint {i.requested_time}") for i in savepoints[:1]]
     return min(candidates, default=("", ""))
-
-
-def _not_due(reason: str, evidence: Mapping[str, int | float | str | None] | None = None) -> Decision:
-    return Decision(Service.ARCHIVE, Verdict.NOT_DUE, reason, evidence=evidence or {})

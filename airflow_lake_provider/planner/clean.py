@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.job_contract import Mode, Service, find_lock_problem
-from airflow_lake_provider.planner.decision import Decision, Verdict
+from airflow_lake_provider.job_contract import Mode, Service
+from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
 from airflow_lake_provider.planner.writes import last_completed, stable_key, writes_after
 from airflow_lake_provider.timeline.instant import Action, Layout
 
@@ -21,7 +21,7 @@ def decide_clean(view: TableView, policy: TablePolicy) -> Decision:
     """Say whether cleaning is due, not due or blocked, and why."""
     rules = policy.clean
     if not rules.enabled:
-        return _not_due("cleaning is switched off for this table (clean.enabled: false)")
+        return not_due(Service.CLEAN, "cleaning is switched off for this table (clean.enabled: false)")
     pending = tuple(instant.requested_time for instant in view.timeline.pending(Action.CLEAN))
     clustering = view.timeline.pending(Action.CLUSTERING)
     if view.properties.layout is Layout.V1:
@@ -37,22 +37,21 @@ def decide_clean(view: TableView, policy: TablePolicy) -> Decision:
     }
     if clustering:
         # A clean that overtakes it may remove files that the clustering still reads (Hudi issues 8232, 11440).
-        return _not_due(f"cleaning waits for the pending clustering {clustering[0].requested_time}", evidence)
+        return not_due(
+            Service.CLEAN, f"cleaning waits for the pending clustering {clustering[0].requested_time}", evidence
+        )
     if pending:
         reason = f"clean plan {', '.join(pending)} is pending on the timeline"
         due = Decision(Service.CLEAN, Verdict.DUE, reason, Mode.EXECUTE, pending[0], pending, evidence)
     else:
         why_not = _why_not(view, rules, since)
         if why_not:
-            return _not_due(why_not, evidence)
+            return not_due(Service.CLEAN, why_not, evidence)
         reason = f"{_counted(since)} {_after(last)} (rule: {rules.commits})"
         key = stable_key(since, rules.commits)
         mode = Mode.SCHEDULE_AND_EXECUTE
         due = Decision(Service.CLEAN, Verdict.DUE, reason, mode, key, (), evidence, clean_options(rules))
-    problem = find_lock_problem(policy.hudi_options)
-    if problem is not None:
-        return Decision(Service.CLEAN, Verdict.BLOCKED, f"{due.reason}, but {problem}", evidence=evidence)
-    return due
+    return block_without_lock(due, policy.hudi_options)
 
 
 def clean_options(rules: CleanPolicy) -> Mapping[str, str]:
@@ -81,7 +80,3 @@ def _counted(writes: Sequence[Instant]) -> str:
 
 def _after(last: Instant | None) -> str:
     return f"since clean {last.requested_time}" if last is not None else "and no clean yet"
-
-
-def _not_due(reason: str, evidence: Mapping[str, int | float | str | None] | None = None) -> Decision:
-    return Decision(Service.CLEAN, Verdict.NOT_DUE, reason, evidence=evidence or {})

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.job_contract import Mode, Service, find_lock_problem
-from airflow_lake_provider.planner.decision import Decision, Verdict
+from airflow_lake_provider.job_contract import Mode, Service
+from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
 from airflow_lake_provider.planner.writes import stable_key, writes_after
 from airflow_lake_provider.timeline.instant import Action, Layout
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from airflow_lake_provider.policies import ClusteringPolicy, TablePolicy
     from airflow_lake_provider.view.table_view import TableView
 
@@ -24,10 +22,12 @@ def decide_clustering(view: TableView, policy: TablePolicy) -> Decision:
     """Say whether clustering is due, not due or blocked, and why."""
     rules = policy.clustering
     if not rules.enabled:
-        return _not_due("clustering is switched off for this table (clustering.enabled: false)")
+        return not_due(Service.CLUSTERING, "clustering is switched off for this table (clustering.enabled: false)")
     if view.properties.layout is Layout.V1:
         # There a plan's file does not say whether it is a clustering or an insert overwrite.
-        return _not_due(f"the table has version {view.properties.version}: its clustering is not decided here")
+        return not_due(
+            Service.CLUSTERING, f"the table has version {view.properties.version}: its clustering is not decided here"
+        )
     pending = tuple(instant.requested_time for instant in view.timeline.pending(Action.CLUSTERING))
     last = _last_clustering(view)
     since = writes_after(view.timeline, last)
@@ -47,15 +47,12 @@ def decide_clustering(view: TableView, policy: TablePolicy) -> Decision:
             text for text in (_commits_rule(len(since), rules), _files_rule(small_files, partition, rules)) if text
         ]
         if not since or not reasons:
-            return _not_due(_why_not(len(since), small_files, rules), evidence)
+            return not_due(Service.CLUSTERING, _why_not(len(since), small_files, rules), evidence)
         key = stable_key(since, _TRY_AGAIN_AFTER_WRITES)
         due = Decision(
             Service.CLUSTERING, Verdict.DUE, " and ".join(reasons), Mode.SCHEDULE_AND_EXECUTE, key, (), evidence
         )
-    problem = find_lock_problem(policy.hudi_options)
-    if problem is not None:
-        return Decision(Service.CLUSTERING, Verdict.BLOCKED, f"{due.reason}, but {problem}", evidence=evidence)
-    return due
+    return block_without_lock(due, policy.hudi_options)
 
 
 def _last_clustering(view: TableView) -> str:
@@ -105,7 +102,3 @@ def _why_not(writes: int, small_files: int, rules: ClusteringPolicy) -> str:
         f"{writes} writes since the last clustering (rule: {commits}); "
         f"at most {small_files} small files in a partition (rule: {files})"
     )
-
-
-def _not_due(reason: str, evidence: Mapping[str, int | float | str | None] | None = None) -> Decision:
-    return Decision(Service.CLUSTERING, Verdict.NOT_DUE, reason, evidence=evidence or {})

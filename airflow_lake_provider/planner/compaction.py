@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.job_contract import Mode, Service, find_lock_problem
+from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.backlog import CompactionBacklog, measure_compaction_backlog
-from airflow_lake_provider.planner.decision import Decision, Verdict
+from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
 from airflow_lake_provider.timeline.instant import Action
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from airflow_lake_provider.planner.decision import Evidence
     from airflow_lake_provider.policies import CompactionPolicy, TablePolicy
     from airflow_lake_provider.view.table_view import TableView
 
@@ -20,9 +19,9 @@ def decide_compaction(view: TableView, policy: TablePolicy) -> Decision:
     """Say whether compaction is due, not due or blocked, and why."""
     rules = policy.compaction
     if not rules.enabled:
-        return _not_due("compaction is switched off for this table (compaction.enabled: false)")
+        return not_due(Service.COMPACTION, "compaction is switched off for this table (compaction.enabled: false)")
     if view.properties.table_type != "MERGE_ON_READ":
-        return _not_due("the table is copy-on-write: it has no log files to compact")
+        return not_due(Service.COMPACTION, "the table is copy-on-write: it has no log files to compact")
     pending = tuple(instant.requested_time for instant in view.timeline.pending(Action.COMPACTION))
     backlog = measure_compaction_backlog(view)
     evidence = _evidence(backlog, pending)
@@ -32,7 +31,7 @@ def decide_compaction(view: TableView, policy: TablePolicy) -> Decision:
     else:
         reasons = [text for text in (_commits_rule(backlog, rules), _bytes_rule(backlog, rules)) if text]
         if not reasons:
-            return Decision(Service.COMPACTION, Verdict.NOT_DUE, _why_not(backlog, rules), evidence=evidence)
+            return not_due(Service.COMPACTION, _why_not(backlog, rules), evidence)
         due = Decision(
             Service.COMPACTION,
             Verdict.DUE,
@@ -42,10 +41,7 @@ def decide_compaction(view: TableView, policy: TablePolicy) -> Decision:
             (),
             evidence,
         )
-    problem = find_lock_problem(policy.hudi_options)
-    if problem is not None:
-        return Decision(Service.COMPACTION, Verdict.BLOCKED, f"{due.reason}, but {problem}", evidence=evidence)
-    return due
+    return block_without_lock(due, policy.hudi_options)
 
 
 def _commits_rule(backlog: CompactionBacklog, rules: CompactionPolicy) -> str | None:
@@ -83,7 +79,7 @@ def _shown(rule: int | None) -> str:
     return "off" if rule is None else str(rule)
 
 
-def _evidence(backlog: CompactionBacklog, pending: tuple[str, ...]) -> Mapping[str, int | float | str | None]:
+def _evidence(backlog: CompactionBacklog, pending: tuple[str, ...]) -> Evidence:
     return {
         "delta_commits": backlog.delta_commits,
         "log_files": backlog.log_files,
@@ -94,7 +90,3 @@ def _evidence(backlog: CompactionBacklog, pending: tuple[str, ...]) -> Mapping[s
         "newest_write": backlog.newest_write,
         "pending_plans": ", ".join(pending),
     }
-
-
-def _not_due(reason: str) -> Decision:
-    return Decision(Service.COMPACTION, Verdict.NOT_DUE, reason)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_lake_provider.job_contract import Mode, Service
+from airflow_lake_provider.job_contract import Mode, Service, find_lock_problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+Evidence: TypeAlias = "Mapping[str, int | float | str | None]"
+"""The numbers and instants that a decision rests on."""
 
 
 class Verdict(StrEnum):
@@ -36,6 +39,19 @@ class Decision:
     mode: Mode = Mode.SCHEDULE_AND_EXECUTE
     key_instant: str = ""
     plan_instants: tuple[str, ...] = ()
-    evidence: Mapping[str, int | float | str | None] = field(default_factory=lambda: MappingProxyType({}))
+    evidence: Evidence = field(default_factory=lambda: MappingProxyType({}))
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Hudi settings that carry the policy into the job (retention, ...)."""
+
+
+def not_due(service: Service, reason: str, evidence: Evidence = MappingProxyType({})) -> Decision:
+    """Return the decision that a service need not run."""
+    return Decision(service, Verdict.NOT_DUE, reason, evidence=evidence)
+
+
+def block_without_lock(due: Decision, hudi_options: Mapping[str, str]) -> Decision:
+    """Return a due decision, or, when the options hold no lock that reaches the writers, that it is blocked."""
+    problem = find_lock_problem(hudi_options)
+    if problem is None:
+        return due
+    return Decision(due.service, Verdict.BLOCKED, f"{due.reason}, but {problem}", evidence=due.evidence)

@@ -16,6 +16,7 @@ from airflow_lake_provider.manager.runs import SERVICE_DAG_ID, RunState, Service
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sqlalchemy import Select
     from sqlalchemy.orm import Session
 
 MOST_ENDED_RUNS = 50
@@ -26,19 +27,12 @@ class AirflowRunDoor:
 
     def find_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
         """Return every active run whose id begins so, and the newest ended ones."""
-        query = (
-            select(DagRun.run_id, DagRun.state, DagRun.end_date)
-            .where(DagRun.dag_id == SERVICE_DAG_ID, DagRun.run_id.startswith(run_id_prefix, autoescape=True))
-            .order_by(DagRun.id.desc())
-        )
-        active = session.execute(query.where(DagRun.state.in_([RunState.QUEUED, RunState.RUNNING]))).all()
-        ended = session.execute(
-            query.where(DagRun.state.in_([RunState.SUCCESS, RunState.FAILED])).limit(MOST_ENDED_RUNS)
-        ).all()
-        return [
-            ServiceRun(run_id, RunState(state), int(end_date.timestamp() * 1000) if end_date else None)
-            for run_id, state, end_date in (*active, *ended)
-        ]
+        ended = _query(run_id_prefix, RunState.SUCCESS, RunState.FAILED).limit(MOST_ENDED_RUNS)
+        return [*self.find_active_runs(session, run_id_prefix), *_fetch(session, ended)]
+
+    def find_active_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
+        """Return every active run whose id begins so."""
+        return _fetch(session, _query(run_id_prefix, RunState.QUEUED, RunState.RUNNING))
 
     def create_run(self, session: Session, run_id: str, conf: dict[str, Any], note: str) -> None:
         """Create a queued run of the service DAG in the caller's transaction."""
@@ -55,6 +49,22 @@ class AirflowRunDoor:
             raise ServiceDagMissingError(
                 f"DAG {SERVICE_DAG_ID} is not in Airflow's database yet; make the shipped DAGs a DAG bundle"
             ) from error
+
+
+def _query(run_id_prefix: str, *states: RunState) -> Select[Any]:
+    return (
+        select(DagRun.run_id, DagRun.state, DagRun.end_date)
+        .where(DagRun.dag_id == SERVICE_DAG_ID, DagRun.run_id.startswith(run_id_prefix, autoescape=True))
+        .where(DagRun.state.in_(states))
+        .order_by(DagRun.id.desc())
+    )
+
+
+def _fetch(session: Session, query: Select[Any]) -> list[ServiceRun]:
+    return [
+        ServiceRun(run_id, RunState(state), int(end_date.timestamp() * 1000) if end_date else None)
+        for run_id, state, end_date in session.execute(query).all()
+    ]
 
 
 class ServiceDagMissingError(StorageError):

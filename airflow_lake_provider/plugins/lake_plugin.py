@@ -35,7 +35,6 @@ def open_services() -> ManagerServices:
     from airflow_lake_provider.hooks.metrics import AirflowMetrics
     from airflow_lake_provider.manager.executors import Executors
     from airflow_lake_provider.manager.loop import ManagerLoop
-    from airflow_lake_provider.manager.registry import Registry
     from airflow_lake_provider.manager.services import ManagerServices
     from airflow_lake_provider.manager.tables_source import TablesSource
     from airflow_lake_provider.manager.timelines_door import ServerDoor
@@ -44,8 +43,7 @@ def open_services() -> ManagerServices:
     from airflow_lake_provider.plugins.process_timelines import build_timeline_server
     from airflow_lake_provider.view.view_cache import TableViewCache
 
-    settings = load_settings()
-    registry = Registry(_open_session, lambda: datetime.now(UTC))
+    settings, registry = load_settings(), open_registry()
     load_tables = TablesSource(settings.tables_file).load
     timeline_server = build_timeline_server(settings, registry, load_tables)
     loop = ManagerLoop(
@@ -63,7 +61,7 @@ def open_services() -> ManagerServices:
 
 @cache
 def open_registry() -> Registry:
-    """Build the registry alone, for commands."""
+    """Build the registry on Airflow's database."""
     from airflow_lake_provider.manager.registry import Registry
 
     return Registry(_open_session, lambda: datetime.now(UTC))
@@ -72,14 +70,12 @@ def open_registry() -> Registry:
 @cache
 def open_timeline_server() -> TimelineServer:
     """Build the timeline server of a process of its own."""
-    from airflow_lake_provider.manager.registry import Registry
     from airflow_lake_provider.manager.tables_source import TablesSource
     from airflow_lake_provider.plugins.airflow_settings import load_settings
     from airflow_lake_provider.plugins.process_timelines import build_timeline_server
 
     settings = load_settings()
-    registry = Registry(_open_session, lambda: datetime.now(UTC))
-    return build_timeline_server(settings, registry, TablesSource(settings.tables_file).load, is_alone=True)
+    return build_timeline_server(settings, open_registry(), TablesSource(settings.tables_file).load, is_alone=True)
 
 
 @cache

@@ -10,9 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import DamagedFileError
+from airflow_lake_provider.timeline.content import decode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from airflow_lake_provider.timeline.instant import Instant
+    from airflow_lake_provider.timeline.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,12 @@ class CompactionPlan:
 
     file_groups: tuple[tuple[str, str], ...]
     log_files: int
+
+
+def load_commit_metadata(storage: Storage, timeline_path: str, instant: Instant) -> CommitMetadata:
+    """Read the metadata of a completed write. Raises FileNotFoundError, StorageError, DamagedFileError."""
+    content = storage.read_bytes(f"{timeline_path}/{instant.file_name}")
+    return parse_commit_metadata(decode(content, instant.file_name), instant.file_name)
 
 
 def parse_commit_metadata(record: Mapping[str, Any] | None, file_name: str) -> CommitMetadata:

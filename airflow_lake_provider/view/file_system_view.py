@@ -10,7 +10,7 @@ from airflow_lake_provider.timeline.archive import load_archive
 from airflow_lake_provider.timeline.storage import open_storage
 from airflow_lake_provider.view.freshness import NOW
 from airflow_lake_provider.view.look import PROPERTIES_AFTER_MS, Depth, Known, look
-from airflow_lake_provider.view.snapshot import Difference, TimelineChanges, add_up, find_difference
+from airflow_lake_provider.view.snapshot import Difference, TimelineChanges, add_up, find_difference, remember
 from airflow_lake_provider.view.timeline_view import TableTimelineView
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.timeline.storage import Storage
     from airflow_lake_provider.view.freshness import Freshness
     from airflow_lake_provider.view.snapshot import TimelineSnapshot
-
-_STEPS = 8
 
 
 class FileSystemTimelineView(TableTimelineView):
@@ -51,7 +49,7 @@ class FileSystemTimelineView(TableTimelineView):
                 return self._known.snapshot
             known = look(self._storage, self._known, self._depth(now_ms), now_ms)
             if self._known is not None and known.snapshot.version != self._known.snapshot.version:
-                self._steps = (*self._steps[1 - _STEPS :], find_difference(self._known.snapshot, known.snapshot))
+                self._steps = remember(self._steps, find_difference(self._known.snapshot, known.snapshot))
             self._known = known
             return known.snapshot
 

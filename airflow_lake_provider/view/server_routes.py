@@ -10,8 +10,8 @@ from fastapi.responses import JSONResponse
 from airflow_lake_provider import __version__
 from airflow_lake_provider.http_app import require_bearer
 from airflow_lake_provider.table_id import normalise_base_path
-from airflow_lake_provider.timeline.archive import load_archive
 from airflow_lake_provider.view.freshness import Freshness
+from airflow_lake_provider.view.memory_view import MemoryTimelineView
 from airflow_lake_provider.view.server_metrics import render_metrics
 from airflow_lake_provider.view.timeline_poll import answer_poll
 from airflow_lake_provider.view.timeline_server import FedTable, TimelineServer
@@ -135,9 +135,8 @@ async def get_archive(
     until: Annotated[str, Query(max_length=64, description="Requested time, inclusive")] = "",
 ) -> ArchiveAnswer:
     """Return archived instants by requested time."""
-    snapshot = await server.read(lambda: server.timelines.snapshot(table))
-    storage = server.timelines.memory.get(table).storage
-    archive = await server.read(lambda: load_archive(storage, snapshot.properties, after=after, until=until))
+    view = MemoryTimelineView(table, server.timelines)
+    archive = await server.read(lambda: view.archived(after=after, until=until))
     return ArchiveAnswer(
         base_path=table,
         instants=[

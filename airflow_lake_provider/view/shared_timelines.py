@@ -70,7 +70,7 @@ class SharedTimelines:
     def hint(self, base_path: str, instants: Iterable[str] = (), mark: int = 0, *, is_by_writer: bool = False) -> None:
         """Somebody says that the table changed; it is looked at soon, unless it shows the named instants already.
 
-        `mark` is the number of the durable mark that this hint stands for. Raises what opening the storage raises.
+        `mark` is the number of the durable mark that this hint stands for.
         """
         slot = self.memory.get(base_path)
         with self.memory.lock:
@@ -171,14 +171,8 @@ class SharedTimelines:
                 slot.begun += 1
             if hints.is_by_writer:
                 slot.is_announced = True
-            is_shown = (
-                known is not None
-                and slot.error is None
-                and slot.begun > 1
-                and depth is Depth.LIST
-                and hints.are_shown_by(known.snapshot, slot.covered_mark)
-            )
-            if known is not None and is_shown:
+            may_be_shown = depth is Depth.LIST and slot.error is None and slot.begun > 1
+            if known is not None and may_be_shown and hints.are_shown_by(known.snapshot, slot.covered_mark):
                 self.stats.count("hints_shown_already")
                 self._schedule(base_path, slot)
             else:

@@ -10,15 +10,16 @@ from airflow_lake_provider.view.changes import COMMIT_ACTIONS
 from airflow_lake_provider.view.look import UNKNOWN, Known
 from airflow_lake_provider.view.packed import pack, unpack
 from airflow_lake_provider.view.rhythm import find_rhythm_s
-from airflow_lake_provider.view.snapshot import Difference, find_difference
+from airflow_lake_provider.view.snapshot import Difference, find_difference, remember
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_lake_provider.errors import LakeError
     from airflow_lake_provider.timeline.instant import Instant
     from airflow_lake_provider.timeline.storage import Storage
     from airflow_lake_provider.view.snapshot import TimelineSnapshot
 
-_STEPS = 8
 _MOST_HINTED = 64
 
 
@@ -66,7 +67,7 @@ class Hints:
 class Slot:
     """One table. Whoever looks holds `lock`; the other fields are read without it."""
 
-    storage: Storage
+    open_storage: Callable[[], Storage]
     lock: threading.Lock = field(default_factory=threading.Lock)
     begun: int = 0
     """How many looks began; `shown` is the number of the one whose result is shown."""
@@ -93,6 +94,14 @@ class Slot:
     error: LakeError | None = None
     failed_ms: int = 0
     steps: tuple[Difference, ...] = ()
+    _storage: Storage | None = None
+
+    @property
+    def storage(self) -> Storage:
+        """The table's storage, opened when it is first asked: to do so may read an Airflow connection."""
+        if self._storage is None:
+            self._storage = self.open_storage()
+        return self._storage
 
     def known(self) -> Known | None:
         """Return what the last look left, unpacked; None when nothing is kept."""
@@ -117,7 +126,7 @@ class Slot:
         step = None
         if before is not None and snapshot.version != before.snapshot.version:
             step = find_difference(before.snapshot, snapshot)
-            self.steps = (*self.steps[1 - _STEPS :], step)
+            self.steps = remember(self.steps, step)
         elif self.version and snapshot.version != self.version:  # evicted meanwhile: what changed is not known
             self.steps = ()
             names = tuple(instant.file_name for instant in snapshot.timeline.instants)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.timeline.timeline import Timeline, TimelineProblem
 
 _VERSION_LENGTH = 32
+_STEPS_REMEMBERED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,11 @@ def find_difference(before: TimelineSnapshot, after: TimelineSnapshot) -> Differ
         tuple(sorted(name for name, _ in now - known)),
         tuple(sorted({name for name, _ in known} - names_now)),
     )
+
+
+def remember(steps: tuple[Difference, ...], step: Difference) -> tuple[Difference, ...]:
+    """Return the steps with a new one at their end; only the last few are kept."""
+    return (*steps[1 - _STEPS_REMEMBERED :], step)
 
 
 def add_up(base_path: str, since: str, steps: Iterable[Difference], now: TimelineSnapshot) -> TimelineChanges:

@@ -61,10 +61,10 @@ class TableMemory:
         return self._slots.get(base_path)
 
     def get(self, base_path: str) -> Slot:
-        """Return a table's slot, made when there is none. Raises what opening the storage raises."""
+        """Return a table's slot, made when there is none; its storage is not opened yet."""
         slot = self._slots.get(base_path)
         if slot is None:
-            made = Slot(self._open_table(base_path))
+            made = Slot(lambda: self._open_table(base_path))
             with self.lock:
                 slot = self._slots.setdefault(base_path, made)
         return slot

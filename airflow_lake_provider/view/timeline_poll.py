@@ -52,8 +52,6 @@ def _compare(
     if known is None:
         timelines.due.put_earlier(table.base_path, now_ms)
         return None
-    if known.version == table.version:
-        return None
     return _state_of(timelines, table.base_path) | {"version": known.version, "timeline": to_answer(known)}
 
 

@@ -76,7 +76,6 @@ class TimelineServer:
         self._busy: Counter[str] = Counter()
         self._wake: asyncio.Event | None = None
         self._event_loop: asyncio.AbstractEventLoop | None = None
-        self._fed: dict[str, int] = {}
 
     def require_allowed(self, base_path: str) -> None:
         """Raise PathNotAllowedError for a table outside the allowed roots."""
@@ -132,7 +131,8 @@ class TimelineServer:
                 await free.acquire()
                 if not self._may_use(_store_of(base_path)):
                     # Other stores' tables must not wait for a store that holds half of the threads already.
-                    self._put_off(base_path, now_ms, is_hinted=is_hinted)
+                    self.timelines.due.give_back(base_path)
+                    self.timelines.due.put(base_path, now_ms + _BUSY_STORE_MS)
                     free.release()
                     continue
                 self._busy[_store_of(base_path)] += 1
@@ -149,13 +149,6 @@ class TimelineServer:
 
     def _may_use(self, store: str) -> bool:
         return self._busy[store] < max(1, self.options.look_threads // 2) or len(+self._busy) <= 1
-
-    def _put_off(self, base_path: str, now_ms: int, *, is_hinted: bool) -> None:
-        due = self.timelines.due
-        due.give_back(base_path)
-        due.put(base_path, now_ms + _BUSY_STORE_MS)
-        if is_hinted:
-            log.debug("a hint for %s waits for its store", base_path)
 
     def _look(self, base_path: str, is_hinted: bool) -> None:  # noqa: FBT001
         try:
@@ -184,11 +177,9 @@ class TimelineServer:
                 if self.options.is_watching:
                     was_announced = not fed.mark and fed.is_by_writer
                     self.timelines.register(fed.base_path, fed.fixed_pause_s, was_announced=was_announced)
-                slot = self.timelines.memory.find(fed.base_path)
-                is_new = fed.mark > max(self._fed.get(fed.base_path, 0), slot.covered_mark if slot is not None else 0)
-                if fed.mark and is_new and (slot is None or slot.hints.mark < fed.mark):
+                slot = self.timelines.memory.get(fed.base_path)
+                if fed.mark > max(slot.covered_mark, slot.hints.mark):
                     self.hint(fed)
-                self._fed[fed.base_path] = fed.mark
             except LakeError as error:
                 log.warning("table %s cannot be watched: %s", fed.base_path, error)
 

@@ -8,8 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import DamagedFileError
-from airflow_lake_provider.timeline.commit_metadata import parse_commit_metadata
-from airflow_lake_provider.timeline.content import decode
+from airflow_lake_provider.timeline.commit_metadata import load_commit_metadata
 from airflow_lake_provider.timeline.timeline import TimelineProblem
 from airflow_lake_provider.view.freshness import ANY_AGE, NOW
 from airflow_lake_provider.view.shared_timelines import SharedTimelines
@@ -94,8 +93,7 @@ def _load_commits(
             commits[time_] = known.commits[time_]
             continue
         try:
-            content = storage.read_bytes(f"{snapshot.properties.timeline_path}/{instant.file_name}")
-            commits[time_] = parse_commit_metadata(decode(content, instant.file_name), instant.file_name)
+            commits[time_] = load_commit_metadata(storage, snapshot.properties.timeline_path, instant)
         except FileNotFoundError:
             problems.append(TimelineProblem(instant.file_name, "vanished while the timeline was read"))
         except DamagedFileError as error:

@@ -68,6 +68,9 @@ class Airflow:
             if run.run_id.startswith(run_id_prefix)
         ]
 
+    def find_active_runs(self, session: Any, run_id_prefix: str) -> Sequence[ServiceRun]:
+        return [run for run in self.find_runs(session, run_id_prefix) if run.active]
+
     def create_run(self, session: Any, run_id: str, conf: dict[str, Any], note: str) -> None:
         assert isinstance(session, Transaction)
         world = self.world

@@ -35,6 +35,7 @@ def test_create_run_is_found_by_its_prefix_and_refused_twice(session: Session) -
     session.commit()
     found = door.find_runs(session, f"{table_id}.compaction.")
     assert [(run.run_id, run.state) for run in found] == [(run_id, RunState.QUEUED)]
+    assert door.find_active_runs(session, f"{table_id}.") == found
     # An underscore is no wildcard: another table whose id differs there must not be found.
     assert door.find_runs(session, f"{table_id.replace('or_ders', 'orXders')}.compaction.") == []
     with pytest.raises(DagRunAlreadyExists):
