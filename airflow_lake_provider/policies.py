@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_lake_provider.maintenance_window import MaintenanceWindow
+    from airflow_lake_provider.stuck_shape import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,20 @@ class ArchivePolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class DoctorPolicy:
+    """Which stuck shapes may be repaired, and from which age on something counts as left behind."""
+
+    repairs: tuple[Shape, ...] = ()
+    """Shapes that the doctor may repair; none unless asked for."""
+    stuck_after_s: float = 600.0
+    """For what a heartbeat would speak if it were alive, and for plans that never began."""
+    lock_after_s: float = 1800.0
+    """For a lock file beside which no heartbeat lives."""
+    unguarded_after_s: float = 21_600.0
+    """For what Hudi gives no heartbeat: an index build; a clustering or clean by somebody else."""
+
+
+@dataclass(frozen=True, slots=True)
 class TablePolicy:
     """What holds for one table."""
 
@@ -73,6 +88,7 @@ class TablePolicy:
     clustering: ClusteringPolicy = field(default_factory=ClusteringPolicy)
     clean: CleanPolicy = field(default_factory=CleanPolicy)
     archive: ArchivePolicy = field(default_factory=ArchivePolicy)
+    doctor: DoctorPolicy = field(default_factory=DoctorPolicy)
     hudi_options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Passed to every service of the table; the lock provider must be here."""
     heartbeat_timeout_s: float | None = None

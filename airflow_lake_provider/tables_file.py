@@ -7,6 +7,7 @@ Shape:
       clustering: {enabled: true, small_files: 20}
       clean: {commits: 5, retained_commits: 10}
       archive: {min_commits: 20, max_commits: 30}
+      doctor: {repairs: [failed_write, orphaned_lock]}
       maintenance_window: {days: [sat, sun], begin: "22:00", end: "06:00", time_zone: Europe/Berlin}
       hudi_options: {hoodie.write.lock.provider: ...}
     tables:                       # optional; the first match wins
@@ -28,6 +29,7 @@ import yaml
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.maintenance_window import DAYS, MaintenanceWindow
 from airflow_lake_provider.policies import TableEntry, TablePolicy, TablesConfig
+from airflow_lake_provider.stuck_shape import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,7 +109,20 @@ class _Parser:
 
     def _section(self, node: yaml.Node, section: str, base: Any) -> Any:
         body = self._mapping(node, section, allowed=tuple(entry.name for entry in fields(base)))
-        return replace(base, **{key: self._scalar(value, key, section) for key, value in body.items()})
+        changes = {
+            key: self._shapes(value) if key == "repairs" else self._scalar(value, key, section)
+            for key, value in body.items()
+        }
+        return replace(base, **changes)
+
+    def _shapes(self, node: yaml.Node) -> tuple[Shape, ...]:
+        if not isinstance(node, yaml.SequenceNode):
+            raise self._error(node, f"repairs must be a list of {', '.join(Shape)}")
+        names = {item: self._text(item, "a shape") for item in node.value}
+        for item, name in names.items():
+            if name not in set(Shape):
+                raise self._error(item, f"repairs holds {name!r}, allowed: {', '.join(Shape)}")
+        return tuple(Shape(name) for name in names.values())
 
     def _window(self, node: yaml.Node) -> MaintenanceWindow | None:
         if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null"):
@@ -184,7 +199,7 @@ def _policy_keys() -> tuple[str, ...]:
 _ANY = lambda value: True  # noqa: E731 - a table cell
 _FROM_1 = (int, "a whole number from 1", lambda value: value >= 1)
 _FROM_0 = (int, "a whole number from 0", lambda value: value >= 0)
-_SECTIONS = frozenset({"compaction", "clustering", "clean", "archive"})
+_SECTIONS = frozenset({"compaction", "clustering", "clean", "archive", "doctor"})
 _MAY_BE_OFF = frozenset(
     {
         ("compaction", "delta_commits"),
@@ -208,4 +223,7 @@ _SCALARS: Mapping[str, tuple[type, str, Any]] = {
     "heartbeat_timeout_s": (float, "seconds above 0", lambda value: value > 0),
     "max_runs_per_instant": _FROM_1,
     "retry_backoff_s": (float, "seconds above 0", lambda value: value > 0),
+    "stuck_after_s": (float, "seconds above 0", lambda value: value > 0),
+    "lock_after_s": (float, "seconds above 0", lambda value: value > 0),
+    "unguarded_after_s": (float, "seconds above 0", lambda value: value > 0),
 }

@@ -13,7 +13,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hdfs_native import Client
+from hdfs_native import Client, WriteOptions
 
 from airflow_lake_provider.errors import StorageError, StorageOptionError
 from airflow_lake_provider.timeline.bounded_calls import BoundedCalls
@@ -100,6 +100,7 @@ class HdfsStore(Store):
     """One HDFS cluster or nameservice, `hdfs://` or `viewfs://`. Nothing is asked of it before the first call."""
 
     folders_tell_time = True
+    moves_at_once = True
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         self._url = url
@@ -136,6 +137,26 @@ class HdfsStore(Store):
     def stat(self, path: str) -> FileEntry:
         """Return what is known of one file or folder."""
         return _entry(self._call(path, lambda client: client.get_file_info(path)))
+
+    def create(self, path: str, content: bytes) -> None:
+        """Write a new file: under another name first, so that nobody reads a part of it."""
+        unfinished = f"{path}.unfinished"
+
+        def write(client: Client) -> None:
+            with client.create(unfinished, WriteOptions(overwrite=False, create_parent=True)) as stream:
+                stream.write(content)
+            client.rename(unfinished, path)
+
+        self._call(path, write)
+
+    def move(self, source: str, target: str) -> None:
+        """Move a file in one step."""
+
+        def rename(client: Client) -> None:
+            client.mkdirs(target.rpartition("/")[0], create_parent=True)
+            client.rename(source, target)
+
+        self._call(source, rename)
 
     def _call(self, path: str, ask: Callable[[Client], T]) -> T:
         if self._pid != os.getpid():  # neither the client's threads nor ours outlive a fork

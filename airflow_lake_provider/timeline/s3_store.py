@@ -75,6 +75,15 @@ class S3Store(Store):
             raise FileNotFoundError(path)
         return _entry(info)
 
+    def create(self, path: str, content: bytes) -> None:
+        """Write a new object; it is seen as a whole."""
+        with self._fs.open_output_stream(path) as stream:
+            stream.write(content)
+
+    def move(self, source: str, target: str) -> None:
+        """Copy an object, then remove the first one."""
+        self._fs.move(source, target)
+
 
 def _entry(info: FileInfo) -> FileEntry:
     is_folder = info.type == FileType.Directory

@@ -1,4 +1,4 @@
-"""A table's storage: list, read, stat below its base path, on whatever store that lies."""
+"""A table's storage: list, read, stat below its base path, on whatever store that lies; create and move for repairs."""
 
 from __future__ import annotations
 
@@ -78,6 +78,27 @@ class Storage:
             return self.store.stat(full)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise _as_storage_error(error, full) from error
+
+    @property
+    def moves_at_once(self) -> bool:
+        """Whether `move` is one step that keeps content and modification time."""
+        return self.store.moves_at_once
+
+    def create(self, path: str, content: bytes) -> None:
+        """Write a new file as a whole, under a name that nobody else uses. Raises StorageError."""
+        full = self._path(path)
+        try:
+            self.store.create(full, content)
+        except OSError as error:
+            raise _as_storage_error(error, full) from error
+
+    def move(self, source: str, target: str) -> None:
+        """Move a file to a name that nobody else uses. Raises FileNotFoundError, StorageError."""
+        full = self._path(source)
+        try:
+            self.store.move(full, self._path(target))
         except OSError as error:
             raise _as_storage_error(error, full) from error
 

@@ -38,6 +38,8 @@ class Store(ABC):
     is_local: ClassVar[bool] = False
     folders_tell_time: ClassVar[bool] = False
     """Whether a folder's modification time changes when its children come, go or are renamed."""
+    moves_at_once: ClassVar[bool] = False
+    """Whether `move` is one step that keeps content and modification time, not a copy and a removal."""
 
     @abstractmethod
     def list_entries(self, path: str) -> list[FileEntry]:
@@ -55,12 +57,21 @@ class Store(ABC):
         """Return the names in a folder, in no order."""
         return [entry.name for entry in self.list_entries(path)]
 
+    def create(self, path: str, content: bytes) -> None:
+        """Write a new file as a whole, and the folders that it needs. The caller gives a name that nobody else uses."""
+        raise OSError(f"{type(self).__name__} is only read here")
+
+    def move(self, source: str, target: str) -> None:
+        """Move a file to a name that nobody else uses. Who reads the source meanwhile reads it whole or not at all."""
+        raise OSError(f"{type(self).__name__} is only read here")
+
 
 class LocalStore(Store):
     """The local disk, read with `os` directly: fsspec stats every entry of a listing."""
 
     is_local = True
     folders_tell_time = True
+    moves_at_once = True
 
     def list_names(self, path: str) -> list[str]:
         """Return the names in a folder, without a stat of each."""
@@ -81,6 +92,21 @@ class LocalStore(Store):
         status = os.stat(path)
         is_folder = stat_flags.S_ISDIR(status.st_mode)
         return FileEntry(last_name(path), status.st_size, status.st_mtime_ns // NS_PER_MS, is_folder)
+
+    def create(self, path: str, content: bytes) -> None:
+        """Write a new file: under another name first, so that nobody reads a part of it."""
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        unfinished = f"{path}.unfinished"
+        with open(unfinished, "xb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.rename(unfinished, path)
+
+    def move(self, source: str, target: str) -> None:
+        """Move a file in one step."""
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.rename(source, target)
 
 
 def _local_entry(item: os.DirEntry[str]) -> FileEntry | None:
@@ -112,6 +138,16 @@ class FsspecStore(Store):
     def stat(self, path: str) -> FileEntry:
         """Return what is known of one file or folder."""
         return _fsspec_entry(self.fs.info(path))
+
+    def create(self, path: str, content: bytes) -> None:
+        """Write a new file."""
+        self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        self.fs.pipe_file(path, content)
+
+    def move(self, source: str, target: str) -> None:
+        """Move a file; how, is up to that file system."""
+        self.fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+        self.fs.mv(source, target)
 
 
 def _fsspec_entry(info: Mapping[str, Any]) -> FileEntry:
