@@ -10,11 +10,8 @@ import argparse
 import json
 import os
 import re
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 import urllib.parse
 import urllib.request
@@ -23,13 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from local_stack.maven import JarsMissingError, fetch_jars
 from local_stack.processes import ServerProcess, SingleServer, free_port, start, wait_until
 
 ROOT = Path(__file__).parent.parent
 SOURCES = Path(__file__).parent / "hdfs"
 WORK = ROOT / ".work" / "hdfs"
 LIB = WORK / "lib"
-FETCH_TIMEOUT_S = 900
 START_TIMEOUT_S = 60
 # Counters are sampled once a second, see hadoop-metrics2.properties: only a later sample is sure to hold everything.
 SAMPLE_S = 2.2
@@ -48,39 +45,9 @@ _OWN_METHODS = frozenset(
 )
 
 
-class HadoopMissingError(RuntimeError):
-    """Hadoop's jars could not be had; the message says why."""
-
-
 def fetch(lib: Path = LIB) -> Path:
-    """Resolve Hadoop's jars into `lib` unless they are there. Raises HadoopMissingError."""
-    if lib.is_dir():
-        return lib
-    _require_maven()
-    lib.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix="fetch-", dir=lib.parent))
-    try:
-        command = ["mvn", "-B", "-q", "-f", str(SOURCES / "pom.xml"), f"-Dmaven.repo.local={scratch / 'repository'}"]
-        command += ["dependency:copy-dependencies", f"-DoutputDirectory={scratch / 'lib'}", "-DincludeScope=runtime"]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
-        if run.returncode != 0:
-            raise HadoopMissingError(f"cannot resolve Hadoop\n{run.stdout[-3000:]}{run.stderr[-1000:]}")
-        # All of them or none: a folder that is there is taken for whole.
-        (scratch / "lib").rename(lib)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return lib
-
-
-def _require_maven() -> None:
-    """Install Debian's Maven where it is missing and that is possible. Raises HadoopMissingError."""
-    if shutil.which("mvn") is not None:
-        return
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise HadoopMissingError("mvn is missing: install Maven (and Java 17) to run the tests on HDFS")
-    env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "maven"]):
-        subprocess.run(command, check=True, env=env, stdout=subprocess.DEVNULL)
+    """Resolve Hadoop's jars into `lib` unless they are there. Raises JarsMissingError."""
+    return fetch_jars(SOURCES / "pom.xml", lib)
 
 
 @dataclass
@@ -102,7 +69,7 @@ class LocalHdfs(SingleServer):
         return f"http://127.0.0.1:{self.http_port}"
 
     def start(self) -> None:
-        """Start it and wait until files can be written. Raises HadoopMissingError, NotReadyError."""
+        """Start it and wait until files can be written. Raises JarsMissingError, NotReadyError."""
         lib = fetch()
         ready = self.folder / "READY"
         ready.unlink(missing_ok=True)
@@ -147,7 +114,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         lib = fetch()
-    except HadoopMissingError as error:
+    except JarsMissingError as error:
         print(error, file=sys.stderr)
         return 1
     if options.fetch:

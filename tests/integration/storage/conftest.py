@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from local_stack import hdfs
-from local_stack.hdfs import HadoopMissingError, LocalHdfs
+from local_stack.hdfs import LocalHdfs
+from local_stack.maven import JarsMissingError
 from local_stack.object_store import LocalObjectStore, ServerMissingError
 from tests.integration.storage.lakes import BUCKET, HdfsLake, Lake, S3Lake
 
@@ -21,7 +22,7 @@ def start_hdfs(folder: Path) -> LocalHdfs:
     cluster = LocalHdfs(folder)
     try:
         cluster.start()
-    except HadoopMissingError as error:
+    except JarsMissingError as error:
         pytest.fail(str(error))
     return cluster
 

@@ -1,0 +1,46 @@
+"""Put a server's jars in place with Maven, once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+FETCH_TIMEOUT_S = 900
+
+
+class JarsMissingError(RuntimeError):
+    """The jars could not be had; the message says why."""
+
+
+def fetch_jars(pom: Path, lib: Path) -> Path:
+    """Resolve what a pom names into `lib` unless it is there. Raises JarsMissingError."""
+    if lib.is_dir():
+        return lib
+    _require_maven()
+    lib.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix="fetch-", dir=lib.parent))
+    try:
+        command = ["mvn", "-B", "-q", "-f", str(pom), f"-Dmaven.repo.local={scratch / 'repository'}"]
+        command += ["dependency:copy-dependencies", f"-DoutputDirectory={scratch / 'lib'}", "-DincludeScope=runtime"]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
+        if run.returncode != 0:
+            raise JarsMissingError(f"cannot resolve {pom}\n{run.stdout[-3000:]}{run.stderr[-1000:]}")
+        # All of them or none: a folder that is there is taken for whole.
+        (scratch / "lib").rename(lib)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return lib
+
+
+def _require_maven() -> None:
+    """Install Debian's Maven where it is missing and that is possible. Raises JarsMissingError."""
+    if shutil.which("mvn") is not None:
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise JarsMissingError("mvn is missing: install Maven (and Java 17) to run the tests on HDFS and Kafka")
+    env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "maven"]):
+        subprocess.run(command, check=True, env=env, stdout=subprocess.DEVNULL)
