@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.timeline.content import decode
+from airflow_lake_provider.timeline.markers import file_group_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,6 +51,11 @@ class CommitMetadata:
     def written_bytes(self) -> int:
         """Bytes in all files of the commit."""
         return sum(stat.written_bytes for stat in self.stats)
+
+    def file_group_keys(self) -> frozenset[bytes]:
+        """The keys (see `file_group_key`) of all file groups that it wrote or took out."""
+        written = (file_group_key(stat.partition, stat.file_id) for stat in self.stats)
+        return frozenset((*written, *(file_group_key(*group) for group in self.replaced_file_groups)))
 
 
 @dataclass(frozen=True, slots=True)

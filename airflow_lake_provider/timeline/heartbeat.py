@@ -6,14 +6,53 @@ services that guard themselves; a missing file counts as expired there.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.errors import ConfigError
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow_lake_provider.timeline.storage import Storage
 
 HEARTBEAT_FOLDER = ".hoodie/.heartbeat"
 DEFAULT_INTERVAL_MS = 60_000
 DEFAULT_TOLERABLE_MISSES = 2
+INTERVAL_OPTION = "hoodie.client.heartbeat.interval_in_ms"
+TOLERABLE_MISSES_OPTION = "hoodie.client.heartbeat.tolerable.misses"
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatRule:
+    """When a writer counts as dead. Hudi keeps it in the writers' settings, not in the table's: all must agree."""
+
+    interval_ms: int = DEFAULT_INTERVAL_MS
+    tolerable_misses: int = DEFAULT_TOLERABLE_MISSES
+
+    @property
+    def most_ms(self) -> int:
+        """The age of the oldest beat that still counts."""
+        return self.interval_ms * self.tolerable_misses
+
+    def is_live(self, beat_ms: int | None, now_ms: int) -> bool:
+        """Whether the writer of a last beat counts as alive; one that never beat does not."""
+        return is_live(beat_ms, now_ms, self.interval_ms, self.tolerable_misses)
+
+
+def heartbeat_rule(hudi_options: Mapping[str, str]) -> HeartbeatRule:
+    """Return the rule of a table's Hudi settings. Raises ConfigError for a value that is no whole number from 1."""
+    return HeartbeatRule(
+        _positive(hudi_options, INTERVAL_OPTION, DEFAULT_INTERVAL_MS),
+        _positive(hudi_options, TOLERABLE_MISSES_OPTION, DEFAULT_TOLERABLE_MISSES),
+    )
+
+
+def _positive(hudi_options: Mapping[str, str], key: str, default: int) -> int:
+    text = hudi_options.get(key, str(default)).strip()
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise ConfigError(f"{key}={text!r} must be a whole number from 1")
+    return int(text)
 
 
 def load_heartbeats(storage: Storage) -> dict[str, int]:

@@ -1,0 +1,144 @@
+"""Which of two instants must give way when both touch one file group; pure.
+
+Source: RFC-56 for writers (the smaller instant survives, so that two never end each other), and what Hudi 1.2 does at
+commit for services (`SimpleConcurrentFileWritesConflictResolutionStrategy`, `SparkRejectUpdateStrategy`): a pending
+clustering, live or not, makes each update of its file groups fail; compaction and writers of table version 8 and later
+never meet, because file slices are cut by completion time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.conflict.active_instant import ActiveInstant, Role
+from airflow_lake_provider.timeline.markers import split_file_group_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from airflow_lake_provider.timeline.commit_metadata import CommitMetadata
+    from airflow_lake_provider.timeline.instant import Instant
+
+_COMPACTING_OPERATIONS = frozenset({"COMPACT", "LOG_COMPACT"})
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The file groups (keys) that somebody writes or is about to rewrite.
+
+    `instant` is its requested time. Instants that completed after `since` (exclusive) have changed what it began with.
+    """
+
+    instant: str
+    file_groups: frozenset[bytes]
+    role: Role = Role.WRITER
+    since: str = ""
+
+
+class ClashKind(StrEnum):
+    """How a clash was seen."""
+
+    MARKER = "marker"
+    PLAN = "plan"
+    COMMIT = "commit"
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """One instant that stands in a claim's way, with the file groups (keys) that both touch."""
+
+    instant: str
+    action: str
+    kind: ClashKind
+    file_groups: frozenset[bytes]
+
+    def __str__(self) -> str:
+        """Say it in words, with at most three of the file groups."""
+        what = {
+            ClashKind.MARKER: "is writing",
+            ClashKind.PLAN: "plans to rewrite",
+            ClashKind.COMMIT: "has committed",
+        }[self.kind]
+        return f"{self.action or 'writer'} {self.instant} {what} {describe_file_groups(self.file_groups)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one check of a claim found.
+
+    Only without clashes and with everything read are the file groups free; what is `unread` may hold any of them.
+    """
+
+    clashes: tuple[Clash, ...] = ()
+    unread: tuple[str, ...] = field(default=())
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody stands in the way for certain."""
+        return not self.clashes and not self.unread
+
+
+def find_active_clashes(claim: Claim, actives: Iterable[ActiveInstant]) -> Verdict:
+    """Compare a claim with who is at work."""
+    clashes: list[Clash] = []
+    unread: list[str] = []
+    for active in actives:
+        if not must_yield(claim, active):
+            continue
+        shared = active.overlap(claim.file_groups)
+        if shared:
+            kind = ClashKind.MARKER if active.markers.overlap(shared) else ClashKind.PLAN
+            clashes.append(Clash(active.instant, active.action, kind, shared))
+        unread += active.unread
+    return Verdict(tuple(clashes), tuple(unread))
+
+
+def must_yield(claim: Claim, other: ActiveInstant) -> bool:
+    """Whether the claim gives way to the other one if they share a file group."""
+    if other.instant == claim.instant:
+        return False
+    if Role.COMPACTION in {claim.role, other.role}:
+        # Two plans never share a file group; a clustering that is planned now passes over those of a compaction.
+        return claim.role is Role.CLUSTERING
+    if other.role is not Role.WRITER:
+        return True
+    if claim.role is Role.WRITER:
+        return other.is_live and other.instant < claim.instant
+    # A service waits for writers, older and younger: beside a clustering it is the writer who loses.
+    return other.is_live and claim.role is Role.CLUSTERING
+
+
+def find_commit_clashes(
+    claim: Claim, completed: Iterable[Instant], commits: Mapping[str, CommitMetadata]
+) -> tuple[Clash, ...]:
+    """Compare a claim with what completed since it began: markers vanish at commit.
+
+    `completed` are completed writes of the timeline, `commits` their metadata by requested time. Compactions change no
+    row, and Hudi lets writers pass them.
+    """
+    clashes = []
+    for instant in completed:
+        if instant.requested_time == claim.instant or (instant.completed_time or "") <= claim.since:
+            continue
+        metadata = commits.get(instant.requested_time)
+        if metadata is None or metadata.operation in _COMPACTING_OPERATIONS or claim.role is Role.COMPACTION:
+            continue
+        shared = metadata.file_group_keys() & claim.file_groups
+        if shared:
+            clashes.append(Clash(instant.requested_time, instant.action.value, ClashKind.COMMIT, shared))
+    return tuple(clashes)
+
+
+def describe_file_groups(keys: frozenset[bytes]) -> str:
+    """Print how many file groups, and the first few."""
+    names = ["/".join(part for part in split_file_group_key(key) if part) for key in sorted(keys)[:_SHOWN]]
+    more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    return f"{len(keys)} file group{'s' if len(keys) != 1 else ''}: {', '.join(names)}{more}"
+
+
+def partitions_of(keys: Iterable[bytes]) -> frozenset[str]:
+    """Return the partitions of file groups."""
+    return frozenset(split_file_group_key(key)[0] for key in keys)

@@ -1,0 +1,212 @@
+"""Read the markers of a table's active writes again and again, each time only what changed.
+
+One listing with sizes and times tells which `MARKERS<n>` files changed; where a folder's modification time changes with
+its children, one stat tells it of a folder of direct markers. What was read once stays read until the writer's folder
+is gone: markers are only ever added, so a file that is met empty or cut off takes nothing back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.timeline.markers import (
+    MARKER_FOLDER,
+    SERVER_FILE,
+    TYPE_FILE,
+    MarkerKind,
+    is_marker_name,
+    parse_direct_marker,
+    parse_marker_file,
+)
+from airflow_lake_provider.view.look import UNKNOWN, folder_time
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from airflow_lake_provider.timeline.storage import Storage
+    from airflow_lake_provider.timeline.store import FileEntry
+
+_NO_STAMP = (UNKNOWN, -1)
+_ROOT = ""
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """The keys of one marker file, or of one folder of direct markers, and what its storage said when it was read."""
+
+    keys: tuple[bytes, ...] = ()
+    stamp: tuple[int, int] = _NO_STAMP
+    unread: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    """What lies in a folder and is no marker: folders of deeper partitions, and the files of a timeline server."""
+    asked: frozenset[bytes] | None = None
+    shared: frozenset[bytes] = frozenset()
+
+    def overlap(self, mine: frozenset[bytes]) -> frozenset[bytes]:
+        # The same question about the same markers has the same answer.
+        if self.asked is not mine:
+            self.asked, self.shared = mine, mine.intersection(self.keys)
+        return self.shared
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InstantMarkers:
+    """The markers of one instant as far as they were read. `unread` names files that could not be read as markers:
+    what stands in them could be any file group, so nothing is known to be free.
+    """
+
+    instant: str
+    kind: MarkerKind = MarkerKind.NONE
+    parts: tuple[_Part, ...] = field(default=(), repr=False)
+    _groups: list[frozenset[bytes]] = field(default_factory=list, repr=False)
+
+    @property
+    def count(self) -> int:
+        """How many markers were read."""
+        return sum(len(part.keys) for part in self.parts)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Paths of marker files that could not be read whole, relative to the table."""
+        return tuple(name for part in self.parts for name in part.unread)
+
+    def file_groups(self) -> frozenset[bytes]:
+        """Return the keys of all file groups."""
+        if not self._groups:
+            self._groups.append(frozenset().union(*(part.keys for part in self.parts)))
+        return self._groups[0]
+
+    def overlap(self, mine: frozenset[bytes]) -> frozenset[bytes]:
+        """Return which of the file groups have a marker."""
+        shared = [found for part in self.parts if (found := part.overlap(mine))]
+        return frozenset().union(*shared) if shared else frozenset()
+
+
+class MarkerReader:
+    """The markers of one table. Remembers what it read; not to be shared by threads."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._parts: dict[str, dict[str, _Part]] = {}
+        self._server_based: set[str] = set()
+        self._looks: dict[str, InstantMarkers] = {}
+
+    def list_instants(self) -> tuple[str, ...]:
+        """Return the instants that have a marker folder, oldest first; others are forgotten. Raises StorageError."""
+        try:
+            names = self._storage.list_names(MARKER_FOLDER)
+        except FileNotFoundError:
+            names = []
+        instants = sorted(name for name in names if name.isascii() and name.isdigit())
+        for gone in self._parts.keys() - set(instants):
+            self._forget(gone)
+        return tuple(instants)
+
+    def read(self, instant: str, now_ms: int, partitions: Collection[str] | None = None) -> InstantMarkers:
+        """Return an instant's markers; with `partitions`, of direct markers only those in these partitions.
+
+        The same object as before is returned while nothing changed. Raises StorageError.
+        """
+        folder, parts = f"{MARKER_FOLDER}/{instant}", self._parts.setdefault(instant, {})
+        try:
+            if instant not in self._server_based and self._is_server_based(folder, parts, now_ms):
+                self._server_based.add(instant)
+            if instant in self._server_based:
+                found = self._read_server_files(folder, parts)
+                return self._remember(InstantMarkers(instant, MarkerKind.TIMELINE_SERVER_BASED, found))
+            found = self._read_direct(folder, parts, now_ms, partitions)
+        except FileNotFoundError:  # completed or rolled back
+            self._forget(instant)
+            return InstantMarkers(instant)
+        kind = MarkerKind.DIRECT if any(part.keys or part.unread for part in found) else MarkerKind.NONE
+        return self._remember(InstantMarkers(instant, kind, found))
+
+    def _forget(self, instant: str) -> None:
+        self._parts.pop(instant, None)
+        self._looks.pop(instant, None)
+        self._server_based.discard(instant)
+
+    def _remember(self, look: InstantMarkers) -> InstantMarkers:
+        last = self._looks.get(look.instant)
+        if last is not None and last.kind is look.kind and last.parts == look.parts:  # parts are equal by identity
+            return last
+        self._looks[look.instant] = look
+        return look
+
+    def _is_server_based(self, folder: str, parts: dict[str, _Part], now_ms: int) -> bool:
+        root = self._read_folder(folder, _ROOT, parts, now_ms)
+        return any(name == TYPE_FILE or SERVER_FILE.fullmatch(name) for name in root.others)
+
+    def _read_server_files(self, folder: str, parts: dict[str, _Part]) -> tuple[_Part, ...]:
+        names = set()
+        for entry in self._storage.list_entries(folder):
+            if SERVER_FILE.fullmatch(entry.name) is None:
+                continue
+            names.add(entry.name)
+            part = parts.get(entry.name)
+            if part is None or part.stamp != (entry.modified_ms, entry.size_bytes):
+                parts[entry.name] = self._read_server_file(f"{folder}/{entry.name}", entry, part or _Part())
+        return tuple(part for name, part in sorted(parts.items()) if name in names)
+
+    def _read_server_file(self, path: str, entry: FileEntry, before: _Part) -> _Part:
+        content = self._storage.read_bytes(path)
+        parsed = parse_marker_file(content)
+        # One that is shorter than it was is being written anew, and will hold all that it held before.
+        is_whole = parsed.is_whole and len(content) >= entry.size_bytes
+        is_settled = is_whole and len(content) == entry.size_bytes
+        keys, lost = parsed.keys, set(before.keys).difference(parsed.keys)
+        if lost:
+            keys, is_settled = (*before.keys, *keys), False
+        stamp = (entry.modified_ms, entry.size_bytes) if is_settled else _NO_STAMP
+        return _Part(keys, stamp, () if is_whole else (path,))
+
+    def _read_direct(
+        self, folder: str, parts: dict[str, _Part], now_ms: int, partitions: Collection[str] | None
+    ) -> tuple[_Part, ...]:
+        if partitions is not None:
+            return tuple(self._read_known_folder(folder, name, parts, now_ms) for name in sorted(partitions))
+        found = [parts[_ROOT]]
+        waiting = list(parts[_ROOT].others)
+        while waiting:
+            part = self._read_known_folder(folder, waiting.pop(), parts, now_ms)
+            found.append(part)
+            waiting += part.others
+        return tuple(found)
+
+    def _read_known_folder(self, root: str, partition: str, parts: dict[str, _Part], now_ms: int) -> _Part:
+        try:
+            return self._read_folder(root, partition, parts, now_ms)
+        except FileNotFoundError:  # no marker in it yet, or a stray file
+            return parts.setdefault(partition, _Part())
+
+    def _read_folder(self, root: str, partition: str, parts: dict[str, _Part], now_ms: int) -> _Part:
+        path = f"{root}/{partition}" if partition else root
+        known = parts.get(partition)
+        folder_ms = folder_time(self._storage, path, now_ms)
+        if known is not None and folder_ms != UNKNOWN and known.stamp == (folder_ms, 0):
+            return known
+        part = _sort_names(self._storage.list_names(path), partition, (folder_ms, 0))
+        if known is not None:
+            now = set(part.keys)
+            part.keys = (*(key for key in known.keys if key not in now), *part.keys)
+            if (known.keys, known.unread, known.others) == (part.keys, part.unread, part.others):
+                known.stamp = part.stamp
+                return known
+        parts[partition] = part
+        return part
+
+
+def _sort_names(names: Iterable[str], partition: str, stamp: tuple[int, int]) -> _Part:
+    prefix = f"{partition}/" if partition else ""
+    keys, unread, others = [], [], []
+    for name in sorted(names):
+        if is_marker_name(name):
+            key = parse_direct_marker(f"{prefix}{name}")
+            if key is None:
+                unread.append(f"{prefix}{name}")
+            else:
+                keys.append(key)
+        elif not name.endswith(".crc"):
+            others.append(f"{prefix}{name}")
+    return _Part(tuple(keys), stamp, tuple(unread), tuple(others))
