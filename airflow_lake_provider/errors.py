@@ -140,3 +140,48 @@ class ServiceFailedError(LakeError):
 
 class ServiceRefusedError(LakeError):
     """The service must not run as asked; a retry would be refused again."""
+
+
+class RepairRefusedError(LakeError):
+    """The doctor must not repair this: no policy allows it, it is no longer so, or it cannot be done safely."""
+
+    http_status = 409
+
+
+# --- replication ------------------------------------------------------------------------------------------
+
+
+class SinkUnavailableError(LakeError):
+    """The sink does not answer, or lacks its topic or table; the hold stays, and a later try may succeed."""
+
+    retriable = True
+    http_status = 503
+
+
+class SinkRefusedError(LakeError):
+    """The sink refuses what it is sent or who sends it; it will again until somebody changes that."""
+
+
+class SinkFencedError(LakeError):
+    """Another run has opened the same stream since; it goes on, this one ends without a trace."""
+
+    retriable = True
+    http_status = 409
+
+
+class RecordRefusedError(LakeError):
+    """One record cannot be written; the message names its key."""
+
+
+class CheckpointDamagedError(LakeError):
+    """What the sink holds as its checkpoint cannot be read as one."""
+
+
+class ReplicationGapError(LakeError):
+    """Changes were cleaned, archived or undone before they were replicated; the next try begins with a snapshot."""
+
+    retriable = True
+
+
+class SourceRefusedError(LakeError):
+    """The table cannot be replicated as asked, because Hudi would lose or garble changes."""

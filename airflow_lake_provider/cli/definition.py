@@ -12,6 +12,10 @@ ARG_TABLE = Arg(  # type: ignore[no-untyped-call]
 ARG_OUTPUT = Arg(  # type: ignore[no-untyped-call]
     ("-o", "--output"), choices=("text", "json"), default="text", help="How to print"
 )
+ARG_REPAIR = Arg(("--repair",), metavar="SHAPE", help="Repair this shape, if the table's policy allows it")  # type: ignore[no-untyped-call]
+ARG_INSTANT = Arg(("--instant",), help="Repair only this instant")  # type: ignore[no-untyped-call]
+ARG_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Say what --repair would do, and do nothing")  # type: ignore[no-untyped-call]
+ARG_HISTORY = Arg(("--history",), action="store_true", help="Print what was repaired, by whom, and what came of it")  # type: ignore[no-untyped-call]
 
 
 def get_cli_commands() -> list[CLICommand]:
@@ -43,9 +47,9 @@ def get_cli_commands() -> list[CLICommand]:
                 ActionCommand(
                     name="doctor",
                     help="Say what is stuck on a table's timeline, what it holds up, and how to repair it",
-                    func=lazy_load_command("airflow_lake_provider.cli.tables.doctor"),
-                    args=(ARG_TABLE, ARG_OUTPUT),
-                    epilog="Changes nothing. Exit code 1 when something is stuck.",
+                    func=lazy_load_command("airflow_lake_provider.cli.doctor.doctor"),
+                    args=(ARG_TABLE, ARG_OUTPUT, ARG_REPAIR, ARG_INSTANT, ARG_DRY_RUN, ARG_HISTORY),
+                    epilog="Changes nothing without --repair. Exit code 1 when something is stuck.",
                 ),
             ],
         )

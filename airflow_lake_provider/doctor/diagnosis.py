@@ -1,16 +1,19 @@
 """Name the stuck shapes of a timeline: pure rules over the evidence. Each knows what it holds up and what to do.
 
 Sources: Hudi issues 8567, 6056 and 4457 (forgotten instants that stop archiving), 8232 (clustering and clean), RFC-45
-(index plans), `TimelineArchiverV2`, `FileSystemBasedLockProvider`, `BaseHoodieWriteClient` (rollback of failed writes).
+(index plans), `TimelineArchiverV2`, `FileSystemBasedLockProvider`, `BaseHoodieWriteClient` (rollback of failed writes),
+`BaseHoodieTableServiceClient.logCompact`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.timeline.heartbeat import is_live
+from airflow_lake_provider.doctor.blocked import blocked_behind
+from airflow_lake_provider.policies import DoctorPolicy
+from airflow_lake_provider.stuck_shape import Shape
 from airflow_lake_provider.timeline.instant import Action, State
 
 if TYPE_CHECKING:
@@ -19,117 +22,148 @@ if TYPE_CHECKING:
     from airflow_lake_provider.doctor.evidence import Evidence
     from airflow_lake_provider.timeline.instant import Instant
 
-STUCK_AFTER_S = 600.0
-"""What nobody touched for this long, and nobody's heartbeat speaks for, counts as left behind."""
 FROZEN_AFTER_WRITES = 60
 """Twice what Hudi keeps by default (`hoodie.keep.max.commits` = 30)."""
+_ARCHIVING = "archiving, index builds, and readers that wait for a timeline without holes"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One stuck shape. `instant` is its requested time, empty when it is none."""
 
-    shape: str
+    shape: Shape
     instant: str
     says: str
     holds_up: str
+    """What this shape always holds up."""
     repair: str
+    """What mends it, whoever does it."""
+    blocks: tuple[str, ...] = ()
+    """What is blocked behind it on this table now."""
 
 
-def diagnose(evidence: Evidence) -> tuple[Finding, ...]:
+def diagnose(evidence: Evidence, policy: DoctorPolicy | None = None) -> tuple[Finding, ...]:
     """Return every stuck shape, in the order of the timeline, lock and table-wide ones first."""
-    return tuple(finding for rule in _RULES for finding in rule(evidence))
+    ages = policy if policy is not None else DoctorPolicy()
+    found = (finding for rule in _RULES for finding in rule(evidence, ages))
+    return tuple(replace(f, blocks=blocked_behind(evidence, f.shape, f.instant)) for f in found)
 
 
-def _lock(evidence: Evidence) -> Iterator[Finding]:
-    if evidence.lock_ms is None:
-        return
-    age_s = (evidence.now_ms - evidence.lock_ms) / 1000
-    alive = [time for time, beat in evidence.heartbeats.items() if is_live(beat, evidence.now_ms)]
-    if age_s < STUCK_AFTER_S or alive:
-        return
-    yield Finding(
-        "orphaned lock",
-        "",
-        f".hoodie/lock is {_age(age_s)} old and no writer has a heartbeat: its holder was killed",
-        "every writer and every service waits for it",
-        "make sure that no writer runs, then delete .hoodie/lock; set hoodie.write.lock.filesystem.expire (minutes) "
-        "in writers and hudi_options so that it ends by itself",
+def overtaking(evidence: Evidence, log_compaction: Instant) -> Instant | None:
+    """Return the newer compaction or commit behind which Hudi never executes a log compaction; None without one."""
+    for instant in evidence.timeline.instants:
+        is_newer = instant.requested_time > log_compaction.requested_time
+        if is_newer and (
+            instant.action is Action.COMPACTION or (instant.action is Action.COMMIT and instant.is_completed)
+        ):
+            return instant
+    return None
+
+
+def has_unsure_executor(evidence: Evidence, instant: Instant, policy: DoctorPolicy) -> bool:
+    """Whether a service that Hudi gives no heartbeat has begun, and too little time has passed to take it for dead."""
+    return (
+        instant.state is State.INFLIGHT
+        and instant.action in {Action.CLUSTERING, Action.REPLACECOMMIT, Action.CLEAN}
+        and not evidence.has_heartbeat(instant)
+        and evidence.idle_s(instant) <= policy.unguarded_after_s
     )
 
 
-def _failed_writes(evidence: Evidence) -> Iterator[Finding]:
+def _lock(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
+    if evidence.lock is None or evidence.living():
+        return
+    age_s = (evidence.now_ms - evidence.lock.modified_ms) / 1000
+    if age_s > policy.stuck_after_s:
+        yield Finding(
+            Shape.ORPHANED_LOCK,
+            "",
+            f".hoodie/lock is {_age(age_s)} old and no writer has a heartbeat: its holder was killed",
+            "every writer and every service waits for it",
+            "make sure that no writer runs, then delete .hoodie/lock; set hoodie.write.lock.filesystem.expire "
+            "(minutes) in writers and hudi_options so that it ends by itself",
+        )
+
+
+def _failed_writes(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
     for instant in evidence.timeline.pending_writes():
-        if instant.requested_time in evidence.clustering_plans or not _is_left(evidence, instant):
+        if instant.requested_time in evidence.clustering_plans or not _is_left(evidence, instant, policy):
             continue
-        if instant.action is Action.REPLACECOMMIT and instant.state is State.REQUESTED:
-            yield Finding(
-                "dangling replacecommit",
-                instant.requested_time,
-                f"replacecommit {instant.requested_time} was requested {_age(evidence.age_s(instant.file_name))} ago "
-                "and never began; run_ttl of Hudi 1.2 leaves one when nothing is expired",
-                "archiving, index builds, and readers that wait for a timeline without holes",
-                "the next write, or a clean, with hoodie.clean.failed.writes.policy=LAZY rolls it back",
-            )
-        else:
-            yield Finding(
-                "failed write",
-                instant.requested_time,
-                f"{instant.action} {instant.requested_time} is {instant.state.value}, has no live heartbeat and was "
-                f"last touched {_age(evidence.age_s(instant.file_name))} ago: its writer failed",
-                "archiving, index builds, and readers that wait for a timeline without holes; on tables of version 6 "
-                "also the scheduling of compaction",
-                "the next write, or a clean, with hoodie.clean.failed.writes.policy=LAZY rolls it back",
-            )
+        is_dangling = instant.action is Action.REPLACECOMMIT and instant.state is State.REQUESTED
+        idle = _age(evidence.idle_s(instant))
+        yield Finding(
+            Shape.DANGLING_REPLACECOMMIT if is_dangling else Shape.FAILED_WRITE,
+            instant.requested_time,
+            f"replacecommit {instant.requested_time} was requested {idle} ago and never began; run_ttl of Hudi 1.2 "
+            "leaves one when nothing is expired"
+            if is_dangling
+            else f"{instant.action} {instant.requested_time} is {instant.state.value}, has no live heartbeat and was "
+            f"last touched {idle} ago: its writer failed",
+            _ARCHIVING if is_dangling else f"{_ARCHIVING}; on tables of version 6 also the scheduling of compaction",
+            "the next write, or a clean, with hoodie.clean.failed.writes.policy=LAZY rolls it back",
+        )
 
 
-def _service_plans(evidence: Evidence) -> Iterator[Finding]:
+def _service_plans(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
     actions = (Action.COMPACTION, Action.LOGCOMPACTION, Action.CLUSTERING, Action.CLEAN)
     plans = [*evidence.timeline.pending(*actions)]
     plans += [
         i for i in evidence.timeline.pending(Action.REPLACECOMMIT) if i.requested_time in evidence.clustering_plans
     ]
     for instant in plans:
-        is_clustering = instant.action in {Action.CLUSTERING, Action.REPLACECOMMIT}
-        if not _is_left(evidence, instant):
+        is_overtaken = instant.action is Action.LOGCOMPACTION and overtaking(evidence, instant) is not None
+        if is_overtaken or not _is_left(evidence, instant, policy):
             continue
+        is_clustering = instant.action in {Action.CLUSTERING, Action.REPLACECOMMIT}
         what = "clustering" if is_clustering else instant.action.value
+        idle = _age(evidence.idle_s(instant))
+        if has_unsure_executor(evidence, instant, policy):
+            yield Finding(
+                Shape.UNGUARDED_SERVICE,
+                instant.requested_time,
+                f"{what} {instant.requested_time} began {idle} ago; Hudi gives it no heartbeat, so nobody can tell "
+                "whether it runs",
+                "what waits for it, if its executor is dead; a second executor would destroy the first one's files",
+                f"wait until nothing of it changes for {_age(policy.unguarded_after_s)} (doctor.unguarded_after_s), or "
+                "make sure that it does not run and execute it",
+            )
+            continue
         began = "began and was left" if instant.state is State.INFLIGHT else "was planned and never began"
         yield Finding(
-            "plan without executor",
+            Shape.BLOCKING_CLUSTERING if is_clustering else Shape.PLAN_WITHOUT_EXECUTOR,
             instant.requested_time,
-            f"{what} {instant.requested_time} {began}, {_age(evidence.age_s(instant.file_name))} ago",
+            f"{what} {instant.requested_time} {began}, {idle} ago",
             "updates of the file groups in it (writers are rejected), cleaning and archiving"
             if is_clustering
             else "archiving beyond it, and readers of its file groups read more log files",
-            f"run the service {'compaction' if what == 'logcompaction' else what} with mode execute and this instant; "
-            "Hudi rolls back what was begun",
+            f"run the service {what} with mode execute and this instant; Hudi rolls back what was begun",
         )
 
 
-def _log_compaction(evidence: Evidence) -> Iterator[Finding]:
-    compactions = evidence.timeline.pending(Action.COMPACTION)
+def _log_compaction(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
     for instant in evidence.timeline.pending(Action.LOGCOMPACTION):
-        newer = [c.requested_time for c in compactions if c.requested_time > instant.requested_time]
-        if newer:
+        newer = overtaking(evidence, instant)
+        if newer is not None:
             yield Finding(
-                "log compaction behind a compaction",
+                Shape.OVERTAKEN_LOG_COMPACTION,
                 instant.requested_time,
-                f"log compaction {instant.requested_time} is pending behind compaction {newer[-1]}",
-                "itself: Hudi removes and refuses it when it is executed",
-                f"execute compaction {newer[-1]}; schedule the log compaction anew afterwards",
+                f"log compaction {instant.requested_time} is {instant.state.value} behind {newer.action} "
+                f"{newer.requested_time}: Hudi refuses to execute it, and never removes it",
+                "archiving beyond it, for ever",
+                "remove its plan; nothing was written for a plan that is only requested. Schedule log compactions only "
+                "while no compaction is pending",
             )
 
 
-def _indexing(evidence: Evidence) -> Iterator[Finding]:
+def _indexing(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
     pending = evidence.timeline.pending(Action.INDEXING)
     for instant in pending:
-        if instant.state is State.INFLIGHT and evidence.age_s(instant.file_name) > STUCK_AFTER_S:
+        idle_s = evidence.idle_s(instant)
+        if instant.state is State.INFLIGHT and idle_s > policy.stuck_after_s:
             yield Finding(
-                "stale index build",
+                Shape.STALE_INDEX_BUILD,
                 instant.requested_time,
-                f"indexing {instant.requested_time} is INFLIGHT and was not touched for "
-                f"{_age(evidence.age_s(instant.file_name))}",
+                f"indexing {instant.requested_time} is INFLIGHT since {_age(idle_s)}; Hudi never takes it up again",
                 "every later build of the same index: scheduling returns nothing while it is listed inflight",
                 "drop the partly built index (dropIndex of its partition), remove the inflight file, run it again",
             )
@@ -137,7 +171,7 @@ def _indexing(evidence: Evidence) -> Iterator[Finding]:
     for (first, parts), (second, others) in combinations(sorted(named), 2):
         if parts & others:
             yield Finding(
-                "duplicate index plans",
+                Shape.DUPLICATE_INDEX_PLAN,
                 second,
                 f"indexing {second} builds {', '.join(sorted(parts & others))}, which {first} builds already",
                 "itself: it fails when it is executed",
@@ -146,7 +180,7 @@ def _indexing(evidence: Evidence) -> Iterator[Finding]:
     if evidence.properties.metadata_partitions_inflight and not pending:
         partitions = ", ".join(evidence.properties.metadata_partitions_inflight)
         yield Finding(
-            "index without a plan",
+            Shape.INDEX_WITHOUT_PLAN,
             "",
             f"hoodie.table.metadata.partitions.inflight names {partitions}, and no index build is pending",
             "building that index: scheduling returns nothing",
@@ -154,12 +188,12 @@ def _indexing(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _frozen_archive(evidence: Evidence) -> Iterator[Finding]:
+def _frozen_archive(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
     writes = evidence.timeline.completed_writes_by_completion()
     if len(writes) < FROZEN_AFTER_WRITES or evidence.metadata_compactions != 0:
         return
     yield Finding(
-        "archiving is frozen",
+        Shape.FROZEN_ARCHIVE,
         "",
         f"{len(writes)} writes on the active timeline, and the metadata table was never compacted, "
         "which Hudi's archiver never passes",
@@ -169,10 +203,10 @@ def _frozen_archive(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _damage(evidence: Evidence) -> Iterator[Finding]:
+def _damage(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
     for problem in evidence.problems:
         yield Finding(
-            "unreadable file",
+            Shape.UNREADABLE_FILE,
             "",
             f"{problem.file_name}: {problem.reason}",
             "what depends on that instant",
@@ -180,9 +214,8 @@ def _damage(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _is_left(evidence: Evidence, instant: Instant) -> bool:
-    beat_ms = evidence.heartbeats.get(instant.requested_time)
-    return not is_live(beat_ms, evidence.now_ms) and evidence.age_s(instant.file_name) > STUCK_AFTER_S
+def _is_left(evidence: Evidence, instant: Instant, policy: DoctorPolicy) -> bool:
+    return not evidence.is_alive(instant) and evidence.idle_s(instant) > policy.stuck_after_s
 
 
 def _age(seconds: float) -> str:
@@ -192,7 +225,7 @@ def _age(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-_RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
+_RULES: tuple[Callable[[Evidence, DoctorPolicy], Iterator[Finding]], ...] = (
     _lock,
     _damage,
     _failed_writes,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import DamagedFileError, LakeError
 from airflow_lake_provider.timeline.content import decode
-from airflow_lake_provider.timeline.heartbeat import load_heartbeats
+from airflow_lake_provider.timeline.heartbeat import is_live, load_heartbeats
 from airflow_lake_provider.timeline.instant import Action
 from airflow_lake_provider.timeline.loader import load_timeline
 from airflow_lake_provider.timeline.properties import META_FOLDER, TableProperties, load_table_properties
@@ -17,10 +17,21 @@ from airflow_lake_provider.timeline.timeline import Timeline, TimelineProblem
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from airflow_lake_provider.timeline.instant import Instant
     from airflow_lake_provider.timeline.storage import Storage
 
 LOCK_FILE = f"{META_FOLDER}/lock"
 METADATA_TABLE = f"{META_FOLDER}/metadata"
+MARKERS = f"{META_FOLDER}/.temp"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenFile:
+    """A file as it was seen: path below the base path, size, modification time in ms. A changed one differs."""
+
+    path: str
+    size_bytes: int
+    modified_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,79 +42,142 @@ class Evidence:
     now_ms: int
     properties: TableProperties
     timeline: Timeline
-    touched_ms: Mapping[str, int]
-    """Modification time of each pending instant's file, by file name."""
+    files: Mapping[str, SeenFile]
+    """Files of pending instants (and the checksums beside them), by name."""
     heartbeats: Mapping[str, int]
-    lock_ms: int | None
-    """Modification time of the lock file of Hudi's FileSystemBasedLockProvider; None when there is none."""
-    clustering_plans: frozenset[str]
+    lock: SeenFile | None
+    """Lock file of Hudi's FileSystemBasedLockProvider; None when there is none."""
+    markers_ms: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """When the markers of each pending instant last changed, by requested time: its executor is writing files."""
+    clustering_plans: frozenset[str] = frozenset()
     """Requested times of pending replacecommits whose plan is a clustering (layout 1 spells it so)."""
-    index_partitions: Mapping[str, frozenset[str]]
+    clustered_file_groups: Mapping[str, tuple[tuple[str, int], ...]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    """Partitions of each pending clustering plan with the number of file groups in it, by requested time."""
+    index_partitions: Mapping[str, frozenset[str]] = field(default_factory=lambda: MappingProxyType({}))
     """Metadata partitions that each pending index plan names, by requested time."""
-    metadata_compactions: int | None
+    metadata_compactions: int | None = None
     """Completed compactions on the metadata table's timeline; None without a metadata table."""
+    metadata_heartbeats: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     problems: tuple[TimelineProblem, ...] = ()
 
-    def age_s(self, file_name: str) -> float:
-        """Return for how long a pending instant's file was not touched."""
-        return max(0, self.now_ms - self.touched_ms.get(file_name, self.now_ms)) / 1000
+    def idle_s(self, instant: Instant) -> float:
+        """Return for how long a pending instant showed no sign of life, beside its heartbeat."""
+        seen = self.files.get(instant.file_name)
+        touched_ms = seen.modified_ms if seen is not None else self.now_ms
+        return max(0, self.now_ms - max(touched_ms, self.markers_ms.get(instant.requested_time, 0))) / 1000
+
+    def has_heartbeat(self, instant: Instant) -> bool:
+        """Whether somebody ever beat for this instant and did not take the heartbeat back."""
+        return instant.requested_time in self.heartbeats
+
+    def is_alive(self, instant: Instant) -> bool:
+        """Whether the instant's heartbeat lives."""
+        return is_live(self.heartbeats.get(instant.requested_time), self.now_ms)
+
+    def living(self) -> tuple[str, ...]:
+        """Return the instants whose heartbeat lives, on the table or on its metadata table."""
+        beats = (*self.heartbeats.items(), *self.metadata_heartbeats.items())
+        return tuple(sorted({time for time, beat_ms in beats if is_live(beat_ms, self.now_ms)}))
+
+    def files_of(self, instant: Instant) -> tuple[SeenFile, ...]:
+        """Return the files of a pending instant in all its states, the instant's own ones before their checksums."""
+        start = f"{instant.requested_time}.{instant.action.value}."
+        found = (seen for name, seen in self.files.items() if name.removeprefix(".").startswith(start))
+        return tuple(sorted(found, key=lambda seen: (seen.path.endswith(".crc"), seen.path)))
 
 
 def collect_evidence(storage: Storage, now_ms: int) -> Evidence:
     """Read what the doctor needs. Raises what reading properties and timeline raises."""
+    # Heartbeats before and after the timeline: an executor's beat begins before its instant and ends after it.
+    heartbeats = load_heartbeats(storage)
     properties = load_table_properties(storage)
     timeline = load_timeline(storage, properties)
-    touched_ms = {}
-    for instant in timeline.pending():
-        entry = storage.stat(f"{properties.timeline_path}/{instant.file_name}")
-        if entry is not None:
-            touched_ms[instant.file_name] = entry.modified_ms
+    pending = frozenset(instant.requested_time for instant in timeline.pending())
+    files = _seen_files(storage, properties.timeline_path, pending)
+    plans = _read_plans(storage, properties, timeline)
     lock = storage.stat(LOCK_FILE)
-    plans, clusterings, indexes = _read_plans(storage, properties, timeline)
+    compactions, metadata_heartbeats = _look_at_metadata_table(storage)
     return Evidence(
         base_path=storage.base_path,
         now_ms=now_ms,
         properties=properties,
         timeline=timeline,
-        touched_ms=MappingProxyType(touched_ms),
-        heartbeats=MappingProxyType(load_heartbeats(storage)),
-        lock_ms=None if lock is None else lock.modified_ms,
-        clustering_plans=clusterings,
-        index_partitions=MappingProxyType(indexes),
-        metadata_compactions=_metadata_compactions(storage),
-        problems=(*timeline.problems, *plans),
+        files=MappingProxyType(files),
+        heartbeats=MappingProxyType(heartbeats | load_heartbeats(storage)),
+        lock=None if lock is None else SeenFile(LOCK_FILE, lock.size_bytes, lock.modified_ms),
+        markers_ms=MappingProxyType({time: _markers_ms(storage, time) for time in pending}),
+        clustering_plans=frozenset(
+            i.requested_time for i in timeline.pending(Action.REPLACECOMMIT) if i.requested_time in plans.clusterings
+        ),
+        clustered_file_groups=MappingProxyType(plans.clusterings),
+        index_partitions=MappingProxyType(plans.indexes),
+        metadata_compactions=compactions,
+        metadata_heartbeats=MappingProxyType(metadata_heartbeats),
+        problems=(*timeline.problems, *plans.problems),
     )
 
 
-def _read_plans(
-    storage: Storage, properties: TableProperties, timeline: Timeline
-) -> tuple[list[TimelineProblem], frozenset[str], dict[str, frozenset[str]]]:
-    problems: list[TimelineProblem] = []
-    clusterings: set[str] = set()
-    indexes: dict[str, frozenset[str]] = {}
-    for instant in timeline.pending(Action.REPLACECOMMIT, Action.INDEXING):
+def _seen_files(storage: Storage, folder: str, pending: frozenset[str]) -> dict[str, SeenFile]:
+    return {
+        entry.name: SeenFile(f"{folder}/{entry.name}", entry.size_bytes, entry.modified_ms)
+        for entry in storage.list_entries(folder)
+        if not entry.is_folder and entry.name.removeprefix(".").partition(".")[0] in pending
+    }
+
+
+def _markers_ms(storage: Storage, requested_time: str) -> int:
+    # One level is enough: server-based markers are files here, and a direct marker changes the folder that it is in.
+    try:
+        entries = storage.list_entries(f"{MARKERS}/{requested_time}")
+    except FileNotFoundError:
+        return 0
+    return max((entry.modified_ms for entry in entries), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plans:
+    problems: list[TimelineProblem] = field(default_factory=list)
+    clusterings: dict[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
+    indexes: dict[str, frozenset[str]] = field(default_factory=dict)
+
+
+def _read_plans(storage: Storage, properties: TableProperties, timeline: Timeline) -> _Plans:
+    plans = _Plans()
+    for instant in timeline.pending(Action.REPLACECOMMIT, Action.CLUSTERING, Action.INDEXING):
         name = f"{instant.requested_time}.{instant.action}.requested"
         try:
             record = decode(storage.read_bytes(f"{properties.timeline_path}/{name}"), name) or {}
         except FileNotFoundError:
             continue
         except DamagedFileError as error:
-            problems.append(TimelineProblem(name, str(error)))
+            plans.problems.append(TimelineProblem(name, str(error)))
             continue
         if instant.action is Action.INDEXING:
             infos = record.get("indexPartitionInfos") or ()
-            indexes[instant.requested_time] = frozenset(str(info.get("metadataPartitionPath")) for info in infos)
+            plans.indexes[instant.requested_time] = frozenset(str(info.get("metadataPartitionPath")) for info in infos)
         elif record.get("clusteringPlan"):
-            clusterings.add(instant.requested_time)
-    return problems, frozenset(clusterings), indexes
+            plans.clusterings[instant.requested_time] = _file_groups(record["clusteringPlan"])
+    return plans
 
 
-def _metadata_compactions(storage: Storage) -> int | None:
+def _file_groups(plan: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    counts: dict[str, int] = {}
+    for group in plan.get("inputGroups") or ():
+        for file_slice in group.get("slices") or ():
+            partition = str(file_slice.get("partitionPath") or "")
+            counts[partition] = counts.get(partition, 0) + 1
+    return tuple(sorted(counts.items()))
+
+
+def _look_at_metadata_table(storage: Storage) -> tuple[int | None, dict[str, int]]:
     metadata = replace(
         storage, base_path=f"{storage.base_path}/{METADATA_TABLE}", root=f"{storage.root}/{METADATA_TABLE}"
     )
     try:
         timeline = load_timeline(metadata, load_table_properties(metadata))
     except LakeError:
-        return None
-    return sum(instant.action is Action.COMMIT for instant in timeline.completed())
+        return None, {}
+    compactions = sum(instant.action is Action.COMMIT for instant in timeline.completed())
+    return compactions, load_heartbeats(metadata)

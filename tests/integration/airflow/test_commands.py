@@ -45,18 +45,6 @@ def test_explain_says_of_each_service_whether_and_why(table: HandMadeTable, caps
     assert {row["service"] for row in json.loads(text)} == {"compaction", "clustering", "clean", "archive"}
 
 
-def test_doctor_says_what_is_stuck_and_fails(table: HandMadeTable, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "doctor", str(table.path)) == (0, f"nothing is stuck at {table.path}\n")
-    import os
-
-    plan = table.path / ".hoodie" / "timeline" / f"{table.plan(9)}.compaction.requested"
-    os.utime(plan, (1_700_000_000, 1_700_000_000))
-    code, output = run(capsys, "doctor", str(table.path))
-    assert code == 1
-    assert "plan without executor" in output
-    assert "repair:" in output
-
-
 @pytest.mark.parametrize("command", ["explain", "doctor"])
 def test_commands_on_no_table_say_so(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, output = run(capsys, command, str(tmp_path / "nothing"))

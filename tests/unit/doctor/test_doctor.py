@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 
 import pytest
@@ -9,27 +7,9 @@ import pytest
 from airflow_lake_provider.doctor.diagnosis import FROZEN_AFTER_WRITES, Finding, diagnose
 from airflow_lake_provider.doctor.evidence import collect_evidence
 from airflow_lake_provider.timeline.storage import open_storage
+from tests.unit.doctor.patient import HOUR_MS, INDEX, LATER, NOW_MS, Patient, T
 from tests.unit.tables import HandMadeTable
 from tests.unit.timeline.fixture_tables import NAMES, unpack
-
-NOW_MS = 2_000_000_000_000
-HOUR_MS = 3_600_000
-
-
-class Patient(HandMadeTable):
-    """A table on whose timeline things were left behind an hour ago, unless said otherwise."""
-
-    def left(self, name: str, body: dict[str, object] | None = None, age_ms: int = HOUR_MS) -> None:
-        file = self.path / ".hoodie" / name
-        file.parent.mkdir(exist_ok=True)
-        file.write_text("" if body is None else json.dumps(body))
-        os.utime(file, ns=((NOW_MS - age_ms) * 10**6, (NOW_MS - age_ms) * 10**6))
-
-    def left_instant(self, name: str, body: dict[str, object] | None = None, age_ms: int = HOUR_MS) -> None:
-        self.left(f"timeline/{name}", body, age_ms)
-
-    def beats(self, instant: str) -> None:
-        self.left(f".heartbeat/{instant}", age_ms=30_000)
 
 
 @pytest.fixture
@@ -47,16 +27,11 @@ def findings(table: HandMadeTable) -> tuple[Finding, ...]:
     return diagnose(collect_evidence(open_storage(str(table.path)), NOW_MS))
 
 
-T = "20261121120005000"
-LATER = "20261121120009000"
-INDEX = {"indexPartitionInfos": [{"metadataPartitionPath": "record_index"}]}
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_doctor_finds_nothing_damaged_on_real_tables(name: str, tmp_path: Path) -> None:
     table = unpack(name, tmp_path)
     found = diagnose(collect_evidence(open_storage(str(table.path)), NOW_MS))
-    assert {finding.shape for finding in found} <= {"plan without executor", "failed write", "dangling replacecommit"}
+    assert {finding.shape for finding in found} <= {"plan_without_executor", "failed_write", "dangling_replacecommit"}
 
 
 def test_doctor_of_a_healthy_table_says_nothing(patient: Patient) -> None:
@@ -67,7 +42,7 @@ def test_doctor_of_a_healthy_table_says_nothing(patient: Patient) -> None:
 
 def test_doctor_names_an_orphaned_lock_unless_a_writer_lives(patient: Patient) -> None:
     patient.left("lock")
-    assert shapes(patient) == [("orphaned lock", "")]
+    assert shapes(patient) == [("orphaned_lock", "")]
     patient.beats(T)
     assert shapes(patient) == []
 
@@ -75,7 +50,7 @@ def test_doctor_names_an_orphaned_lock_unless_a_writer_lives(patient: Patient) -
 def test_doctor_names_a_failed_write_unless_its_heart_beats(patient: Patient) -> None:
     patient.left_instant(f"{T}.deltacommit.requested")
     patient.left_instant(f"{T}.deltacommit.inflight")
-    assert shapes(patient) == [("failed write", T)]
+    assert shapes(patient) == [("failed_write", T)]
     patient.beats(T)
     assert shapes(patient) == []
 
@@ -83,41 +58,82 @@ def test_doctor_names_a_failed_write_unless_its_heart_beats(patient: Patient) ->
 def test_doctor_tells_an_empty_ttl_run_from_a_clustering(patient: Patient) -> None:
     patient.left_instant(f"{T}.replacecommit.requested", {"operationType": "DELETE_PARTITION"})
     patient.left_instant(f"{LATER}.replacecommit.requested", {"operationType": "CLUSTER", "clusteringPlan": {"a": 1}})
-    assert shapes(patient) == [("dangling replacecommit", T), ("plan without executor", LATER)]
+    assert shapes(patient) == [("dangling_replacecommit", T), ("blocking_clustering", LATER)]
 
 
 @pytest.mark.parametrize(
-    ("action", "held_up"),
-    [("compaction", "archiving"), ("clustering", "writers are rejected"), ("clean", "archiving")],
+    ("action", "shape", "held_up"),
+    [
+        ("compaction", "plan_without_executor", "archiving"),
+        ("clustering", "blocking_clustering", "writers are rejected"),
+        ("clean", "plan_without_executor", "archiving"),
+    ],
 )
 @pytest.mark.parametrize("state", ["requested", "inflight"])
-def test_doctor_names_plans_without_executor(patient: Patient, action: str, held_up: str, state: str) -> None:
+def test_doctor_names_plans_without_executor(
+    patient: Patient, action: str, shape: str, held_up: str, state: str
+) -> None:
     patient.left_instant(f"{T}.{action}.requested")
     if state == "inflight":
-        patient.left_instant(f"{T}.{action}.inflight")
+        patient.left_instant(f"{T}.{action}.inflight", age_ms=7 * HOUR_MS)
     (finding,) = findings(patient)
-    assert (finding.shape, finding.instant) == ("plan without executor", T)
+    assert (finding.shape, finding.instant) == (shape, T)
     assert held_up in finding.holds_up
     assert ("never began" in finding.says) == (state == "requested")
+
+
+@pytest.mark.parametrize("action", ["clustering", "clean"])
+def test_service_without_heartbeat_is_not_taken_for_dead_before_its_time(patient: Patient, action: str) -> None:
+    patient.left_instant(f"{T}.{action}.requested")
+    patient.left_instant(f"{T}.{action}.inflight")
+    assert shapes(patient) == [("unguarded_service", T)]
+    patient.left(f".heartbeat/{T}")  # its executor beats, and has stopped: it is dead
+    assert [shape for shape, _ in shapes(patient)] in (["blocking_clustering"], ["plan_without_executor"])
+
+
+def test_service_that_still_writes_markers_is_at_work(patient: Patient) -> None:
+    patient.left_instant(f"{T}.clustering.requested")
+    patient.left_instant(f"{T}.clustering.inflight", age_ms=9 * HOUR_MS)
+    assert shapes(patient) == [("blocking_clustering", T)]
+    markers = patient.path / ".hoodie" / ".temp" / T
+    markers.mkdir(parents=True)
+    patient.left(f".temp/{T}/MARKERS0", age_ms=1000)
+    assert shapes(patient) == []
+
+
+def test_findings_name_what_is_blocked_behind_them(patient: Patient) -> None:
+    patient.left_instant(f"{T}.deltacommit.requested")
+    patient.commit(7)
+    patient.commit(8)
+    (failed,) = findings(patient)
+    assert failed.blocks == (
+        "2 completed writes are not archived and count as behind a hole: 20261121120007000, 20261121120008000",
+    )
+    plan = {"operationType": "CLUSTER", "clusteringPlan": {"inputGroups": [{"slices": [{"partitionPath": "p"}] * 2}]}}
+    patient.left_instant(f"{LATER}.clustering.requested", plan)
+    patient.left("lock")
+    lock, _, clustering = findings(patient)
+    assert lock.blocks == (f"pending: deltacommit {T} (REQUESTED), clustering {LATER} (REQUESTED)",)
+    assert clustering.blocks == ("updates of 2 file groups: 2 in p",)
 
 
 def test_doctor_names_a_log_compaction_behind_a_newer_compaction(patient: Patient) -> None:
     patient.left_instant(f"{T}.logcompaction.requested", age_ms=0)
     patient.left_instant(f"{LATER}.compaction.requested", age_ms=0)
-    assert shapes(patient) == [("log compaction behind a compaction", T)]
+    assert shapes(patient) == [("overtaken_log_compaction", T)]
 
 
 def test_doctor_names_stale_and_duplicate_index_builds(patient: Patient) -> None:
     patient.left_instant(f"{T}.indexing.requested", INDEX)
     patient.left_instant(f"{T}.indexing.inflight")
     patient.left_instant(f"{LATER}.indexing.requested", INDEX, age_ms=0)
-    assert shapes(patient) == [("stale index build", T), ("duplicate index plans", LATER)]
+    assert shapes(patient) == [("stale_index_build", T), ("duplicate_index_plan", LATER)]
 
 
 def test_doctor_names_an_index_that_nobody_builds(patient: Patient) -> None:
     file = patient.path / ".hoodie" / "hoodie.properties"
     file.write_text(file.read_text() + "\nhoodie.table.metadata.partitions.inflight=record_index\n")
-    assert shapes(patient) == [("index without a plan", "")]
+    assert shapes(patient) == [("index_without_plan", "")]
 
 
 def test_doctor_names_frozen_archiving(patient: Patient) -> None:
@@ -126,7 +142,7 @@ def test_doctor_names_frozen_archiving(patient: Patient) -> None:
         patient.left_instant(f"{stamp}_{stamp}.deltacommit")
     assert shapes(patient) == [], "without a metadata table nothing freezes it"
     metadata = HandMadeTable.create(patient.path / ".hoodie" / "metadata")
-    assert shapes(patient) == [("archiving is frozen", "")]
+    assert shapes(patient) == [("frozen_archive", "")]
     stamp = "20261121120000001"
     (metadata.path / ".hoodie" / "timeline" / f"{stamp}_{stamp}.commit").write_bytes(b"")
     assert shapes(patient) == []
@@ -136,7 +152,7 @@ def test_doctor_names_what_cannot_be_read_and_goes_on(patient: Patient) -> None:
     patient.left_instant("notes.txt")
     patient.left_instant(f"{T}.replacecommit.requested")
     (patient.path / ".hoodie" / "timeline" / f"{T}.replacecommit.requested").write_bytes(b"Obj\x01damage")
-    assert [shape for shape, _ in shapes(patient)][:2] == ["unreadable file", "unreadable file"]
+    assert [shape for shape, _ in shapes(patient)][:2] == ["unreadable_file", "unreadable_file"]
 
 
 def test_doctor_writes_nothing(patient: Patient) -> None:

@@ -1,0 +1,197 @@
+"""Which repair is safe for a stuck shape: pure rules over the evidence, acted upon by `treatment`.
+
+A repair either moves files away that no call of Hudi removes, or is a run of a service that Hudi mends it with. What
+is neither is refused with the reason: it needs somebody who knows what ran.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.doctor.diagnosis import diagnose, has_unsure_executor, overtaking
+from airflow_lake_provider.job_contract import Mode, Service
+from airflow_lake_provider.stuck_shape import Shape
+from airflow_lake_provider.timeline.instant import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from airflow_lake_provider.doctor.diagnosis import Finding
+    from airflow_lake_provider.doctor.evidence import Evidence, SeenFile
+    from airflow_lake_provider.policies import DoctorPolicy
+    from airflow_lake_provider.timeline.instant import Instant
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceCall:
+    """A run of a table service."""
+
+    service: Service
+    mode: Mode
+    instants: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What the doctor would do about one finding. Equal repairs rest on unchanged files.
+
+    `files` are moved away in this order; `call` is started through the manager. With a `refusal` nothing is done.
+    """
+
+    shape: Shape
+    instant: str
+    does: str = ""
+    files: tuple[SeenFile, ...] = ()
+    call: ServiceCall | None = None
+    refusal: str = ""
+
+
+def find_allowed_repairs(evidence: Evidence, policy: DoctorPolicy) -> tuple[Repair, ...]:
+    """Return the repairs that the policy allows and that are safe now; each service call once.
+
+    For whoever sweeps: start the calls as any due service, and hand those with files to `TableDoctor.repair`.
+    """
+    allowed: list[Repair] = []
+    for finding in diagnose(evidence, policy):
+        repair = plan_repair(finding, evidence, policy)
+        is_known = repair.call is not None and any(repair.call == other.call for other in allowed)
+        if finding.shape in policy.repairs and not repair.refusal and not is_known:
+            allowed.append(repair)
+    return tuple(allowed)
+
+
+def plan_repair(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
+    """Return the repair of a finding, or why there is none. Does not look at which shapes the policy allows."""
+    plan = _PLANS.get(finding.shape)
+    if plan is None:
+        return Repair(finding.shape, finding.instant, refusal=_BY_HAND[finding.shape])
+    return plan(finding, evidence, policy)
+
+
+def _move_lock(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
+    lock = evidence.lock
+    if lock is None:
+        return _refuse(finding, "there is no lock file any more")
+    age_s = (evidence.now_ms - lock.modified_ms) / 1000
+    if age_s <= policy.lock_after_s:
+        return _refuse(
+            finding, f"it is {age_s:.0f} s old; wait until {policy.lock_after_s:.0f} s (doctor.lock_after_s)"
+        )
+    # A holder without a heartbeat (table creation, a writer outside multi-writer mode) still touches what it works at.
+    fresh = [i.requested_time for i in evidence.timeline.pending() if evidence.idle_s(i) < age_s]
+    if fresh:
+        return _refuse(finding, f"instant {fresh[0]} was touched after the lock was taken; its executor may hold it")
+    return Repair(finding.shape, "", "move .hoodie/lock away", files=(lock,))
+
+
+def _run_rollback(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
+    return _run(finding, "rollback", Mode.SCHEDULE_AND_EXECUTE, "roll back the failed writes")
+
+
+def _run_plan(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
+    instant = _pending(finding, evidence)
+    if instant is None:
+        return _refuse(finding, "the plan is not pending any more")
+    if has_unsure_executor(evidence, instant, policy):
+        return _refuse(finding, "its executor may be at work (doctor.unguarded_after_s)")
+    service = "clustering" if finding.shape is Shape.BLOCKING_CLUSTERING else instant.action.value
+    return _run(finding, service, Mode.EXECUTE, f"execute {service} {finding.instant}", finding.instant)
+
+
+def _remove_log_compaction(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
+    instant = _pending(finding, evidence)
+    if instant is None or overtaking(evidence, instant) is None:
+        return _refuse(finding, "it is not overtaken any more")
+    if instant.state is not State.REQUESTED:
+        return _refuse(
+            finding, f"it has begun: roll {finding.instant} back with Hudi's rollback, which knows its files"
+        )
+    return _move_plan(finding, evidence, policy, instant, "move the plan away, which Hudi will never execute")
+
+
+def _remove_duplicate_index_plan(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
+    instant = _pending(finding, evidence)
+    if instant is None:
+        return _refuse(finding, "the plan is not pending any more")
+    own = evidence.index_partitions.get(finding.instant, frozenset())
+    earlier = [time for time, parts in evidence.index_partitions.items() if time < finding.instant and own <= parts]
+    if not earlier:
+        return _refuse(finding, "no earlier plan builds all of its partitions")
+    if instant.state is not State.REQUESTED:
+        return _refuse(finding, "it has begun")
+    first = _at(min(earlier), evidence)
+    if first is not None and first.state is State.INFLIGHT and evidence.idle_s(first) > policy.stuck_after_s:
+        return _refuse(finding, f"the earlier build {first.requested_time} may be dead: mend stale_index_build first")
+    return _move_plan(finding, evidence, policy, instant, f"move the plan away; {min(earlier)} builds the same")
+
+
+def _reset_index_build(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
+    instant = _pending(finding, evidence)
+    if instant is None or instant.state is not State.INFLIGHT:
+        return _refuse(finding, "the build is not inflight any more")
+    if evidence.idle_s(instant) <= policy.unguarded_after_s:
+        return _refuse(
+            finding, f"a build has no heartbeat; wait {policy.unguarded_after_s:.0f} s (doctor.unguarded_after_s)"
+        )
+    own = evidence.index_partitions.get(finding.instant, frozenset())
+    started = sorted(own & frozenset(evidence.properties.metadata_partitions_inflight))
+    if started:
+        return _refuse(
+            finding, f"{', '.join(started)} is partly built: drop that index first (dropIndex, or SQL's DROP INDEX)"
+        )
+    if evidence.metadata_heartbeats and evidence.living():
+        return _refuse(finding, f"{', '.join(evidence.living())} is at work on the table or its metadata")
+    replaced = any(time > finding.instant and own <= parts for time, parts in evidence.index_partitions.items())
+    files = [f for f in evidence.files_of(instant) if replaced or ".indexing.inflight" in f.path]
+    does = "a later plan builds the same: move this one away" if replaced else "move the inflight file away: the plan "
+    return Repair(finding.shape, finding.instant, does + ("" if replaced else "can be executed again"), tuple(files))
+
+
+def _compact_metadata(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
+    return _run(finding, "metadata_compaction", Mode.SCHEDULE_AND_EXECUTE, "compact the metadata table")
+
+
+def _move_plan(finding: Finding, evidence: Evidence, policy: DoctorPolicy, instant: Instant, does: str) -> Repair:
+    if evidence.is_alive(instant):
+        return _refuse(finding, "its heartbeat lives")
+    if evidence.idle_s(instant) <= policy.stuck_after_s:
+        return _refuse(finding, f"it is young; wait {policy.stuck_after_s:.0f} s (doctor.stuck_after_s)")
+    return Repair(finding.shape, finding.instant, does, files=evidence.files_of(instant))
+
+
+def _run(finding: Finding, service: str, mode: Mode, does: str, *instants: str) -> Repair:
+    if service not in {known.value for known in Service}:
+        return _refuse(finding, f"there is no service {service} here: {finding.repair}")
+    return Repair(finding.shape, finding.instant, does, call=ServiceCall(Service(service), mode, instants))
+
+
+def _refuse(finding: Finding, reason: str) -> Repair:
+    return Repair(finding.shape, finding.instant, refusal=reason)
+
+
+def _pending(finding: Finding, evidence: Evidence) -> Instant | None:
+    return _at(finding.instant, evidence)
+
+
+def _at(requested_time: str, evidence: Evidence) -> Instant | None:
+    found = (i for i in evidence.timeline.pending() if i.requested_time == requested_time)
+    return next(found, None)
+
+
+_BY_HAND: Mapping[Shape, str] = {
+    Shape.UNREADABLE_FILE: "what the file should hold is not known here",
+    Shape.UNGUARDED_SERVICE: "its executor may be at work, and a second one would destroy its files",
+    Shape.INDEX_WITHOUT_PLAN: "the partly built index has to be dropped by Hudi (dropIndex, or SQL's DROP INDEX)",
+}
+_PLANS: Mapping[Shape, Callable[[Finding, Evidence, DoctorPolicy], Repair]] = {
+    Shape.ORPHANED_LOCK: _move_lock,
+    Shape.FAILED_WRITE: _run_rollback,
+    Shape.DANGLING_REPLACECOMMIT: _run_rollback,
+    Shape.PLAN_WITHOUT_EXECUTOR: _run_plan,
+    Shape.BLOCKING_CLUSTERING: _run_plan,
+    Shape.OVERTAKEN_LOG_COMPACTION: _remove_log_compaction,
+    Shape.STALE_INDEX_BUILD: _reset_index_build,
+    Shape.DUPLICATE_INDEX_PLAN: _remove_duplicate_index_plan,
+    Shape.FROZEN_ARCHIVE: _compact_metadata,
+}

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_lake_provider.doctor.diagnosis import diagnose
+from airflow_lake_provider.doctor.evidence import Evidence, collect_evidence
+from airflow_lake_provider.doctor.repairs import Repair, find_allowed_repairs, plan_repair
+from airflow_lake_provider.job_contract import Mode
+from airflow_lake_provider.policies import DoctorPolicy
+from airflow_lake_provider.stuck_shape import Shape
+from airflow_lake_provider.timeline.storage import open_storage
+from tests.unit.doctor.patient import HOUR_MS, INDEX, LATER, NOW_MS, Patient, T
+
+ALL = DoctorPolicy(repairs=tuple(Shape))
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Patient:
+    table = Patient.create(tmp_path / "orders")
+    table.commit(1)
+    return table
+
+
+def look(table: Patient) -> Evidence:
+    return collect_evidence(open_storage(str(table.path)), NOW_MS)
+
+
+def repairs(table: Patient, policy: DoctorPolicy = ALL) -> list[Repair]:
+    evidence = look(table)
+    return [plan_repair(finding, evidence, policy) for finding in diagnose(evidence, policy)]
+
+
+def names(repair: Repair) -> list[str]:
+    return [file.path.rpartition("/")[2] for file in repair.files]
+
+
+def test_nothing_is_allowed_unless_the_policy_names_it(patient: Patient) -> None:
+    patient.left("lock")
+    assert find_allowed_repairs(look(patient), DoctorPolicy()) == ()
+    allowed = find_allowed_repairs(look(patient), DoctorPolicy(repairs=(Shape.ORPHANED_LOCK,)))
+    assert [repair.shape for repair in allowed] == [Shape.ORPHANED_LOCK]
+
+
+@pytest.mark.parametrize(
+    ("what", "refused"),
+    [
+        pytest.param(lambda table: None, "", id="old"),
+        pytest.param(lambda table: table.left("lock", age_ms=20 * 60_000), "it is 1200 s old", id="young"),
+        pytest.param(
+            lambda table: table.left_instant(f"{T}.deltacommit.inflight", age_ms=HOUR_MS // 2),
+            f"instant {T} was touched after the lock was taken",
+            id="work-goes-on",
+        ),
+    ],
+)
+def test_lock_is_moved_only_when_nobody_can_hold_it(
+    patient: Patient, what: Callable[[Patient], None], refused: str
+) -> None:
+    patient.left("lock")
+    what(patient)
+    repair = repairs(patient)[0]
+    assert repair.shape is Shape.ORPHANED_LOCK
+    assert repair.refusal.startswith(refused)
+    assert names(repair) == ([] if refused else ["lock"])
+
+
+@pytest.mark.parametrize("where", [".heartbeat", "metadata/.hoodie/.heartbeat"])
+def test_lock_beside_a_living_heartbeat_is_no_finding(patient: Patient, where: str) -> None:
+    Patient.create(patient.path / ".hoodie" / "metadata")
+    patient.left("lock")
+    (patient.path / ".hoodie" / where).mkdir(parents=True, exist_ok=True)
+    patient.left(f"{where}/{T}", age_ms=10_000)
+    assert repairs(patient) == []
+
+
+def test_pending_plans_are_executed_by_their_service(patient: Patient) -> None:
+    patient.left_instant(f"{T}.compaction.requested")
+    patient.left_instant(f"{LATER}.clustering.requested")
+    calls = [repair.call for repair in repairs(patient)]
+    assert [(call.service.value, call.mode, call.instants) for call in calls if call] == [
+        ("compaction", Mode.EXECUTE, (T,)),
+        ("clustering", Mode.EXECUTE, (LATER,)),
+    ]
+
+
+def test_clustering_that_may_be_at_work_is_left_alone(patient: Patient) -> None:
+    patient.left_instant(f"{T}.clustering.requested")
+    patient.left_instant(f"{T}.clustering.inflight")
+    (repair,) = repairs(patient)
+    assert (repair.shape, repair.call) == (Shape.UNGUARDED_SERVICE, None)
+    assert "may be at work" in repair.refusal
+
+
+@pytest.mark.parametrize("newer", ["compaction.requested", "compaction.inflight"])
+def test_overtaken_log_compaction_loses_its_plan_and_its_checksum(patient: Patient, newer: str) -> None:
+    patient.left_instant(f"{T}.logcompaction.requested")
+    patient.left_instant(f".{T}.logcompaction.requested.crc")
+    patient.left_instant(f"{LATER}.{newer}", age_ms=0)
+    (repair,) = [r for r in repairs(patient) if r.instant == T]
+    assert names(repair) == [f"{T}.logcompaction.requested", f".{T}.logcompaction.requested.crc"]
+
+
+def test_overtaken_log_compaction_that_began_or_is_young_keeps_its_plan(patient: Patient) -> None:
+    patient.left_instant(f"{LATER}.compaction.requested", age_ms=0)
+    patient.left_instant(f"{T}.logcompaction.requested", age_ms=1000)
+    assert "it is young" in repairs(patient)[0].refusal
+    patient.left_instant(f"{T}.logcompaction.inflight")
+    assert "it has begun" in repairs(patient)[0].refusal
+
+
+def test_duplicate_index_plan_is_moved_only_when_the_first_builds_all_of_it(patient: Patient) -> None:
+    more = {"indexPartitionInfos": [*INDEX["indexPartitionInfos"], {"metadataPartitionPath": "column_stats"}]}
+    patient.left_instant(f"{T}.indexing.requested", INDEX)
+    patient.left_instant(f"{LATER}.indexing.requested", INDEX)
+    assert names(repairs(patient)[0]) == [f"{LATER}.indexing.requested"]
+    patient.left_instant(f"{LATER}.indexing.requested", more)
+    assert "no earlier plan builds all" in repairs(patient)[0].refusal
+
+
+def test_stale_index_build_is_reset_when_its_time_is_over_and_nothing_is_half_built(patient: Patient) -> None:
+    patient.left_instant(f"{T}.indexing.requested", INDEX)
+    patient.left_instant(f"{T}.indexing.inflight")
+    assert "a build has no heartbeat" in repairs(patient)[0].refusal
+    ages = replace(ALL, unguarded_after_s=1800)
+    assert names(repairs(patient, ages)[0]) == [f"{T}.indexing.inflight"]
+    properties = patient.path / ".hoodie" / "hoodie.properties"
+    text = properties.read_text()
+    properties.write_text(f"{text}\nhoodie.table.metadata.partitions.inflight=record_index\n")
+    assert "record_index is partly built" in repairs(patient, ages)[0].refusal
+    properties.write_text(text)
+    patient.left_instant(f"{LATER}.indexing.requested", INDEX)
+    stale, duplicate = repairs(patient, ages)
+    assert names(stale) == [f"{T}.indexing.inflight", f"{T}.indexing.requested"]
+    assert "mend stale_index_build first" in duplicate.refusal
+
+
+@pytest.mark.parametrize("shape", list(Shape))
+def test_every_shape_has_a_repair_or_a_reason_why_not(shape: Shape, patient: Patient) -> None:
+    patient.left("lock")
+    evidence = look(patient)
+    finding = replace(diagnose(evidence)[0], shape=shape, instant="20200101000000000")
+    repair = plan_repair(finding, evidence, ALL)
+    assert repair.refusal or repair.files or repair.call

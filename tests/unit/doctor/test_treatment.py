@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_lake_provider.doctor.records import RECORDS, load_records
+from airflow_lake_provider.doctor.repairs import Repair, ServiceCall
+from airflow_lake_provider.doctor.treatment import TableDoctor
+from airflow_lake_provider.errors import RepairRefusedError, StorageError
+from airflow_lake_provider.policies import DoctorPolicy
+from airflow_lake_provider.stuck_shape import Shape
+from airflow_lake_provider.timeline.storage import Storage, open_storage
+from airflow_lake_provider.timeline.store import LocalStore
+from tests.unit.doctor.patient import HOUR_MS, NOW_MS, Patient, T
+
+ALL = DoctorPolicy(repairs=tuple(Shape))
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Patient:
+    table = Patient.create(tmp_path / "orders")
+    table.commit(1)
+    return table
+
+
+class FakeStarter:
+    def __init__(self) -> None:
+        self.calls: list[ServiceCall] = []
+
+    def __call__(self, call: ServiceCall) -> str:
+        self.calls.append(call)
+        return f"run-{len(self.calls)}"
+
+
+class FakeStore(LocalStore):
+    """The disk at the time of the test's story, on which something may happen before each move."""
+
+    def __init__(self, on_move: Callable[[], None]) -> None:
+        self._on_move = on_move
+
+    def create(self, path: str, content: bytes) -> None:
+        super().create(path, content)
+        os.utime(path, ns=(NOW_MS * 10**6, NOW_MS * 10**6))
+
+    def move(self, source: str, target: str) -> None:
+        self._on_move()
+        super().move(source, target)
+
+
+def storage_of(table: Patient, on_move: Callable[[], None] = lambda: None) -> Storage:
+    return Storage(str(table.path), FakeStore(on_move), str(table.path))
+
+
+def doctor_of(
+    table: Patient, policy: DoctorPolicy = ALL, starter: FakeStarter | None = None, storage: Storage | None = None
+) -> TableDoctor:
+    return TableDoctor(storage or storage_of(table), policy, "anna@host", lambda: NOW_MS, starter)
+
+
+def only_repair(doctor: TableDoctor) -> Repair:
+    ((_, repair),) = doctor.examine()
+    return repair
+
+
+def test_orphaned_lock_is_moved_away_and_written_down(patient: Patient) -> None:
+    patient.left("lock")
+    doctor = doctor_of(patient)
+    record = doctor.repair(only_repair(doctor))
+    assert not (patient.path / ".hoodie" / "lock").exists()
+    assert record.result == "repaired"
+    (removed,) = record.removed
+    assert (patient.path / removed.kept_as).exists()
+    assert removed.path == ".hoodie/lock"
+    assert doctor.examine() == ()
+    storage = open_storage(str(patient.path))
+    assert load_records(storage) == (record,)
+    assert (record.by, record.shape, record.at) == ("anna@host", "orphaned_lock", "2033-05-18T03:33:20+00:00")
+    assert any("60 minutes old" in line for line in record.evidence)
+
+
+def test_service_repair_starts_one_run_and_touches_nothing(patient: Patient) -> None:
+    patient.left_instant(f"{T}.compaction.requested")
+    starter = FakeStarter()
+    before = sorted(path.name for path in (patient.path / ".hoodie" / "timeline").iterdir())
+    doctor = doctor_of(patient, starter=starter)
+    record = doctor.repair(only_repair(doctor))
+    assert (record.run_id, record.removed) == ("run-1", ())
+    assert [call.instants for call in starter.calls] == [(T,)]
+    assert sorted(path.name for path in (patient.path / ".hoodie" / "timeline").iterdir()) == before
+
+
+def test_policy_that_does_not_allow_it_stops_a_repair_before_anything_is_written(patient: Patient) -> None:
+    patient.left("lock")
+    doctor = doctor_of(patient, DoctorPolicy(repairs=(Shape.FAILED_WRITE,)))
+    with pytest.raises(RepairRefusedError, match=r"doctor\.repairs of the tables file allows failed_write"):
+        doctor.repair(only_repair(doctor))
+    assert (patient.path / ".hoodie" / "lock").exists()
+    assert not (patient.path / RECORDS).exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        pytest.param(lambda table: (table.path / ".hoodie" / "lock").unlink(), "is gone", id="gone"),
+        pytest.param(lambda table: table.left("lock", age_ms=2 * HOUR_MS), "its files are others now", id="other-file"),
+        pytest.param(lambda table: table.beats(T), "is gone", id="somebody-lives"),
+        pytest.param(lambda table: table.left("lock", age_ms=700_000), "it is 700 s old", id="taken-anew"),
+    ],
+)
+def test_repair_of_what_has_changed_is_refused(patient: Patient, change: Callable[[Patient], None], says: str) -> None:
+    patient.left("lock")
+    doctor = doctor_of(patient)
+    repair = only_repair(doctor)
+    change(patient)
+    with pytest.raises(RepairRefusedError, match=says):
+        doctor.repair(repair)
+
+
+def test_lock_that_changes_hands_between_look_and_move_is_given_back(patient: Patient) -> None:
+    patient.left("lock")
+    lock = patient.path / ".hoodie" / "lock"
+
+    def another_takes_it() -> None:
+        if lock.exists() and lock.stat().st_mtime_ns // 10**6 < NOW_MS - 1000:
+            patient.left("lock", age_ms=0)
+
+    doctor = doctor_of(patient, storage=storage_of(patient, another_takes_it))
+    with pytest.raises(RepairRefusedError, match="was replaced by somebody"):
+        doctor.repair(only_repair(doctor))
+    assert lock.exists()
+    assert lock.stat().st_mtime_ns // 10**6 == NOW_MS
+    (record,) = load_records(open_storage(str(patient.path)))
+    assert record.result.startswith("not repaired: .hoodie/lock was replaced")
+
+
+def test_repair_whose_doctor_died_stands_in_the_history_as_begun(patient: Patient) -> None:
+    patient.left("lock")
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    doctor = doctor_of(patient, storage=storage_of(patient, die))
+    with pytest.raises(KeyboardInterrupt):
+        doctor.repair(only_repair(doctor))
+    (record,) = load_records(open_storage(str(patient.path)))
+    assert record.result == ""
+
+
+def test_storage_that_fails_in_the_middle_is_recorded_with_what_was_moved(patient: Patient) -> None:
+    patient.left_instant(f"{T}.logcompaction.requested")
+    patient.left_instant(f".{T}.logcompaction.requested.crc")
+    patient.left_instant("20261121120009000.compaction.inflight", age_ms=0)
+    moves: list[int] = []
+
+    def fail_at_the_second() -> None:
+        moves.append(1)
+        if len(moves) == 2:
+            raise OSError("the disk is full")
+
+    doctor = doctor_of(patient, storage=storage_of(patient, fail_at_the_second))
+    repair = next(r for _, r in doctor.examine() if r.instant == T)
+    with pytest.raises(StorageError, match="the disk is full"):
+        doctor.repair(repair)
+    (record,) = load_records(open_storage(str(patient.path)))
+    assert [file.path for file in record.removed] == [f".hoodie/timeline/{T}.logcompaction.requested"]
+
+
+def test_all_allowed_repairs_are_done_and_one_rolls_all_failed_plans_of_a_kind_once(patient: Patient) -> None:
+    patient.left_instant(f"{T}.compaction.requested")
+    patient.left_instant("20261121120009000.clean.requested")
+    starter = FakeStarter()
+    records = doctor_of(patient, starter=starter).repair_all()
+    assert [record.shape for record in records] == ["plan_without_executor"] * 2
+    assert len(starter.calls) == 2
+    assert doctor_of(patient).repair_all() == (), "without a starter, runs are left to the caller"
+
+
+def test_record_is_plain_json(patient: Patient) -> None:
+    patient.left("lock")
+    doctor = doctor_of(patient)
+    record = doctor.repair(only_repair(doctor))
+    body = json.loads((patient.path / RECORDS / f"{record.record_id}.ended.json").read_text())
+    assert body["removed"][0]["path"] == ".hoodie/lock"
