@@ -40,7 +40,8 @@ class ActiveInstant:
     """One instant that may touch file groups now.
 
     `action` is empty where the timeline has no such instant: a writer that is about to begin, or a reservation.
-    `beat_ms` is None without a heartbeat. `planned` are the file groups of a service's plan.
+    `beat_ms` is None without a heartbeat. `planned` are the file groups of a service's plan, or those that a writer
+    announced to update; `partitions` all that it will touch, None while it has announced nothing.
     """
 
     instant: str
@@ -50,13 +51,9 @@ class ActiveInstant:
     is_live: bool
     markers: InstantMarkers
     planned: frozenset[bytes] = frozenset()
+    partitions: frozenset[str] | None = None
     plan_problem: str = ""
     """Why the plan cannot be read; then it may hold any file group."""
-
-    @property
-    def has_shown_nothing(self) -> bool:
-        """Whether it is at work and nobody knows yet on what: its markers appear when it begins to write."""
-        return self.is_live and not self.markers.count and not self.planned
 
     @property
     def unread(self) -> tuple[str, ...]:

@@ -9,21 +9,22 @@ from airflow_lake_provider.conflict.active_instant import ActiveInstant, Role, r
 from airflow_lake_provider.conflict.contention import Verdict, find_active_clashes, find_commit_clashes
 from airflow_lake_provider.conflict.marker_reader import InstantMarkers, MarkerReader
 from airflow_lake_provider.errors import DamagedFileError
+from airflow_lake_provider.timeline.announced_write import load_announced_write
 from airflow_lake_provider.timeline.commit_metadata import load_commit_metadata
 from airflow_lake_provider.timeline.heartbeat import HeartbeatRule, load_heartbeats
 from airflow_lake_provider.timeline.markers import file_group_key
 from airflow_lake_provider.timeline.service_plan import load_service_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from airflow_lake_provider.conflict.contention import Claim, Clash
     from airflow_lake_provider.timeline.commit_metadata import CommitMetadata
     from airflow_lake_provider.timeline.instant import Instant
+    from airflow_lake_provider.timeline.properties import TableProperties
     from airflow_lake_provider.timeline.storage import Storage
     from airflow_lake_provider.timeline.timeline import Timeline
     from airflow_lake_provider.view.snapshot import TimelineSnapshot
-    from airflow_lake_provider.view.timeline_view import TableTimelineView
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,34 +51,42 @@ class TableActivity:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
+    """What a pending instant says that it will touch; `partitions` of None: it may touch any."""
+
     file_groups: frozenset[bytes] = frozenset()
+    partitions: frozenset[str] | None = None
     is_clustering: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class _Roles:
-    """What one state of the timeline says of its instants."""
+class _Names:
+    """What one state of the timeline says of its instants, by requested time."""
 
     timeline: Timeline
-    pending: Mapping[str, tuple[Instant, Role]]
-    idle: frozenset[str]
-    """Instants that touch no file group: completed ones, and pending ones of other actions."""
+    pending: Mapping[str, Instant]
+    completed: frozenset[str]
 
 
 class ConflictTable:
     """Looks at one table again and again; reads only what changed. Not to be shared by threads.
 
-    All methods raise what the view raises, and StorageError.
+    `read_snapshot` gives the timeline as it is now (a view's `snapshot`). All methods raise what it raises, and
+    StorageError.
     """
 
-    def __init__(self, storage: Storage, view: TableTimelineView, rule: HeartbeatRule = HeartbeatRule()) -> None:  # noqa: B008 - frozen
+    def __init__(
+        self,
+        storage: Storage,
+        read_snapshot: Callable[[], TimelineSnapshot],
+        rule: HeartbeatRule = HeartbeatRule(),  # noqa: B008 - frozen
+    ) -> None:
         self._storage = storage
-        self._view = view
+        self._read_snapshot = read_snapshot
         self._rule = rule
         self._markers = MarkerReader(storage)
         self._plans: dict[str, _Plan] = {}
         self._commits: dict[str, CommitMetadata] = {}
-        self._roles: _Roles | None = None
+        self._names: _Names | None = None
 
     def look(self, now_ms: int, partitions: Collection[str] | None = None) -> TableActivity:
         """Look at everybody at work; with `partitions`, direct markers are read only of these."""
@@ -86,15 +95,13 @@ class ConflictTable:
         marked = self._markers.list_instants()
         markers = {instant: self._markers.read(instant, now_ms, partitions) for instant in marked}
         beats = load_heartbeats(self._storage)
-        snapshot = self._view.snapshot()
-        roles = self._find_roles(snapshot)
-        names = (roles.pending.keys() | markers.keys() | beats.keys()) - roles.idle
-        actives = tuple(
-            self._active(
-                name, roles.pending.get(name), beats.get(name), markers.get(name, InstantMarkers(name)), now_ms
-            )
-            for name in sorted(names)
+        snapshot = self._read_snapshot()
+        names = self._find_names(snapshot.timeline)
+        found = (
+            self._active(name, snapshot, beats.get(name), markers.get(name, InstantMarkers(name)), now_ms)
+            for name in sorted((names.pending.keys() | markers.keys() | beats.keys()) - names.completed)
         )
+        actives = tuple(active for active in found if active is not None)
         return TableActivity(self._storage.base_path, now_ms, actives, snapshot)
 
     def check(self, claim: Claim, now_ms: int, partitions: Collection[str] | None = None) -> Verdict:
@@ -122,51 +129,52 @@ class ConflictTable:
                 damaged.append(str(error))
         return find_commit_clashes(claim, completed, self._commits), tuple(damaged)
 
-    def _find_roles(self, snapshot: TimelineSnapshot) -> _Roles:
-        timeline = snapshot.timeline
-        if self._roles is not None and self._roles.timeline is timeline:
-            return self._roles
-        pending = timeline.pending()
-        found = {}
-        for instant in pending:
-            plan = self._plan_of(snapshot, instant)
-            role = role_of(instant, is_clustering=plan is not None and plan.is_clustering)
-            if role is not None:
-                found[instant.requested_time] = (instant, role)
-        names = {instant.requested_time for instant in pending}
-        idle = {instant.requested_time for instant in timeline.completed()} | (names - found.keys())
-        roles = _Roles(timeline, found, frozenset(idle))
-        self._plans = {name: plan for name, plan in self._plans.items() if name in names}
-        # A plan that cannot be read now is tried again at the next look.
-        self._roles = roles if len(self._plans) == len(names) else None
-        return roles
+    def _find_names(self, timeline: Timeline) -> _Names:
+        if self._names is None or self._names.timeline is not timeline:
+            pending = {instant.requested_time: instant for instant in timeline.pending()}
+            completed = frozenset(instant.requested_time for instant in timeline.completed())
+            self._names = _Names(timeline, pending, completed)
+            self._plans = {name: plan for name, plan in self._plans.items() if name in pending}
+        return self._names
 
     def _plan_of(self, snapshot: TimelineSnapshot, instant: Instant) -> _Plan | None:
-        """Return a pending instant's plan, read once; None while it cannot be read."""
-        name = instant.requested_time
-        if name not in self._plans:
+        """Return a pending instant's plan; None when it cannot be read. Read again while it says nothing."""
+        plan = self._plans.get(instant.requested_time)
+        if plan is None:
             try:
-                plan = load_service_plan(self._storage, snapshot.properties, instant)
+                plan = self._load_plan(snapshot.properties, instant)
             except (DamagedFileError, FileNotFoundError):
                 return None
-            groups = () if plan is None else plan.file_groups
-            keys = frozenset(file_group_key(*group) for group in groups)
-            self._plans[name] = _Plan(keys, is_clustering=plan is not None and plan.is_clustering)
-        return self._plans[name]
+            if plan.partitions is not None:
+                self._plans[instant.requested_time] = plan
+        return plan
+
+    def _load_plan(self, properties: TableProperties, instant: Instant) -> _Plan:
+        plan = load_service_plan(self._storage, properties, instant)
+        if plan is not None and plan.file_groups:
+            return _Plan(_keys(plan.file_groups), frozenset(group[0] for group in plan.file_groups), plan.is_clustering)
+        announced = load_announced_write(self._storage, properties, instant)
+        if announced is not None:
+            return _Plan(_keys(announced.updated_file_groups), announced.partitions)
+        return _Plan(is_clustering=plan is not None and plan.is_clustering)
 
     def _active(
-        self,
-        name: str,
-        pending: tuple[Instant, Role] | None,
-        beat_ms: int | None,
-        markers: InstantMarkers,
-        now_ms: int,
-    ) -> ActiveInstant:
+        self, name: str, snapshot: TimelineSnapshot, beat_ms: int | None, markers: InstantMarkers, now_ms: int
+    ) -> ActiveInstant | None:
+        """Put together what is known of one instant; None when it touches no file group."""
         is_live = self._rule.is_live(beat_ms, now_ms)
-        if pending is None:
+        instant = self._find_names(snapshot.timeline).pending.get(name)
+        if instant is None:
             return ActiveInstant(name, "", Role.WRITER, beat_ms, is_live, markers)
-        instant, role = pending
-        plan = self._plans.get(name)
-        planned = plan.file_groups if plan is not None else frozenset()
-        problem = "" if plan is not None else f"the plan of {instant.action} {name}"
-        return ActiveInstant(name, instant.action.value, role, beat_ms, is_live, markers, planned, problem)
+        if role_of(instant) is None:
+            return None
+        plan = self._plan_of(snapshot, instant)
+        role = role_of(instant, is_clustering=plan is not None and plan.is_clustering) or Role.WRITER
+        if plan is None:
+            problem = f"the plan of {instant.action} {name}"
+            return ActiveInstant(name, instant.action, role, beat_ms, is_live, markers, plan_problem=problem)
+        return ActiveInstant(name, instant.action, role, beat_ms, is_live, markers, plan.file_groups, plan.partitions)
+
+
+def _keys(file_groups: Iterable[tuple[str, str]]) -> frozenset[bytes]:
+    return frozenset(file_group_key(*group) for group in file_groups)

@@ -1,0 +1,185 @@
+"""Whether one of our own services may begin now: go, shrink, or wait; pure.
+
+What Hudi 1.2 would do decides. Compaction never conflicts with writers (table version 8 and later cut file slices by
+completion time, version 6 plans around writes in flight), cleaning and archiving rewrite nothing. A clustering makes
+each write to its file groups fail, from the moment it is requested: so it begins only where no writer lives or is
+expected, and a plan that was left behind is withdrawn when a writer needs its file groups first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.conflict.active_instant import ActiveInstant, Role
+from airflow_lake_provider.conflict.contention import Claim, describe_file_groups, find_active_clashes
+from airflow_lake_provider.job_contract import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_lake_provider.conflict.conflict_table import TableActivity
+    from airflow_lake_provider.conflict.expected_write import ExpectedWrite
+
+DEFAULT_DURATION_MS = 60_000
+"""How long a clustering is taken to run while the timeline does not tell."""
+_SHOWN = 5
+_MS = 1000
+
+
+class AdmissionVerdict(StrEnum):
+    """What a service may do now."""
+
+    GO = "go"
+    SHRINK = "shrink"
+    """Plan it (again) in the given partitions only."""
+    WAIT = "wait"
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A service that is about to begin. `plans` are the pending plans that it would execute; without any it plans anew.
+
+    `partitions` are those that the table is known to have; without any nothing can be shrunk.
+    """
+
+    service: Service
+    plans: tuple[str, ...] = ()
+    partitions: frozenset[str] = frozenset()
+    duration_ms: int = DEFAULT_DURATION_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The verdict, and why. `look_again_ms` is when to ask again (ms since the epoch), though a commit may come first.
+
+    `withdraw` names pending plans that hold a writer up and should be taken from the timeline. `options` carry a shrunk
+    plan into Hudi.
+    """
+
+    verdict: AdmissionVerdict
+    reason: str
+    in_the_way: tuple[str, ...] = ()
+    look_again_ms: int | None = None
+    withdraw: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def admit(
+    intent: Intent, activity: TableActivity, expected: ExpectedWrite | None, period_ms: int, heartbeat_ms: int
+) -> Admission:
+    """Decide. `heartbeat_ms` is the age at which a heartbeat is dead, `period_ms` how soon to look again at most."""
+    if intent.service is not Service.CLUSTERING:
+        return Admission(AdmissionVerdict.GO, f"{intent.service} does not conflict with writers")
+    blocked = _wait_for_plans(intent, activity, period_ms)
+    if blocked is not None:
+        return blocked
+    if intent.plans:
+        return _admit_plans(intent, activity, period_ms)
+    return _admit_new_plan(intent, activity, expected, period_ms, heartbeat_ms)
+
+
+def _wait_for_plans(intent: Intent, activity: TableActivity, period_ms: int) -> Admission | None:
+    """Two plans of one file group: Hudi plans around what is pending, so only a damaged or foreign plan gets here."""
+    ours = [plan for plan in activity.plans() if plan.instant in intent.plans]
+    for plan in ours:
+        verdict = find_active_clashes(_claim(plan), [other for other in activity.plans() if other not in ours])
+        if verdict.clashes:
+            clash = verdict.clashes[0]
+            return Admission(
+                AdmissionVerdict.WAIT,
+                f"plan {plan.instant} waits: {clash}",
+                (clash.instant,),
+                activity.now_ms + period_ms,
+            )
+    return None
+
+
+def _admit_plans(intent: Intent, activity: TableActivity, period_ms: int) -> Admission:
+    plans = [plan for plan in activity.plans() if plan.instant in intent.plans]
+    for plan in plans:
+        for writer in activity.live_writers():
+            shared = writer.overlap(plan.planned)
+            if shared or _may_touch(writer, plan.partitions):
+                what = describe_file_groups(shared) if shared else "file groups that it has not named yet"
+                return Admission(
+                    AdmissionVerdict.WAIT,
+                    f"writer {writer.instant} is at work on {what} of the pending plan {plan.instant}, and would fail "
+                    "at its commit: the plan is withdrawn, and made again when the writer has ended",
+                    (writer.instant,),
+                    activity.now_ms + period_ms,
+                    withdraw=(plan.instant,),
+                )
+    return Admission(AdmissionVerdict.GO, "no writer is at work on the plan's file groups")
+
+
+def _admit_new_plan(
+    intent: Intent, activity: TableActivity, expected: ExpectedWrite | None, period_ms: int, heartbeat_ms: int
+) -> Admission:
+    unknown = [writer for writer in activity.live_writers() if writer.partitions is None or writer.unread]
+    if unknown:
+        writer = unknown[0]
+        return Admission(
+            AdmissionVerdict.WAIT,
+            f"writer {writer.instant} is at work and has not said on what; it counts as dead when its heartbeat is "
+            f"{heartbeat_ms // _MS} s old, and that is {_age_s(writer, activity.now_ms)} s old now",
+            (writer.instant,),
+            activity.now_ms + period_ms,
+        )
+    busy = {name: f"writer {writer.instant}" for writer in activity.live_writers() for name in writer.partitions or ()}
+    is_due = expected is not None and expected.due_ms <= activity.now_ms + intent.duration_ms
+    if expected is not None and is_due:
+        busy = dict.fromkeys(expected.partitions, "the next write by the table's rhythm") | busy
+    if not busy:
+        return Admission(AdmissionVerdict.GO, "no writer is at work, and none is expected while it runs")
+    who = ", ".join(sorted(set(busy.values())))
+    free = sorted(intent.partitions - busy.keys())
+    # Hudi takes the list with commas between.
+    if free and not any("," in name or not name for name in free):
+        return Admission(
+            AdmissionVerdict.SHRINK,
+            f"{who} touches {_names(busy)}: only {_names(free)} {'is' if len(free) == 1 else 'are'} clustered now",
+            _instants(activity, busy),
+            options=MappingProxyType(_only(free)),
+        )
+    again_ms = activity.now_ms + period_ms
+    if expected is not None and is_due and not activity.live_writers():
+        again_ms = max(again_ms, expected.due_ms)
+    return Admission(
+        AdmissionVerdict.WAIT,
+        f"{who} touches {_names(busy)}, and no other partition is known",
+        _instants(activity, busy),
+        again_ms,
+    )
+
+
+def _may_touch(writer: ActiveInstant, partitions: frozenset[str] | None) -> bool:
+    # New rows go into small file groups, which a writer does not name before it writes them.
+    return writer.partitions is None or bool(writer.unread) or not writer.partitions.isdisjoint(partitions or ())
+
+
+def _claim(plan: ActiveInstant) -> Claim:
+    return Claim(plan.instant, plan.planned, Role.CLUSTERING)
+
+
+def _instants(activity: TableActivity, busy: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(w.instant for w in activity.live_writers() if not busy.keys().isdisjoint(w.partitions or ()))
+
+
+def _age_s(writer: ActiveInstant, now_ms: int) -> int:
+    return (now_ms - (writer.beat_ms or now_ms)) // _MS
+
+
+def _names(partitions: Mapping[str, str] | list[str]) -> str:
+    names = sorted(partitions)
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(name or "the table (it has no partitions)" for name in names[:_SHOWN]) + more
+
+
+def _only(partitions: list[str]) -> dict[str, str]:
+    return {
+        "hoodie.clustering.plan.partition.filter.mode": "SELECTED_PARTITIONS",
+        "hoodie.clustering.plan.strategy.partition.selected": ",".join(partitions),
+    }

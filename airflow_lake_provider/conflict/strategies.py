@@ -1,0 +1,133 @@
+"""How and when a claim is compared with the table: RFC-56's three strategies, and whatever a third party registers.
+
+All compare by the same rule (`contention`). They differ in what they read and when: per claim and only of its
+partitions, per claim under locks on its file groups, or periodically and all at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Protocol
+
+from airflow_lake_provider.conflict.contention import Verdict, partitions_of
+from airflow_lake_provider.conflict.reservation import ReservedError
+from airflow_lake_provider.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from importlib.metadata import EntryPoints
+
+    from airflow_lake_provider.conflict.conflict_table import ConflictTable
+    from airflow_lake_provider.conflict.contention import Claim
+    from airflow_lake_provider.conflict.reservation import Reservation
+
+ENTRY_POINTS = "airflow_lake_provider.conflict_strategies"
+
+
+@dataclass(frozen=True, slots=True)
+class StrategySettings:
+    """What every strategy is made with. Times in seconds, as in Hudi's `async.conflict.detector` settings.
+
+    `reserve` opens a reservation for an instant; only a strategy that makes claims visible to others needs it.
+    """
+
+    period_s: float = 30.0
+    initial_delay_s: float = 0.0
+    reserve: Callable[[str], Reservation] | None = None
+
+
+class DetectionStrategy(Protocol):
+    """One strategy, made for one claim's lifetime."""
+
+    def check(self, table: ConflictTable, claim: Claim, now_ms: int) -> Verdict:
+        """Return what stands in the claim's way now, as far as this strategy looks."""
+
+
+class SimpleDirectMarkerBased:
+    """Looks at each check, without a lock; of direct markers only at those in the claim's partitions.
+
+    Two that look before either writes its marker miss each other then, and find each other at the next check.
+    """
+
+    def __init__(self, settings: StrategySettings) -> None:
+        del settings  # nothing to wait for
+
+    def check(self, table: ConflictTable, claim: Claim, now_ms: int) -> Verdict:
+        """See DetectionStrategy."""
+        return table.check(claim, now_ms, partitions_of(claim.file_groups))
+
+
+class SimpleTransactionDirectMarkerBased:
+    """Looks and writes the claim's markers under a lock on each file group, so that of two at once one sees the other.
+
+    Hudi's own of this name releases its lock before it writes the marker.
+    """
+
+    def __init__(self, settings: StrategySettings) -> None:
+        if settings.reserve is None:
+            raise ConfigError("SimpleTransactionDirectMarkerBased needs a store on which file groups can be reserved")
+        self._reserve = settings.reserve
+
+    def check(self, table: ConflictTable, claim: Claim, now_ms: int) -> Verdict:
+        """See DetectionStrategy; when the file groups are free, they are reserved under the claim's instant."""
+        reservation = self._reserve(claim.instant)
+        try:
+            with reservation.lock(claim.file_groups, now_ms):
+                verdict = table.check(claim, now_ms, partitions_of(claim.file_groups))
+                if verdict.is_free:
+                    reservation.beat()
+                    reservation.plant(claim.file_groups)
+                return verdict
+        except ReservedError as error:
+            return Verdict(unread=(str(error),))
+
+
+class AsyncTimelineMarkerBased:
+    """Looks once per period at all markers; between two looks it repeats what it saw."""
+
+    def __init__(self, settings: StrategySettings) -> None:
+        self._period_ms = int(settings.period_s * 1000)
+        self._initial_delay_ms = int(settings.initial_delay_s * 1000)
+        self._next_ms: int | None = None
+        self._last = Verdict(unread=("nothing was looked at yet: the initial delay is not over",))
+
+    def check(self, table: ConflictTable, claim: Claim, now_ms: int) -> Verdict:
+        """See DetectionStrategy."""
+        if self._next_ms is None:
+            self._next_ms = now_ms + self._initial_delay_ms
+        if now_ms >= self._next_ms:
+            self._last = table.check(claim, now_ms)
+            self._next_ms = now_ms + self._period_ms
+        return self._last
+
+
+BUILT_IN: Mapping[str, Callable[[StrategySettings], DetectionStrategy]] = {
+    "SimpleTransactionDirectMarkerBased": SimpleTransactionDirectMarkerBased,
+    "SimpleDirectMarkerBased": SimpleDirectMarkerBased,
+    "AsyncTimelineMarkerBased": AsyncTimelineMarkerBased,
+}
+
+
+def make_strategy(name: str, settings: StrategySettings) -> DetectionStrategy:
+    """Return a strategy by its name; others than RFC-56's come from entry points of the group `ENTRY_POINTS`.
+
+    Raises ConfigError for an unknown name, and when two packages register one name.
+    """
+    registered = {entry.name: entry for entry in _entry_points()}
+    if name in BUILT_IN:
+        return BUILT_IN[name](settings)
+    if name not in registered:
+        known = ", ".join(sorted({*BUILT_IN, *registered}))
+        raise ConfigError(f"conflict.strategy is {name!r}, known are: {known}")
+    strategy: DetectionStrategy = registered[name].load()(settings)
+    return strategy
+
+
+def _entry_points() -> EntryPoints:
+    found = entry_points(group=ENTRY_POINTS)
+    names = [entry.name for entry in found]
+    twice = sorted({name for name in names if names.count(name) > 1 or name in BUILT_IN})
+    if twice:
+        raise ConfigError(f"more than one package registers the conflict strategy {', '.join(twice)}")
+    return found

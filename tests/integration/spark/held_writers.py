@@ -1,0 +1,103 @@
+"""Writers in threads that stop between writing and committing: each has a lock of its own, which the test holds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from local_stack import lake_writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from conftest import Table
+    from pyspark.sql import SparkSession
+
+PATIENCE_S = 120.0
+
+
+@dataclass(slots=True)
+class HeldWriter:
+    """An upsert of one city's orders. `instant` is known from the start, its markers appear while it runs."""
+
+    table: Table
+    folder: Path
+    instant: str = ""
+    outcome: Future[None] = field(default_factory=Future)
+
+    @property
+    def lock(self) -> Path:
+        return self.folder / "lock"
+
+    @property
+    def marker_folder(self) -> Path:
+        return self.table.path / ".hoodie" / ".temp" / self.instant
+
+    def release(self) -> str:
+        """Let it commit; return the name of Hudi's complaint, empty when it committed."""
+        self.lock.unlink()
+        error = self.outcome.exception(timeout=PATIENCE_S)
+        if error is None:
+            return ""
+        return "HoodieWriteConflictException" if "HoodieWriteConflictException" in str(error) else str(error)
+
+
+def start_writer(
+    spark: SparkSession, table: Table, city: str, folder: Path, options: Mapping[str, str]
+) -> HeldWriter:
+    """Start an upsert and hold its commit as soon as it has markers."""
+    folder.mkdir(parents=True)
+    writer = HeldWriter(table, folder)
+    before = _instants(table)
+    settings = {**options, "hoodie.write.lock.filesystem.path": str(folder)}
+    settings["hoodie.write.lock.client.wait_time_ms_between_retry"] = "100"
+    settings["hoodie.write.lock.client.num_retries"] = "1200"
+    settings["hoodie.write.lock.filesystem.expire"] = "0"
+    threading.Thread(target=_write, args=(spark, writer, city, settings), daemon=True).start()
+    wait_until(lambda: bool(_instants(table) - before) or writer.outcome.done())
+    (writer.instant,) = _instants(table) - before or {""}
+    # Before it writes it takes its lock several times, after that once more: to commit.
+    wait_until(lambda: _markers(writer.marker_folder) > 0 or writer.outcome.done())
+    wait_until(lambda: _take(writer.lock) or writer.outcome.done())
+    return writer
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Raise TimeoutError when it does not come true."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError
+        time.sleep(0.005)
+
+
+def _markers(folder: Path) -> int:
+    lines = sum(len(path.read_bytes().split()) for path in folder.glob("MARKERS[0-9]*"))
+    return lines + sum(1 for path in folder.rglob("*.marker.*") if not path.name.endswith(".crc"))
+
+
+def _take(lock: Path) -> bool:
+    try:
+        lock.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _instants(table: Table) -> set[str]:
+    return {name.split(".")[0] for name in table.files() if name.endswith(("commit.requested",))}
+
+
+def _write(spark: SparkSession, writer: HeldWriter, city: str, options: Mapping[str, str]) -> None:
+    table = writer.table.written
+    orders = lake_writer.orders_of_commit(spark, table, table.commits).where(f"city = '{city}' and id < {table.keys}")
+    settings = lake_writer.write_options(table, table.commits, None, options)
+    try:
+        orders.write.format("hudi").options(**settings).mode("append").save(str(writer.table.path))
+        writer.outcome.set_result(None)
+    except Exception as error:  # whatever Hudi raises is the test's business
+        writer.outcome.set_exception(error)
