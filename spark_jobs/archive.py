@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from failure_kind import causes_of, describe
-from hudi_table import MERGE_ON_READ, TableLook, open_client, take_lock_once
+from hudi_table import MERGE_ON_READ, TableLook
 from job_contract import JobRequest, Mode, Outcome, Service, ServiceRequest, ServiceResult
-from planned_service import ServiceRefusedError, open_visit, seconds_since
+from planned_service import ServiceRefusedError, open_patient_client, open_visit, seconds_since
 from py4j.protocol import Py4JJavaError
-from service_settings import ALWAYS, wait_for_lock_without_end
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,10 +39,8 @@ def run_archive(spark: SparkSession, job: JobRequest, request: ServiceRequest) -
     before = _active_instants(visit.first_look)
     visit.say(f"{visit.first_look.base_path}, {len(before)} completed instants on the active timeline")
     started = time.monotonic()
-    with open_client(spark, job.base_path, visit.settings, ALWAYS) as client:
-        # Hudi's archiver writes a lock that it does not get into the log, and returns as if there were nothing to do.
-        take_lock_once(spark, client)
-    with open_client(spark, job.base_path, wait_for_lock_without_end(visit.settings), ALWAYS) as client:
+    # A lock that it does not get Hudi's archiver writes into the log, and returns as if there were nothing to do.
+    with open_patient_client(visit) as client:
         client.archive()
         look = visit.look()
         after = _active_instants(look)

@@ -6,10 +6,9 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hudi_table import TableLook, find_instant, open_client, requested_times, take_lock_once
+from hudi_table import TableLook, find_instant, requested_times
 from job_contract import JobRequest, Mode, Outcome, Service, ServiceRequest, ServiceResult
-from planned_service import PlannedService, Visit, open_visit, run_plans, seconds_since
-from service_settings import ALWAYS, wait_for_lock_without_end
+from planned_service import PlannedService, Visit, open_patient_client, open_visit, run_plans, seconds_since
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,10 +47,7 @@ def _roll_back_dead_writers(visit: Visit) -> tuple[str, ...]:
         return ()
     started = time.monotonic()
     visit.say(f"pending writes {', '.join(pending) or 'none'}: rolling back those whose heartbeat has ended")
-    with open_client(visit.spark, visit.job.base_path, visit.settings, ALWAYS) as client:
-        take_lock_once(visit.spark, client)
-    settings = wait_for_lock_without_end(visit.settings)
-    with open_client(visit.spark, visit.job.base_path, settings, ALWAYS) as client:
+    with open_patient_client(visit) as client:
         client.rollbackFailedWrites(visit.look().meta_client)
     rolled_back = _find_rolled_back(visit.look().timeline, pending)
     visit.say(f"rolled back {', '.join(rolled_back) or 'nothing'} in {seconds_since(started)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ from py4j.protocol import Py4JJavaError
 from service_settings import ALWAYS, service_settings, wait_for_lock_without_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -120,6 +120,20 @@ def run_plans(visit: Visit, kind: PlannedService) -> ServiceResult:
     return replace(_execute(visit, kind, scheduled), scheduled_instants=scheduled)
 
 
+@contextmanager
+def open_patient_client(visit: Visit) -> Iterator[Any]:
+    """Open a client that waits for the table's lock without end, once the lock was had by the caller's own patience.
+
+    A lock that cannot be had is found out before, and without harm (see `wait_for_lock_without_end`). Raises
+    Py4JJavaError then.
+    """
+    with open_client(visit.spark, visit.job.base_path, visit.settings, ALWAYS) as client:
+        take_lock_once(visit.spark, client)
+    settings = wait_for_lock_without_end(visit.settings)
+    with open_client(visit.spark, visit.job.base_path, settings, ALWAYS) as client:
+        yield client
+
+
 def seconds_since(started: float) -> str:
     """Print how long ago a time of the monotonic clock was."""
     return f"{time.monotonic() - started:.1f} s"
@@ -186,15 +200,10 @@ def _execute_plan(visit: Visit, kind: PlannedService, instant: str) -> PlanFailu
 
 
 def _execute_with_hudi(visit: Visit, kind: PlannedService, instant: str) -> None:
-    spark, base_path = visit.spark, visit.job.base_path
-    with open_client(spark, base_path, visit.settings, ALWAYS) as client:
-        # A lock that cannot be had is found out here, by the caller's patience and without harm.
-        take_lock_once(spark, client)
     with ExitStack() as stack:
-        settings = wait_for_lock_without_end(visit.settings)
-        client = stack.enter_context(open_client(spark, base_path, settings, ALWAYS))
+        client = stack.enter_context(open_patient_client(visit))
         if not kind.hudi_beats:
-            stack.enter_context(be_sole_executor(spark, client, instant))
+            stack.enter_context(be_sole_executor(visit.spark, client, instant))
         kind.execute(client, instant)
 
 
