@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
+from airflow_lake_provider.setting_kinds import Clock, Names, TimeZone, setting
+
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
@@ -17,10 +19,10 @@ class MaintenanceWindow:
     the hour after it.
     """
 
-    days: tuple[str, ...] = DAYS
-    begin: time = time(0)
-    end: time = time(0)
-    time_zone: str = "UTC"
+    days: tuple[str, ...] = setting(Names(DAYS, may_be_empty=False), DAYS)
+    begin: time = setting(Clock(), time(0))
+    end: time = setting(Clock(), time(0))
+    time_zone: str = setting(TimeZone(), "UTC")
 
     def is_open(self, now: datetime) -> bool:
         """Whether a service may begin now."""

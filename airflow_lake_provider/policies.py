@@ -1,33 +1,47 @@
 """When which service of a table is due, and how it may run: the values of the tables file.
 
 A rule of None is off; any rule that holds makes a service due. A combination that Hudi would refuse, or that could lose
-data, is refused here.
+data, is refused here. Each field says with `setting` what it may be: the parser of the tables file and its JSON schema
+follow from that, and the field's docstring is the setting's description.
 """
 
 from __future__ import annotations
 
-import fnmatch
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from airflow_lake_provider.maintenance_window import MaintenanceWindow
+from airflow_lake_provider.setting_kinds import (
+    FROM_0,
+    FROM_1,
+    SECONDS,
+    Flag,
+    Names,
+    Off,
+    Options,
+    Positive,
+    Section,
+    Text,
+    setting,
+)
+from airflow_lake_provider.stuck_shape import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_lake_provider.maintenance_window import MaintenanceWindow
-    from airflow_lake_provider.stuck_shape import Shape
+NAME = Text(r"[A-Za-z0-9][A-Za-z0-9_.:/@ -]*", "a name: letters, digits and _.:/@ -")
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionPolicy:
     """When compaction is due."""
 
-    enabled: bool = True
-    delta_commits: int | None = 5
+    enabled: bool = setting(Flag(), default=True)
+    delta_commits: int | None = setting(Off(FROM_1), 5)
     """Completed delta commits since the last compaction (Hudi's own default is 5)."""
-    log_to_base_ratio: float | None = 0.5
+    log_to_base_ratio: float | None = setting(Off(Positive()), 0.5)
     """Bytes in log files over bytes in the base files below them."""
-    min_log_bytes: int = 0
+    min_log_bytes: int = setting(FROM_0, 0)
     """The ratio rule looks only at tables that have at least this many bytes in log files."""
 
 
@@ -35,12 +49,12 @@ class CompactionPolicy:
 class ClusteringPolicy:
     """When clustering is due. Off unless asked for: it rewrites data, and fails writers that update it meanwhile."""
 
-    enabled: bool = False
-    commits: int | None = None
+    enabled: bool = setting(Flag(), default=False)
+    commits: int | None = setting(Off(FROM_1), None)
     """Completed writes since the last clustering."""
-    small_files: int | None = 10
+    small_files: int | None = setting(Off(FROM_1), 10)
     """Small base files in one partition, as far as the active timeline tells their sizes."""
-    small_file_bytes: int = 104_857_600
+    small_file_bytes: int = setting(FROM_1, 104_857_600)
     """A base file below this size is small (Hudi's `hoodie.parquet.small.file.limit` is 100 MiB)."""
 
 
@@ -48,10 +62,10 @@ class ClusteringPolicy:
 class CleanPolicy:
     """When cleaning is due. Retention is Hudi's KEEP_LATEST_COMMITS."""
 
-    enabled: bool = True
-    commits: int = 5
+    enabled: bool = setting(Flag(), default=True)
+    commits: int = setting(FROM_1, 5)
     """Completed writes since the last clean."""
-    retained_commits: int = 10
+    retained_commits: int = setting(FROM_1, 10)
     """`hoodie.clean.commits.retained`: file versions that these commits need are kept."""
 
 
@@ -59,10 +73,10 @@ class CleanPolicy:
 class ArchivePolicy:
     """When archiving is due."""
 
-    enabled: bool = True
-    min_commits: int = 20
+    enabled: bool = setting(Flag(), default=True)
+    min_commits: int = setting(FROM_1, 20)
     """`hoodie.keep.min.commits`: how many completed writes stay on the active timeline."""
-    max_commits: int = 30
+    max_commits: int = setting(FROM_1, 30)
     """`hoodie.keep.max.commits`: with more than these it is due."""
 
 
@@ -70,13 +84,13 @@ class ArchivePolicy:
 class DoctorPolicy:
     """Which stuck shapes may be repaired, and from which age on something counts as left behind."""
 
-    repairs: tuple[Shape, ...] = ()
+    repairs: tuple[Shape, ...] = setting(Names.of(Shape), ())
     """Shapes that the doctor may repair; none unless asked for."""
-    stuck_after_s: float = 600.0
+    stuck_after_s: float = setting(SECONDS, 600.0)
     """For what a heartbeat would speak if it were alive, and for plans that never began."""
-    lock_after_s: float = 1800.0
+    lock_after_s: float = setting(SECONDS, 1800.0)
     """For a lock file beside which no heartbeat lives."""
-    unguarded_after_s: float = 21_600.0
+    unguarded_after_s: float = setting(SECONDS, 21_600.0)
     """For what Hudi gives no heartbeat: an index build; a clustering or clean by somebody else."""
 
 
@@ -89,15 +103,33 @@ class TablePolicy:
     clean: CleanPolicy = field(default_factory=CleanPolicy)
     archive: ArchivePolicy = field(default_factory=ArchivePolicy)
     doctor: DoctorPolicy = field(default_factory=DoctorPolicy)
-    hudi_options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    hudi_options: Mapping[str, str] = setting(Options(r"^hoodie\.", "Hudi setting (hoodie.*)"), {})
     """Passed to every service of the table; the lock provider must be here."""
-    heartbeat_timeout_s: float | None = None
+    engine: str = setting(NAME, "")
+    """What executes the services, by the name under which the engine is registered; empty takes `[lake] engine`."""
+    spark_conn_id: str = setting(NAME, "")
+    """Connection that says where the table's Spark jobs run; empty takes `[lake] spark_conn_id`."""
+    spark_conf: Mapping[str, str] = setting(Options(r"^spark\.", "Spark setting (spark.*)"), {})
+    """Spark settings of every service of the table."""
+    pool: str = setting(NAME, "")
+    """Airflow pool that the service's task takes a slot of; empty takes default_pool."""
+    queue: str = setting(NAME, "")
+    """Queue of the executor (Celery, Edge) that the service's task is sent to; empty takes the executor's own."""
+    timeout_s: float = setting(SECONDS, 43_200.0)
+    """One try of a service is ended, and retried, after this."""
+    retries: int = setting(FROM_0, 4)
+    """Tries after the first, within one run."""
+    start_within_s: float = setting(SECONDS, 3_600.0)
+    """A run that has not begun after this is reported."""
+    deadline_s: float = setting(SECONDS, 86_400.0)
+    """A run that has not ended after this is ended as failed, whatever it is doing."""
+    heartbeat_timeout_s: float | None = setting(Off(SECONDS, "the table's rhythm"), None)
     """Silence after which the table is looked at once without a notice; None follows the table's rhythm."""
-    max_runs_per_instant: int = 3
-    retry_backoff_s: float = 60.0
-    max_active_runs: int = 1
+    max_runs_per_instant: int = setting(FROM_1, 3)
+    retry_backoff_s: float = setting(SECONDS, 60.0)
+    max_active_runs: int = setting(FROM_1, 1)
     """Services of the table that may run at once."""
-    maintenance_window: MaintenanceWindow | None = None
+    maintenance_window: MaintenanceWindow | None = setting(Off(Section(MaintenanceWindow, is_whole=True)), None)
     """When new plans may be made; None is always. Pending plans hold others up and are executed at any time."""
 
     def find_problem(self) -> str | None:
@@ -112,45 +144,6 @@ class TablePolicy:
                 f"archive.max_commits ({self.archive.max_commits}) must be greater than archive.min_commits "
                 f"({self.archive.min_commits})"
             )
+        if self.deadline_s < self.timeout_s:
+            return f"deadline_s ({self.deadline_s:g}) must not be less than timeout_s ({self.timeout_s:g})"
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class TableEntry:
-    """One entry of the tables file: which tables (glob patterns) and their policy.
-
-    `base_path` without a pattern character registers the table even if it never sends a notice.
-    """
-
-    base_path: str
-    name: str
-    policy: TablePolicy
-
-    @property
-    def names_one_table(self) -> bool:
-        """Whether the base path is a path, not a pattern."""
-        return not any(character in self.base_path for character in "*?[")
-
-    def matches(self, base_path: str, name: str) -> bool:
-        """Whether this entry speaks of that table."""
-        return _matches(base_path, self.base_path) and _matches(name, self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class TablesConfig:
-    """The tables file: the first entry that matches a table wins, else the defaults hold."""
-
-    entries: tuple[TableEntry, ...] = ()
-    defaults: TablePolicy = field(default_factory=TablePolicy)
-
-    def policy_for(self, base_path: str, name: str) -> TablePolicy:
-        """Return the policy of a table."""
-        for entry in self.entries:
-            if entry.matches(base_path, name):
-                return entry.policy
-        return self.defaults
-
-
-def _matches(value: str, pattern: str) -> bool:
-    # A path with brackets in it must still match itself.
-    return not pattern or value == pattern or fnmatch.fnmatchcase(value, pattern)

@@ -1,229 +1,269 @@
 """Parse the tables file (YAML) into a TablesConfig; every mistake is named with its line and the allowed values.
 
-Shape:
+Shape (the settings of a policy are the fields of `TablePolicy`; `tables_schema` describes all of it to editors):
 
     defaults:                     # optional; a policy
       compaction: {delta_commits: 5}
-      clustering: {enabled: true, small_files: 20}
-      clean: {commits: 5, retained_commits: 10}
-      archive: {min_commits: 20, max_commits: 30}
       doctor: {repairs: [failed_write, orphaned_lock]}
       maintenance_window: {days: [sat, sun], begin: "22:00", end: "06:00", time_zone: Europe/Berlin}
       hudi_options: {hoodie.write.lock.provider: ...}
+    limits:                       # optional; service runs that may be active at once, over all tables
+      pools: {heavy: 2}
+      queues: {spark: 8}
     tables:                       # optional; the first match wins
       - base_path: /lake/sales/*  # glob pattern or one path
         name: orders              # glob pattern, optional
         compaction: {delta_commits: 3, log_to_base_ratio: 0.3}
+      - discover: /lake/landing   # instead of base_path: search this root for tables
+        discover_depth: 3
+
+The overrides (an Airflow Variable) have the same shape: their defaults are laid over the file's, and what their first
+matching entry says over what the file says of the table.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from datetime import time
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.maintenance_window import DAYS, MaintenanceWindow
-from airflow_lake_provider.policies import TableEntry, TablePolicy, TablesConfig
-from airflow_lake_provider.stuck_shape import Shape
+from airflow_lake_provider.errors import ConfigError, LakeError
+from airflow_lake_provider.policies import TablePolicy
+from airflow_lake_provider.setting_kinds import (
+    FROM_1,
+    Located,
+    Section,
+    SettingError,
+    Text,
+    Whole,
+    apply_changes,
+    kinds_of,
+    parse_mapping,
+)
+from airflow_lake_provider.table_id import normalise_root
+from airflow_lake_provider.tables_config import (
+    Discovery,
+    Limits,
+    TableEntry,
+    TableOverride,
+    TablePattern,
+    TablesConfig,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from airflow_lake_provider.setting_kinds import Changes, Kind
+
+T = TypeVar("T")
+
+DEFAULT_DISCOVER_DEPTH = 3
+MOST_VALUES = 200_000
+"""Aliases make a small text large; no real file comes near this."""
+
+PATH = Text(r"(?!(.*/)?\.\.(/|$))[^\n]*", "a path or pattern without '..'")
+NAME_PATTERN = Text(r"[^\n]*", "a text, in quotes if it looks like a number or date")
+ROOT = Text(
+    r"(?!(.*/)?\.\.(/|$))(/|[A-Za-z][A-Za-z0-9+.-]*:/)[^\n*?\[\]]+",
+    "an absolute path without '..' and without pattern characters",
+)
+ENTRY_KINDS: Mapping[str, Kind] = MappingProxyType(
+    {"base_path": PATH, "name": NAME_PATTERN, "discover": ROOT, "discover_depth": Whole(1)}
+)
+LIMIT_KINDS: Mapping[str, Kind] = MappingProxyType({"pools": FROM_1, "queues": FROM_1})
+TOP_KEYS = ("defaults", "limits", "tables")
+POLICY = Section(TablePolicy)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedEntry:
+    """One entry as it is written."""
+
+    pattern: TablePattern
+    changes: Changes
+    line: int
+    discovery: Discovery | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedTables:
+    """A tables file, or the overrides, as written; nothing is inherited yet."""
+
+    file_name: str = ""
+    defaults: Changes = field(default_factory=lambda: MappingProxyType({}))
+    defaults_line: int = 1
+    entries: tuple[ParsedEntry, ...] = ()
+    limits: Limits = field(default_factory=Limits)
 
 
 def load_tables_file(path: str) -> TablesConfig:
     """Read and parse a tables file; an empty path gives the defaults. Raises ConfigError."""
+    return build_config(parse_tables(read_tables_file(path), path))
+
+
+def read_tables_file(path: str) -> str:
+    """Return the file's text; an empty path has none. Raises ConfigError."""
     if not path:
-        return TablesConfig()
+        return ""
     try:
         with open(path, encoding="utf-8") as stream:
-            text = stream.read()
+            return stream.read()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"[lake] tables_file = {path!r} cannot be read: {error}") from error
-    return parse_tables_file(text, file_name=path)
 
 
 def parse_tables_file(text: str, file_name: str) -> TablesConfig:
     """Parse the text of a tables file. Raises ConfigError that names file and line."""
+    return build_config(parse_tables(text, file_name))
+
+
+def parse_tables(text: str, file_name: str) -> ParsedTables:
+    """Parse the text of a tables file or of the overrides. Raises ConfigError that names file and line."""
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        return _parse_top(_Reader().locate(node), file_name) if node is not None else ParsedTables(file_name)
+    except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{file_name}: not YAML: {error}") from error
-    return _Parser(file_name).parse(root)
+    except SettingError as error:
+        raise ConfigError(f"{file_name}:{error.line}: {error}") from error
 
 
-class _Parser:
-    """Walks YAML nodes (not plain values), because only nodes know their lines."""
+def build_config(file: ParsedTables, overrides: ParsedTables | None = None) -> TablesConfig:
+    """Let every entry inherit. Raises ConfigError that names the entry whose settings contradict each other."""
+    over = overrides or ParsedTables()
+    defaults = _checked(TablePolicy(), file.defaults, (file, file.defaults_line))
+    defaults = _checked(defaults, over.defaults, (over, over.defaults_line))
+    entries = tuple(
+        TableEntry(e.pattern.base_path, e.pattern.name, _checked(defaults, e.changes, (file, e.line)))
+        for e in file.entries
+    )
+    return TablesConfig(
+        entries=entries,
+        defaults=defaults,
+        overrides=tuple(_override(entry, entries, defaults, over) for entry in over.entries),
+        discoveries=tuple(e.discovery for e in (*file.entries, *over.entries) if e.discovery is not None),
+        limits=Limits(*({**mine, **theirs} for mine, theirs in zip(_maps(file), _maps(over), strict=True))),
+    )
 
-    def __init__(self, file_name: str) -> None:
-        self._file_name = file_name
 
-    def parse(self, root: yaml.Node | None) -> TablesConfig:
-        if root is None:
-            return TablesConfig()
-        body = self._mapping(root, "the file", allowed=("defaults", "tables"))
-        defaults = TablePolicy()
-        if "defaults" in body:
-            defaults = self._policy(body["defaults"], defaults, extra=())
-        entries: list[TableEntry] = []
-        if "tables" in body:
-            node = body["tables"]
-            if not isinstance(node, yaml.SequenceNode):
-                raise self._error(node, "tables must be a list")
-            entries = [self._entry(item, defaults) for item in node.value]
-        return TablesConfig(entries=tuple(entries), defaults=defaults)
+def _override(
+    entry: ParsedEntry, entries: tuple[TableEntry, ...], defaults: TablePolicy, over: ParsedTables
+) -> TableOverride:
+    where = (over, entry.line)
+    policies = [
+        # Where no table can be meant by both, nothing can contradict.
+        other.policy if entry.pattern.excludes(other.pattern) else _checked(other.policy, entry.changes, where)
+        for other in entries
+    ]
+    return TableOverride(entry.pattern, (*policies, _checked(defaults, entry.changes, where)))
 
-    def _entry(self, node: yaml.Node, defaults: TablePolicy) -> TableEntry:
-        body = self._mapping(node, "a table", allowed=("base_path", "name", *_policy_keys()))
-        base_path = self._text(body["base_path"], "base_path") if "base_path" in body else ""
-        name = self._text(body["name"], "name") if "name" in body else ""
-        if not base_path and not name:
-            raise self._error(node, "a table needs base_path or name")
-        if ".." in base_path.split("/"):
-            raise self._error(body["base_path"], "base_path must not contain '..'")
-        return TableEntry(base_path.rstrip("/"), name, self._policy(node, defaults, extra=("base_path", "name")))
 
-    def _policy(self, node: yaml.Node, base: TablePolicy, extra: tuple[str, ...]) -> TablePolicy:
-        body = self._mapping(node, "a policy", allowed=(*extra, *_policy_keys()))
-        changes: dict[str, Any] = {}
-        for key, value in body.items():
-            if key in extra:
-                continue
-            if key == "maintenance_window":
-                changes[key] = self._window(value)
-            elif key in _SECTIONS:
-                changes[key] = self._section(value, key, getattr(base, key))
-            elif key == "hudi_options":
-                changes[key] = MappingProxyType(dict(base.hudi_options) | self._options(value))
-            else:
-                changes[key] = self._scalar(value, key)
-        policy = replace(base, **changes)
-        problem = policy.find_problem()
-        if problem is not None:
-            raise self._error(node, problem)
-        return policy
+def _checked(base: TablePolicy, changes: Changes, where: tuple[ParsedTables, int]) -> TablePolicy:
+    policy = apply_changes(base, changes)
+    problem = policy.find_problem() if changes else None
+    if problem is not None:
+        raise ConfigError(f"{where[0].file_name}:{where[1]}: {problem}")
+    return policy
 
-    def _section(self, node: yaml.Node, section: str, base: Any) -> Any:
-        body = self._mapping(node, section, allowed=tuple(entry.name for entry in fields(base)))
-        changes = {
-            key: self._shapes(value) if key == "repairs" else self._scalar(value, key, section)
+
+def _maps(parsed: ParsedTables) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    return parsed.limits.pools, parsed.limits.queues
+
+
+def _parse_top(root: Located, file_name: str) -> ParsedTables:
+    parsed = ParsedTables(file_name)
+    if root.value is None:
+        return parsed
+    body = parse_mapping(root, "the file", TOP_KEYS)
+    if "defaults" in body:
+        changes = POLICY.parse(body["defaults"], "a policy")
+        parsed = replace(parsed, defaults=changes, defaults_line=body["defaults"].line)
+    if "limits" in body:
+        parsed = replace(parsed, limits=_parse_limits(body["limits"]))
+    if "tables" in body:
+        if not isinstance(body["tables"].value, list):
+            raise body["tables"].error("tables must be a list")
+        parsed = replace(parsed, entries=tuple(_parse_entry(item) for item in body["tables"].value))
+    return parsed
+
+
+def _parse_limits(located: Located) -> Limits:
+    body = parse_mapping(located, "limits", tuple(LIMIT_KINDS))
+    return Limits(
+        **{
+            key: {name: LIMIT_KINDS[key].parse(item, name) for name, item in parse_mapping(value, key, None).items()}
             for key, value in body.items()
         }
-        return replace(base, **changes)
+    )
 
-    def _shapes(self, node: yaml.Node) -> tuple[Shape, ...]:
-        if not isinstance(node, yaml.SequenceNode):
-            raise self._error(node, f"repairs must be a list of {', '.join(Shape)}")
-        names = {item: self._text(item, "a shape") for item in node.value}
-        for item, name in names.items():
-            if name not in set(Shape):
-                raise self._error(item, f"repairs holds {name!r}, allowed: {', '.join(Shape)}")
-        return tuple(Shape(name) for name in names.values())
 
-    def _window(self, node: yaml.Node) -> MaintenanceWindow | None:
-        if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null"):
-            return None
-        body = self._mapping(node, "maintenance_window", allowed=("days", "begin", "end", "time_zone"))
-        changes: dict[str, Any] = {}
-        for key, value in body.items():
-            if key == "days":
-                changes[key] = self._days(value)
-                continue
-            text = self._text(value, key)
-            try:
-                changes[key] = time.fromisoformat(text) if key != "time_zone" else ZoneInfo(text).key
-            except (ValueError, ZoneInfoNotFoundError, OSError) as error:
-                allowed = "a name such as Europe/Berlin" if key == "time_zone" else "a time such as 22:30, in quotes"
-                raise self._error(value, f"{key} is {text!r}, allowed: {allowed}") from error
-        return replace(MaintenanceWindow(), **changes)
+def _parse_entry(located: Located) -> ParsedEntry:
+    kinds = {**ENTRY_KINDS, **kinds_of(TablePolicy)}
+    body = parse_mapping(located, "a table", tuple(kinds))
+    values = {key: kinds[key].parse(item, key) for key, item in body.items()}
+    own = {key: values.pop(key, None) for key in ENTRY_KINDS}
+    if own["discover"] is not None and own["base_path"] is not None:
+        raise located.error("a table has either base_path or discover, not both")
+    if own["discover_depth"] is not None and own["discover"] is None:
+        raise body["discover_depth"].error("discover_depth needs discover")
+    discovery = None if own["discover"] is None else _discovery(body["discover"], own)
+    base_path = f"{discovery.root}/*" if discovery is not None else (own["base_path"] or "").rstrip("/")
+    if not base_path and not own["name"]:
+        raise located.error("a table needs base_path, name or discover")
+    return ParsedEntry(TablePattern(base_path, own["name"] or ""), MappingProxyType(values), located.line, discovery)
 
-    def _days(self, node: yaml.Node) -> tuple[str, ...]:
-        items = node.value if isinstance(node, yaml.SequenceNode) else []
-        days = tuple(self._text(item, "a day").lower() for item in items)
-        if not days or not set(days) <= set(DAYS):
-            raise self._error(node, f"days must be a list of {', '.join(DAYS)}")
-        return days
 
-    def _options(self, node: yaml.Node) -> dict[str, str]:
-        body = self._mapping(node, "hudi_options", allowed=None)
-        for key, value in body.items():
-            if not key.startswith("hoodie."):
-                raise self._error(value, f"hudi_options: {key!r} is no Hudi setting (hoodie.*)")
-        return {key: self._text(value, key) for key, value in body.items()}
+def _discovery(located: Located, own: Mapping[str, Any]) -> Discovery:
+    try:
+        root = normalise_root(own["discover"])
+    except LakeError as error:
+        raise located.error(f"discover: {error}") from error
+    return Discovery(root, own["discover_depth"] or DEFAULT_DISCOVER_DEPTH)
 
-    def _scalar(self, node: yaml.Node, key: str, section: str = "") -> Any:
-        kind, allowed, check = _SCALARS[key]
-        may_be_off = (section, key) in _MAY_BE_OFF
-        if may_be_off:
-            allowed = f"{allowed}, or null for off"
-        value = yaml.SafeLoader("").construct_object(node) if isinstance(node, yaml.ScalarNode) else node
-        if kind is float and type(value) is int:
-            value = float(value)
-        if value is None and may_be_off:
-            return None
-        if type(value) is not kind or not check(value):
-            shown = node.value if isinstance(node, yaml.ScalarNode) else "a structure"
-            raise self._error(node, f"{key} is {shown!r}, allowed: {allowed}")
-        return value
 
-    def _mapping(self, node: yaml.Node, what: str, allowed: tuple[str, ...] | None) -> Mapping[str, yaml.Node]:
-        if not isinstance(node, yaml.MappingNode):
-            raise self._error(node, f"{what} must be a mapping")
-        body: dict[str, yaml.Node] = {}
+class _Reader:
+    """Turns YAML's nodes (not plain values: only nodes know their lines) into located values."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._constructor = yaml.SafeLoader("")
+
+    def locate(self, node: yaml.Node) -> Located:
+        """Return the node's value with lines."""
+        line = node.start_mark.line + 1
+        self._count += 1
+        if self._count > MOST_VALUES:
+            raise SettingError(line, "the file is too large, or its aliases make it so")
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, line)
+        if isinstance(node, yaml.SequenceNode):
+            return Located([self.locate(item) for item in node.value], line)
+        return Located(_plain(self._constructor.construct_object, node), line, str(node.value))
+
+    def _mapping(self, node: yaml.MappingNode, line: int) -> Located:
+        body: dict[str, Located] = {}
+        lines: dict[str, int] = {}
         for key_node, value in node.value:
-            key = self._text(key_node, "a key")
-            if allowed is not None and key not in allowed:
-                raise self._error(key_node, f"unknown setting {key!r} in {what}, allowed: {', '.join(allowed)}")
+            key_line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise SettingError(key_line, "a key must be a text")
+            key = str(key_node.value)
             if key in body:
-                raise self._error(key_node, f"{key!r} stands twice in {what}")
-            body[key] = value
-        return body
-
-    def _text(self, node: yaml.Node, what: str) -> str:
-        if not isinstance(node, yaml.ScalarNode):
-            raise self._error(node, f"{what} must be a text")
-        return str(node.value)
-
-    def _error(self, node: yaml.Node, message: str) -> ConfigError:
-        return ConfigError(f"{self._file_name}:{node.start_mark.line + 1}: {message}")
+                raise SettingError(key_line, f"{key!r} stands twice")
+            body[key], lines[key] = self.locate(value), key_line
+        return Located(body, line, key_lines=lines)
 
 
-def _policy_keys() -> tuple[str, ...]:
+def _plain(construct: Callable[[yaml.Node], T], node: yaml.Node) -> T | str:
+    # A date or bytes are no setting; what was written may still be meant as a text, but has to say so by quotes.
+    try:
+        return construct(node)
+    except (yaml.YAMLError, ValueError) as error:
+        raise SettingError(node.start_mark.line + 1, f"{node.value!r} cannot be read: {error}") from error
+
+
+def policy_keys() -> tuple[str, ...]:
+    """Return the names of all settings of a policy."""
     return tuple(entry.name for entry in fields(TablePolicy))
-
-
-_ANY = lambda value: True  # noqa: E731 - a table cell
-_FROM_1 = (int, "a whole number from 1", lambda value: value >= 1)
-_FROM_0 = (int, "a whole number from 0", lambda value: value >= 0)
-_SECTIONS = frozenset({"compaction", "clustering", "clean", "archive", "doctor"})
-_MAY_BE_OFF = frozenset(
-    {
-        ("compaction", "delta_commits"),
-        ("compaction", "log_to_base_ratio"),
-        ("clustering", "commits"),
-        ("clustering", "small_files"),
-    }
-)
-_SCALARS: Mapping[str, tuple[type, str, Any]] = {
-    "enabled": (bool, "true, false", _ANY),
-    "delta_commits": _FROM_1,
-    "log_to_base_ratio": (float, "a number above 0", lambda value: value > 0),
-    "min_log_bytes": _FROM_0,
-    "commits": _FROM_1,
-    "small_files": _FROM_1,
-    "small_file_bytes": _FROM_1,
-    "retained_commits": _FROM_1,
-    "min_commits": _FROM_1,
-    "max_commits": _FROM_1,
-    "max_active_runs": _FROM_1,
-    "heartbeat_timeout_s": (float, "seconds above 0", lambda value: value > 0),
-    "max_runs_per_instant": _FROM_1,
-    "retry_backoff_s": (float, "seconds above 0", lambda value: value > 0),
-    "stuck_after_s": (float, "seconds above 0", lambda value: value > 0),
-    "lock_after_s": (float, "seconds above 0", lambda value: value > 0),
-    "unguarded_after_s": (float, "seconds above 0", lambda value: value > 0),
-}

@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.runs import RunDoor
     from airflow_lake_provider.manager.timelines_door import TimelinesDoor
     from airflow_lake_provider.metrics import Metrics
-    from airflow_lake_provider.policies import TablePolicy, TablesConfig
+    from airflow_lake_provider.policies import TablePolicy
+    from airflow_lake_provider.tables_config import TablesConfig
     from airflow_lake_provider.view.table_view import TableView
     from airflow_lake_provider.view.view_cache import TableViewCache
 
@@ -132,10 +133,8 @@ class ManagerLoop:
 
     def register_configured_tables(self) -> None:
         """Put the tables that the configuration names by path into the registry."""
-        for entry in self._load_tables().entries:
-            if entry.base_path and entry.names_one_table:
-                name = entry.name or entry.base_path.rsplit("/", 1)[-1]
-                self._registry.register(Notice(entry.base_path, name, Source.CONFIG))
+        for base_path, name in self._load_tables().named_tables():
+            self._registry.register(Notice(base_path, name, Source.CONFIG))
 
     def postpone(self, table_ids: list[str]) -> None:
         """Say of silent tables that a sensor found nothing new: they are silent again after their own timeout."""

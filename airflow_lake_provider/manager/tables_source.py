@@ -11,7 +11,7 @@ from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.tables_file import load_tables_file
 
 if TYPE_CHECKING:
-    from airflow_lake_provider.policies import TablesConfig
+    from airflow_lake_provider.tables_config import TablesConfig
 
 log = logging.getLogger(__name__)
 

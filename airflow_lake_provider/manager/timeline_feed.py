@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sqlalchemy import RowMapping
 
     from airflow_lake_provider.manager.registry import Registry
-    from airflow_lake_provider.policies import TablesConfig
+    from airflow_lake_provider.tables_config import TablesConfig
 
 # Servers' clocks differ, and a mark is committed a little after its time was taken.
 _OVERLAP_MS = 30_000

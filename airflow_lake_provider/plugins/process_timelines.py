@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config import LakeSettings
     from airflow_lake_provider.manager.registry import Registry
-    from airflow_lake_provider.policies import TablesConfig
+    from airflow_lake_provider.tables_config import TablesConfig
     from airflow_lake_provider.timeline.instant import Instant
 
 _LEAST_PAUSE_S = 60.0

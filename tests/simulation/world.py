@@ -19,10 +19,9 @@ from airflow_lake_provider.policies import (
     CleanPolicy,
     ClusteringPolicy,
     CompactionPolicy,
-    TableEntry,
     TablePolicy,
-    TablesConfig,
 )
+from airflow_lake_provider.tables_config import TableEntry, TablesConfig
 from tests.simulation.airflow import Airflow
 from tests.simulation.database import Database
 from tests.simulation.disturbances import plan_disturbances

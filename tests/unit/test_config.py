@@ -7,7 +7,7 @@ import pytest
 from airflow_lake_provider.config import LakeSettings, settings_from_options
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.manager.tables_source import TablesSource
-from airflow_lake_provider.policies import TablesConfig
+from airflow_lake_provider.tables_config import TablesConfig
 from airflow_lake_provider.tables_file import load_tables_file, parse_tables_file
 
 GOOD = """
@@ -89,7 +89,7 @@ def test_tables_file_entries_that_name_one_table_are_told_from_patterns() -> Non
         pytest.param("defaults:\n  compactoin: {}", "t.yaml:2: unknown setting 'compactoin'", id="typo"),
         pytest.param(
             "defaults:\n  compactoin: {}",
-            "clustering, clean, archive, hudi_options",
+            "archive, doctor, hudi_options, engine",
             id="typo-allowed-values",
         ),
         pytest.param("defaults:\n  compaction:\n    delta_commits: 0", "t.yaml:3: delta_commits is '0'", id="zero"),
@@ -106,8 +106,14 @@ def test_tables_file_entries_that_name_one_table_are_told_from_patterns() -> Non
             id="clean-against-archive",
         ),
         pytest.param("defaults:\n  hudi_options: {spark.x: 1}", "no Hudi setting", id="not-hudi"),
-        pytest.param("tables:\n  - compaction: {}", "t.yaml:2: a table needs base_path or name", id="no-table"),
-        pytest.param("tables:\n  - base_path: /a/../b", "must not contain '..'", id="dots"),
+        pytest.param(
+            "tables:\n  - compaction: {}", "t.yaml:2: a table needs base_path, name or discover", id="no-table"
+        ),
+        pytest.param(
+            "tables:\n  - base_path: /a/../b",
+            "t.yaml:2: base_path is '/a/../b', allowed: a path or pattern without '..'",
+            id="dots",
+        ),
         pytest.param("defaults: {}\ndefaults: {}", "'defaults' stands twice", id="twice"),
         pytest.param("a: [", "not YAML", id="not-yaml"),
         pytest.param("- x", "the file must be a mapping", id="list-file"),

@@ -21,7 +21,8 @@ from airflow_lake_provider.manager.runs import RunState, ServiceRun
 from airflow_lake_provider.manager.schema import metadata
 from airflow_lake_provider.manager.services import ManagerServices
 from airflow_lake_provider.manager.timelines_door import ServerDoor
-from airflow_lake_provider.policies import CompactionPolicy, TablePolicy, TablesConfig
+from airflow_lake_provider.policies import CompactionPolicy, TablePolicy
+from airflow_lake_provider.tables_config import TablesConfig
 from airflow_lake_provider.view.shared_timelines import SharedTimelines
 from airflow_lake_provider.view.timeline_server import ServerOptions, TimelineServer
 from airflow_lake_provider.view.view_cache import TableViewCache

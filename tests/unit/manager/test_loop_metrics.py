@@ -10,7 +10,7 @@ from airflow_lake_provider.manager.loop import ManagerLoop
 from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.manager.registry import Registry
 from airflow_lake_provider.manager.timelines_door import ServerDoor
-from airflow_lake_provider.policies import TablesConfig
+from airflow_lake_provider.tables_config import TablesConfig
 from airflow_lake_provider.view.timeline_server import TimelineServer
 from airflow_lake_provider.view.view_cache import TableViewCache
 from tests.unit.manager.conftest import FakeClock, FakeDoor
