@@ -11,6 +11,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -133,13 +134,14 @@ class LocalAirflow:
         if "api-server" in components:
             self.wait_for_manager(timeout_s)
 
-    def start_component(self, component: str) -> ServerProcess:
+    def start_component(self, component: str, more_env: Mapping[str, str] | None = None) -> ServerProcess:
+        """Start one component; `more_env` is its alone."""
         flags = ["--skip-serve-logs"] if component in {"scheduler", "triggerer"} else []
         server = start(
             component,
             [str(BIN / "airflow"), component, *flags],
             self.home / "logs" / f"{component}.log",
-            env=self.env(),
+            env=self.env() | dict(more_env or {}),
             cwd=self.home,
         )
         self.servers[component] = server

@@ -1,0 +1,60 @@
+"""A stock Hudi writer that stands by: one Spark session, one order per line of its standard input.
+
+`python standing_writer.py conf.json`, by a Python that has pyspark; conf.json is a mapping of Spark settings. Orders
+and answers are JSON lines; an answer has `ok`, and `error` when it is false:
+
+    {"do": "write", "table": {fields of lake_writer.WrittenTable}, "commit": 1, "callback": {"url": "..."},
+     "hudi_options": {}}                                                            -> {"ok": true, "seconds": 1.5}
+    {"do": "read", "base_path": "/lake/orders"}                -> {"ok": true, "seconds": 0.8, "rows": 400, "ids": 400}
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lake_writer import Callback, WrittenTable, open_session, write_commit, write_options
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+
+def write(spark: SparkSession, order: Mapping[str, Any]) -> dict[str, Any]:
+    """Write one commit."""
+    table = WrittenTable(**{**order["table"], "drop_notices": tuple(order["table"].get("drop_notices", ()))})
+    callback = Callback(**order["callback"]) if order.get("callback") else None
+    commit = int(order["commit"])
+    write_commit(spark, table, commit, write_options(table, commit, callback, order.get("hudi_options", {})))
+    return {}
+
+
+def read(spark: SparkSession, order: Mapping[str, Any]) -> dict[str, Any]:
+    """Read a table's snapshot whole: every row, and how many different ids there are."""
+    found = spark.read.format("hudi").load(order["base_path"])
+    rows, ids, _ = found.agg(F.count("*"), F.countDistinct("id"), F.sum("amount")).collect()[0]
+    return {"rows": rows, "ids": ids}
+
+
+ORDERS: Mapping[str, Callable[[SparkSession, Mapping[str, Any]], dict[str, Any]]] = {"write": write, "read": read}
+
+
+def main(conf_path: str) -> None:
+    """Carry out orders until the input ends."""
+    spark = open_session(json.loads(Path(conf_path).read_text(encoding="utf-8")))
+    print(json.dumps({"ok": True, "ready": True}), flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        began = time.monotonic()
+        try:
+            answer = {"ok": True, **ORDERS[order["do"]](spark, order)}
+        except Exception as error:  # noqa: BLE001 - whatever it is, the one who ordered decides
+            answer = {"ok": False, "error": f"{type(error).__name__}: {error}"[:4000]}
+        print(json.dumps(answer | {"seconds": round(time.monotonic() - began, 3)}), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

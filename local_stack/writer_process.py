@@ -1,0 +1,98 @@
+"""The handle of a standing writer: start it, order commits and reads, stop it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from local_stack.airflow import HUDI_JAR, scratch_env
+from local_stack.hudi_bundle import SPARK_PYTHON, spark_env
+
+SCRIPT = Path(__file__).parent / "standing_writer.py"
+
+
+class WriterFailedError(RuntimeError):
+    """The writer refused an order or is gone; the message holds what it said."""
+
+
+class StandingWriter:
+    """One writer process with its log; `order` waits for the answer. Not for several threads at once."""
+
+    def __init__(self, home: Path, spark_conf: Mapping[str, str] | None = None) -> None:
+        self._log_path = home / "logs" / "standing-writer.log"
+        self._log_path.parent.mkdir(parents=True, exist_ok=True)
+        (home / "tmp").mkdir(parents=True, exist_ok=True)
+        conf_path = home / "standing-writer.json"
+        conf_path.write_text(json.dumps({"spark.jars": str(HUDI_JAR), **(spark_conf or {})}), encoding="utf-8")
+        with self._log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(SPARK_PYTHON), str(SCRIPT), str(conf_path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=spark_env() | scratch_env(home / "tmp"),
+                cwd=home,
+                text=True,
+                start_new_session=True,
+            )
+
+    def wait_until_ready(self) -> None:
+        """Wait for the Spark session, which takes some seconds; raises WriterFailedError."""
+        self._answer()
+
+    def write(
+        self,
+        table: Mapping[str, Any],
+        commit: int,
+        callback: Mapping[str, Any] | None = None,
+        hudi_options: Mapping[str, str] | None = None,
+    ) -> float:
+        """Write one commit of a table (fields of WrittenTable); return the seconds that it took."""
+        order = {"do": "write", "table": table, "commit": commit, "callback": callback}
+        return float(self.order({**order, "hudi_options": dict(hudi_options or {})})["seconds"])
+
+    def read(self, base_path: Path) -> dict[str, Any]:
+        """Read a whole snapshot; `rows`, `ids` and `seconds`."""
+        return self.order({"do": "read", "base_path": str(base_path)})
+
+    def order(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Send an order and return its answer; raises WriterFailedError."""
+        stream = self._stream(self._process.stdin)
+        try:
+            stream.write(json.dumps(order) + "\n")
+            stream.flush()
+        except BrokenPipeError as error:
+            raise WriterFailedError(f"the writer is gone: {self._log_tail()}") from error
+        return self._answer()
+
+    def stop(self) -> None:
+        """End the writer and everything that it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            self._stream(stream).close()
+
+    def _answer(self) -> dict[str, Any]:
+        for line in self._stream(self._process.stdout):
+            # Hudi and Spark print lines of their own.
+            if line.startswith('{"ok"'):
+                answer: dict[str, Any] = json.loads(line)
+                if not answer["ok"]:
+                    raise WriterFailedError(str(answer["error"]))
+                return answer
+        raise WriterFailedError(f"the writer ended: {self._log_tail()}")
+
+    def _log_tail(self) -> str:
+        return self._log_path.read_text(encoding="utf-8", errors="replace")[-3000:]
+
+    @staticmethod
+    def _stream(stream: IO[str] | None) -> IO[str]:
+        assert stream is not None
+        return stream

@@ -1,0 +1,52 @@
+"""Seeded crashes with real processes: no commit request is lost, no plan is executed twice, nothing stays where it is.
+
+Real Airflow, real Hudi writers, real Spark drivers; kill -9 at steps from notice to history, notices lost, doubled and
+held back, servers that come back with another clock. `LAKE_ROUNDS=50` is the long form, `LAKE_ROUND_SEED=7` is the
+first round's seed. The same in virtual time, with many more meetings: tests/simulation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.system.crashes.faults import draw
+from tests.system.crashes.round import Round
+from tests.system.crashes.stage import Stage, can_move_clocks, open_stage
+
+pytestmark = pytest.mark.system
+
+ROUNDS = int(os.environ.get("LAKE_ROUNDS", "2"))
+FIRST_SEED = int(os.environ.get("LAKE_ROUND_SEED", "0"))
+SEEDS = range(FIRST_SEED, FIRST_SEED + ROUNDS)
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    stage = open_stage("crashes")
+    try:
+        yield stage
+    finally:
+        stage.close()
+
+
+@pytest.fixture(scope="module")
+def counts() -> Iterator[Counter[str]]:
+    """What happened in all rounds."""
+    counts: Counter[str] = Counter()
+    yield counts
+    print(f"\n{len(SEEDS)} rounds: {dict(sorted(counts.items()))}")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_commits_become_one_compaction_whoever_is_killed(stage: Stage, counts: Counter[str], seed: int) -> None:
+    report = Round(stage, draw(seed, clocks=can_move_clocks())).play()
+    counts.update(report.counts)
+    print(report)
+    if report.violations:
+        pytest.fail(
+            f"{report}\nagain: LAKE_ROUND_SEED={seed} LAKE_ROUNDS=1 pytest tests/system/test_crashes.py", pytrace=False
+        )
