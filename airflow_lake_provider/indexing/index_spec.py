@@ -1,0 +1,156 @@
+"""What people call an index, what Hudi calls it, and how the wish for some travels to the Spark job.
+
+Standard library only, and pure. Hudi's names are those of `MetadataPartitionType` and of the folders of the metadata
+table: a secondary index of the column `city` lies in `secondary_index_city`, an expression index `by_day` in
+`expr_index_by_day`.
+
+The spelling that people write, in the tables file, in a form, or on the command line:
+
+    files | column_stats | partition_stats | bloom_filters | record_index
+    column_stats:amount,ts                                only these columns
+    secondary_index:city                                  one column
+    expression_index:by_day:from_unixtime(ts)             name, function of one column
+    expression_index:by_day:from_unixtime(ts):format=yyyy-MM-dd
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+WANTED = "lake.index.wanted"
+CHECK = "lake.index.check"
+WAIT_S = "lake.index.wait_s"
+DROP_FIRST = "lake.index.drop_first"
+NO_WRITER = "lake.index.no_writer"
+CHECK_TIMEOUT = "hoodie.metadata.index.check.timeout.seconds"
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+_EXPRESSION = re.compile(r"(?P<function>[a-z_0-9]+)\((?P<column>[A-Za-z_][A-Za-z0-9_.]*)\)")
+
+
+class IndexKind(StrEnum):
+    """Kinds of indexes, in the spelling that people write."""
+
+    FILES = "files"
+    COLUMN_STATS = "column_stats"
+    PARTITION_STATS = "partition_stats"
+    BLOOM_FILTERS = "bloom_filters"
+    RECORD_INDEX = "record_index"
+    SECONDARY_INDEX = "secondary_index"
+    EXPRESSION_INDEX = "expression_index"
+
+
+class CheckLevel(StrEnum):
+    """How a build is verified: by timeline and metadata table log always, by the data files' contents on request."""
+
+    CHEAP = "cheap"
+    FULL = "full"
+
+
+NEEDS: Mapping[IndexKind, IndexKind] = MappingProxyType(
+    {
+        IndexKind.PARTITION_STATS: IndexKind.COLUMN_STATS,
+        IndexKind.SECONDARY_INDEX: IndexKind.RECORD_INDEX,
+    }
+)
+"""An index that must be complete before another can be built."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSpec:
+    """One index that a table shall have.
+
+    `partition` is its folder in the metadata table, `hudi_type` the name of Hudi's `MetadataPartitionType`, `settings`
+    what Hudi must be told beyond what the type alone says.
+    """
+
+    kind: IndexKind
+    partition: str
+    settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def hudi_type(self) -> str:
+        """Name of Hudi's MetadataPartitionType."""
+        return self.kind.name
+
+
+def parse_index(text: str) -> IndexSpec:
+    """Parse the spelling of one index. Raises ConfigError that names what is allowed."""
+    word, _, rest = text.strip().partition(":")
+    try:
+        kind = IndexKind(word.strip().lower())
+    except ValueError as error:
+        allowed = ", ".join(IndexKind)
+        raise ConfigError(f"{text!r} is no index; allowed: {allowed} (see docs/indexing.md)") from error
+    rest = rest.strip()
+    if kind is IndexKind.SECONDARY_INDEX:
+        return _secondary(text, rest)
+    if kind is IndexKind.EXPRESSION_INDEX:
+        return _expression(text, rest)
+    if kind is IndexKind.COLUMN_STATS and rest:
+        columns = [column.strip() for column in rest.split(",")]
+        if not all(_COLUMN.fullmatch(column) for column in columns):
+            raise ConfigError(f"{text!r}: write column_stats:amount,ts")
+        settings = {"hoodie.metadata.index.column.stats.column.list": ",".join(columns)}
+        return IndexSpec(kind, kind.value, MappingProxyType(settings))
+    if rest:
+        raise ConfigError(f"{text!r}: {kind} takes nothing behind it")
+    return IndexSpec(kind, kind.value)
+
+
+def parse_indexes(texts: Iterable[str]) -> tuple[IndexSpec, ...]:
+    """Parse several, put them into the order in which Hudi can build them, drop repetitions. Raises ConfigError."""
+    specs = {spec.partition: spec for spec in map(parse_index, texts)}
+    order = list(IndexKind)
+    return tuple(sorted(specs.values(), key=lambda spec: (order.index(spec.kind), spec.partition)))
+
+
+def kind_of(partition: str) -> IndexKind | None:
+    """Return the kind of a metadata partition by its name; None for one that this package does not know."""
+    if partition.startswith("secondary_index_"):
+        return IndexKind.SECONDARY_INDEX
+    if partition.startswith("expr_index_"):
+        return IndexKind.EXPRESSION_INDEX
+    return IndexKind(partition) if partition in set(IndexKind) else None
+
+
+def wish_options(specs: Iterable[IndexSpec]) -> dict[str, str]:
+    """Return the option of a service request by which the Spark job learns what to schedule."""
+    wishes = [
+        {"partition": spec.partition, "hudi_type": spec.hudi_type, "settings": dict(spec.settings)} for spec in specs
+    ]
+    return {WANTED: json.dumps(wishes, sort_keys=True)}
+
+
+def _secondary(text: str, column: str) -> IndexSpec:
+    if not _COLUMN.fullmatch(column):
+        raise ConfigError(f"{text!r}: write secondary_index:COLUMN, one column")
+    settings = {"hoodie.metadata.index.secondary.column": column}
+    return IndexSpec(IndexKind.SECONDARY_INDEX, f"secondary_index_{column}", MappingProxyType(settings))
+
+
+def _expression(text: str, rest: str) -> IndexSpec:
+    name, _, rest = rest.partition(":")
+    call, _, extra = rest.partition(":")
+    found = _EXPRESSION.fullmatch(call.strip())
+    if found is None or not _NAME.fullmatch(name):
+        raise ConfigError(f"{text!r}: write expression_index:NAME:FUNCTION(COLUMN), then :key=value,... when needed")
+    options = ",".join([f"expr={found['function']}", *(part.strip() for part in extra.split(",") if part.strip())])
+    settings = {
+        "hoodie.metadata.index.expression.column": found["column"],
+        "hoodie.metadata.index.expression.options": options,
+        "hoodie.index.name": name,
+        "hoodie.expression.index.type": "column_stats",
+    }
+    return IndexSpec(IndexKind.EXPRESSION_INDEX, f"expr_index_{name}", MappingProxyType(settings))

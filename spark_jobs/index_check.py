@@ -1,0 +1,229 @@
+"""Independent checks of an index: cheap by timeline and metadata table log, full by the data files' contents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from index_fence import write_stats
+from index_table import METADATA_FOLDER, find_modified_ms, timeline_file
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hudi_table import TableLook
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+MOST_EXAMPLES = 5
+COMPARED_TYPES = ("int", "bigint", "double", "string")
+COMPACT = "COMPACT"
+# Types of records in the metadata table (`MetadataPartitionType`).
+FILE_LISTS, COLUMN_STATS, BLOOM_FILTERS, RECORD_INDEX, SECONDARY_INDEX = 2, 3, 4, 5, 7
+
+
+@dataclass(frozen=True, slots=True)
+class WriteChange:
+    """What a completed write changed, as far as it tells whether an index must mention it."""
+
+    operation: str
+    inserts: int
+    updates: int
+    deletes: int
+    base_files: int
+
+
+def must_mention(partition: str, change: WriteChange) -> bool:
+    """Whether a write has to appear in an index; pure. An update in place changes no record's place, for example."""
+    if partition in {"record_index"} or partition.startswith("secondary_index_"):
+        return change.operation != COMPACT and change.inserts + change.deletes > 0
+    if partition == "bloom_filters":
+        return change.base_files > 0
+    if partition == "column_stats":
+        return change.inserts + change.updates > 0
+    if partition == "partition_stats" or partition.startswith("expr_index_"):
+        return change.operation != COMPACT and change.inserts + change.updates > 0
+    return True
+
+
+def find_unmentioned(spark: SparkSession, look: TableLook, partition: str, since_ms: int) -> list[str]:
+    """Cheap check: return the writes that completed from `since_ms` on and are not in the index.
+
+    A write is in when its delta commit on the metadata table wrote to the index's folder. Both times are of files on
+    one store. What the metadata table has archived already is not looked at.
+    """
+    metadata = _metadata_look(spark, look)
+    mentions = {
+        str(instant.requestedTime()): instant
+        for instant in metadata.getCommitsTimeline().filterCompletedInstants().getInstants()
+    }
+    oldest = min((time for time in mentions if len(time) == 17 and not time.startswith("0000")), default="")
+    missing = []
+    for instant in look.timeline.getCommitsTimeline().filterCompletedInstants().getInstants():
+        requested_time = str(instant.requestedTime())
+        name = f"{requested_time}_{instant.getCompletionTime()}.{instant.getAction()}"
+        completed_ms = find_modified_ms(spark, timeline_file(look, name))
+        if completed_ms is None or completed_ms < since_ms or requested_time < oldest:
+            continue
+        if not must_mention(partition, _change_of(look, instant)):
+            continue
+        mention = mentions.get(requested_time)
+        if mention is None or partition not in metadata.readCommitMetadata(mention).getPartitionToWriteStats().keySet():
+            missing.append(f"{instant.getAction()} {requested_time}")
+    return sorted(missing)
+
+
+def find_differences(spark: SparkSession, look: TableLook, partition: str) -> list[str]:
+    """Full check: compare an index with the data files; return what differs, in words, with some examples.
+
+    A write that completes meanwhile may show up as a difference: check again before acting on it.
+    """
+    index = spark.read.format("hudi").load(f"{look.base_path}/{METADATA_FOLDER}")
+    if partition == "record_index":
+        return _differences("record", _record_places(_rows(spark, look)), _indexed_places(index))
+    if partition.startswith("secondary_index_"):
+        column = partition.removeprefix("secondary_index_")
+        return _differences("value", _secondary_pairs(_rows(spark, look), column), _indexed_pairs(index))
+    if partition == "column_stats":
+        return _column_stats_differences(spark, look, index)
+    if partition == "bloom_filters":
+        return _count_differences(index)
+    # Of the others, the timeline and the metadata table's log are all there is to compare with.
+    return []
+
+
+def _metadata_look(spark: SparkSession, look: TableLook) -> Any:
+    builder = spark._jvm.org.apache.hudi.common.table.HoodieTableMetaClient.builder()
+    conf = look.meta_client.getStorageConf().newInstance()
+    return builder.setConf(conf).setBasePath(f"{look.base_path}/{METADATA_FOLDER}").build().getActiveTimeline()
+
+
+def _change_of(look: TableLook, instant: Any) -> WriteChange:
+    read = (
+        look.timeline.readReplaceCommitMetadata
+        if instant.getAction() == "replacecommit"
+        else look.timeline.readCommitMetadata
+    )
+    stats = write_stats(look, instant)
+    return WriteChange(
+        operation=str(read(instant).getOperationType()),
+        inserts=sum(int(stat.getNumInserts()) for stat in stats),
+        updates=sum(int(stat.getNumUpdateWrites()) for stat in stats),
+        deletes=sum(int(stat.getNumDeletes()) for stat in stats),
+        base_files=sum(not str(stat.getPath()).rsplit("/", 1)[-1].startswith(".") for stat in stats),
+    )
+
+
+def _rows(spark: SparkSession, look: TableLook) -> DataFrame:
+    # Neither listing nor skipping may ask the metadata table: it is what is being checked.
+    options = {"hoodie.metadata.enable": "false", "hoodie.enable.data.skipping": "false"}
+    return spark.read.format("hudi").options(**options).load(look.base_path)
+
+
+def _record_places(rows: DataFrame) -> DataFrame:
+    file_id = F.substring_index(F.col("_hoodie_file_name"), "_", 1)
+    return rows.select(
+        F.concat_ws(" in ", "_hoodie_record_key", F.concat_ws("/", "_hoodie_partition_path", file_id)).alias("entry")
+    )
+
+
+def _indexed_places(index: DataFrame) -> DataFrame:
+    entry = F.col("recordIndexMetadata")
+    bits = F.lower(
+        F.concat(
+            F.lpad(F.hex(entry["fileIdHighBits"]), 16, "0"),
+            F.lpad(F.hex(entry["fileIdLowBits"]), 16, "0"),
+        )
+    )
+    dashed = F.concat_ws(
+        "-", *[F.substring(bits, begin, length) for begin, length in ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))]
+    )
+    # Encoding 0 is a UUID and a number, 1 the file id as it is (`HoodieMetadataPayload`).
+    file_id = F.when(
+        entry["fileIdEncoding"] == 0, F.concat_ws("-", dashed, entry["fileIndex"].cast("string"))
+    ).otherwise(entry["fileId"])
+    places = index.where(F.col("type") == RECORD_INDEX)
+    return places.select(F.concat_ws(" in ", "key", F.concat_ws("/", entry["partitionName"], file_id)).alias("entry"))
+
+
+def _secondary_pairs(rows: DataFrame, column: str) -> DataFrame:
+    return rows.select(F.concat_ws("$", F.col(column).cast("string"), "_hoodie_record_key").alias("entry"))
+
+
+def _indexed_pairs(index: DataFrame) -> DataFrame:
+    pairs = index.where(F.col("type") == SECONDARY_INDEX).where(~F.col("SecondaryIndexMetadata.isDeleted"))
+    return pairs.select(F.col("key").alias("entry"))
+
+
+def _listed_files(index: DataFrame) -> DataFrame:
+    files = index.where(F.col("type") == FILE_LISTS).select(F.explode("filesystemMetadata").alias("name", "state"))
+    return files.where(~F.col("state.isDeleted") & ~F.col("name").startswith(".")).select(F.col("name").alias("entry"))
+
+
+def _count_differences(index: DataFrame) -> list[str]:
+    # The key of a bloom filter is a hash of partition and file name, which Spark cannot compute: numbers must do.
+    files = _listed_files(index).count()
+    filters = index.where(F.col("type") == BLOOM_FILTERS).where(~F.col("BloomFilterMetadata.isDeleted")).count()
+    return [] if files == filters else [f"{files} base files, but {filters} bloom filters"]
+
+
+def _column_stats_differences(spark: SparkSession, look: TableLook, index: DataFrame) -> list[str]:
+    stats = index.where(F.col("type") == COLUMN_STATS).select("ColumnStatsMetadata.*").where(~F.col("isDeleted"))
+    data = (
+        spark.read.option("recursiveFileLookup", "true").option("pathGlobFilter", "*.parquet").parquet(look.base_path)
+    )
+    compared = {name for name, kind in data.dtypes if kind in COMPARED_TYPES and not name.startswith("_hoodie")}
+    columns = sorted(compared & {row["columnName"] for row in stats.select("columnName").distinct().collect()})
+    if not columns:
+        return []
+    file_name = F.substring_index(F.input_file_name(), "/", -1)
+    bounds = [
+        function(column).cast("string").alias(f"{side}_{column}")
+        for column in columns
+        for side, function in (("min", F.min), ("max", F.max))
+    ]
+    actual = data.groupBy(file_name.alias("file")).agg(*bounds)
+    entries = F.array(
+        *[
+            F.struct(F.lit(name).alias("name"), F.col(f"min_{name}").alias("low"), F.col(f"max_{name}").alias("high"))
+            for name in columns
+        ]
+    )
+    expected = actual.select("file", F.explode(entries).alias("column")).select("file", "column.*")
+    expected = expected.join(_listed_files(index).withColumnRenamed("entry", "file"), on="file", how="left_semi")
+    entry = ("file", "name", "low", "high")
+    found = stats.select("fileName", "columnName", _value("minValue"), _value("maxValue")).toDF(*entry)
+    wrong = expected.select(F.concat_ws(" ", *entry).alias("entry")).join(
+        found.select(F.concat_ws(" ", *entry).alias("entry")), on="entry", how="left_anti"
+    )
+    count = wrong.count()
+    if not count:
+        return []
+    examples = _examples(row["entry"] for row in wrong.limit(MOST_EXAMPLES).collect())
+    return [f"{count} columns of base files have no statistics in the index, or others: {examples}"]
+
+
+def _value(column: str) -> Column:
+    # A union of Avro types; these members are numbers and strings.
+    return F.coalesce(*[F.col(f"{column}.member{number}.value").cast("string") for number in (1, 2, 3, 4, 6)])
+
+
+def _differences(what: str, expected: DataFrame, found: DataFrame) -> list[str]:
+    both = expected.withColumn("side", F.lit(1)).unionByName(found.withColumn("side", F.lit(-1)))
+    odd = both.groupBy("entry").agg(F.sum("side").alias("balance")).where("balance <> 0").cache()
+    try:
+        said = []
+        for sign, words in ((1, "missing in the index"), (-1, "in the index but not in the table")):
+            side = odd.where(F.signum("balance") == sign)
+            count = side.count()
+            if count:
+                said.append(
+                    f"{count} {what}s {words}: {_examples(row['entry'] for row in side.limit(MOST_EXAMPLES).collect())}"
+                )
+        return said
+    finally:
+        odd.unpersist()
+
+
+def _examples(entries: Iterable[str]) -> str:
+    return ", ".join(sorted(entries))

@@ -1,0 +1,116 @@
+"""The settings that an index is scheduled and built with, and what a request wishes for. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OWN_PREFIX = "lake.index."
+DEFAULT_WAIT_S = 300.0
+DEFAULT_CHECK_TIMEOUT_S = 900
+CHECK_TIMEOUT = "hoodie.metadata.index.check.timeout.seconds"
+_FILE_GROUPS = "hoodie.metadata.global.record.level.index.{}.filegroup.count"
+DEFAULT_FILE_GROUPS = 10
+"""Hudi's own minimum for a record index."""
+
+BUILDER: Mapping[str, str] = MappingProxyType(
+    {
+        # Without it Hudi 1.2 builds the index in the constructor of its metadata writer, without a word in the table's
+        # properties: no writer then knows of the build, and what they commit meanwhile is missing in the index.
+        "hoodie.metadata.index.async": "true",
+    }
+)
+
+_RECORD_INDEX = {"hoodie.metadata.global.record.level.index.enable": "true"}
+_COLUMN_STATS = {"hoodie.metadata.index.column.stats.enable": "true"}
+_ENABLED_BY: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "files": {"hoodie.metadata.enable": "true"},
+        "column_stats": _COLUMN_STATS,
+        "partition_stats": {**_COLUMN_STATS, "hoodie.metadata.index.partition.stats.enable": "true"},
+        "bloom_filters": {"hoodie.metadata.index.bloom.filter.enable": "true"},
+        "record_index": _RECORD_INDEX,
+        "secondary_index_": {**_RECORD_INDEX, "hoodie.metadata.index.secondary.enable": "true"},
+        "expr_index_": {"hoodie.metadata.index.expression.enable": "true"},
+    }
+)
+_NAMED = ("secondary_index_", "expr_index_")
+
+
+@dataclass(frozen=True, slots=True)
+class WantedIndex:
+    """One index that shall be built: its folder in the metadata table and Hudi's type of it."""
+
+    partition: str
+    hudi_type: str
+    settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class IndexOptions:
+    """What a request says beyond Hudi's settings. `wait_s` bounds the wait for a moment without writers in the way."""
+
+    wanted: tuple[WantedIndex, ...] = ()
+    check: str = "cheap"
+    wait_s: float = DEFAULT_WAIT_S
+    drop_first: bool = False
+    no_writer: bool = False
+
+
+class IndexRequestError(ValueError):
+    """The options of a request cannot be understood."""
+
+
+def index_options(options: Mapping[str, str]) -> IndexOptions:
+    """Read the options of a request. Raises IndexRequestError."""
+    try:
+        wanted = tuple(
+            WantedIndex(str(wish["partition"]), str(wish["hudi_type"]), dict(wish.get("settings") or {}))
+            for wish in json.loads(options.get("lake.index.wanted", "[]"))
+        )
+        return IndexOptions(
+            wanted=wanted,
+            check=options.get("lake.index.check", "cheap"),
+            wait_s=float(options.get("lake.index.wait_s", DEFAULT_WAIT_S)),
+            drop_first=options.get("lake.index.drop_first", "") == "true",
+            no_writer=options.get("lake.index.no_writer", "") == "true",
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise IndexRequestError(f"the options {OWN_PREFIX}* cannot be understood: {error!r}") from error
+
+
+def hudi_settings_of(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that are Hudi's."""
+    return {key: value for key, value in options.items() if not key.startswith(OWN_PREFIX)}
+
+
+def build_settings(partition: str, wanted: WantedIndex | None, given: Mapping[str, str]) -> dict[str, str]:
+    """Return what a client needs to schedule or build one index, besides what every service needs.
+
+    A record index, and a secondary one, get a fixed number of file groups. Hudi would count all keys first, and a
+    writer that commits before the file groups are there fails.
+    """
+    prefix = next((name for name in _NAMED if partition.startswith(name)), partition)
+    groups = given.get(_FILE_GROUPS.format("min"), str(DEFAULT_FILE_GROUPS))
+    return {
+        **BUILDER,
+        **_ENABLED_BY.get(prefix, {}),
+        **(wanted.settings if wanted is not None else {}),
+        CHECK_TIMEOUT: given.get(CHECK_TIMEOUT, str(DEFAULT_CHECK_TIMEOUT_S)),
+        _FILE_GROUPS.format("min"): groups,
+        _FILE_GROUPS.format("max"): groups,
+    }
+
+
+def stays_current(partition: str) -> bool:
+    """Whether writers keep an index up to date while it is being built.
+
+    They do, by the table's properties, for all but secondary and expression indexes: of those, Hudi 1.2 updates only
+    complete ones (`updateSecondaryIndexIfPresent`, `updateExpressionIndexIfPresent`). `files` has no place to write to.
+    """
+    return partition != "files" and not partition.startswith(_NAMED)

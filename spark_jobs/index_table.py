@@ -1,0 +1,201 @@
+"""What the timeline, the table's properties and the metadata table say of index builds, and the few changes made there.
+
+Of each table version from 8 on, the metadata table's timeline lies in `.hoodie/metadata/.hoodie/timeline`. A build of
+the plan `t` is its delta commit `t` there (`HoodieBackedTableMetadataWriter`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from hudi_table import TableLook, find_heartbeat_age_s, hold_lock, open_client
+from py4j.protocol import Py4JJavaError
+from service_settings import ALWAYS
+
+if TYPE_CHECKING:
+    from planned_service import Visit
+    from pyspark.sql import SparkSession
+
+METADATA_FOLDER = ".hoodie/metadata"
+HEARTBEAT_EXPIRES_S = 120.0
+FOREIGN_BUILDER_S = 1200.0
+"""Hudi beats for no index build. One that it began itself counts as alive for its catch-up's 900 s, and a while."""
+
+
+class BuildState(StrEnum):
+    """How far the delta commit of a build is on the metadata table's timeline."""
+
+    ABSENT = "absent"
+    PENDING = "pending"
+    COMPLETED = "completed"
+
+
+class Step(StrEnum):
+    """What to do with a pending plan."""
+
+    RUN = "run"
+    BUSY = "busy"
+    RUN_AGAIN = "run_again"
+    """Its builder died: remove what it left and run it again."""
+    FINISH = "finish"
+    """It is built and in use, and only its catch-up did not end: check it and complete the instant."""
+    REDUNDANT = "redundant"
+    """The index is there already: the plan can never run."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPlan:
+    """A pending plan; each has one partition. `up_to` is the last completed write without holes before it."""
+
+    instant: str
+    partition: str
+    up_to: str
+    is_inflight: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IndexLook:
+    """One look at a table's indexes: complete ones, those listed as being built, and pending plans, oldest first."""
+
+    look: TableLook
+    complete: frozenset[str]
+    inflight: frozenset[str]
+    plans: tuple[IndexPlan, ...]
+
+    def plan_of(self, instant: str) -> IndexPlan | None:
+        """Return a pending plan by its requested time."""
+        return next((plan for plan in self.plans if plan.instant == instant), None)
+
+
+def look_at_indexes(visit: Visit) -> IndexLook:
+    """Read properties and timeline afresh. Raises Py4JJavaError."""
+    look = visit.look()
+    config = look.meta_client.getTableConfig()
+    timeline = look.timeline
+    generator = look.meta_client.getInstantGenerator()
+    plans = []
+    for instant in timeline.filterPendingIndexTimeline().getInstants():
+        requested_time = str(instant.requestedTime())
+        plan = timeline.readIndexPlan(generator.getIndexRequestedInstant(requested_time))
+        info = plan.getIndexPartitionInfos()[0]
+        partition, up_to = str(info.getMetadataPartitionPath()), str(info.getIndexUptoInstant())
+        plans.append(IndexPlan(requested_time, partition, up_to, is_inflight=instant.isInflight()))
+    return IndexLook(
+        look=look,
+        complete=frozenset(config.getMetadataPartitions()),
+        inflight=frozenset(config.getMetadataPartitionsInflight()),
+        plans=tuple(sorted(plans, key=lambda plan: plan.instant)),
+    )
+
+
+def decide_step(plan: IndexPlan, look: IndexLook, built: BuildState, *, builder_lives: bool) -> Step:
+    """Say what a pending plan needs; pure."""
+    is_complete = plan.partition in look.complete
+    if plan.is_inflight and builder_lives:
+        return Step.BUSY
+    if is_complete:
+        # An index of which this plan built nothing belongs to somebody else, and is in use.
+        return Step.FINISH if plan.is_inflight and built is BuildState.COMPLETED else Step.REDUNDANT
+    if plan.is_inflight or plan.partition in look.inflight or built is not BuildState.ABSENT:
+        return Step.RUN_AGAIN
+    return Step.RUN
+
+
+def find_build_state(spark: SparkSession, base_path: str, instant: str) -> BuildState:
+    """Return how far a build's delta commit is."""
+    names = metadata_timeline_names(spark, base_path)
+    mine = [name for name in names if name.split(".")[0].split("_")[0] == instant]
+    if any(name.endswith(".deltacommit") for name in mine):
+        return BuildState.COMPLETED
+    return BuildState.PENDING if any(".deltacommit." in name for name in mine) else BuildState.ABSENT
+
+
+def metadata_timeline_names(spark: SparkSession, base_path: str) -> frozenset[str]:
+    """Return the names on the metadata table's timeline; empty without a metadata table."""
+    path = spark._jvm.org.apache.hadoop.fs.Path(f"{base_path}/{METADATA_FOLDER}/.hoodie/timeline")
+    try:
+        statuses = path.getFileSystem(spark._jsc.hadoopConfiguration()).listStatus(path)
+    except Py4JJavaError:
+        return frozenset()
+    return frozenset(str(status.getPath().getName()) for status in statuses)
+
+
+def find_modified_ms(spark: SparkSession, path: str) -> int | None:
+    """Return when a file was modified last, by the store's clock; None when it is not there."""
+    hadoop_path = spark._jvm.org.apache.hadoop.fs.Path(path)
+    try:
+        return int(
+            hadoop_path.getFileSystem(spark._jsc.hadoopConfiguration()).getFileStatus(hadoop_path).getModificationTime()
+        )
+    except Py4JJavaError:
+        return None
+
+
+def timeline_file(look: TableLook, name: str) -> str:
+    """Return the path of a file on the active timeline."""
+    return f"{look.meta_client.getTimelinePath().toString()}/{name}"
+
+
+def builder_lives(spark: SparkSession, look: TableLook, plan: IndexPlan) -> bool:
+    """Tell a living builder from a dead one: by its heartbeat, and where it has none, by the age of its inflight file.
+
+    Builders of ours beat from before they begin until they end, and leave an old heartbeat behind when they fail.
+    """
+    age_s = find_heartbeat_age_s(spark, look.base_path, plan.instant)
+    if age_s is not None:
+        return age_s <= HEARTBEAT_EXPIRES_S
+    begun_ms = find_modified_ms(spark, timeline_file(look, f"{plan.instant}.indexing.inflight"))
+    if begun_ms is None:
+        return False
+    now_ms = int(spark._jvm.java.lang.System.currentTimeMillis())
+    return (now_ms - begun_ms) / 1000 <= FOREIGN_BUILDER_S
+
+
+def leave_expired_heartbeat(visit: Visit, instant: str) -> None:
+    """Leave a heartbeat of long ago, so that the next run need not wait to know that this builder ended."""
+    path = visit.spark._jvm.org.apache.hadoop.fs.Path(f"{visit.job.base_path}/.hoodie/.heartbeat/{instant}")
+    fs = path.getFileSystem(visit.spark._jsc.hadoopConfiguration())
+    try:
+        fs.create(path).close()
+        fs.setTimes(path, 1000, -1)
+    except Py4JJavaError as error:
+        visit.say(f"no expired heartbeat was left for {instant}, the next run waits: {error.java_exception}")
+
+
+def drop_index(visit: Visit, partition: str) -> None:
+    """Remove an index, complete or half built, from properties and metadata table. Raises Py4JJavaError."""
+    with open_client(visit.spark, visit.job.base_path, visit.settings, ALWAYS) as client:
+        names = visit.spark._jvm.java.util.ArrayList()
+        names.add(partition)
+        client.dropIndex(names)
+
+
+def remove_plan(visit: Visit, instant: str, *, keep_request: bool) -> None:
+    """Remove a plan's inflight file, and its request unless it shall run again; under the table's lock."""
+    with (
+        open_client(visit.spark, visit.job.base_path, visit.settings, ALWAYS) as client,
+        hold_lock(visit.spark, client),
+    ):
+        look = visit.look()
+        generator = look.meta_client.getInstantGenerator()
+        look.timeline.deleteInstantFileIfExists(generator.getIndexInflightInstant(instant))
+        if not keep_request:
+            look.timeline.deleteInstantFileIfExists(generator.getIndexRequestedInstant(instant))
+
+
+def complete_plan(visit: Visit, plan: IndexPlan, up_to: str) -> None:
+    """Complete an inflight plan whose index is whole; the caller holds the table's lock. Raises Py4JJavaError."""
+    look = visit.look()
+    model = visit.spark._jvm.org.apache.hudi.avro.model
+    generator = look.meta_client.getInstantGenerator()
+    requested = look.timeline.readIndexPlan(generator.getIndexRequestedInstant(plan.instant))
+    infos = requested.getIndexPartitionInfos()
+    for info in infos:
+        info.setIndexUptoInstant(up_to)
+    metadata = model.HoodieIndexCommitMetadata.newBuilder().setVersion(1).setIndexPartitionInfos(infos).build()
+    option: Any = visit.spark._jvm.org.apache.hudi.common.util.Option.of(metadata)
+    # The lock is held by the caller: Hudi must not take it once more for the completion time.
+    should_lock = False
+    look.timeline.saveAsComplete(should_lock, generator.getIndexInflightInstant(plan.instant), option)

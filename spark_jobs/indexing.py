@@ -1,0 +1,310 @@
+"""Asynchronous indexing (RFC-45): schedule once, build beside writers, finish or clean up what a dead builder left."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from failure_kind import causes_of, classify, describe
+from hudi_table import PlanBusyError, find_heartbeat_age_s, hold_lock, open_client
+from index_build import WritersInTheWayError, build_index
+from index_check import find_differences, find_unmentioned
+from index_settings import WantedIndex, build_settings, hudi_settings_of, index_options
+from index_table import (
+    BuildState,
+    IndexLook,
+    IndexPlan,
+    Step,
+    builder_lives,
+    complete_plan,
+    decide_step,
+    drop_index,
+    find_build_state,
+    find_modified_ms,
+    leave_expired_heartbeat,
+    look_at_indexes,
+    remove_plan,
+    timeline_file,
+)
+from job_contract import FailureKind, Mode, Outcome, Service, ServiceResult
+from planned_service import open_visit, seconds_since
+from py4j.protocol import Py4JJavaError
+from service_settings import ALWAYS
+
+if TYPE_CHECKING:
+    from index_settings import IndexOptions
+    from job_contract import JobRequest, ServiceRequest
+    from planned_service import Visit
+    from pyspark.sql import SparkSession
+
+OLDEST_VERSION = 8
+MOST_BUILDS = 2
+"""How often one run builds an index whose check fails."""
+
+
+class IndexFailure(Exception):
+    """Why one plan did not become an index."""
+
+    def __init__(self, kind: FailureKind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a run did so far."""
+
+    scheduled: list[str]
+    completed: list[str]
+    failures: list[IndexFailure]
+    said: list[str]
+
+
+def run_indexing(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> ServiceResult:
+    """Schedule and build indexes. Running it twice is harmless: an index that is complete is left alone.
+
+    Raises ServiceRefusedError, IndexRequestError, NoTableError, or Py4JJavaError when scheduling fails.
+    """
+    options = index_options(request.options)
+    visit = open_visit(spark, job, replace(request, options=hudi_settings_of(request.options)))
+    if visit.first_look.table_version < OLDEST_VERSION:
+        return _refused(
+            f"the table has version {visit.first_look.table_version}; index builds need {OLDEST_VERSION} or newer"
+        )
+    tally = Tally([], [], [], [])
+    if options.drop_first:
+        _drop_wanted(visit, options)
+    if request.mode is Mode.SCHEDULE:
+        for wanted in options.wanted:
+            _schedule(visit, wanted, tally)
+        return _result(tally)
+    _build_pending(visit, options, tally)
+    if request.mode is Mode.SCHEDULE_AND_EXECUTE:
+        for wanted in options.wanted:
+            _schedule_and_build(visit, wanted, options, tally)
+    return _result(tally)
+
+
+def _build_pending(visit: Visit, options: IndexOptions, tally: Tally) -> None:
+    wanted = {index.partition: index for index in options.wanted}
+    chosen = visit.request.instants
+    for plan in look_at_indexes(visit).plans:
+        if chosen and plan.instant not in chosen:
+            continue
+        _build(visit, plan.instant, wanted.get(plan.partition), options, tally)
+
+
+def _schedule_and_build(visit: Visit, wanted: WantedIndex, options: IndexOptions, tally: Tally) -> None:
+    if any(plan.partition == wanted.partition for plan in look_at_indexes(visit).plans):
+        return  # it was tried just now
+    instant = _schedule(visit, wanted, tally)
+    if instant is not None:
+        _build(visit, instant, wanted, options, tally)
+
+
+def _schedule(visit: Visit, wanted: WantedIndex, tally: Tally) -> str | None:
+    """Write one plan, unless the index or a plan of it is there: Hudi would write a second one, which never runs."""
+    indexes = look_at_indexes(visit)
+    pending = [plan.instant for plan in indexes.plans if plan.partition == wanted.partition]
+    if wanted.partition in indexes.complete or pending:
+        said = f"plan {', '.join(pending)} is pending" if pending else "is complete"
+        tally.said.append(f"{wanted.partition} {said}")
+        visit.say(f"index {wanted.partition} {said}: nothing to schedule")
+        return None
+    if wanted.partition in indexes.inflight:
+        visit.say(f"index {wanted.partition} is listed as being built, and no plan builds it: removing what is left")
+        drop_index(visit, wanted.partition)
+    settings = {**visit.settings, **build_settings(wanted.partition, wanted, visit.settings)}
+    jvm = visit.spark._jvm
+    types, partitions = jvm.java.util.ArrayList(), jvm.java.util.ArrayList()
+    types.add(jvm.org.apache.hudi.metadata.MetadataPartitionType.valueOf(wanted.hudi_type))
+    if wanted.partition.startswith(("secondary_index_", "expr_index_")):
+        partitions.add(wanted.partition)
+    with open_client(visit.spark, visit.job.base_path, settings, ALWAYS) as client:
+        found = client.scheduleIndexing(types, partitions)
+        instant = str(found.get()) if found.isPresent() else None
+    if instant is None:
+        raise IndexFailure(
+            FailureKind.OTHER,
+            f"Hudi planned nothing for {wanted.partition}: no completed write precedes the first pending one",
+        )
+    visit.say(f"index {wanted.partition}: scheduled {instant}")
+    tally.scheduled.append(instant)
+    return instant
+
+
+def _build(visit: Visit, instant: str, wanted: WantedIndex | None, options: IndexOptions, tally: Tally) -> None:
+    started = time.monotonic()
+    try:
+        for number in range(1, MOST_BUILDS + 1):
+            damage = _take_step(visit, instant, wanted, options, tally)
+            if not damage:
+                visit.say(f"indexing {instant}: done in {seconds_since(started)}")
+                return
+            visit.say(f"indexing {instant}, build {number}: the check failed: {damage}")
+        raise IndexFailure(FailureKind.CONFLICT, f"the index fails its check after {MOST_BUILDS} builds: {damage}")
+    except IndexFailure as failure:
+        visit.say(f"indexing {instant} FAILED ({failure.kind}): {failure.message}")
+        tally.failures.append(failure)
+
+
+def _take_step(visit: Visit, instant: str, wanted: WantedIndex | None, options: IndexOptions, tally: Tally) -> str:
+    """Bring one plan to its end; return what the check found, empty when the index is whole."""
+    indexes = look_at_indexes(visit)
+    plan = indexes.plan_of(instant)
+    if plan is None:
+        raise IndexFailure(FailureKind.PLAN_GONE, f"plan {instant} is not pending any more")
+    built = find_build_state(visit.spark, visit.job.base_path, instant)
+    step = decide_step(plan, indexes, built, builder_lives=builder_lives(visit.spark, indexes.look, plan))
+    visit.say(f"indexing {instant} of {plan.partition}, up to {plan.up_to}: {step}, its build is {built}")
+    if step is Step.BUSY:
+        age_s = find_heartbeat_age_s(visit.spark, visit.job.base_path, instant)
+        seen = "it began not long ago" if age_s is None else f"its last heartbeat was {age_s:.0f} s ago"
+        raise IndexFailure(FailureKind.BUSY, f"another builder has plan {instant}, {seen}")
+    if step is Step.REDUNDANT:
+        remove_plan(visit, instant, keep_request=False)
+        tally.said.append(f"plan {instant} was removed: {plan.partition} is complete")
+        return ""
+    if step is Step.FINISH:
+        return _finish(visit, plan, options, tally)
+    if step is Step.RUN_AGAIN:
+        _clean_up(visit, plan, indexes)
+    return _run(visit, plan, wanted, options, tally)
+
+
+def _run(visit: Visit, plan: IndexPlan, wanted: WantedIndex | None, options: IndexOptions, tally: Tally) -> str:
+    try:
+        build_index(visit, plan, wanted, options)
+    except PlanBusyError as error:
+        raise IndexFailure(FailureKind.BUSY, f"another builder has plan {plan.instant}") from error
+    except WritersInTheWayError as error:
+        raise IndexFailure(FailureKind.CONFLICT, f"{plan.partition}: {error}") from error
+    except Py4JJavaError as error:
+        leave_expired_heartbeat(visit, plan.instant)
+        if not _is_completed(visit, plan.instant):
+            raise _failure_of(visit, plan, error) from error
+    damage = _check(visit, plan, options)
+    if damage:
+        _forget(visit, plan)
+        return damage
+    tally.completed.append(plan.instant)
+    return ""
+
+
+def _finish(visit: Visit, plan: IndexPlan, options: IndexOptions, tally: Tally) -> str:
+    """Complete a plan whose builder ended while it waited for writers; the index was in use all the time.
+
+    Writers in flight do not matter: since the index is complete in the table's properties, their commits update it.
+    """
+    with (
+        open_client(visit.spark, visit.job.base_path, visit.settings, ALWAYS) as client,
+        hold_lock(visit.spark, client),
+    ):
+        damage = _check(visit, plan, options)
+        if not damage:
+            complete_plan(visit, plan, _caught_up_to(look_at_indexes(visit)))
+    if damage:
+        _forget(visit, plan)
+        return damage
+    visit.say(f"indexing {plan.instant}: what the dead builder left is whole, and completed")
+    tally.completed.append(plan.instant)
+    return ""
+
+
+def _check(visit: Visit, plan: IndexPlan, options: IndexOptions) -> str:
+    """Return what is wrong with a built index, empty when nothing is."""
+    started = time.monotonic()
+    look = visit.look()
+    begun_ms = find_modified_ms(visit.spark, timeline_file(look, f"{plan.instant}.indexing.inflight"))
+    missing = find_unmentioned(visit.spark, look, plan.partition, begun_ms or 0)
+    damage = f"not in the index: {', '.join(missing)}" if missing else ""
+    if not damage and options.check == "full":
+        damage = "; ".join(find_differences(visit.spark, look, plan.partition))
+    visit.say(
+        f"index {plan.partition}: {options.check} check {'FAILED' if damage else 'passed'} in {seconds_since(started)}"
+    )
+    return damage
+
+
+def _forget(visit: Visit, plan: IndexPlan) -> None:
+    """Drop an index that failed its check; its plan is pending again, or a new one takes its place."""
+    drop_index(visit, plan.partition)
+    if _is_completed(visit, plan.instant):
+        raise IndexFailure(
+            FailureKind.CONFLICT, f"{plan.partition} failed its check and was dropped; the next run builds it"
+        )
+    remove_plan(visit, plan.instant, keep_request=True)
+
+
+def _clean_up(visit: Visit, plan: IndexPlan, indexes: IndexLook) -> None:
+    """Remove what a dead builder left of an index that never was complete."""
+    visit.say(f"indexing {plan.instant}: its builder is dead; removing the half-built {plan.partition}")
+    if (
+        plan.partition in indexes.inflight
+        or find_build_state(visit.spark, visit.job.base_path, plan.instant) is not BuildState.ABSENT
+    ):
+        drop_index(visit, plan.partition)
+    remove_plan(visit, plan.instant, keep_request=True)
+
+
+def _drop_wanted(visit: Visit, options: IndexOptions) -> None:
+    for wanted in options.wanted:
+        if wanted.partition in look_at_indexes(visit).complete:
+            visit.say(f"index {wanted.partition}: dropping it first, as asked")
+            drop_index(visit, wanted.partition)
+
+
+def _failure_of(visit: Visit, plan: IndexPlan, error: Py4JJavaError) -> IndexFailure:
+    causes = causes_of(error.java_exception)
+    kind = classify(causes)
+    indexes = look_at_indexes(visit)
+    if (
+        plan.partition in indexes.complete
+        and find_build_state(visit.spark, visit.job.base_path, plan.instant) is BuildState.COMPLETED
+    ):
+        holes = ", ".join(_holes(indexes)) or "nothing"
+        return IndexFailure(
+            FailureKind.CONFLICT,
+            f"the index is built and holds every write up to {_caught_up_to(indexes)}; the catch-up ended before "
+            f"{holes} did, and the next run goes on from there",
+        )
+    if kind is FailureKind.OTHER:
+        visit.say(f"indexing {plan.instant}: stack trace follows\n{error}")
+    return IndexFailure(kind, describe(causes))
+
+
+def _caught_up_to(indexes: IndexLook) -> str:
+    """Return the last completed write before the first pending one."""
+    found = indexes.look.timeline.getContiguousCompletedWriteTimeline().lastInstant()
+    return str(found.get().requestedTime()) if found.isPresent() else ""
+
+
+def _holes(indexes: IndexLook) -> list[str]:
+    pending = indexes.look.timeline.getWriteTimeline().filterInflightsAndRequested().getInstants()
+    return sorted(f"{instant.getAction()} {instant.requestedTime()}" for instant in pending)
+
+
+def _is_completed(visit: Visit, instant: str) -> bool:
+    indexing = visit.look().timeline.filterCompletedInstants().getInstants()
+    return any(found.requestedTime() == instant and found.getAction() == "indexing" for found in indexing)
+
+
+def _refused(message: str) -> ServiceResult:
+    return ServiceResult(Service.INDEXING, Outcome.FAILED, failure_kind=FailureKind.OTHER, message=message)
+
+
+def _result(tally: Tally) -> ServiceResult:
+    scheduled, completed = tuple(tally.scheduled), tuple(tally.completed)
+    if tally.failures:
+        return ServiceResult(
+            Service.INDEXING,
+            Outcome.FAILED,
+            scheduled,
+            completed,
+            failure_kind=tally.failures[0].kind,
+            message="; ".join(failure.message for failure in tally.failures),
+        )
+    outcome = Outcome.COMPLETED if completed else Outcome.SCHEDULED if scheduled else Outcome.NOTHING_TO_DO
+    return ServiceResult(Service.INDEXING, outcome, scheduled, completed, message="; ".join(tally.said))

@@ -1,0 +1,227 @@
+"""Index builds on real tables, beside real writers, inside the test's own Spark session."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conftest import LOCK, MakeTable, Table, content, run
+from hudi_table import look_at_table, open_client
+from index_check import find_differences
+from index_settings import build_settings
+from job_contract import FailureKind, JobRequest, Mode, Outcome, Service, ServiceResult
+from paused_writers import STREAMING_OFF, insert, start_paused_writer, wait_until
+from service_settings import service_settings
+
+from airflow_lake_provider.indexing.index_spec import parse_indexes, wish_options
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+BOTH = Mode.SCHEDULE_AND_EXECUTE
+FULL = {"lake.index.check": "full"}
+
+
+def indexing(table: Table, mode: Mode, *indexes: str, **options: str) -> JobRequest:
+    named = {key.replace("__", "."): value for key, value in options.items()}
+    return table.request(mode, service=Service.INDEXING, service_options=wish_options(parse_indexes(indexes)) | named)
+
+
+def complete(table: Table) -> set[str]:
+    return set(filter(None, table.properties().get("hoodie.table.metadata.partitions", "").split(",")))
+
+
+def half_built(table: Table) -> str:
+    return table.properties().get("hoodie.table.metadata.partitions.inflight", "")
+
+
+def plans(table: Table) -> set[str]:
+    """Requested times of index plans that are not completed."""
+    requested = {name.split(".")[0] for name in table.files() if name.endswith(".indexing.requested")}
+    return requested - table.completed("indexing")
+
+
+def missing(spark: SparkSession, table: Table, index: str = "record_index") -> list[str]:
+    return find_differences(spark, look_at_table(spark, str(table.path)), index)
+
+
+def found_by_key(spark: SparkSession, table: Table, key: int) -> int:
+    """How many rows a reader finds that trusts the table's indexes, as Hudi's readers do by default."""
+    options = {
+        "hoodie.metadata.record.index.enable": "true",
+        "hoodie.metadata.global.record.level.index.enable": "true",
+    }
+    return spark.read.format("hudi").options(**options).load(str(table.path)).where(f"id = '{key}'").count()
+
+
+class InThread:
+    """A job in a thread, and what it says meanwhile."""
+
+    def __init__(self, spark: SparkSession, request: JobRequest) -> None:
+        self.outcome: Future[ServiceResult] = Future()
+        threading.Thread(target=self._run, args=(spark, request), daemon=True).start()
+
+    def _run(self, spark: SparkSession, request: JobRequest) -> None:
+        try:
+            self.outcome.set_result(run(spark, request))
+        except BaseException as error:  # noqa: BLE001 - handed to the test
+            self.outcome.set_exception(error)
+
+    def result(self) -> ServiceResult:
+        return self.outcome.result(timeout=120)
+
+
+@pytest.mark.parametrize(("type", "version"), [("MOR", 9), ("COW", 8)])
+def test_every_kind_of_index_is_built_and_survives_writers(
+    spark: SparkSession, make_table: MakeTable, type: str, version: int
+) -> None:
+    table = make_table(type=type, version=version, **STREAMING_OFF)
+    before = content(spark, table)
+    wanted = ("column_stats:amount,customer,ts", "partition_stats", "bloom_filters", "record_index")
+    wanted += ("secondary_index:customer", "expression_index:by_day:from_unixtime(ts):format=yyyy-MM-dd")
+    partitions = {"column_stats", "partition_stats", "bloom_filters", "record_index"}
+    partitions |= {"secondary_index_customer", "expr_index_by_day"}
+
+    result = run(spark, indexing(table, BOTH, *wanted, **FULL_OPTION))
+    assert result.outcome is Outcome.COMPLETED, result.message
+    assert set(result.completed_instants) == table.completed("indexing")
+    assert len(result.completed_instants) == len(wanted)
+    assert complete(table) == {"files", *partitions}
+    assert (half_built(table), plans(table)) == ("", set())
+    assert content(spark, table) == before
+
+    again = run(spark, indexing(table, BOTH, *wanted))
+    assert (again.outcome, again.scheduled_instants) == (Outcome.NOTHING_TO_DO, ())
+    # Partition statistics and expression indexes are computed in tasks, and there Hudi 1.2 needs the timeline server.
+    insert(spark, table, 50_000, **STREAMING_OFF, **{"hoodie.embed.timeline.server": "true"})
+    assert complete(table) == {"files", *partitions}
+    for index in ("record_index", "secondary_index_customer", "column_stats", "bloom_filters"):
+        assert missing(spark, table, index) == []
+    assert found_by_key(spark, table, 50_003) == 1
+
+
+FULL_OPTION = {"lake__index__check": "full"}
+
+
+def test_plan_is_written_once_and_a_second_one_of_somebody_else_is_removed(
+    spark: SparkSession, make_table: MakeTable
+) -> None:
+    table = make_table(**STREAMING_OFF)
+    first = run(spark, indexing(table, Mode.SCHEDULE, "record_index"))
+    assert first.outcome is Outcome.SCHEDULED
+    second = run(spark, indexing(table, Mode.SCHEDULE, "record_index"))
+    assert second.outcome is Outcome.NOTHING_TO_DO
+    assert plans(table) == set(first.scheduled_instants)
+    # Hudi itself writes a second plan, which can never run.
+    duplicate = schedule_with_hudi(spark, table, "RECORD_INDEX", "record_index")
+    assert plans(table) == {*first.scheduled_instants, duplicate}
+
+    result = run(spark, indexing(table, Mode.EXECUTE))
+    assert (result.outcome, result.completed_instants) == (Outcome.COMPLETED, first.scheduled_instants)
+    assert duplicate in result.message
+    assert plans(table) == set()
+    assert missing(spark, table) == []
+
+
+def test_hudi_alone_loses_the_writer_that_is_in_flight(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path
+) -> None:
+    table = make_table()
+    writer = start_paused_writer(spark, table, tmp_path, 70_000)
+    instant = schedule_with_hudi(spark, table, "RECORD_INDEX", "record_index")
+    settings = hudis_own_settings(spark, table) | {"hoodie.metadata.global.record.level.index.enable": "true"}
+    built: Future[Any] = Future()
+
+    def build() -> None:
+        with open_client(spark, str(table.path), settings, {}) as client:
+            built.set_result(client.index(instant))
+
+    threading.Thread(target=build, daemon=True).start()
+    wait_until(lambda: "record_index" in complete(table), "Hudi's build")
+    writer.finish()
+    built.result(timeout=60)
+    # The index is complete, so Hudi says, and a reader that trusts it does not find the row.
+    assert instant in table.completed("indexing")
+    (lost,) = missing(spark, table)
+    assert lost.startswith("20 records missing in the index")
+    assert found_by_key(spark, table, 70_003) == 0
+
+
+def test_streaming_writer_in_flight_is_waited_for_and_is_in_the_index(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path
+) -> None:
+    table = make_table()
+    writer = start_paused_writer(spark, table, tmp_path, 70_000)
+    impatient = run(spark, indexing(table, BOTH, "record_index", lake__index__wait_s="0"))
+    assert (impatient.outcome, impatient.failure_kind) == (Outcome.FAILED, FailureKind.CONFLICT)
+    assert writer.instant in impatient.message
+    assert "hoodie.metadata.streaming.write.enabled=false" in impatient.message
+    assert complete(table) == {"files"}
+    (instant,) = plans(table)
+
+    job = InThread(spark, indexing(table, BOTH, "record_index", **FULL_OPTION))
+    time.sleep(3)
+    assert complete(table) == {"files"}
+    writer.finish()
+    result = job.result()
+    assert (result.outcome, result.completed_instants) == (Outcome.COMPLETED, (instant,)), result.message
+    insert(spark, table, 80_000)
+    assert missing(spark, table) == []
+    assert found_by_key(spark, table, 70_003) == found_by_key(spark, table, 80_003) == 1
+
+
+def test_writer_in_flight_that_does_not_stream_goes_on_and_is_in_the_index(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path
+) -> None:
+    table = make_table(**STREAMING_OFF)
+    writer = start_paused_writer(spark, table, tmp_path, 70_000, **STREAMING_OFF)
+    job = InThread(spark, indexing(table, BOTH, "record_index", **FULL_OPTION))
+    wait_until(lambda: "record_index" in complete(table) or job.outcome.done(), "the build beside the writer")
+    # Another one begins and commits while the first is in flight, and the build still waits for that one.
+    insert(spark, table, 80_000, **STREAMING_OFF)
+    writer.finish()
+    result = job.result()
+    assert result.outcome is Outcome.COMPLETED, result.message
+    assert missing(spark, table) == []
+    assert found_by_key(spark, table, 70_003) == found_by_key(spark, table, 80_003) == 1
+
+
+def test_build_that_times_out_with_a_hole_in_front_is_completed_by_the_next_run(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path
+) -> None:
+    table = make_table(**STREAMING_OFF)
+    writer = start_paused_writer(spark, table, tmp_path, 70_000, **STREAMING_OFF)
+    timeout = {"hoodie__metadata__index__check__timeout__seconds": "2"}
+    first = run(spark, indexing(table, BOTH, "record_index", **timeout))
+    assert (first.outcome, first.failure_kind) == (Outcome.FAILED, FailureKind.CONFLICT)
+    # What was reached, and what was in the way.
+    assert f"deltacommit {writer.instant}" in first.message
+    assert f"every write up to {max(table.completed('deltacommit'))}" in first.message
+    (instant,) = plans(table)
+    insert(spark, table, 80_000, **STREAMING_OFF)
+
+    second = run(spark, indexing(table, BOTH, "record_index", **FULL_OPTION, **timeout))
+    assert (second.outcome, second.completed_instants) == (Outcome.COMPLETED, (instant,)), second.message
+    assert second.scheduled_instants == ()
+    writer.finish()
+    assert missing(spark, table) == []
+    assert found_by_key(spark, table, 70_003) == found_by_key(spark, table, 80_003) == 1
+
+
+def hudis_own_settings(spark: SparkSession, table: Table) -> dict[str, str]:
+    look = look_at_table(spark, str(table.path))
+    return service_settings(Service.INDEXING, LOCK, look.table_version, look.metadata_partitions)
+
+
+def schedule_with_hudi(spark: SparkSession, table: Table, hudi_type: str, partition: str) -> str:
+    """Write a plan as any program may that uses Hudi's client."""
+    settings = hudis_own_settings(spark, table) | build_settings(partition, None, {})
+    types, partitions = spark._jvm.java.util.ArrayList(), spark._jvm.java.util.ArrayList()
+    types.add(spark._jvm.org.apache.hudi.metadata.MetadataPartitionType.valueOf(hudi_type))
+    with open_client(spark, str(table.path), settings, {}) as client:
+        return str(client.scheduleIndexing(types, partitions).get())
