@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.conflict.active_instant import ActiveInstant, Role, role_of
@@ -65,6 +66,8 @@ class _Names:
     timeline: Timeline
     pending: Mapping[str, Instant]
     completed: frozenset[str]
+    writes: tuple[Instant, ...]
+    """Completed writes, by completion."""
 
 
 class ConflictTable:
@@ -88,12 +91,15 @@ class ConflictTable:
         self._commits: dict[str, CommitMetadata] = {}
         self._names: _Names | None = None
 
-    def look(self, now_ms: int, partitions: Collection[str] | None = None) -> TableActivity:
-        """Look at everybody at work; with `partitions`, direct markers are read only of these."""
+    def look(self, now_ms: int, partitions: Collection[str] | None = None, before: str | None = None) -> TableActivity:
+        """Look at everybody at work.
+
+        With `partitions`, direct markers are read only of these; with `before`, only markers of smaller instants.
+        """
         # Markers, then heartbeats, then the timeline. A writer that commits in between has its instant completed by
         # then, so it is seen in one of them; and one that begins beats before its instant appears.
-        marked = self._markers.list_instants()
-        markers = {instant: self._markers.read(instant, now_ms, partitions) for instant in marked}
+        marked = [name for name in self._markers.list_instants() if before is None or name < before]
+        markers = {name: self._markers.read(name, now_ms, partitions) for name in marked}
         beats = load_heartbeats(self._storage)
         snapshot = self._read_snapshot()
         names = self._find_names(snapshot.timeline)
@@ -106,18 +112,16 @@ class ConflictTable:
 
     def check(self, claim: Claim, now_ms: int, partitions: Collection[str] | None = None) -> Verdict:
         """Compare a claim with who is at work, and with what completed since it began."""
-        activity = self.look(now_ms, partitions)
+        # Writers give way to older ones only (RFC-56).
+        activity = self.look(now_ms, partitions, claim.instant if claim.role is Role.WRITER else None)
         verdict = find_active_clashes(claim, activity.actives)
         commits, damaged = self.find_commits(claim, activity.snapshot)
         return Verdict((*verdict.clashes, *commits), (*verdict.unread, *damaged))
 
     def find_commits(self, claim: Claim, snapshot: TimelineSnapshot) -> tuple[tuple[Clash, ...], tuple[str, ...]]:
         """Return the clashes with instants that completed since the claim began, and files that cannot be read."""
-        completed = [
-            instant
-            for instant in snapshot.timeline.completed_writes_by_completion()
-            if (instant.completed_time or "") > claim.since
-        ]
+        by_completion = reversed(self._find_names(snapshot.timeline).writes)
+        completed = list(takewhile(lambda instant: (instant.completed_time or "") > claim.since, by_completion))
         damaged = []
         for instant in completed:
             if instant.requested_time in self._commits:
@@ -133,7 +137,7 @@ class ConflictTable:
         if self._names is None or self._names.timeline is not timeline:
             pending = {instant.requested_time: instant for instant in timeline.pending()}
             completed = frozenset(instant.requested_time for instant in timeline.completed())
-            self._names = _Names(timeline, pending, completed)
+            self._names = _Names(timeline, pending, completed, timeline.completed_writes_by_completion())
             self._plans = {name: plan for name, plan in self._plans.items() if name in pending}
         return self._names
 
