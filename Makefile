@@ -22,12 +22,12 @@ help: ## List the targets
 $(BIN)/.installed: pyproject.toml constraints/airflow.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-cache-dir --disable-pip-version-check uv==0.13.8
-	$(UV) pip install --quiet --python $(BIN)/python -c constraints/airflow.txt -e '.[dev,postgres,hdfs]'
+	$(UV) pip install --quiet --python $(BIN)/python -c constraints/airflow.txt -e '.[dev,postgres,hdfs,kafka]'
 	@touch $@
 
 $(SPARK_VENV)/.installed: constraints/spark.txt $(BIN)/.installed
 	$(PYTHON) -m venv $(SPARK_VENV)
-	$(UV) pip install --quiet --python $(SPARK_VENV)/bin/python -c constraints/spark.txt pyspark pytest fastavro fsspec 'moto[server]'
+	$(UV) pip install --quiet --python $(SPARK_VENV)/bin/python -c constraints/spark.txt pyspark pytest fastavro fsspec 'moto[server]' confluent-kafka sqlalchemy
 	@touch $@
 
 $(HUDI_JAR): $(SPARK_VENV)/.installed
@@ -55,14 +55,17 @@ test-storage: install hdfs ## Tables on a real HDFS and an S3-compatible store
 test-system: install ## The whole product as processes: writers, API server, scheduler, Spark
 	$(BIN)/python -m pytest tests/system
 
-soak: install postgres ## The long form: 20 kills of the API server on each database, 200 random histories, 10 rounds of server kills, 1,000 requests a route, 10,000 simulated schedules
+soak: install postgres ## The long form: 20 kills of the API server on each database, 50 rounds of crashes with real processes, 200 random histories, 10 rounds of server kills, 1,000 requests a route, 10,000 simulated schedules
 	LAKE_KILLS=20 $(BIN)/python -m pytest tests/system/test_notices_survive.py
+	LAKE_ROUNDS=50 $(BIN)/python -m pytest -s tests/system/test_crashes.py
+	LAKE_PEER_ROUNDS=10 $(BIN)/python -m pytest -s tests/system/test_asset_queue.py
+	LAKE_TABLES=60 $(BIN)/python -m pytest -s tests/system/test_production_shape.py
 	LAKE_HISTORIES=200 $(BIN)/python -m pytest tests/unit/view/test_shared_timelines.py
 	LAKE_SEEDS=10 $(BIN)/python -m pytest tests/integration/timeline_server/test_stream.py
 	LAKE_EXAMPLES=1000 $(BIN)/python -m pytest tests/integration/http
 	LAKE_SIMULATIONS=10000 $(BIN)/python -m pytest tests/simulation
 
-bench: install hdfs ## One benchmark: make bench NAME=timeline|notice|detection|namenode
+bench: install hdfs ## One benchmark: make bench NAME=timeline|notice|detection|namenode|latency|writer
 	@$(BIN)/python -m benchmarks.$(NAME)
 
 check: $(BIN)/.installed ## ruff, mypy, import-linter

@@ -14,6 +14,8 @@ class LakeError(Exception):
 
     retriable: ClassVar[bool] = False
     http_status: ClassVar[int] = 500
+    failure_kind: str = "other"
+    """What a failed try calls for, in the spelling of `job_contract.FailureKind`."""
 
 
 class ConfigError(LakeError):
@@ -101,12 +103,15 @@ class ExecutorBusyError(LakeError):
 
     retriable = True
     http_status = 409
+    failure_kind = "busy"
 
 
 class LeaseLostError(LakeError):
     """The caller no longer holds what it renews or releases; somebody else took over after the lease ran out."""
 
+    retriable = True  # the next try asks for a lease of its own
     http_status = 409
+    failure_kind = "busy"
 
 
 class ManagerUnreachableError(LakeError):
@@ -130,12 +135,24 @@ class WriterUnguardedError(LakeError):
 
     retriable = True
     http_status = 409
+    failure_kind = "conflict"
 
 
 class ServiceFailedError(LakeError):
     """The timeline does not show the service's instant completed after its job ended; a retry may succeed."""
 
     retriable = True
+
+    def __init__(self, message: str, failure_kind: str = "other") -> None:
+        super().__init__(message)
+        self.failure_kind = failure_kind
+
+
+class EngineError(LakeError):
+    """The engine could not start, follow or end a job. Until it can tell that the job has ended, no other may begin."""
+
+    retriable = True
+    http_status = 503
 
 
 class ServiceRefusedError(LakeError):

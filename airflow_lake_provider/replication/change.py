@@ -1,0 +1,83 @@
+"""One change of one row, and how it is written for readers. All of it is JSON text: Spark made it, sinks pass it on."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+class Op(StrEnum):
+    """What happened to the row; `READ` is a row of a snapshot. The first three are Hudi's own letters."""
+
+    INSERT = "i"
+    UPDATE = "u"
+    DELETE = "d"
+    READ = "r"
+
+
+class Mode(StrEnum):
+    """What a sink receives of a change."""
+
+    CHANGES = "changes"
+    """Operation, row before and row after: needs a table with Hudi's change data capture."""
+    LATEST = "latest"
+    """The row as it is now; nothing (a tombstone) when it is deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRef:
+    """One completed commit of the table: its requested and completed time, in Hudi's format."""
+
+    requested_time: str
+    completed_time: str
+
+    @property
+    def order(self) -> tuple[str, str]:
+        """The order of completion."""
+        return self.completed_time, self.requested_time
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One row's change. `key` is a JSON object of the key's fields; `before` and `after` are JSON objects or None."""
+
+    op: Op
+    key: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some changes of one commit, in order per key. A snapshot's rows carry the commit that the snapshot is of."""
+
+    commit: CommitRef
+    changes: Sequence[Change]
+    generation: int
+    """How many snapshots this sink was given; a reader that sees it rise must forget the rows of the one before."""
+    begins_snapshot: bool = False
+    """The first batch of a snapshot: what the sink holds of an earlier generation is out of date."""
+
+
+def message_of(change: Change, commit: CommitRef, mode: Mode) -> str | None:
+    """Return the text that readers get; None is a tombstone (mode `latest`, a deleted row)."""
+    if mode is Mode.LATEST:
+        return change.after
+    return (
+        f'{{"op":"{change.op.value}","commit":"{commit.requested_time}","completed":"{commit.completed_time}",'
+        f'"key":{change.key},"before":{change.before or "null"},"after":{change.after or "null"}}}'
+    )
+
+
+def checksum_of(changes: Iterable[Change], start: int = 0) -> int:
+    """Sum up 64 bits of each change's digest, so that the order of rows does not matter; `start` goes on from there."""
+    total = start
+    for change in changes:
+        text = f"{change.op.value}\0{change.key}\0{change.before}\0{change.after}"
+        total += int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+    return total & 0xFFFF_FFFF_FFFF_FFFF

@@ -1,0 +1,112 @@
+"""What is durable in a sink: which commits it has, and how far a snapshot got. Printing and parsing are inverses.
+
+Commits are replicated in the order of completion, each alone. A single time is no position on that order that lasts: a
+file with an earlier completion time may become visible later (clocks differ, and stores are slow to list). So a
+checkpoint names the commits that it has above a floor; what completed above the floor and is not named is unread.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_lake_provider.errors import CheckpointDamagedError
+from airflow_lake_provider.replication.change import CommitRef
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+VERSION = 1
+# So many commits may become visible behind a later one and are still found.
+NAMED_COMMITS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotProgress:
+    """A snapshot that is under way: rows are written in the order of record key and partition."""
+
+    instant: str
+    """Requested time of the last commit that the snapshot holds; every earlier write was completed by then."""
+    after: tuple[str, str] | None = None
+    """Record key and partition of the last row that is durable; None before the first part."""
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What one sink has of one table. Times are Hudi's instant times."""
+
+    stream: str
+    """Whose checkpoint it is: `<table id>.<sink>`."""
+    sequence: int
+    """Rises by one with each transaction."""
+    generation: int
+    """Rises by one with each snapshot."""
+    commit: CommitRef | None
+    """The commit that this checkpoint was written with."""
+    floor: str = ""
+    """Every commit that completed at or before this time is in the sink."""
+    done: tuple[str, ...] = ()
+    """Requested times of the commits in the sink that completed after the floor."""
+    hold: str = ""
+    """Requested time from which on the table's files and instants are still needed."""
+    rows: int = 0
+    """Changes of this commit, or rows of this part of a snapshot."""
+    checksum: str = ""
+    """`checksum_of` those changes, 16 hexadecimal digits."""
+    schema_id: str = ""
+    schema: str = ""
+    """The table's Avro schema, only where it is another than the one before."""
+    snapshot: SnapshotProgress | None = None
+    request: str = ""
+    """The last request for a snapshot or a seek that was obeyed, so that a repeated task does not obey it twice."""
+
+    def has(self, commit: CommitRef) -> bool:
+        """Whether the sink has this commit."""
+        return commit.completed_time <= self.floor or commit.requested_time in self.done
+
+
+def to_text(checkpoint: Checkpoint) -> str:
+    """Print a checkpoint as one line of JSON."""
+    return json.dumps(asdict(checkpoint) | {"version": VERSION}, separators=(",", ":"), sort_keys=True)
+
+
+def from_text(text: str) -> Checkpoint:
+    """Parse a checkpoint. Raises CheckpointDamagedError."""
+    try:
+        body: dict[str, Any] = json.loads(text)
+        if body.pop("version") != VERSION:
+            raise CheckpointDamagedError(f"the checkpoint is not of version {VERSION}: {text[:200]}")
+        commit, snapshot = body.pop("commit"), body.pop("snapshot")
+        if snapshot is not None and snapshot["after"] is not None:
+            snapshot["after"] = tuple(snapshot["after"])
+        return Checkpoint(
+            **body | {"done": tuple(body["done"])},
+            commit=None if commit is None else CommitRef(**commit),
+            snapshot=None if snapshot is None else SnapshotProgress(**snapshot),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointDamagedError(f"what the sink holds is no checkpoint: {text[:200]!r}") from error
+
+
+def unread(checkpoint: Checkpoint, completed: Iterable[CommitRef]) -> list[CommitRef]:
+    """Return the commits that the sink does not have, in the order of completion."""
+    return sorted((commit for commit in completed if not checkpoint.has(commit)), key=lambda commit: commit.order)
+
+
+def with_done(checkpoint: Checkpoint, done: Iterable[str], completed: Sequence[CommitRef]) -> Checkpoint:
+    """Return the checkpoint with more commits (requested times) in the sink, its floor raised where that is safe.
+
+    `completed` are all completed commits that the table's active timeline shows.
+    """
+    named = {*checkpoint.done, *done}
+    floor, in_sink = checkpoint.floor, []
+    for commit in sorted(completed, key=lambda commit: commit.order):
+        if commit.completed_time > floor and commit.requested_time not in named:
+            break
+        in_sink.append(commit.completed_time)
+    if len(in_sink) > NAMED_COMMITS:
+        floor = max(floor, in_sink[-NAMED_COMMITS - 1])
+    above = sorted(c.requested_time for c in completed if c.completed_time > floor and c.requested_time in named)
+    return replace(checkpoint, floor=floor, done=tuple(above))

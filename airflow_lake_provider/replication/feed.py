@@ -1,0 +1,140 @@
+"""What there is to replicate, decided from one look at the table's timeline; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress, unread, with_done
+
+if TYPE_CHECKING:
+    from airflow_lake_provider.replication.change import CommitRef
+
+# Hudi's WriteOperationType.yieldChanges, the other way round: these rewrite files and change no row.
+OPERATIONS_WITHOUT_CHANGES = frozenset(
+    {"COMPACT", "LOG_COMPACT", "CLUSTER", "INDEX", "BUCKET_RESCALE", "ALTER_SCHEMA", "BUILD"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at the table's active timeline. All times are requested times unless they say otherwise."""
+
+    completed: tuple[CommitRef, ...]
+    """Completed commits, deltacommits and replacecommits that change rows, in any order."""
+    silent: frozenset[str] = frozenset()
+    """Completed ones that change no row: compactions, clusterings, index builds."""
+    pending: tuple[str, ...] = ()
+    """Writes that are requested or inflight, plans of table services left out."""
+    earliest: str = ""
+    """The oldest write on the active timeline, in any state; empty on an empty timeline."""
+    retained_from: str = ""
+    """What the last clean kept: file versions that only earlier commits need are gone. Empty before the first clean."""
+    cleaned_without_bound: str = ""
+    """A completed clean that deleted files and does not say by commits what it kept; its requested time."""
+    has_history: bool = False
+    """Whether instants were archived."""
+
+
+def find_gap(checkpoint: Checkpoint, look: Look) -> str | None:
+    """Say in one sentence why the changes after a checkpoint can no longer be read; None when they can.
+
+    Hudi does not say so itself: reading cleaned or archived ranges returns fewer rows, or fails in some task.
+    """
+    known = {*(commit.requested_time for commit in look.completed), *look.silent}
+    if checkpoint.commit is not None and checkpoint.commit.requested_time not in known:
+        requested = checkpoint.commit.requested_time
+        if look.has_history or not look.earliest or look.earliest <= requested:
+            return (
+                f"commit {requested} of the checkpoint is not on the active timeline: archived, or undone by a restore"
+            )
+        return (
+            f"the timeline begins at {look.earliest}, after the checkpoint's commit {requested}: this is another table"
+        )
+    if checkpoint.hold and look.earliest > checkpoint.hold:
+        return f"the active timeline begins at {look.earliest}, instants from {checkpoint.hold} on were needed"
+    if checkpoint.snapshot is not None:
+        needed = [checkpoint.snapshot.instant]
+    else:
+        needed = [commit.requested_time for commit in unread(checkpoint, look.completed)]
+    gone = [instant for instant in needed if instant < look.retained_from]
+    if gone:
+        return (
+            f"commit {min(gone)} was not replicated, and a clean kept only what readers since {look.retained_from} need"
+        )
+    overtaken = [instant for instant in needed if look.cleaned_without_bound and instant < look.cleaned_without_bound]
+    if overtaken:
+        return f"commit {min(overtaken)} was not replicated before clean {look.cleaned_without_bound} deleted files"
+    return None
+
+
+def hold_of(checkpoint: Checkpoint, look: Look) -> str:
+    """Return the requested time from which on the table's files and instants are needed after this checkpoint.
+
+    The commit of the checkpoint is part of it: it proves, later, that the timeline still joins on.
+    """
+    needed = [commit.requested_time for commit in unread(checkpoint, look.completed)]
+    needed += look.pending
+    if checkpoint.snapshot is not None:
+        needed.append(checkpoint.snapshot.instant)
+    if checkpoint.commit is not None:
+        needed.append(checkpoint.commit.requested_time)
+    return min(needed, default="")
+
+
+def begin_snapshot(checkpoint: Checkpoint, look: Look, request: str = "") -> Checkpoint | None:
+    """Return a checkpoint that begins a snapshot of everything completed; None when there is nothing to snapshot yet.
+
+    The snapshot's instant is the last write before the first pending one: what it holds is then told by requested
+    times alone, whoever completes when.
+    """
+    boundary = min(look.pending, default="9")
+    held = [commit for commit in look.completed if commit.requested_time < boundary]
+    if not held:
+        return None
+    last = max(held, key=lambda commit: commit.requested_time)
+    fresh = replace(
+        checkpoint,
+        generation=checkpoint.generation + 1,
+        commit=last,
+        floor="",
+        done=(),
+        snapshot=SnapshotProgress(last.requested_time),
+        request=request or checkpoint.request,
+    )
+    fresh = with_done(fresh, (commit.requested_time for commit in held), look.completed)
+    return replace(fresh, hold=hold_of(fresh, look))
+
+
+def seek(checkpoint: Checkpoint, look: Look, completed_until: str, request: str = "") -> Checkpoint:
+    """Return a checkpoint from which on the commits that completed after `completed_until` are replicated."""
+    before = [commit for commit in look.completed if commit.completed_time <= completed_until]
+    last = max(before, key=lambda commit: commit.order, default=None)
+    moved = replace(
+        checkpoint,
+        generation=checkpoint.generation + 1,
+        commit=last,
+        floor="",
+        done=(),
+        snapshot=None,
+        request=request or checkpoint.request,
+    )
+    moved = with_done(moved, (commit.requested_time for commit in before), look.completed)
+    return replace(moved, hold=hold_of(moved, look))
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a sink is behind: commits that it does not have, and the completion time of the oldest of them."""
+
+    commits: int
+    oldest_completed_time: str
+
+
+def lag_of(checkpoint: Checkpoint | None, look: Look) -> Lag:
+    """Count what a sink does not have; without a checkpoint, or within a snapshot, everything."""
+    if checkpoint is None or checkpoint.snapshot is not None:
+        missing = sorted(look.completed, key=lambda commit: commit.order)
+    else:
+        missing = unread(checkpoint, look.completed)
+    return Lag(len(missing), missing[0].completed_time if missing else "")

@@ -1,0 +1,208 @@
+"""Bring one sink up to date with one table: a snapshot where one is due, then each unread commit alone.
+
+Every step may be cut off by a crash. What is durable is only what the sink committed together with its checkpoint, and
+every run begins with asking the sink for that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from airflow_lake_provider.errors import ReplicationGapError
+from airflow_lake_provider.replication.change import Batch, checksum_of
+from airflow_lake_provider.replication.checkpoint import Checkpoint, from_text, unread, with_done
+from airflow_lake_provider.replication.feed import begin_snapshot, find_gap, hold_of, seek
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from airflow_lake_provider.replication.change import Change, CommitRef
+    from airflow_lake_provider.replication.checkpoint import SnapshotProgress
+    from airflow_lake_provider.replication.feed import Look
+    from airflow_lake_provider.replication.sink import Sink
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+
+class Source(Protocol):
+    """A table as the pump reads it."""
+
+    def look(self) -> Look:
+        """Look at the timeline anew."""
+
+    def read(self, commit: CommitRef) -> Iterator[Change]:
+        """Return the changes of one completed commit alone, in order per key."""
+
+    def read_snapshot(self, progress: SnapshotProgress) -> Iterator[tuple[tuple[str, str], Change]]:
+        """Return the rows of a snapshot behind `progress.after`, each with its record key and partition, in order."""
+
+    def schema_of(self, commit: CommitRef) -> str:
+        """Return the table's Avro schema as this commit wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What one run shall do."""
+
+    stream: str
+    request: str = ""
+    """Names a request for a snapshot or a seek: it is obeyed once, however often the run is repeated."""
+    snapshot: bool = False
+    """Take a snapshot, whatever the checkpoint says."""
+    seek_until: str = ""
+    """Go on with the commits that completed after this time."""
+    batch_rows: int = 5_000
+    snapshot_part_rows: int = 50_000
+    max_commits: int = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run did, and the checkpoint that is durable now."""
+
+    checkpoint: Checkpoint | None
+    commits: int = 0
+    rows: int = 0
+    snapshot_reason: str = ""
+
+
+class Pump:
+    """One run over one table and one sink."""
+
+    def __init__(
+        self, source: Source, sink: Sink, order: Order, on_checkpoint: Callable[[Checkpoint], None] = lambda _: None
+    ) -> None:
+        self._source = source
+        self._sink = sink
+        self._order = order
+        self._on_checkpoint = on_checkpoint
+        self._commits = 0
+        self._rows = 0
+        self._reason = ""
+
+    def run(self) -> Report:
+        """Open the sink, bring it up to date, close it. Raises what source and sink raise."""
+        try:
+            text = self._sink.open()
+            durable = from_text(text) if text is not None else None
+            if durable is not None and durable.stream != self._order.stream:
+                raise ReplicationGapError(
+                    f"the sink holds the checkpoint of stream {durable.stream!r}, not of {self._order.stream!r}: "
+                    "two tables must not share one topic, folder or table"
+                )
+            checkpoint = self._start(durable, self._source.look())
+            while checkpoint is not None:
+                moved = self._step(checkpoint)
+                if moved is None:
+                    break
+                durable = checkpoint = moved
+            return Report(durable, self._commits, self._rows, self._reason)
+        finally:
+            self._sink.close()
+
+    def _start(self, durable: Checkpoint | None, look: Look) -> Checkpoint | None:
+        """Return where to go on from: the sink's own checkpoint wins, unless a snapshot or a seek is due."""
+        base = durable or Checkpoint(self._order.stream, 0, 0, None)
+        is_new_request = bool(self._order.request) and base.request != self._order.request
+        if self._order.seek_until and is_new_request:
+            moved = seek(base, look, self._order.seek_until, self._order.request)
+            return self._commit(moved, look, rows=0, checksum=0)
+        if durable is None:
+            return self._begin(base, look, "the sink has nothing of this table yet")
+        if self._order.snapshot and is_new_request:
+            return self._begin(base, look, "asked for")
+        gap = find_gap(durable, look)
+        return self._begin(base, look, gap) if gap else durable
+
+    def _begin(self, base: Checkpoint, look: Look, reason: str) -> Checkpoint | None:
+        log.warning("stream %s: a new snapshot begins: %s", self._order.stream, reason)
+        self._reason = reason
+        return begin_snapshot(base, look, self._order.request)
+
+    def _step(self, checkpoint: Checkpoint) -> Checkpoint | None:
+        """Do one transaction; None when nothing is left to do."""
+        if checkpoint.snapshot is not None:
+            return self._snapshot(checkpoint, checkpoint.snapshot)
+        look = self._source.look()
+        gap = find_gap(checkpoint, look)
+        if gap:
+            return self._begin(checkpoint, look, gap)
+        todo = unread(checkpoint, look.completed)
+        if not todo or self._commits >= self._order.max_commits:
+            return None
+        return self._replicate(checkpoint, todo[0])
+
+    def _replicate(self, checkpoint: Checkpoint, commit: CommitRef) -> Checkpoint:
+        rows = checksum = 0
+        for changes in _chunks(self._source.read(commit), self._order.batch_rows):
+            self._sink.write(Batch(commit, changes, checkpoint.generation))
+            rows, checksum = rows + len(changes), checksum_of(changes, checksum)
+        # A clean may have deleted files while they were read, and Hudi then returns fewer rows without an error.
+        look = self._source.look()
+        gap = find_gap(checkpoint, look)
+        if gap:
+            raise ReplicationGapError(f"{gap}, while commit {commit.requested_time} was read; a snapshot follows")
+        moved = with_done(replace(checkpoint, commit=commit), (commit.requested_time,), look.completed)
+        self._commits += 1
+        return self._commit(moved, look, rows, checksum)
+
+    def _snapshot(self, checkpoint: Checkpoint, progress: SnapshotProgress) -> Checkpoint:
+        """Write the rows that are left, one transaction for each part."""
+        commit = checkpoint.commit
+        if commit is None:
+            raise ReplicationGapError("a snapshot's checkpoint names no commit")
+        is_first = progress.after is None
+        for part in _chunks(self._source.read_snapshot(progress), self._order.snapshot_part_rows):
+            changes = [change for _, change in part]
+            for piece in _chunks(iter(changes), self._order.batch_rows):
+                self._sink.write(Batch(commit, piece, checkpoint.generation, begins_snapshot=is_first))
+                is_first = False
+            progress = replace(progress, after=part[-1][0], rows=progress.rows + len(part))
+            checkpoint = replace(checkpoint, snapshot=progress)
+            look = self._require_no_gap(checkpoint)
+            checkpoint = self._commit(checkpoint, look, len(changes), checksum_of(changes))
+        if is_first:  # a table without rows: the sink must forget what it had all the same
+            self._sink.write(Batch(commit, (), checkpoint.generation, begins_snapshot=True))
+        look = self._require_no_gap(checkpoint)
+        return self._commit(replace(checkpoint, snapshot=None), look, rows=0, checksum=0)
+
+    def _require_no_gap(self, checkpoint: Checkpoint) -> Look:
+        look = self._source.look()
+        gap = find_gap(checkpoint, look)
+        if gap:
+            raise ReplicationGapError(f"{gap}, while the snapshot was read; it begins anew")
+        return look
+
+    def _commit(self, checkpoint: Checkpoint, look: Look, rows: int, checksum: int) -> Checkpoint:
+        schema = self._source.schema_of(checkpoint.commit) if checkpoint.commit is not None else ""
+        schema_id = checksum_text(schema) if schema else ""
+        durable = replace(
+            checkpoint,
+            sequence=checkpoint.sequence + 1,
+            hold=hold_of(checkpoint, look),
+            rows=rows,
+            checksum=f"{checksum:016x}",
+            schema_id=schema_id,
+            schema=schema if schema_id != checkpoint.schema_id else "",
+        )
+        self._sink.commit(durable)
+        self._rows += rows
+        self._on_checkpoint(durable)
+        return durable
+
+
+def checksum_text(text: str) -> str:
+    """Return a short name of a text: 16 hexadecimal digits."""
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _chunks(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk

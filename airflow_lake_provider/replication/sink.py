@@ -1,0 +1,55 @@
+"""The plug point: where changes go. A sink makes a commit's changes and the checkpoint durable together.
+
+A complete sink of one's own stands in docs/replication.md; `sink_contract.py` has the tests that it must pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from airflow_lake_provider.replication.change import Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_lake_provider.replication.change import Batch
+    from airflow_lake_provider.replication.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSettings:
+    """What a sink is built from. `options` are the settings of the table's `replication` entry that are the sink's."""
+
+    stream: str
+    """`<table id>.<sink>`: names the checkpoint, and the writer that may be only one."""
+    table_name: str
+    mode: Mode = Mode.CHANGES
+    options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+class Sink(Protocol):
+    """One sink of one table. Calls come as: open, then (write*, commit)*, then close."""
+
+    def open(self) -> str | None:
+        """Return the text of the durable checkpoint, if any; from here on another process of the stream is a rival.
+
+        Of the rivals that hold the same checkpoint at most one may commit next; the others' `commit` must fail.
+        """
+
+    def write(self, batch: Batch) -> None:
+        """Take changes of one commit. Readers must not see them before `commit`."""
+
+    def commit(self, checkpoint: Checkpoint) -> None:
+        """Make what was written since the last commit visible and durable, with the checkpoint, or raise and do none.
+
+        Raises SinkFencedError when a rival was faster.
+        """
+
+    def close(self) -> None:
+        """Give up what was not committed, and release what is held. Never raises; may be called twice."""
+
+
+SinkFactory: TypeAlias = Callable[[SinkSettings], Sink]

@@ -1,0 +1,216 @@
+"""A database table through SQLAlchemy: the newest version of each row, and the checkpoint in the same transaction.
+
+The table must exist, with a column for each field of the rows (`columns` narrows that) and a key that is unique there.
+Checkpoints lie in a table of ours beside it, `lake_checkpoint`, made on first use. Opening a stream raises its epoch,
+so that a run which was opened before finds its epoch gone when it commits.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import tempfile
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from types import MappingProxyType
+from typing import IO, TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchTableError, OperationalError, SQLAlchemyError
+
+from airflow_lake_provider.errors import (
+    ConfigError,
+    LakeError,
+    RecordRefusedError,
+    SinkFencedError,
+    SinkRefusedError,
+    SinkUnavailableError,
+)
+from airflow_lake_provider.replication.change import Change, Op
+from airflow_lake_provider.replication.checkpoint import to_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from airflow_lake_provider.replication.change import Batch
+    from airflow_lake_provider.replication.checkpoint import Checkpoint
+    from airflow_lake_provider.replication.sink import SinkSettings
+
+SPOOL_BYTES = 16 * 1024 * 1024
+
+_checkpoints = sa.Table(
+    "lake_checkpoint",
+    sa.MetaData(),
+    sa.Column("stream", sa.String(250), primary_key=True),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("checkpoint", sa.Text, nullable=True),
+)
+
+
+class DatabaseSink:
+    """Options: `url` (SQLAlchemy's), `table` (may be `schema.table`), `columns` (comma list; default: all fields)."""
+
+    def __init__(self, settings: SinkSettings) -> None:
+        self._settings = settings
+        options = dict(settings.options)
+        url, self._table_name = options.pop("url", ""), options.pop("table", "")
+        self._wanted = tuple(part.strip() for part in options.pop("columns", "").split(",") if part.strip())
+        if not url or not self._table_name or options:
+            raise ConfigError(
+                f"the database sink of {settings.table_name} needs url and table, and knows columns besides"
+                f"{''.join(f'; not {key}' for key in sorted(options))}"
+            )
+        self._engine = sa.create_engine(url)
+        self._table: sa.Table | None = None
+        self._spool: IO[bytes] | None = None
+        self._epoch = 0
+
+    def open(self) -> str | None:
+        """Find the table, raise the stream's epoch, return its checkpoint."""
+        try:
+            _checkpoints.create(self._engine, checkfirst=True)
+            schema, _, name = self._table_name.rpartition(".")
+            self._table = sa.Table(name, sa.MetaData(), schema=schema or None, autoload_with=self._engine)
+            with self._engine.begin() as connection:
+                return self._raise_epoch(connection)
+        except NoSuchTableError as error:
+            raise SinkUnavailableError(f"the database has no table {self._table_name}: create it") from error
+        except SQLAlchemyError as error:
+            raise self._as_lake_error(error) from error
+
+    def write(self, batch: Batch) -> None:
+        """Check the changes and put them aside: the database is asked in one go, so that its locks are held shortly."""
+        self._opened()
+        newest = {change.key: change for change in batch.changes}
+        keys = [self._key(change) for change in newest.values()]
+        rows = [self._row(change) for change in newest.values() if change.op is not Op.DELETE]
+        if self._spool is None:
+            # Beyond some megabytes it goes on on disk: a commit has any number of rows.
+            self._spool = tempfile.SpooledTemporaryFile(SPOOL_BYTES)  # noqa: SIM115 - closed by commit or close
+        pickle.dump(_Step(batch.begins_snapshot, keys, rows), self._spool)
+
+    def commit(self, checkpoint: Checkpoint) -> None:
+        """Write the checkpoint under our epoch, then the rows, and commit. Raises SinkFencedError."""
+        table = self._opened()
+        mine = (_checkpoints.c.stream == self._settings.stream, _checkpoints.c.epoch == self._epoch)
+        try:
+            with self._engine.begin() as connection:
+                # First, for its lock: a rival that opens the stream now waits until this is over.
+                written = sa.update(_checkpoints).where(*mine).values(checkpoint=to_text(checkpoint))
+                if connection.execute(written).rowcount != 1:
+                    raise SinkFencedError(f"another run has opened stream {self._settings.stream} ({self._table_name})")
+                for step in self._steps():
+                    _apply(connection, table, step)
+        except SQLAlchemyError as error:
+            raise self._as_lake_error(error) from error
+        finally:
+            self._forget()
+
+    def close(self) -> None:
+        """Forget what was put aside, and disconnect."""
+        self._forget()
+        self._engine.dispose()
+
+    def _raise_epoch(self, connection: sa.Connection) -> str | None:
+        mine = _checkpoints.c.stream == self._settings.stream
+        raised = connection.execute(sa.update(_checkpoints).where(mine).values(epoch=_checkpoints.c.epoch + 1))
+        if raised.rowcount == 0:
+            connection.execute(sa.insert(_checkpoints).values(stream=self._settings.stream, epoch=1))
+        # The update holds the row's lock, so this is what any rival before us left.
+        row = connection.execute(sa.select(_checkpoints).where(mine)).one()
+        self._epoch = row.epoch
+        return None if row.checkpoint is None else str(row.checkpoint)
+
+    def _steps(self) -> Iterator[_Step]:
+        if self._spool is None:
+            return
+        self._spool.seek(0)
+        while True:
+            try:
+                step: _Step = pickle.load(self._spool)
+            except EOFError:
+                return
+            yield step
+
+    def _forget(self) -> None:
+        spool, self._spool = self._spool, None
+        if spool is not None:
+            spool.close()
+
+    def _key(self, change: Change) -> dict[str, Any]:
+        table, body = self._opened(), json.loads(change.key)
+        return {name: _bound(self._column(table, name), value) for name, value in body.items()}
+
+    def _row(self, change: Change) -> dict[str, Any]:
+        table = self._opened()
+        body = json.loads(change.after or "{}")
+        names = self._wanted or tuple(body)
+        try:
+            return {name: _bound(self._column(table, name), body.get(name)) for name in names}
+        except ValueError as error:
+            raise RecordRefusedError(f"record {change.key} does not fit table {self._table_name}: {error}") from error
+
+    def _column(self, table: sa.Table, name: str) -> sa.Column[Any]:
+        if name not in table.c:
+            raise SinkRefusedError(
+                f"table {self._table_name} has no column {name!r}: add it, or list the wanted ones in columns"
+            )
+        return table.c[name]
+
+    def _opened(self) -> sa.Table:
+        if self._table is None:
+            raise SinkUnavailableError(f"the sink to {self._table_name} is not open")
+        return self._table
+
+    def _as_lake_error(self, error: SQLAlchemyError) -> LakeError:
+        said = str(getattr(error, "orig", error)).strip().splitlines()[:1] or [type(error).__name__]
+        what = f"table {self._table_name}: {said[0]}"
+        if isinstance(error, OperationalError) or (isinstance(error, DBAPIError) and error.connection_invalidated):
+            return SinkUnavailableError(what)
+        if isinstance(error, IntegrityError):
+            return RecordRefusedError(f"{what}; is the table's key the record key?")
+        return SinkRefusedError(what)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Rows to be put in place of what has these keys; `begins_snapshot`: of everything."""
+
+    begins_snapshot: bool
+    keys: list[dict[str, Any]]
+    rows: list[dict[str, Any]]
+
+
+def _apply(connection: sa.Connection, table: sa.Table, step: _Step) -> None:
+    if step.begins_snapshot:
+        connection.execute(sa.delete(table))
+    elif step.keys:
+        matches = [table.c[name] == sa.bindparam(f"key_{name}") for name in step.keys[0]]
+        values = [{f"key_{name}": value for name, value in key.items()} for key in step.keys]
+        connection.execute(sa.delete(table).where(*matches), values)
+    if step.rows:
+        connection.execute(sa.insert(table), step.rows)
+
+
+def _bound(column: sa.Column[Any], value: Any) -> Any:
+    """Return a JSON value as the column's type takes it. Raises ValueError."""
+    if value is None:
+        return None
+    if isinstance(value, (dict, list)) and not isinstance(column.type, sa.JSON):
+        return json.dumps(value, separators=(",", ":"))
+    if isinstance(value, str):
+        parser = _PARSERS.get(column.type.python_type) if not isinstance(column.type, sa.JSON) else None
+        return value if parser is None else parser(value)
+    return value
+
+
+_PARSERS: Mapping[type, Callable[[str], Any]] = MappingProxyType(
+    {
+        datetime: datetime.fromisoformat,
+        date: date.fromisoformat,
+        Decimal: Decimal,
+        bytes: base64.b64decode,
+    }
+)

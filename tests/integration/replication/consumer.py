@@ -1,0 +1,57 @@
+"""Read a topic as a consumer does that reads committed records only; nothing of the product is used."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import confluent_kafka
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record as it was read."""
+
+    partition: int
+    key: Any
+    value: Any
+    headers: dict[str, str]
+
+
+def read_topic(bootstrap: str, topic: str, timeout_s: float = 60) -> list[Record]:
+    """Return all committed records, partition by partition in their order."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "check",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": "false",
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": "true",
+            "log_level": "2",
+        }
+    )
+    try:
+        partitions = consumer.list_topics(topic, timeout=timeout_s).topics[topic].partitions
+        consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in partitions])
+        left, records = set(partitions), []
+        while left:
+            message = consumer.poll(timeout_s)
+            assert message is not None, f"topic {topic} was not read to its end"
+            if message.error() is None:
+                headers = {name: value.decode() for name, value in message.headers() or ()}
+                records.append(Record(message.partition(), _json(message.key()), _json(message.value()), headers))
+            else:
+                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, message.error()
+                left.discard(message.partition())
+    finally:
+        consumer.close()
+    return sorted(records, key=lambda record: record.partition)
+
+
+def _json(content: bytes | None) -> Any:
+    if content is None:
+        return None
+    text = content.decode()
+    return json.loads(text) if text[:1] in "{[" else text

@@ -1,0 +1,164 @@
+"""The sinks to a real Kafka and a real PostgreSQL, by the contract that ships with the package, and when they fail."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import replace
+
+import confluent_kafka.admin
+import pytest
+import sqlalchemy as sa
+
+from airflow_lake_provider.errors import RecordRefusedError, SinkUnavailableError
+from airflow_lake_provider.replication.change import Mode
+from airflow_lake_provider.replication.sink import Sink, SinkSettings
+from airflow_lake_provider.replication.sink_contract import SinkContract, batch, checkpoint, delete, insert, update
+from airflow_lake_provider.replication.sink_registry import create_sink
+from local_stack.kafka import LocalKafka
+from local_stack.postgres import LocalPostgres
+from tests.integration.replication.consumer import read_topic
+
+
+def kafka_sink(broker: LocalKafka, stream: str, mode: Mode = Mode.CHANGES, **options: str) -> Sink:
+    settings = {
+        "bootstrap_servers": broker.bootstrap,
+        "topic": stream,
+        "create_topics": "true",
+        "partitions": "3",
+        "timeout_s": "30",
+        **options,
+    }
+    return create_sink("kafka", SinkSettings(stream, "orders", mode, settings))
+
+
+class TestKafkaSink(SinkContract):
+    @pytest.fixture(autouse=True)
+    def _broker(self, broker: LocalKafka) -> None:
+        self.broker = broker
+
+    def make_sink(self, stream: str) -> Sink:
+        return kafka_sink(self.broker, stream)
+
+    def read_back(self, stream: str) -> list[tuple[int, int | None]]:
+        records = read_topic(self.broker.bootstrap, stream)
+        return [(record.key["id"], (record.value["after"] or {}).get("value")) for record in records]
+
+    def test_new_generation_is_marked(self) -> None:
+        # Over three partitions only the order within a key is told.
+        stream, sink = self._opened()
+        sink.write(batch(1, [insert(1, 10)], begins_snapshot=True))
+        sink.commit(checkpoint(stream, 1))
+        sink.write(batch(2, [insert(1, 11)], generation=2, begins_snapshot=True))
+        sink.commit(checkpoint(stream, 2))
+        sink.close()
+        assert [record.headers["generation"] for record in read_topic(self.broker.bootstrap, stream)] == ["1", "2"]
+
+
+class TestDatabaseSinkOnPostgres(SinkContract):
+    keeps_versions = False
+
+    @pytest.fixture(autouse=True)
+    def _postgres(self, postgres: LocalPostgres) -> None:
+        self.url = postgres.url
+
+    def make_sink(self, stream: str) -> Sink:
+        self._run(f'create table if not exists "{stream[:-5]}" (id bigint primary key, value integer)')
+        options = {"url": self.url, "table": stream[:-5]}
+        return create_sink("database", SinkSettings(stream, "orders", Mode.LATEST, options))
+
+    def read_back(self, stream: str) -> list[tuple[int, int | None]]:
+        return [(row[0], row[1]) for row in self._run(f'select id, value from "{stream[:-5]}" order by id')]
+
+    def _run(self, statement: str) -> list[tuple[int, int]]:
+        engine = sa.create_engine(self.url)
+        with engine.begin() as connection:
+            result = connection.execute(sa.text(statement))
+            rows = [(row[0], row[1]) for row in result] if result.returns_rows else []
+        engine.dispose()
+        return rows
+
+
+def new_stream() -> str:
+    return f"orders-{uuid.uuid4().hex[:12]}.kafka"
+
+
+def test_deleted_row_is_a_tombstone_in_mode_latest(broker: LocalKafka) -> None:
+    stream = new_stream()
+    sink = kafka_sink(broker, stream, Mode.LATEST)
+    sink.open()
+    sink.write(batch(1, [insert(1, 10), update(1, 11), delete(1, 11)]))
+    sink.commit(checkpoint(stream, 1))
+    sink.close()
+    values = [record.value for record in read_topic(broker.bootstrap, stream)]
+    assert values == [{"id": 1, "value": 10}, {"id": 1, "value": 11}, None]
+
+
+def test_missing_topic_is_said_and_replication_goes_on_once_it_is_there(broker: LocalKafka) -> None:
+    stream = new_stream()
+    sink = kafka_sink(broker, stream, create_topics="false")
+    began = time.monotonic()
+    with pytest.raises(SinkUnavailableError, match=f"has no topic {stream}, {stream}.checkpoints"):
+        sink.open()
+    assert time.monotonic() - began < 30
+    sink.close()
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.bootstrap})
+    topics = [confluent_kafka.admin.NewTopic(name, 1, 1) for name in (stream, f"{stream}.checkpoints")]
+    for created in admin.create_topics(topics).values():
+        created.result(30)
+    assert sink.open() is None
+    sink.write(batch(1, [insert(1, 10)]))
+    sink.commit(checkpoint(stream, 1))
+    sink.close()
+    assert len(read_topic(broker.bootstrap, stream)) == 1
+
+
+@pytest.mark.parametrize("dead_letter", [False, True], ids=["stops", "dead-letter"])
+def test_record_that_is_too_large(broker: LocalKafka, dead_letter: bool) -> None:
+    stream = new_stream()
+    letters = f"{stream}.letters"
+    sink = kafka_sink(broker, stream, **({"dead_letter_topic": letters} if dead_letter else {}))
+    sink.open()
+    large = replace(insert(2, 20), after='{"id":2,"value":"' + "x" * 2_000_000 + '"}')
+    if dead_letter:
+        sink.write(batch(1, [insert(1, 10), large, insert(3, 30)]))
+        sink.commit(checkpoint(stream, 1))
+        assert sorted(record.key["id"] for record in read_topic(broker.bootstrap, stream)) == [1, 3]
+        (letter,) = read_topic(broker.bootstrap, letters)
+        assert letter.key == {"id": 2}
+        assert "max" not in letter.headers["error"]
+        assert "bytes" in letter.headers["error"]
+    else:
+        with pytest.raises(RecordRefusedError, match=r'record \{"id":2\} has 200\d+ bytes.*max.message.bytes'):
+            sink.write(batch(1, [insert(1, 10), large]))
+        sink.close()
+        assert read_topic(broker.bootstrap, stream) == []
+    sink.close()
+
+
+def test_broker_that_is_away_is_said_within_the_timeout() -> None:
+    sink = create_sink(
+        "kafka",
+        SinkSettings("s", "orders", options={"bootstrap_servers": "127.0.0.1:1", "topic": "t", "timeout_s": "3"}),
+    )
+    with pytest.raises(SinkUnavailableError, match=r"127\.0\.0\.1:1, topic t"):
+        sink.open()
+    sink.close()
+
+
+def test_newest_checkpoint_is_found_among_those_of_other_streams(broker: LocalKafka) -> None:
+    shared = f"shared-{uuid.uuid4().hex[:8]}"
+    quiet, busy = new_stream(), new_stream()
+    first = kafka_sink(broker, quiet, checkpoint_topic=shared)
+    first.open()
+    first.commit(checkpoint(quiet, 7))
+    first.close()
+    other = kafka_sink(broker, busy, checkpoint_topic=shared)
+    other.open()
+    for number in range(1, 101):
+        other.commit(checkpoint(busy, number))
+    other.close()
+    text = first.open()
+    first.close()
+    assert text is not None
+    assert '"sequence":7' in text

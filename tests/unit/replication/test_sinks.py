@@ -1,0 +1,112 @@
+"""The sinks that need no server, by the contract that ships with the package."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_lake_provider.errors import CheckpointDamagedError, ConfigError, SinkRefusedError, SinkUnavailableError
+from airflow_lake_provider.replication.sink import Sink, SinkSettings
+from airflow_lake_provider.replication.sink_contract import SinkContract, batch, checkpoint, insert
+from airflow_lake_provider.replication.sink_registry import create_sink, sink_names
+
+
+class TestFileSink(SinkContract):
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.folder = tmp_path
+
+    def make_sink(self, stream: str) -> Sink:
+        return create_sink("file", SinkSettings(stream, "orders", options={"path": f"{self.folder}/{stream}"}))
+
+    def read_back(self, stream: str) -> list[tuple[int, int | None]]:
+        records = []
+        for path in sorted((self.folder / stream).glob("[0-9]*.jsonl")):
+            *lines, last = path.read_text().splitlines()
+            assert "checkpoint" in json.loads(last)
+            records += [json.loads(line) for line in lines]
+        return [(body["key"]["id"], (body["after"] or {}).get("value")) for body in records]
+
+    def test_damaged_file_is_named(self) -> None:
+        stream, sink = self._opened()
+        sink.write(batch(1, [insert(1, 10)]))
+        sink.commit(checkpoint(stream, 1))
+        (path,) = (self.folder / stream).glob("*.jsonl")
+        path.write_bytes(path.read_bytes()[:-5])
+        with pytest.raises(CheckpointDamagedError, match=r"000000000001\.jsonl"):
+            sink.open()
+
+
+class TestDatabaseSinkOnSqlite(SinkContract):
+    keeps_versions = False
+
+    @pytest.fixture(autouse=True)
+    def _database(self, tmp_path: Path) -> None:
+        self.folder = tmp_path
+
+    def url(self, stream: str) -> str:
+        return f"sqlite:///{self.folder}/{stream}.db"
+
+    def make_sink(self, stream: str) -> Sink:
+        engine = sa.create_engine(self.url(stream))
+        with engine.begin() as connection:
+            connection.execute(sa.text("create table if not exists orders (id integer primary key, value integer)"))
+        engine.dispose()
+        return create_sink(
+            "database", SinkSettings(stream, "orders", options={"url": self.url(stream), "table": "orders"})
+        )
+
+    def read_back(self, stream: str) -> list[tuple[int, int | None]]:
+        engine = sa.create_engine(self.url(stream))
+        with engine.connect() as connection:
+            found = [(row.id, row.value) for row in connection.execute(sa.text("select * from orders order by id"))]
+        engine.dispose()
+        return found
+
+    def test_missing_column_is_named(self) -> None:
+        _, sink = self._opened()
+        change = insert(1, 10)
+        wider = type(change)(change.op, change.key, None, '{"id":1,"value":10,"city":"Cork"}')
+        with pytest.raises(SinkRefusedError, match="no column 'city'"):
+            sink.write(batch(1, [wider]))
+        sink.close()
+
+    def test_missing_table_is_named_and_may_come(self) -> None:
+        options = {"url": f"sqlite:///{self.folder}/empty.db", "table": "orders"}
+        sink = create_sink("database", SinkSettings("s", "orders", options=options))
+        with pytest.raises(SinkUnavailableError, match="has no table orders"):
+            sink.open()
+        sink.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "said"),
+    [
+        pytest.param("file", {}, "needs path", id="file-without-path"),
+        pytest.param("file", {"path": "/x", "color": "red"}, "not color", id="file-unknown"),
+        pytest.param("kafka", {"topic": "t"}, "bootstrap_servers", id="kafka-without-broker"),
+        pytest.param("kafka", {"topic": "t", "bootstrap_servers": "b", "colour": "r"}, "colour", id="kafka-unknown"),
+        pytest.param(
+            "kafka", {"topic": "t", "bootstrap_servers": "b", "kafka.acks": "1"}, "exactly-once", id="kafka-lossy"
+        ),
+        pytest.param("database", {"table": "t"}, "needs url", id="database-without-url"),
+        pytest.param("pigeon", {}, "there is no sink 'pigeon'; known: database, file, kafka, noop", id="unknown"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_before_anything_is_opened(
+    kind: str, options: dict[str, str], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        create_sink(kind, SinkSettings("s", "orders", options=options))
+
+
+def test_every_sink_of_this_package_can_be_imported() -> None:
+    assert set(sink_names()) == {"kafka", "file", "database", "noop"}
+    sink = create_sink("noop", SinkSettings("s", "orders"))
+    assert sink.open() is None
+    sink.write(batch(1, [insert(1, 10)]))
+    sink.commit(checkpoint("s", 1))
+    sink.close()
