@@ -1,0 +1,1 @@
+"""Engines: what starts a job somewhere, waits for its end, and ends it."""

@@ -1,0 +1,57 @@
+"""What Spark runs a job with, whatever starts it: the application, its modules, and Hudi's settings. Pure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_lake_provider import job_contract
+from airflow_lake_provider.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_lake_provider.engines.engine import EngineJob
+
+APPLICATION = "run_services.py"
+CONTRACT = Path(job_contract.__file__)
+
+# Hudi needs Kryo and its own SQL extension; everything else is the connection's and the user's business.
+SPARK_CONF: Mapping[str, str] = {
+    "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+    "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
+    "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
+    "spark.ui.enabled": "false",
+}
+
+
+def find_spark_jobs() -> Path:
+    """Return the folder of the shipped Spark jobs: inside the wheel, else beside the package in a checkout."""
+    package = CONTRACT.parent
+    for folder in (package / "_shipped" / "spark_jobs", package.parent / "spark_jobs"):
+        if (folder / APPLICATION).is_file():
+            return folder
+    raise ConfigError(f"the Spark job {APPLICATION} is not where the package should have it; reinstall the package")
+
+
+def application() -> str:
+    """Return the path of the application."""
+    return str(find_spark_jobs() / APPLICATION)
+
+
+def submit_arguments(job: EngineJob) -> dict[str, Any]:
+    """Return the arguments of Spark's hook and operator. Paths and table names travel in the request file instead."""
+    siblings = sorted(str(path) for path in find_spark_jobs().glob("*.py") if path.name != APPLICATION)
+    arguments: dict[str, Any] = {
+        "conn_id": job.conn_id,
+        "name": job.name,
+        "conf": dict(SPARK_CONF) | dict(job.conf),
+        "py_files": ",".join([str(CONTRACT), *siblings]),
+        "application_args": [job.request_path],
+    }
+    if job.jars:
+        arguments["jars"] = job.jars
+    elif job.packages:
+        arguments["packages"] = job.packages
+    return arguments

@@ -1,0 +1,68 @@
+"""Spark through spark-submit. The connection says where: client mode anywhere, cluster mode on YARN and Kubernetes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+from airflow_lake_provider.engines.local_job import LocalJob
+from airflow_lake_provider.engines.spark_cluster import KubernetesDriver, YarnDriver
+from airflow_lake_provider.engines.spark_job import application, submit_arguments
+from airflow_lake_provider.errors import ConfigError
+
+if TYPE_CHECKING:
+    from airflow_lake_provider.engines.engine import Engine, EngineJob, Handle
+
+
+class SparkSubmitEngine:
+    """The default engine.
+
+    In client mode the driver runs beside the task, with its output in the task's log, and ends with it. In cluster mode
+    it outlives the task, so the next try follows the driver that is there.
+    """
+
+    def __init__(self) -> None:
+        self._client = _ClientMode()
+
+    def start(self, job: EngineJob) -> Handle:
+        """Submit the job. Raises EngineError, or ConfigError for a place where no Python driver can run."""
+        return self._mode(job).start(job)
+
+    def wait(self, handle: Handle) -> None:
+        """Wait for the driver's end. Raises EngineError when it cannot be followed."""
+        self._mode(handle.job).wait(handle)
+
+    def stop(self, handle: Handle) -> None:
+        """End the driver. Raises EngineError when it may live on."""
+        self._mode(handle.job).stop(handle)
+
+    def _mode(self, job: EngineJob) -> Engine:
+        connection = SparkSubmitHook(conn_id=job.conn_id)._connection
+        master, mode = str(connection["master"]), connection["deploy_mode"]
+        if mode != "cluster":
+            return self._client
+        if master.startswith("yarn"):
+            return YarnDriver()
+        if master.startswith("k8s"):
+            return KubernetesDriver()
+        raise ConfigError(
+            f"connection {job.conn_id!r} asks for deploy-mode cluster on {master}, where Spark runs no Python driver: "
+            "use deploy-mode client there, or YARN or Kubernetes"
+        )
+
+
+class _ClientMode:
+    def __init__(self) -> None:
+        self._local = LocalJob()
+
+    def start(self, job: EngineJob) -> Handle:
+        hook = SparkSubmitHook(**submit_arguments(job))
+        # It logs the command, with secrets masked. Its own `submit` would not return before the job's end.
+        return self._local.start(job, hook._build_spark_submit_command(application()))
+
+    def wait(self, handle: Handle) -> None:
+        self._local.wait(handle)
+
+    def stop(self, handle: Handle) -> None:
+        self._local.stop(handle)

@@ -1,0 +1,80 @@
+"""Jobs that are processes: real ones, of Python and shell, killed for real."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_lake_provider.engines.engine import Handle
+from airflow_lake_provider.engines.local_job import LocalJob
+from airflow_lake_provider.engines.local_process import find_marked, kill_marked
+from airflow_lake_provider.errors import EngineError
+from tests.unit.engines.jobs import engine_job
+
+# A family as spark-submit's: a parent, and a child with the same arguments.
+FAMILY = (
+    "import subprocess, sys, time\nif len(sys.argv) == 2: subprocess.Popen([*sys.orig_argv, 'child'])\ntime.sleep(60)"
+)
+
+
+def wait_for(ready: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_output_is_logged_and_a_bad_end_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    local, job = LocalJob(), engine_job(tmp_path)
+    with caplog.at_level(logging.INFO):
+        handle = local.start(job, [sys.executable, "-c", "print('working'); raise SystemExit(3)", job.request_path])
+        local.wait(handle)
+    assert "working" in caplog.text
+    assert "ended with code 3" in caplog.text
+
+
+def test_whole_family_ends_and_the_waiting_thread_with_it(tmp_path: Path) -> None:
+    local, job = LocalJob(), engine_job(tmp_path)
+    handle = local.start(job, [sys.executable, "-c", FAMILY, job.request_path])
+    wait_for(lambda: len(list(find_marked(job.request_path))) == 2)
+    waiter = threading.Thread(target=local.wait, args=(handle,))
+    waiter.start()
+    local.stop(handle)
+    waiter.join(timeout=20)
+    assert not waiter.is_alive()
+    assert list(find_marked(job.request_path)) == []
+    local.stop(handle)
+
+
+def test_job_of_a_dead_process_is_ended_by_another(tmp_path: Path) -> None:
+    job, bystander = engine_job(tmp_path), engine_job(tmp_path, try_number=2)
+    orphans = [subprocess.Popen([sys.executable, "-c", FAMILY, path]) for path in (job.request_path,)]
+    stranger = subprocess.Popen([sys.executable, "-c", FAMILY, bystander.request_path, "alone"])
+    wait_for(lambda: len(list(find_marked(job.request_path))) == 2)
+    LocalJob().stop(Handle(job))
+    LocalJob().wait(Handle(job))
+    assert [orphan.wait(timeout=20) for orphan in orphans] == [-9]
+    assert stranger.poll() is None
+    assert kill_marked(bystander.request_path) == 1
+    assert stranger.wait(timeout=20) == -9
+
+
+def test_job_of_another_host_is_left_to_its_own_watch(tmp_path: Path) -> None:
+    job = engine_job(tmp_path, host="another-host")
+    process = subprocess.Popen([sys.executable, "-c", FAMILY, job.request_path, "alone"])
+    LocalJob().stop(Handle(job))
+    assert process.poll() is None
+    process.kill()
+    process.wait()
+
+
+def test_program_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"cannot run no-such-submit.*PATH"):
+        LocalJob().start(engine_job(tmp_path), ["no-such-submit"])
