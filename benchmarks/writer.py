@@ -7,7 +7,7 @@
 * managed: by this product, as a user has it on one machine: multi-writer mode, the lock, the callback; Airflow and the
   service jobs run beside the writer
 * managed_niced: the same, with Airflow's and the jobs' priority below the writer's
-* managed_elsewhere: Airflow takes the notices, but its jobs run on no core of this machine (services switched off): what
+* managed_elsewhere: Airflow takes the notices, but no job runs on this machine (services switched off): what
   the writer itself pays; the difference to managed is competition for the cores
 
 Each with the writer's wall time, the log files that a snapshot query has to merge at the end, and such a query's time.

@@ -17,7 +17,13 @@ def send_notice(
     airflow: LocalAirflow, table: Path, instant: str, stats: Sequence[Mapping[str, Any]] = SMALL_COMMIT
 ) -> httpx.Response:
     """Send what Hudi's commit callback sends."""
-    body = {
+    headers = {"HUDI-CALLBACK-KEY": airflow.callback_token}
+    return httpx.post(airflow.callback_url, json=notice_body(table, instant, stats), headers=headers, timeout=10)
+
+
+def notice_body(table: Path, instant: str, stats: Sequence[Mapping[str, Any]] = SMALL_COMMIT) -> dict[str, Any]:
+    """Return the body that Hudi's commit callback sends."""
+    return {
         "commitTime": instant,
         "tableName": table.name,
         "basePath": str(table),
@@ -25,5 +31,3 @@ def send_notice(
         "commitActionType": {"empty": False, "present": True},
         "extraMetadata": {"empty": False, "present": True},
     }
-    headers = {"HUDI-CALLBACK-KEY": airflow.callback_token}
-    return httpx.post(airflow.callback_url, json=body, headers=headers, timeout=10)

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-INTERVAL_S = 0.05
+INTERVAL_S = 0.1
+YOUNG_S = 60.0
+"""For so long a new process may still become a JVM; older ones are looked at only when they are drivers."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -32,11 +34,12 @@ class Driver:
 
 
 class DriverWatch:
-    """Looks through /proc twenty times a second, below one folder of job files."""
+    """Looks through /proc ten times a second for drivers whose request lies below a folder of job files."""
 
     def __init__(self, job_folder: Path) -> None:
         self._folder = str(job_folder).encode()
         self._known: dict[tuple[int, int], Driver | None] = {}
+        self._born_s: dict[int, float] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="driver-watch", daemon=True)
         self._thread.start()
@@ -54,9 +57,13 @@ class DriverWatch:
 
     def _run(self) -> None:
         while not self._stop.wait(INTERVAL_S):
-            for entry in os.listdir("/proc"):
-                if entry.isdigit():
-                    self._see(int(entry))
+            now_s = time.monotonic()
+            pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+            self._born_s = {pid: self._born_s.get(pid, now_s) for pid in pids}
+            drivers = {driver.pid for driver in self._known.values() if driver is not None}
+            for pid in pids:
+                if pid in drivers or now_s - self._born_s[pid] < YOUNG_S:
+                    self._see(pid)
 
     def _see(self, pid: int) -> None:
         fields = stat_fields(pid)
@@ -68,18 +75,18 @@ class DriverWatch:
             # A process that is only now becoming a JVM is looked at again.
             if not arguments or not arguments[0].endswith(b"java"):
                 return
-            self._known[key] = self._recognise(key, arguments)
+            self._known[key] = self._recognise(key, int(fields[1]), arguments)
         driver = self._known[key]
         if driver is not None:
             driver.last_seen_s = time.clock_gettime(time.CLOCK_BOOTTIME)
 
-    def _recognise(self, key: tuple[int, int], arguments: Sequence[bytes]) -> Driver | None:
+    def _recognise(self, key: tuple[int, int], parent: int, arguments: Sequence[bytes]) -> Driver | None:
         is_driver = b"org.apache.spark.deploy.SparkSubmit" in arguments
         is_launcher = b"org.apache.spark.launcher.Main" in arguments
         if not is_driver or is_launcher or b"--name" not in arguments or not arguments[-1].startswith(self._folder):
             return None
         # A JVM that starts a command looks like two of itself for a moment.
-        if any(driver is not None and driver.pid == parent_of(key[0]) for driver in self._known.values()):
+        if any(driver is not None and driver.pid == parent for driver in self._known.values()):
             return None
         name = arguments[arguments.index(b"--name") + 1].decode()
         return Driver(*key, name, time.clock_gettime(time.CLOCK_BOOTTIME))

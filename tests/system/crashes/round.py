@@ -13,7 +13,7 @@ from tests.system.crashes.faults import Fault, RoundPlan
 from tests.system.crashes.stage import DELTA_COMMITS, OPTIONS, Stage
 from tests.system.crashes.table_watch import TableWatch
 
-STEP_TIMEOUT_S = 90.0
+STEP_TIMEOUT_S = 180.0
 REST_TIMEOUT_S = 300.0
 KEYS, ROWS = 12_000, 400
 
