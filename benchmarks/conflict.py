@@ -5,7 +5,7 @@ RFC-56's set-up: two writers, each with its markers in MARKERS0-19, on a local f
 a real one with two writes planted in flight.
 
 A check begins with the younger writer's file groups in memory and reads the older one's markers, the heartbeats and
-the timeline. `first_ms` is a check that knows nothing else, `recheck_ms` the next one when nothing changed. `hudi_ms` is
+the timeline. `first_ms` is a check that knows nothing else, `recheck_ms` the next one without a change. `hudi_ms` is
 one pass of Hudi 1.2's checker (`MarkerBasedEarlyConflictDetectionRunnable`), which has its own writer's markers in
 memory as well, after thousands of passes; `hudi_first_ms` its first one, as in a writer that has just begun to write.
 Medians; page cache warm for both.

@@ -16,7 +16,6 @@ from airflow_lake_provider.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from importlib.metadata import EntryPoints
 
     from airflow_lake_provider.conflict.conflict_table import ConflictTable
     from airflow_lake_provider.conflict.contention import Claim
@@ -112,22 +111,16 @@ BUILT_IN: Mapping[str, Callable[[StrategySettings], DetectionStrategy]] = {
 def make_strategy(name: str, settings: StrategySettings) -> DetectionStrategy:
     """Return a strategy by its name; others than RFC-56's come from entry points of the group `ENTRY_POINTS`.
 
-    Raises ConfigError for an unknown name, and when two packages register one name.
+    Nobody can take the place of a built-in one. Raises ConfigError for an unknown name, and for one that two register.
     """
-    registered = {entry.name: entry for entry in _entry_points()}
     if name in BUILT_IN:
         return BUILT_IN[name](settings)
-    if name not in registered:
-        known = ", ".join(sorted({*BUILT_IN, *registered}))
-        raise ConfigError(f"conflict.strategy is {name!r}, known are: {known}")
-    strategy: DetectionStrategy = registered[name].load()(settings)
-    return strategy
-
-
-def _entry_points() -> EntryPoints:
     found = entry_points(group=ENTRY_POINTS)
-    names = [entry.name for entry in found]
-    twice = sorted({name for name in names if names.count(name) > 1 or name in BUILT_IN})
-    if twice:
-        raise ConfigError(f"more than one package registers the conflict strategy {', '.join(twice)}")
-    return found
+    named = [entry for entry in found if entry.name == name]
+    if len({entry.value for entry in named}) > 1:
+        raise ConfigError(f"conflict.strategy {name!r} is registered by {', '.join(entry.value for entry in named)}")
+    if not named:
+        known = ", ".join(sorted({*BUILT_IN, *found.names}))
+        raise ConfigError(f"conflict.strategy is {name!r}, known are: {known}")
+    strategy: DetectionStrategy = named[0].load()(settings)
+    return strategy
