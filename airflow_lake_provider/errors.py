@@ -168,6 +168,12 @@ class RepairRefusedError(LakeError):
 # --- replication ------------------------------------------------------------------------------------------
 
 
+class SinkUnknownError(LakeError):
+    """The table has no sink of this name."""
+
+    http_status = 404
+
+
 class SinkUnavailableError(LakeError):
     """The sink does not answer, or lacks its topic or table; the hold stays, and a later try may succeed."""
 
@@ -202,3 +208,9 @@ class ReplicationGapError(LakeError):
 
 class SourceRefusedError(LakeError):
     """The table cannot be replicated as asked, because Hudi would lose or garble changes."""
+
+
+class NotificationFailedError(LakeError):
+    """A notifier's receiver did not take the message."""
+
+    retriable = True

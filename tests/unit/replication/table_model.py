@@ -1,0 +1,95 @@
+"""A table as the pump sees it, without Hudi: commits with requested and completed times, rows, cleaning, archiving."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from airflow_lake_provider.replication.change import Change, CommitRef, Op
+from airflow_lake_provider.replication.checkpoint import SnapshotProgress
+from airflow_lake_provider.replication.feed import Look
+
+
+def time_of(number: int) -> str:
+    return f"2026010100{number:07d}"
+
+
+@dataclass
+class ModelTable:
+    """Commits by their requested times; a commit is a mapping of key to value, None for a delete."""
+
+    commits: dict[str, tuple[CommitRef, dict[int, int | None]]] = field(default_factory=dict)
+    pending: set[str] = field(default_factory=set)
+    silent: dict[str, CommitRef] = field(default_factory=dict)
+    archived: set[str] = field(default_factory=set)
+    retained_from: str = ""
+    clean_during_read: str = ""
+    schemas: dict[str, str] = field(default_factory=dict)
+
+    def begin(self, requested: int) -> None:
+        self.pending.add(time_of(requested))
+
+    def complete(self, requested: int, completed: int, rows: dict[int, int | None]) -> CommitRef:
+        commit = CommitRef(time_of(requested), time_of(completed))
+        self.pending.discard(commit.requested_time)
+        self.commits[commit.requested_time] = (commit, rows)
+        return commit
+
+    def look(self) -> Look:
+        active = [time for time in (*self.commits, *self.silent, *self.pending) if time not in self.archived]
+        return Look(
+            completed=tuple(commit for time, (commit, _) in self.commits.items() if time not in self.archived),
+            silent=frozenset(self.silent),
+            pending=tuple(sorted(self.pending)),
+            earliest=min(active, default=""),
+            retained_from=self.retained_from,
+            has_history=bool(self.archived),
+        )
+
+    def read(self, commit: CommitRef) -> Iterator[Change]:
+        state = self._state(before=commit)
+        for key, value in self.commits[commit.requested_time][1].items():
+            old = state.get(key)
+            op = Op.DELETE if value is None else (Op.INSERT if old is None else Op.UPDATE)
+            yield Change(op, f'{{"id":{key}}}', _row(key, old), _row(key, value))
+        if self.clean_during_read:
+            self.retained_from = self.clean_during_read
+
+    def read_snapshot(self, progress: SnapshotProgress) -> Iterator[tuple[tuple[str, str], Change]]:
+        state: dict[int, int] = {}
+        for time, (_, rows) in sorted(self.commits.items()):
+            if time <= progress.instant:
+                _apply(state, rows)
+        for key, value in sorted(state.items(), key=lambda item: f"{item[0]:06d}"):
+            position = (f"{key:06d}", "")
+            if progress.after is None or position > progress.after:
+                yield position, Change(Op.READ, f'{{"id":{key}}}', None, _row(key, value))
+
+    def schema_of(self, commit: CommitRef) -> str:
+        return self.schemas.get(commit.requested_time, '{"type":"record"}')
+
+    def rows(self) -> dict[int, int]:
+        """What a reader of the table sees, in the order of completion."""
+        state: dict[int, int] = {}
+        for _, rows in sorted(self.commits.values(), key=lambda entry: entry[0].order):
+            _apply(state, rows)
+        return state
+
+    def _state(self, before: CommitRef) -> dict[int, int]:
+        state: dict[int, int] = {}
+        for commit, rows in sorted(self.commits.values(), key=lambda entry: entry[0].order):
+            if commit.order < before.order:
+                _apply(state, rows)
+        return state
+
+
+def _apply(state: dict[int, int], rows: dict[int, int | None]) -> None:
+    for key, value in rows.items():
+        if value is None:
+            state.pop(key, None)
+        else:
+            state[key] = value
+
+
+def _row(key: int, value: int | None) -> str | None:
+    return None if value is None else f'{{"id":{key},"value":{value}}}'

@@ -1,0 +1,368 @@
+"""The pump against a table without Hudi and a sink in memory that can die at any call."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from airflow_lake_provider.errors import CheckpointDamagedError, ReplicationGapError, SinkFencedError
+from airflow_lake_provider.replication.change import Batch, Change, CommitRef, Op
+from airflow_lake_provider.replication.checkpoint import (
+    NAMED_COMMITS,
+    Checkpoint,
+    SnapshotProgress,
+    from_text,
+    to_text,
+    unread,
+    with_done,
+)
+from airflow_lake_provider.replication.feed import find_gap, hold_of, lag_of
+from airflow_lake_provider.replication.pump import Order, Pump, Report
+from tests.unit.replication.table_model import ModelTable, time_of
+
+
+class Died(Exception):
+    """The process of a run is gone."""
+
+
+class FakeSink:
+    """Keeps committed records; `dies_at` counts its calls down to a crash before or after the call took effect."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[CommitRef, int, Change]] = []
+        self.text: str | None = None
+        self.sequence = 0
+        self.dies_at = -1
+        self.dies_after = False
+        self._staged: list[tuple[CommitRef, int, Change]] = []
+
+    def open(self) -> str | None:
+        self._call()
+        self._staged = []
+        return self.text
+
+    def write(self, batch: Batch) -> None:
+        self._call()
+        self._staged += [(batch.commit, batch.generation, change) for change in batch.changes]
+
+    def commit(self, checkpoint: Checkpoint) -> None:
+        dies = self._call(before=not self.dies_after)
+        assert checkpoint.sequence == self.sequence + 1
+        self.records += self._staged
+        self._staged, self.text, self.sequence = [], to_text(checkpoint), checkpoint.sequence
+        if dies:
+            raise Died
+
+    def close(self) -> None:
+        self._staged = []
+
+    def _call(self, before: bool = True) -> bool:
+        self.dies_at -= 1
+        if self.dies_at == 0 and before:
+            raise Died
+        return self.dies_at == 0
+
+
+def run(table: ModelTable, sink: FakeSink, **order: object) -> Report:
+    return Pump(table, sink, Order("t.sink", **order)).run()  # type: ignore[arg-type]
+
+
+def replica(sink: FakeSink) -> dict[int, int]:
+    """What a reader makes of the newest generation's records, in their order."""
+    newest = max((generation for _, generation, _ in sink.records), default=0)
+    rows: dict[int, int] = {}
+    for _, generation, change in sink.records:
+        if generation == newest:
+            key = json.loads(change.key)["id"]
+            if change.after is None:
+                rows.pop(key, None)
+            else:
+                rows[key] = json.loads(change.after)["value"]
+    return rows
+
+
+def versions(sink: FakeSink) -> list[tuple[str, str, str | None]]:
+    return [(commit.requested_time, change.key, change.after) for commit, _, change in sink.records]
+
+
+def test_first_run_takes_a_snapshot_and_the_next_ones_only_what_is_new() -> None:
+    table, sink = ModelTable(), FakeSink()
+    table.complete(1, 2, {1: 10, 2: 20})
+    table.complete(3, 4, {1: 11})
+    report = run(table, sink)
+    assert report.snapshot_reason == "the sink has nothing of this table yet"
+    assert [change.op for _, _, change in sink.records] == [Op.READ, Op.READ]
+    table.complete(5, 6, {2: None, 3: 30})
+    assert run(table, sink).commits == 1
+    assert [change.op for _, _, change in sink.records[2:]] == [Op.DELETE, Op.INSERT]
+    assert run(table, sink).commits == 0
+    assert replica(sink) == table.rows() == {1: 11, 3: 30}
+
+
+def test_slow_writer_is_not_lost() -> None:
+    table, sink = ModelTable(), FakeSink()
+    table.complete(1, 2, {1: 10, 2: 20})
+    run(table, sink)
+    table.begin(3)  # the slow one
+    table.complete(4, 5, {1: 11})
+    run(table, sink)
+    table.complete(3, 6, {2: 21})
+    report = run(table, sink)
+    assert (report.commits, report.rows) == (1, 1)
+    assert replica(sink) == table.rows() == {1: 11, 2: 21}
+
+
+def test_commit_that_becomes_visible_behind_a_later_one_is_not_lost() -> None:
+    table, sink = ModelTable(), FakeSink()
+    for number in range(1, 9, 2):
+        table.complete(number, number + 1, {1: number})
+    run(table, sink)
+    table.complete(20, 23, {1: 20})
+    run(table, sink)
+    table.complete(21, 22, {2: 21})  # its clock was behind, or the store listed it late
+    assert run(table, sink).rows == 1
+    assert replica(sink)[2] == 21
+
+
+def test_compactions_are_passed_over_and_do_not_read_as_a_gap() -> None:
+    table, sink = ModelTable(), FakeSink()
+    table.complete(1, 2, {1: 10})
+    run(table, sink)
+    table.silent[time_of(3)] = CommitRef(time_of(3), time_of(4))
+    report = run(table, sink)
+    assert (report.commits, report.snapshot_reason) == (0, "")
+
+
+def test_snapshot_goes_on_behind_the_last_part_and_then_with_changes() -> None:
+    table, sink = ModelTable(), FakeSink()
+    table.complete(1, 2, {key: key for key in range(10)})
+    sink.dies_at = 5  # open, write, commit, write, then it dies
+    with pytest.raises(Died):
+        run(table, sink, snapshot_part_rows=4)
+    assert len(sink.records) == 4
+    table.complete(3, 4, {0: 100, 11: 11})
+    report = run(table, sink, snapshot_part_rows=4)
+    assert report.snapshot_reason == ""
+    assert [json.loads(change.key)["id"] for _, _, change in sink.records] == [*range(10), 0, 11]
+    assert replica(sink) == table.rows()
+
+
+def test_snapshot_beside_a_slow_writer_has_each_commit_either_in_it_or_after_it() -> None:
+    table, sink = ModelTable(), FakeSink()
+    table.complete(1, 2, {1: 10, 2: 20})
+    table.begin(3)
+    table.complete(4, 5, {1: 11})  # completed, but not in the snapshot: the pending write is before it
+    report = run(table, sink)
+    assert report.commits == 1
+    table.complete(3, 6, {2: 21})
+    run(table, sink)
+    assert versions(sink) == [
+        (time_of(1), '{"id":1}', '{"id":1,"value":10}'),
+        (time_of(1), '{"id":2}', '{"id":2,"value":20}'),
+        (time_of(4), '{"id":1}', '{"id":1,"value":11}'),
+        (time_of(3), '{"id":2}', '{"id":2,"value":21}'),
+    ]
+
+
+@pytest.mark.parametrize("what", ["cleaned", "archived", "another-table"])
+def test_gap_is_answered_with_a_snapshot_and_a_new_generation(what: str) -> None:
+    table, sink = ModelTable(), FakeSink()
+    table.complete(1, 2, {1: 10, 2: 20})
+    run(table, sink)
+    if what == "another-table":
+        table = ModelTable()
+        table.complete(10, 11, {7: 70})
+    else:
+        table.complete(3, 4, {2: None})
+        table.complete(5, 6, {1: 12})
+    if what == "cleaned":
+        table.retained_from = time_of(5)
+    if what == "archived":
+        table.archived = {time_of(1), time_of(3)}
+    report = run(table, sink)
+    said = {"cleaned": "was not replicated", "archived": "not on the active timeline", "another-table": "another table"}
+    assert said[what] in report.snapshot_reason
+    assert report.checkpoint is not None
+    assert report.checkpoint.generation == 2
+    assert replica(sink) == table.rows()
+
+
+def test_clean_that_passes_while_a_commit_is_read_leaves_no_gap() -> None:
+    table, sink = ModelTable(), FakeSink()
+    table.complete(1, 2, {1: 10})
+    run(table, sink)
+    table.complete(3, 4, {1: 11})
+    table.clean_during_read = time_of(9)
+    before = versions(sink)
+    with pytest.raises(ReplicationGapError, match="while commit"):
+        run(table, sink)
+    assert versions(sink) == before
+
+
+def test_seek_and_snapshot_requests_are_obeyed_once() -> None:
+    table, sink = ModelTable(), FakeSink()
+    for number in range(1, 9, 2):
+        table.complete(number, number + 1, {1: number})
+    run(table, sink)
+    count = len(sink.records)
+    report = run(table, sink, request="r1", seek_until=time_of(4))
+    assert [json.loads(change.after or "")["value"] for _, _, change in sink.records[count:]] == [5, 7]
+    assert run(table, sink, request="r1", seek_until=time_of(4)).commits == 0
+    report = run(table, sink, request="r2", snapshot=True)
+    assert report.snapshot_reason == "asked for"
+    assert run(table, sink, request="r2", snapshot=True).snapshot_reason == ""
+
+
+def test_schema_is_announced_when_it_changes() -> None:
+    table, sink = ModelTable(), FakeSink()
+    table.complete(1, 2, {1: 10})
+    first = run(table, sink).checkpoint
+    table.complete(3, 4, {1: 11})
+    same = run(table, sink).checkpoint
+    table.complete(5, 6, {1: 12})
+    table.schemas[time_of(5)] = '{"type":"record","fields":["city"]}'
+    changed = run(table, sink).checkpoint
+    assert first is not None
+    assert same is not None
+    assert changed is not None
+    assert (same.schema, same.schema_id) == ("", first.schema_id)
+    assert "city" in changed.schema
+    assert changed.schema_id != first.schema_id
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_version_arrives_once_whenever_the_process_dies(seed: int) -> None:
+    draw = random.Random(seed)
+    table, sink = ModelTable(), FakeSink()
+    slow: list[int] = []
+    number = 0
+    for _ in range(25):
+        number += 2
+        rows: dict[int, int | None] = {draw.randrange(20): number for _ in range(draw.randint(1, 6))}
+        if number > 2 and draw.random() < 0.3:
+            slow.append(number)
+            table.begin(number)
+        else:
+            table.complete(number, number + 1, rows)
+        if slow and draw.random() < 0.4:
+            number += 2
+            table.complete(slow.pop(0), number, {draw.randrange(20): number, 99: number})
+        sink.dies_at, sink.dies_after = draw.randint(1, 12), draw.random() < 0.5
+        try:
+            run(table, sink, snapshot_part_rows=3, batch_rows=2)
+        except Died:
+            continue
+    for started in slow:
+        number += 2
+        table.complete(started, number, {98: number})
+    sink.dies_at = -1
+    run(table, sink)
+    seen = versions(sink)
+    assert len(seen) == len(set(seen))
+    assert replica(sink) == table.rows()
+    snapshot = {change.key for _, _, change in sink.records if change.op is Op.READ}
+    changed = {(commit, key) for commit, key, _ in seen}
+    instant = min(commit.requested_time for commit, _, change in sink.records if change.op is Op.READ)
+    for commit, rows_of in table.commits.values():
+        for key in rows_of:
+            text = f'{{"id":{key}}}'
+            assert (commit.requested_time, text) in changed or (commit.requested_time <= instant and text in snapshot)
+
+
+def test_checkpoint_survives_printing_and_damage_is_told() -> None:
+    checkpoint = Checkpoint(
+        "t.sink",
+        3,
+        1,
+        CommitRef("1", "2"),
+        "0",
+        ("1", "5"),
+        "1",
+        4,
+        "00ff",
+        "ab",
+        "{}",
+        SnapshotProgress("1", ("k", "p"), 7),
+        "r",
+    )
+    assert from_text(to_text(checkpoint)) == checkpoint
+    plain = replace(checkpoint, commit=None, snapshot=SnapshotProgress("1"))
+    assert from_text(to_text(plain)) == plain
+    for text in ("", "[]", "{}", '{"version":9}', to_text(checkpoint)[:-4]):
+        with pytest.raises(CheckpointDamagedError):
+            from_text(text)
+
+
+def test_checkpoint_stays_small_and_forgets_no_late_commit_within_its_window() -> None:
+    commits = [CommitRef(time_of(number), time_of(number + 1)) for number in range(1, 2001, 2)]
+    checkpoint = Checkpoint("t.sink", 0, 1, None)
+    for position, commit in enumerate(commits, 1):
+        checkpoint = with_done(checkpoint, (commit.requested_time,), commits[:position])
+    assert len(checkpoint.done) <= NAMED_COMMITS + 1
+    late = CommitRef(time_of(1960), commits[-10].completed_time[:-1] + "0")
+    assert unread(checkpoint, [*commits, late]) == [late]
+    assert unread(checkpoint, commits) == []
+
+
+def looks(*completed: tuple[int, int], pending: Iterable[int] = ()) -> tuple[ModelTable, list[CommitRef]]:
+    table = ModelTable()
+    refs = [table.complete(requested, done, {1: requested}) for requested, done in completed]
+    for number in pending:
+        table.begin(number)
+    return table, refs
+
+
+def test_hold_reaches_back_to_the_oldest_write_that_is_still_to_be_read() -> None:
+    table, refs = looks((1, 2), (4, 5), (6, 7), pending=(3,))
+    checkpoint = with_done(Checkpoint("s", 1, 1, refs[1]), [r.requested_time for r in refs[:2]], refs)
+    assert hold_of(checkpoint, table.look()) == time_of(3)
+    done = with_done(replace(checkpoint, commit=refs[2]), [refs[2].requested_time], refs)
+    table.pending.clear()
+    assert hold_of(done, table.look()) == time_of(6)
+
+
+def test_lag_counts_what_the_sink_does_not_have() -> None:
+    table, refs = looks((1, 2), (3, 4), (5, 6))
+    checkpoint = with_done(Checkpoint("s", 1, 1, refs[0]), [refs[0].requested_time], refs)
+    assert lag_of(checkpoint, table.look()).commits == 2
+    assert lag_of(checkpoint, table.look()).oldest_completed_time == time_of(4)
+    assert lag_of(None, table.look()).commits == 3
+    assert lag_of(with_done(checkpoint, [r.requested_time for r in refs], refs), table.look()).commits == 0
+
+
+def test_clean_without_a_bound_counts_as_passed() -> None:
+    table, refs = looks((1, 2), (3, 4))
+    checkpoint = with_done(Checkpoint("s", 1, 1, refs[0]), [refs[0].requested_time], refs)
+    look = replace(table.look(), cleaned_without_bound=time_of(5))
+    assert "clean" in str(find_gap(checkpoint, look))
+    caught_up = with_done(replace(checkpoint, commit=refs[1]), [refs[1].requested_time], refs)
+    assert find_gap(caught_up, look) is None
+
+
+def test_stream_of_another_table_is_refused() -> None:
+    table, sink = ModelTable(), FakeSink()
+    table.complete(1, 2, {1: 10})
+    sink.text = to_text(Checkpoint("other.sink", 1, 1, None))
+    with pytest.raises(ReplicationGapError, match="must not share"):
+        run(table, sink)
+
+
+def test_error_of_the_sink_reaches_the_caller_and_the_sink_is_closed() -> None:
+    class Fenced(FakeSink):
+        closed = False
+
+        def commit(self, checkpoint: Checkpoint) -> None:
+            raise SinkFencedError("another run")
+
+        def close(self) -> None:
+            self.closed = True
+
+    table, sink = ModelTable(), Fenced()
+    table.complete(1, 2, {1: 10})
+    with pytest.raises(SinkFencedError):
+        run(table, sink)
+    assert sink.closed

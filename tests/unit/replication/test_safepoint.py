@@ -1,0 +1,206 @@
+"""The safepoint: pure rules, and the rows behind it. TiCDC's bugs are named where they would come back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.orm import sessionmaker
+
+from airflow_lake_provider.errors import SinkUnknownError
+from airflow_lake_provider.manager.clock import ProcessClock
+from airflow_lake_provider.manager.registry import Registry
+from airflow_lake_provider.manager.schema import metadata
+from airflow_lake_provider.manager.sinks import RunNews, Sinks
+from airflow_lake_provider.replication.change import CommitRef
+from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
+from airflow_lake_provider.replication.safepoint import (
+    EVERYTHING,
+    Safepoint,
+    SinkHold,
+    clamp_retained,
+    find_safepoint,
+)
+
+HOUR_S = 3600.0
+
+
+@dataclass
+class FakeClock:
+    now: datetime = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def sinks(tmp_path: Path, clock: FakeClock) -> Iterator[Sinks]:
+    engine = create_engine(f"sqlite:///{tmp_path}/airflow.db")
+    metadata.create_all(engine)
+    yield Sinks(Registry(sessionmaker(engine), ProcessClock(clock)))
+    engine.dispose()
+
+
+def at(hold: str) -> RunNews:
+    """News of a run that made this hold durable."""
+    return RunNews(to_text(Checkpoint("t.s", 1, 1, CommitRef(hold, hold), hold=hold)), completed_time=hold, ended=True)
+
+
+def failed(problem: str = "the broker is away") -> RunNews:
+    return RunNews(problem=problem, ended=True)
+
+
+def hold(name: str, instant: str, renewed_ms: int = 0, ttl_s: float = 10, needs_snapshot: bool = False) -> SinkHold:
+    return SinkHold(name, instant, renewed_ms, ttl_s, needs_snapshot)
+
+
+@pytest.mark.parametrize(
+    ("holds", "expected"),
+    [
+        pytest.param([], Safepoint(), id="no-sinks"),
+        pytest.param([hold("a", "5"), hold("b", "3")], Safepoint("3", "b"), id="the-slowest-counts"),
+        pytest.param([hold("a", "5", 1), hold("b", "3", -5_000)], Safepoint("5", "a", ("b",)), id="one-is-over"),
+        pytest.param([hold("a", "5", needs_snapshot=True)], Safepoint(), id="released-holds-nothing"),
+        pytest.param([hold("a", "5", 1), hold("b", EVERYTHING, 1)], Safepoint(EVERYTHING, "b"), id="never-started"),
+    ],
+)
+def test_find_safepoint(holds: list[SinkHold], expected: Safepoint) -> None:
+    assert find_safepoint(holds, 9_000) == expected
+
+
+@pytest.mark.parametrize(
+    ("retained", "safepoint", "expected"),
+    [
+        pytest.param(3, None, 3, id="nothing-held"),
+        pytest.param(3, "9", 5, id="newest-held"),
+        pytest.param(10, "7", 10, id="retained-is-more"),
+        pytest.param(3, "4", 10, id="held-is-more"),
+        pytest.param(3, EVERYTHING, 13, id="everything"),
+    ],
+)
+def test_clamp_retained(retained: int, safepoint: str | None, expected: int) -> None:
+    assert clamp_retained(retained, [str(number) for number in range(1, 10)], safepoint, margin=3) == expected
+
+
+def test_ticdc_603_stopped_sink_still_counts(sinks: Sinks, clock: FakeClock) -> None:
+    sinks.configure("t", {"a": HOUR_S})
+    sinks.begin_run("t", "a", HOUR_S)
+    sinks.tell("t", "a", at("5"))
+    clock.advance(HOUR_S - 60)
+    assert sinks.safepoint("t") == Safepoint("5", "a")
+
+
+def test_ticdc_9543_sink_that_never_started_counts(sinks: Sinks) -> None:
+    sinks.configure("t", {"a": HOUR_S})
+    sinks.begin_run("t", "a", HOUR_S)
+    sinks.tell("t", "a", at("5"))
+    sinks.configure("t", {"a": HOUR_S, "b": HOUR_S})
+    assert sinks.safepoint("t") == Safepoint(EVERYTHING, "b")
+
+
+def test_ticdc_9388_failed_sink_counts_until_its_time_to_live_is_over(sinks: Sinks, clock: FakeClock) -> None:
+    sinks.configure("t", {"a": HOUR_S})
+    sinks.tell("t", "a", at("5"))
+    for _ in range(3):
+        clock.advance(1000)
+        sinks.begin_run("t", "a", HOUR_S)
+        sinks.tell("t", "a", failed())
+        assert sinks.safepoint("t") == Safepoint("5", "a")
+
+
+def test_ticdc_1731_failing_sink_does_not_pin_for_ever(sinks: Sinks, clock: FakeClock) -> None:
+    sinks.configure("t", {"a": HOUR_S})
+    sinks.tell("t", "a", at("5"))
+    for _ in range(40):
+        clock.advance(100)
+        sinks.begin_run("t", "a", HOUR_S)
+        sinks.tell("t", "a", failed())
+    assert sinks.safepoint("t").instant is None
+    row = sinks.get("t", "a")
+    assert row["needs_snapshot"]
+    # Nor does it pin again by trying to take its snapshot, and failing, once more.
+    sinks.begin_run("t", "a", HOUR_S)
+    assert sinks.safepoint("t") == Safepoint(EVERYTHING, "a")
+    sinks.tell("t", "a", failed())
+    assert sinks.safepoint("t").instant is None
+
+
+def test_ticdc_5057_hold_of_a_sink_that_was_removed_goes(sinks: Sinks) -> None:
+    sinks.configure("t", {"a": HOUR_S, "b": HOUR_S})
+    sinks.tell("t", "a", at("5"))
+    sinks.configure("t", {"a": HOUR_S})
+    assert sinks.safepoint("t") == Safepoint("5", "a")
+    with pytest.raises(SinkUnknownError):
+        sinks.get("t", "b")
+
+
+def test_released_sink_says_so_and_holds_again_from_its_new_snapshot(sinks: Sinks, clock: FakeClock) -> None:
+    sinks.configure("t", {"a": HOUR_S})
+    sinks.tell("t", "a", at("5"))
+    clock.advance(HOUR_S + 1)
+    assert sinks.safepoint("t").released == ("a",)
+    assert "time to live is over" in sinks.get("t", "a")["problem"]
+    assert sinks.is_due(sinks.get("t", "a"), "5")
+    row = sinks.begin_run("t", "a", HOUR_S)
+    assert row["needs_snapshot"]
+    sinks.tell("t", "a", at("9"))
+    assert sinks.safepoint("t") == Safepoint("9", "a")
+    assert sinks.get("t", "a")["problem"] == ""
+
+
+def test_progress_renews_and_a_sink_that_is_up_to_date_is_renewed_by_looking(sinks: Sinks, clock: FakeClock) -> None:
+    sinks.configure("t", {"a": HOUR_S})
+    for _ in range(5):
+        clock.advance(HOUR_S - 1)
+        sinks.begin_run("t", "a", HOUR_S)
+        sinks.tell("t", "a", at("5"))
+    assert sinks.safepoint("t") == Safepoint("5", "a")
+
+
+def test_paused_sink_holds_and_is_not_due(sinks: Sinks, clock: FakeClock) -> None:
+    sinks.configure("t", {"a": HOUR_S})
+    sinks.tell("t", "a", at("5"))
+    sinks.pause("t", "a", paused=True)
+    assert not sinks.is_due(sinks.get("t", "a"), "9")
+    assert sinks.safepoint("t").instant == "5"
+    clock.advance(HOUR_S + 1)
+    assert sinks.safepoint("t").instant is None
+    sinks.pause("t", "a", paused=False)
+    assert sinks.is_due(sinks.get("t", "a"), "9")
+
+
+def test_sink_is_due_when_the_table_moved_and_no_run_is_alive(sinks: Sinks, clock: FakeClock) -> None:
+    sinks.configure("t", {"a": HOUR_S})
+    assert sinks.is_due(sinks.get("t", "a"), "5")
+    sinks.begin_run("t", "a", HOUR_S)
+    assert not sinks.is_due(sinks.get("t", "a"), "5")
+    clock.advance(91)
+    assert sinks.is_due(sinks.get("t", "a"), "5")
+    sinks.tell("t", "a", at("5"))
+    assert not sinks.is_due(sinks.get("t", "a"), "5")
+    assert sinks.is_due(sinks.get("t", "a"), "6")
+    sinks.tell("t", "a", failed())
+    assert not sinks.is_due(sinks.get("t", "a"), "6")
+    clock.advance(31)
+    assert sinks.is_due(sinks.get("t", "a"), "6")
+
+
+def test_sink_that_was_started_by_hand_stays_when_the_configuration_is_read(sinks: Sinks) -> None:
+    sinks.begin_run("t", "by-hand", HOUR_S)
+    sinks.tell("t", "by-hand", at("3"))
+    sinks.configure("t", {})
+    assert sinks.safepoint("t") == Safepoint("3", "by-hand")
+    sinks.forget("t", "by-hand")
+    assert sinks.safepoint("t") == Safepoint()
