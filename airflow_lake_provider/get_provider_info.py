@@ -47,6 +47,7 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["apache"],
             }
         ],
+        "notifications": ["airflow_lake_provider.notifications.webhook.LakeWebhookNotifier"],
         "cli": ["airflow_lake_provider.cli.definition.get_cli_commands"],
         "db-managers": ["airflow_lake_provider.plugins.db_manager.LakeDBManager"],
         "config": {"lake": {"description": "Table services of a Hudi lake.", "options": _options()}},
@@ -82,6 +83,10 @@ def _options() -> dict[str, Any]:
             "",
         ),
         "tables_file": _option("YAML file with the tables' policies; empty means that the defaults hold for all.", ""),
+        "tables_variable": _option(
+            "Airflow Variable with settings that are laid over the tables file, in the same shape; off reads none.",
+            "lake_tables",
+        ),
         "max_notice_bytes": _option("Largest accepted body of a notice, bytes.", "67108864", "integer"),
         "service_manager_needs_token": _option(
             "Refuse requests of RFC-43's client without token=... in hoodie.table.service.manager.deploy.extra.params.",
@@ -134,6 +139,16 @@ def _options() -> dict[str, Any]:
         "work_dir": _option(
             "Folder (local, or any that Spark's driver reaches) for job requests and results; empty takes "
             "$AIRFLOW_HOME/lake.",
+            "",
+        ),
+        "engine": _option(
+            "What runs the jobs: spark-submit, in-process (tiny tables), flink, or one that another package registers.",
+            "spark-submit",
+        ),
+        "notifiers": _option(
+            "Comma list of dotted paths to who is told of services that failed for good, were ended at their deadline, "
+            "or are stuck: notifier classes without arguments (airflow_lake_provider.notifications.webhook."
+            "LakeWebhookNotifier), instances of notifiers, or functions of the event.",
             "",
         ),
         "spark_conn_id": _option("Connection that says where Spark jobs run.", "spark_default"),

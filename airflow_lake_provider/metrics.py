@@ -6,9 +6,12 @@ the outcome, all from closed sets, are part of the names.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow_lake_provider.job_contract import Outcome, Service
     from airflow_lake_provider.planner.decision import Verdict
 
@@ -17,6 +20,32 @@ LOOKS = "lake.looks"
 FAILED_LOOKS = "lake.failed_looks"
 DECISION_LATENCY = "lake.decision_latency"
 """From the oldest mark of a table to the end of the look that answers it, ms."""
+
+HOLES = "lake.holes"
+"""Pending writes and plans with completed writes behind them, over all tables that this process looked at."""
+HEARTBEAT_AGE = "lake.heartbeat_age"
+"""How long a table had not been looked at when a look began, ms."""
+NOTIFICATIONS = "lake.notifications"
+FAILED_NOTIFICATIONS = "lake.failed_notifications"
+EFFECT_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        # HoodieMetrics: totalBytesWritten, totalRecordsWritten, numFilesDeleted. The others have no name there.
+        "written_bytes": "totalBytesWritten",
+        "records_written": "totalRecordsWritten",
+        "files_deleted": "numFilesDeleted",
+        "files_after": "totalFilesWritten",
+        "files_before": "totalFilesRead",
+        "read_bytes": "totalBytesRead",
+    }
+)
+"""Names of the gauges by the field of a service's effect."""
+
+OVERDUE = "lake.instances.overdue"
+"""Instances that stand in one state past its deadline now."""
+STUCK = "lake.instances.stuck"
+"""Counter of instances that came to stand so."""
+DEADLINES = "lake.instances.deadlines"
+"""Counter of runs that were ended because they passed `deadline_s`."""
 
 
 class Metrics(Protocol):
@@ -75,11 +104,6 @@ def queue_time(service: Service) -> str:
     return f"lake.{service.value}.queue_time"
 
 
-def bytes_written(service: Service) -> str:
-    """Return the gauge of the bytes that the last completed instant wrote (Hudi: `totalBytesWritten`)."""
-    return f"lake.{service.value}.totalBytesWritten"
-
-
-def files_written(service: Service) -> str:
-    """Return the gauge of the files that the last completed instant wrote."""
-    return f"lake.{service.value}.totalFilesWritten"
+def effect(service: Service, what: str) -> str:
+    """Return the gauge of what the last completed instants of a service did, for example `numFilesDeleted`."""
+    return f"lake.{service.value}.{what}"

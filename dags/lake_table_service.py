@@ -7,6 +7,7 @@ from datetime import timedelta
 from airflow.sdk import DAG, Param
 from airflow.sdk.configuration import conf
 
+from airflow_lake_provider.notifications.dispatch import notify_failure
 from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
 
 DOC = """
@@ -61,6 +62,7 @@ with DAG(
 ) as dag:
     HudiTableServiceOperator(
         task_id="run_service",
+        on_failure_callback=notify_failure,
         base_path="{{ params.base_path }}",
         table_name="{{ params.table_name }}",
         service="{{ params.service }}",

@@ -85,10 +85,14 @@ def _lock(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
         )
 
 
+def dead_writes(evidence: Evidence, policy: DoctorPolicy) -> tuple[Instant, ...]:
+    """Return the pending writes whose writer is dead, by requested time."""
+    writes = (i for i in evidence.timeline.pending_writes() if i.requested_time not in evidence.clustering_plans)
+    return tuple(instant for instant in writes if _is_left(evidence, instant, policy))
+
+
 def _failed_writes(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
-    for instant in evidence.timeline.pending_writes():
-        if instant.requested_time in evidence.clustering_plans or not _is_left(evidence, instant, policy):
-            continue
+    for instant in dead_writes(evidence, policy):
         is_dangling = instant.action is Action.REPLACECOMMIT and instant.state is State.REQUESTED
         idle = _age(evidence.idle_s(instant))
         yield Finding(
@@ -100,7 +104,8 @@ def _failed_writes(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding
             else f"{instant.action} {instant.requested_time} is {instant.state.value}, has no live heartbeat and was "
             f"last touched {idle} ago: its writer failed",
             _ARCHIVING if is_dangling else f"{_ARCHIVING}; on tables of version 6 also the scheduling of compaction",
-            "the next write, or a clean, with hoodie.clean.failed.writes.policy=LAZY rolls it back",
+            "roll it back: the service rollback does, and every clean with hoodie.clean.failed.writes.policy=LAZY; a "
+            "writer in multi-writer mode does not",
         )
 
 

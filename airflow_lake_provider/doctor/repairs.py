@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.doctor.diagnosis import diagnose, has_unsure_executor, overtaking
+from airflow_lake_provider.doctor.diagnosis import dead_writes, diagnose, has_unsure_executor, overtaking
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.stuck_shape import Shape
 from airflow_lake_provider.timeline.instant import State
@@ -86,7 +86,9 @@ def _move_lock(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Re
 
 
 def _run_rollback(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
-    return _run(finding, "rollback", Mode.SCHEDULE_AND_EXECUTE, "roll back the failed writes")
+    # All at once: Hudi chooses them itself, and the run is told which ones must be gone.
+    dead = [instant.requested_time for instant in dead_writes(evidence, policy)]
+    return _run(finding, "rollback", Mode.EXECUTE, f"roll back {', '.join(dead)}", *dead)
 
 
 def _run_plan(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
@@ -149,7 +151,7 @@ def _reset_index_build(finding: Finding, evidence: Evidence, policy: DoctorPolic
 
 
 def _compact_metadata(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
-    return _run(finding, "metadata_compaction", Mode.SCHEDULE_AND_EXECUTE, "compact the metadata table")
+    return _run(finding, "metacompaction", Mode.SCHEDULE_AND_EXECUTE, "compact the metadata table")
 
 
 def _move_plan(finding: Finding, evidence: Evidence, policy: DoctorPolicy, instant: Instant, does: str) -> Repair:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider import metrics as names
 from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.operators.service_effect import ServiceEffect
 
 if TYPE_CHECKING:
     from airflow_lake_provider.job_contract import Service
@@ -30,16 +32,23 @@ def measure_try(metrics: Metrics, service: Service, context: Any) -> None:
 
 def measure_service(
     metrics: Metrics, table: TableReader, service: Service, judgement: Judgement, seconds: float
-) -> None:
-    """Measure a try that ended well: its duration, and what its completed instants wrote."""
+) -> ServiceEffect:
+    """Measure a try that ended well: its duration, and what its completed instants did, which is returned."""
     metrics.incr(names.outcomes(service, judgement.outcome))
     metrics.timing(names.duration(service), seconds * 1000)
+    effect = _effect_of(table, service, judgement)
+    for entry in fields(effect):
+        value = getattr(effect, entry.name)
+        if value is not None:
+            metrics.gauge(names.effect(service, names.EFFECT_NAMES[entry.name]), value)
+    return effect
+
+
+def _effect_of(table: TableReader, service: Service, judgement: Judgement) -> ServiceEffect:
     if not judgement.completed_instants:
-        return
+        return ServiceEffect()
     try:
-        files, written_bytes = table.sizes_of(judgement.completed_instants)
+        return table.effect_of(judgement.completed_instants)
     except (LakeError, OSError) as error:
-        log.warning("what %s wrote is not measured: %s", service, error)
-        return
-    metrics.gauge(names.files_written(service), files)
-    metrics.gauge(names.bytes_written(service), written_bytes)
+        log.warning("what %s did is not measured: %s", service, error)
+        return ServiceEffect()

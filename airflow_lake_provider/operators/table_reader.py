@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.operators.service_effect import read_effect
 from airflow_lake_provider.planner.lock_rule import require_guarded_writers
-from airflow_lake_provider.timeline.commit_metadata import load_commit_metadata
 from airflow_lake_provider.timeline.heartbeat import load_heartbeats
 from airflow_lake_provider.timeline.loader import load_timeline
 from airflow_lake_provider.timeline.properties import load_table_properties
@@ -14,6 +14,7 @@ from airflow_lake_provider.timeline.properties import load_table_properties
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from airflow_lake_provider.operators.service_effect import ServiceEffect
     from airflow_lake_provider.timeline.properties import TableProperties
     from airflow_lake_provider.timeline.storage import Storage
     from airflow_lake_provider.timeline.timeline import Timeline
@@ -34,15 +35,9 @@ class TableReader:
         """Return the active timeline."""
         return load_timeline(self._storage, self.properties())
 
-    def sizes_of(self, instants: Iterable[str]) -> tuple[int, int]:
-        """Return files and bytes that completed writes say they wrote; instants that wrote nothing count for none."""
-        properties, wanted = self.properties(), frozenset(instants)
-        files = written_bytes = 0
-        for instant in load_timeline(self._storage, properties).completed_writes_by_completion():
-            if instant.requested_time in wanted:
-                metadata = load_commit_metadata(self._storage, properties.timeline_path, instant)
-                files, written_bytes = files + len(metadata.stats), written_bytes + metadata.written_bytes
-        return files, written_bytes
+    def effect_of(self, instants: Iterable[str]) -> ServiceEffect:
+        """Return what completed instants say they did."""
+        return read_effect(self._storage, instants)
 
     def require_guarded_writers(self) -> None:
         """Raise WriterUnguardedError when a writer is at work that takes no part in the locking."""

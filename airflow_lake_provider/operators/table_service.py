@@ -28,6 +28,7 @@ from airflow_lake_provider.operators.job_run import JobRun
 from airflow_lake_provider.operators.memory import earlier_results, ran_out_of_memory, with_more_memory
 from airflow_lake_provider.operators.retry_policy import FailureRetryPolicy
 from airflow_lake_provider.operators.service_arguments import is_true, parse_request, parse_settings
+from airflow_lake_provider.operators.service_lineage import ServiceLineage
 from airflow_lake_provider.operators.service_metrics import measure_service, measure_try
 from airflow_lake_provider.operators.table_reader import TableReader
 from airflow_lake_provider.planner.judgement import PLANNED_AS, Judgement, judge
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.timeline.timeline import Timeline
 
 
-class HudiTableServiceOperator(BaseOperator):
+class HudiTableServiceOperator(ServiceLineage, BaseOperator):
     """Schedules and executes a table service with real Hudi, through an engine.
 
     It succeeds only when a fresh look at the timeline shows the service's instant completed (G3). Errors that a retry
@@ -153,7 +154,8 @@ class HudiTableServiceOperator(BaseOperator):
         finally:
             self._tell_manager(hook, job.request)
         self.log.info("table %s: %s: %s", base_path, judgement.outcome, judgement.reason)
-        measure_service(AirflowMetrics(), table, wanted.service, judgement, time.monotonic() - began_s)
+        effect = measure_service(AirflowMetrics(), table, wanted.service, judgement, time.monotonic() - began_s)
+        self.keep_lineage(judgement, effect)
         return judgement
 
     def _open_table(self, base_path: str, wanted: ServiceRequest) -> TableReader:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from airflow_lake_provider.job_contract import Outcome, Service
+from airflow_lake_provider.metrics import EFFECT_NAMES
+from airflow_lake_provider.operators.service_effect import ServiceEffect
 from airflow_lake_provider.operators.service_metrics import measure_service, measure_try
 from airflow_lake_provider.operators.table_reader import TableReader
 from airflow_lake_provider.planner.judgement import Judgement
@@ -35,9 +38,16 @@ def test_completed_service_is_measured_by_its_own_commit_metadata(tmp_path: Path
     assert metrics.said == {
         "lake.clustering.completed": 1,
         "lake.clustering.duration": 2500,
+        "lake.clustering.totalFilesRead": 0,
+        "lake.clustering.totalBytesRead": 0,
         "lake.clustering.totalFilesWritten": 2,
         "lake.clustering.totalBytesWritten": 350,
+        "lake.clustering.totalRecordsWritten": 0,
     }
+
+
+def test_every_part_of_an_effect_has_a_name() -> None:
+    assert set(EFFECT_NAMES) == {entry.name for entry in fields(ServiceEffect)}
 
 
 def test_service_without_instants_has_no_sizes(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Who is told when a service failed, was ended at its deadline, or is stuck."""

@@ -1,0 +1,154 @@
+"""From an event to everybody who wants to know of it: the notifiers of `[lake] notifiers`.
+
+Each entry is a dotted path: a notifier class that needs no arguments, an instance of one (`my_alerts.slack`), or a
+function of the event. Airflow's own notifiers work as they are; their templates find the event as `lake_event`.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+import logging
+import queue
+import threading
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseNotifier
+from airflow.sdk.configuration import conf
+
+from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.hooks.metrics import AirflowMetrics
+from airflow_lake_provider.metrics import FAILED_NOTIFICATIONS, NOTIFICATIONS
+from airflow_lake_provider.notifications.event import EventKind, event_of_failure, event_of_instance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from airflow_lake_provider.manager.instances import Instance
+    from airflow_lake_provider.metrics import Metrics
+    from airflow_lake_provider.notifications.event import LakeEvent
+
+    Tell = Callable[[LakeEvent, Mapping[str, Any]], None]
+
+log = logging.getLogger(__name__)
+
+MOST_WAITING = 1000
+"""Events that wait for slow notifiers; what comes on top is logged and lost."""
+
+
+def load_notifiers(paths: Sequence[str]) -> tuple[Tell, ...]:
+    """Return what tells each notifier of an event and its Airflow context. Raises ConfigError that names the path."""
+    return tuple(_load(path) for path in paths)
+
+
+def configured_notifiers() -> tuple[Tell, ...]:
+    """Return the notifiers of `[lake] notifiers`. Raises ConfigError."""
+    paths = str(conf.get("lake", "notifiers", fallback="") or "").replace("\n", ",").split(",")
+    return load_notifiers([path.strip() for path in paths if path.strip()])
+
+
+def tell_all(
+    notifiers: Sequence[Tell], event: LakeEvent, context: Mapping[str, Any], metrics: Metrics | None = None
+) -> None:
+    """Tell every notifier; one that fails is logged and keeps nobody from the others."""
+    sink = metrics if metrics is not None else AirflowMetrics()
+    for tell in notifiers:
+        try:
+            tell(event, context)
+        except Exception:  # whatever a user's notifier raises
+            sink.incr(FAILED_NOTIFICATIONS)
+            log.exception("a notifier failed to tell: %s", event.text)
+        else:
+            sink.incr(NOTIFICATIONS)
+
+
+def notify_failure(context: Any) -> None:
+    """`on_failure_callback` of the service DAG: runs in the task's process after its last try failed."""
+    try:
+        notifiers = configured_notifiers()
+    except ConfigError:
+        log.exception("nobody is told of the failure")
+        return
+    tell_all(notifiers, event_of_failure(context, _now()), context)
+
+
+class BackgroundNotifier:
+    """Implements the manager's `Notifier`: hands events to a thread of its own, for a webhook may take its time."""
+
+    def __init__(self, notifiers: Sequence[Tell], metrics: Metrics, now: Callable[[], str] | None = None) -> None:
+        self._notifiers = tuple(notifiers)
+        self._metrics = metrics
+        self._now = now if now is not None else _now
+        self._waiting: queue.Queue[LakeEvent] = queue.Queue(MOST_WAITING)
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def deadline(self, base_path: str, instance: Instance) -> None:
+        """See manager.notifier.Notifier."""
+        self._put(event_of_instance(EventKind.DEADLINE, base_path, instance, self._now()))
+
+    def stuck(self, base_path: str, instance: Instance) -> None:
+        """See manager.notifier.Notifier."""
+        self._put(event_of_instance(EventKind.STUCK, base_path, instance, self._now()))
+
+    def drain(self) -> None:
+        """Wait until everybody was told of what was handed over."""
+        self._waiting.join()
+
+    def _put(self, event: LakeEvent) -> None:
+        if not self._notifiers:
+            return
+        try:
+            self._waiting.put_nowait(event)
+        except queue.Full:
+            self._metrics.incr(FAILED_NOTIFICATIONS)
+            log.error("notifiers are too slow, nobody is told: %s", event.text)
+            return
+        with self._lock:
+            # Begun by the first event: a server's processes are forked before that.
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="lake-notifier", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            event = self._waiting.get()
+            try:
+                tell_all(self._notifiers, event, {}, self._metrics)
+            finally:
+                self._waiting.task_done()
+
+
+def _load(path: str) -> Tell:
+    module, _, name = path.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"[lake] notifiers = {path!r} cannot be imported: {error}") from error
+    if inspect.isclass(found) and issubclass(found, BaseNotifier):
+        try:
+            found = found()
+        except TypeError as error:
+            raise ConfigError(
+                f"[lake] notifiers = {path!r} needs arguments; name an instance of it instead: {error}"
+            ) from error
+    if isinstance(found, BaseNotifier):
+        return _teller(found)
+    if callable(found):
+        return lambda event, context: found(event)
+    raise ConfigError(f"[lake] notifiers = {path!r} is neither a notifier nor a function of the event")
+
+
+def _teller(notifier: BaseNotifier) -> Tell:
+    def tell(event: LakeEvent, context: Mapping[str, Any]) -> None:
+        # Airflow renders a notifier's templates into the notifier itself: each event gets a fresh one.
+        fresh = copy.copy(notifier)
+        fresh({**context, "lake_event": event.to_dict()})
+
+    return tell
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from airflow_lake_provider.manager.instances import Instance, InstanceState
+from airflow_lake_provider.notifications.event import EventKind, event_of_failure, event_of_instance
+
+AT = "2026-11-21T12:00:00+00:00"
+
+
+def test_event_of_a_failed_task_says_what_and_why() -> None:
+    context = {
+        "params": {"base_path": "/lake/orders", "table_name": "orders", "service": "clean", "instants": ["1"]},
+        "ti": SimpleNamespace(try_number=5, log_url="http://airflow/log"),
+        "run_id": "t.clean.1",
+        "exception": ValueError("no disk"),
+    }
+    event = event_of_failure(context, AT)
+    assert event.to_dict() == {
+        "event": "lake.service.failed",
+        "kind": "failed",
+        "base_path": "/lake/orders",
+        "service": "clean",
+        "reason": "no disk",
+        "at": AT,
+        "table": "orders",
+        "run_id": "t.clean.1",
+        "instants": ["1"],
+        "state": "failed",
+        "owner": "",
+        "try_number": 5,
+        "log_url": "http://airflow/log",
+        "text": "clean of orders failed: no disk",
+    }
+
+
+def test_event_of_a_bare_context_names_nothing_but_does_not_fail() -> None:
+    event = event_of_failure({}, AT)
+    assert (event.kind, event.reason, event.run_id) == (EventKind.FAILED, "no reason was given", "")
+
+
+def test_event_of_an_instance_names_who_has_to_act() -> None:
+    instance = Instance(
+        "compaction", InstanceState.SCHEDULED, "scheduler", "waits for a slot", "run-1", ("1",), 0, 0, 2
+    )
+    event = event_of_instance(EventKind.STUCK, "s3://b/orders", instance, AT)
+    assert (event.table, event.owner, event.try_number) == ("orders", "scheduler", 2)
+    assert event.text == "compaction of orders is stuck: waits for a slot"
