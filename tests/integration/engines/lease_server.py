@@ -1,0 +1,66 @@
+"""Plays the manager for tasks: leases that run out, one holder at a time, and hints that are swallowed."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass
+class Leases:
+    """By path: the token that holds, and until when."""
+
+    lease_s: float
+    held: dict[str, tuple[str, float]] = field(default_factory=dict)
+    guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        key, _, verb = path.partition("/compaction")
+        if not verb and not path.endswith("/compaction"):
+            return 200, {"marked": 1}
+        with self.guard:
+            token, until = self.held.get(key, ("", 0.0))
+            alive = until > time.monotonic()
+            if not verb:
+                if alive:
+                    return 409, {"detail": "held by another run"}
+                token = uuid.uuid4().hex
+            elif not alive or body["token"] != token:
+                return 409, {"detail": "the lease has passed to another executor"}
+            self.held[key] = (token, 0.0 if verb == "/release" else time.monotonic() + self.lease_s)
+            return 200, {"token": token, "lease_s": self.lease_s}
+
+
+@contextmanager
+def serve_leases(lease_s: float) -> Iterator[str]:
+    """Serve on a free loopback port; yield the address."""
+    leases = Leases(lease_s)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            status, answer = leases.answer(self.path, body)
+            text = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: Any) -> None:
+            """Be quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()

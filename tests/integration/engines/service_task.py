@@ -1,0 +1,26 @@
+"""A task's process: `python -m tests.integration.engines.service_task '{"run_id": "r", "try_number": 1, ...}'`.
+
+Runs the operator's `execute` as a worker does, and prints what it returns as one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
+
+
+def main(text: str) -> None:
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+    task = json.loads(text)
+    context: Any = {"run_id": task["run_id"], "ti": SimpleNamespace(try_number=task["try_number"])}
+    operator = HudiTableServiceOperator(task_id="run_service", **task["operator"])
+    print("RETURNED " + json.dumps(operator.execute(context)), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
