@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from local_stack.airflow import LocalAirflow
@@ -174,6 +175,19 @@ def test_kill_of_the_api_server_right_after_the_answer_loses_nothing(airflow: Lo
     airflow.wait_for_manager()
     wait_for_runs(airflow, *names)
     assert set(runs_of(airflow, *names).values()) == {1}
+
+
+def test_commits_made_while_airflow_was_away_are_found_after_its_return(airflow: LocalAirflow) -> None:
+    """The writer's notice finds nobody; only the third commit makes a compaction due, and no later one tells of it."""
+    table, instant = due_table(airflow, "away", commits=2)
+    assert send_notice(airflow, table.path, instant).status_code == 200
+    wait_until(lambda: _is_clean(airflow, "away"), 30, "the look", [])
+    airflow.servers["api-server"].kill()
+    with pytest.raises(httpx.ConnectError):
+        send_notice(airflow, table.path, table.commit(3))
+    airflow.start_component("api-server")
+    airflow.wait_for_manager()
+    wait_until(lambda: runs_of(airflow, "away") == {"away": 1}, 60, "the run", [])
 
 
 def _table(airflow: LocalAirflow, name: str) -> dict[str, object]:
