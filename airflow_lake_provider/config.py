@@ -44,6 +44,8 @@ class LakeSettings:
     allowed_roots: tuple[str, ...] = ()
     """Base paths must lie below one of these; empty refuses every notice."""
     tables_file: str = ""
+    tables_variable: str = "lake_tables"
+    """Airflow Variable that is laid over the tables file; `off` reads none."""
     max_notice_bytes: int = 64 * 1024 * 1024
     service_manager_needs_token: bool = False
     """RFC-43's client can send no header; when set, `extra_params` must hold `token=<callback token>`."""

@@ -142,6 +142,23 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class OneOf:
+    """One of a closed set of names."""
+
+    names: tuple[str, ...]
+
+    def parse(self, located: Located, name: str) -> str:
+        """See Kind."""
+        if type(located.value) is not str or located.value not in self.names:
+            raise _refuse(located, name, ", ".join(self.names))
+        return located.value
+
+    def schema(self) -> dict[str, Any]:
+        """See Kind."""
+        return {"enum": list(self.names)}
+
+
+@dataclass(frozen=True, slots=True)
 class Clock:
     """An hour and minute. YAML reads 22:30 without quotes as a number; what was written counts."""
 
@@ -203,6 +220,27 @@ class Names:
         """See Kind."""
         shape: dict[str, Any] = {"type": "array", "items": {"enum": [str(name) for name in self.names]}}
         return shape if self.may_be_empty else {**shape, "minItems": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """A list of texts that match a pattern as a whole."""
+
+    pattern: str
+    words: str
+
+    def parse(self, located: Located, name: str) -> tuple[str, ...]:
+        """See Kind."""
+        if not isinstance(located.value, list):
+            raise located.error(f"{name} must be a list of {self.words}")
+        for item in located.value:
+            if not isinstance(item.value, str) or not re.fullmatch(self.pattern, item.value):
+                raise item.error(f"{name} holds {item.text!r}, allowed: {self.words}")
+        return tuple(item.value for item in located.value)
+
+    def schema(self) -> dict[str, Any]:
+        """See Kind."""
+        return {"type": "array", "items": {"type": "string", "pattern": f"^({self.pattern})$"}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,10 @@ class TablePattern:
         """Whether the table is one of these."""
         return _matches(base_path, self.base_path) and _matches(name, self.name)
 
+    def covers(self, other: TablePattern) -> bool:
+        """Whether every table that the other one matches is one of these; false when that cannot be told."""
+        return self == other or (not self.name and other.names_one_table and _matches(other.base_path, self.base_path))
+
     def excludes(self, other: TablePattern) -> bool:
         """Whether no table can match both; false when that cannot be told."""
         if self.names_one_table and other.names_one_table:

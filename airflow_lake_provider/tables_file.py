@@ -151,13 +151,14 @@ def build_config(file: ParsedTables, overrides: ParsedTables | None = None) -> T
 def _override(
     entry: ParsedEntry, entries: tuple[TableEntry, ...], defaults: TablePolicy, over: ParsedTables
 ) -> TableOverride:
-    where = (over, entry.line)
-    policies = [
-        # Where no table can be meant by both, nothing can contradict.
-        other.policy if entry.pattern.excludes(other.pattern) else _checked(other.policy, entry.changes, where)
-        for other in entries
-    ]
-    return TableOverride(entry.pattern, (*policies, _checked(defaults, entry.changes, where)))
+    policies = []
+    is_covered = False
+    for pattern, policy in (*((other.pattern, other.policy) for other in entries), (TablePattern("", ""), defaults)):
+        # Where no table can be meant by both, or an earlier entry has them all, nothing can contradict.
+        is_met = not is_covered and not entry.pattern.excludes(pattern)
+        policies.append(_checked(policy, entry.changes, (over, entry.line)) if is_met else policy)
+        is_covered = is_covered or pattern.covers(entry.pattern)
+    return TableOverride(entry.pattern, tuple(policies))
 
 
 def _checked(base: TablePolicy, changes: Changes, where: tuple[ParsedTables, int]) -> TablePolicy:

@@ -44,7 +44,7 @@ def start_service_run(base_path: str, table_name: str, call: ServiceCall, policy
             backoff_s=0,
         )
         if start.verdict is StartVerdict.START:
-            conf = run_conf(claim, decision, dict(policy.hudi_options))
+            conf = run_conf(claim, decision, policy)
             door.create_run(session, start.run_id, conf, note=decision.reason)
         elif start.verdict is not StartVerdict.ALREADY_ACTIVE:
             raise RepairRefusedError(f"no run of {call.service} was started: {start.reason}")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+
+from airflow_lake_provider.manager.instances import InstanceState  # noqa: TC001 - pydantic reads it
 
 INSTANT_PATTERN = r"^[0-9]{8,24}$"
 
@@ -79,9 +82,11 @@ class HintsAnswer(BaseModel):
 
 
 class SweepAnswer(BaseModel):
-    """How many dirty tables this call looked at."""
+    """How many dirty tables this call looked at, and what it did about deadlines."""
 
     looked: int
+    ended: int = Field(default=0, description="Runs that were ended because they passed their deadline_s")
+    overdue: int = Field(default=0, description="Instances that stand in one state past its deadline")
 
 
 class ExecutorBody(BaseModel):
@@ -102,6 +107,14 @@ class LeaseAnswer(BaseModel):
 
     token: str
     lease_s: float
+
+
+class ConfigState(StrEnum):
+    """Which settings of the tables are in force."""
+
+    OK = "ok"
+    LAST_GOOD = "last_good"
+    NONE = "none"
 
 
 class TableAnswer(BaseModel):
@@ -132,12 +145,46 @@ class TablesAnswer(BaseModel):
     tables: list[TableAnswer]
 
 
+class InstanceAnswer(BaseModel):
+    """One instance of a table service. Times are milliseconds since the epoch."""
+
+    service: str = Field(description="The service; `look` while it is not known what a notice leads to")
+    state: InstanceState
+    owner: str = Field(description="Who has to act next; empty when nobody has to")
+    reason: str
+    run_id: str = Field(description="The DAG run; empty while there is none")
+    plans: list[str] = Field(description="Requested times of the plans that it was created for")
+    since_ms: int | None
+    deadline_ms: int | None = Field(description="Until when it may stay in this state")
+    overdue: bool
+    tries: int
+
+
+class InstancesAnswer(BaseModel):
+    """A table's instances: requested ones, active runs, then the newest ended ones."""
+
+    now_ms: int
+    instances: list[InstanceAnswer]
+
+
 class HealthAnswer(BaseModel):
     """The app is mounted and its database answers."""
 
     status: str
     version: str
     loop: bool
+    tables_config: ConfigState = Field(
+        description="ok; last_good: the tables' settings are wrong, those before them hold; none: nothing is decided"
+    )
+
+
+class ConfigAnswer(BaseModel):
+    """The tables' settings, and what is wrong with them."""
+
+    tables_config: ConfigState
+    problem: str = Field(description="What is wrong, with file and line; empty when nothing is")
+    entries: int = Field(description="Entries of the tables file in force")
+    overrides: int = Field(description="Entries of the Variable in force")
 
 
 def refuse_control_characters(value: str) -> str:

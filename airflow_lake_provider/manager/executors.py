@@ -45,30 +45,30 @@ class Executors:
     def acquire(self, table_id: str, service: Service, run_id: str, try_number: int) -> ExecutorLease:
         """Take the lease, or raise ExecutorBusyError that names the holder and until when it holds."""
         token = uuid.uuid4().hex
-        now_ms = self._registry.now_ms()
-        values: dict[str, Any] = {
-            "token": token,
-            "run_id": run_id,
-            "try_number": try_number,
-            "acquired_ms": now_ms,
-            "lease_until_ms": now_ms + self._lease_ms,
-        }
         mine = (lake_executor.c.table_id == table_id, lake_executor.c.service == service.value)
         try:
             with self._registry.transaction() as session:
+                now_ms = self._registry.clock.read_ms(session)
+                values: dict[str, Any] = {
+                    "token": token,
+                    "run_id": run_id,
+                    "try_number": try_number,
+                    "acquired_ms": now_ms,
+                    "lease_until_ms": now_ms + self._lease_ms,
+                }
                 taken: Any = session.execute(
                     update(lake_executor).where(*mine, lake_executor.c.lease_until_ms <= now_ms).values(**values)
                 )
                 if taken.rowcount == 0:
                     session.execute(lake_executor.insert().values(table_id=table_id, service=service.value, **values))
         except IntegrityError as error:
-            raise self._busy(table_id, service, now_ms) from error
+            raise self._busy(table_id, service) from error
         return ExecutorLease(table_id, service.value, token, run_id, try_number, now_ms + self._lease_ms)
 
     def renew(self, table_id: str, service: Service, token: str) -> int:
         """Prolong the lease and return its new end in ms; raise LeaseLostError when it is not ours any more."""
-        lease_until_ms = self._registry.now_ms() + self._lease_ms
         with self._registry.transaction() as session:
+            lease_until_ms = self._registry.clock.read_ms(session) + self._lease_ms
             renewed: Any = session.execute(
                 update(lake_executor).where(*_held(table_id, service, token)).values(lease_until_ms=lease_until_ms)
             )
@@ -86,11 +86,12 @@ class Executors:
         with self._registry.transaction() as session:
             query = select(lake_executor).where(
                 lake_executor.c.table_id == table_id,
-                lake_executor.c.lease_until_ms > self._registry.now_ms(),
+                lake_executor.c.lease_until_ms > self._registry.clock.read_ms(session),
             )
             return list(session.execute(query).mappings())
 
-    def _busy(self, table_id: str, service: Service, now_ms: int) -> ExecutorBusyError:
+    def _busy(self, table_id: str, service: Service) -> ExecutorBusyError:
+        now_ms = self._registry.now_ms()
         for row in self.find_active(table_id):
             if row["service"] == service.value:
                 rest_s = max(0, row["lease_until_ms"] - now_ms) // 1000

@@ -11,21 +11,13 @@ import contextlib
 import json
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_lake_provider.errors import LakeError, LeaseLostError
 from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.manager.registry import LookResult
-from airflow_lake_provider.manager.runs import (
-    ACTIVE_RUN_CHECK_MS,
-    StartDecision,
-    StartVerdict,
-    decide_start,
-    run_conf,
-    run_id_prefix,
-    wait_for_others,
-    wait_for_window,
-)
+from airflow_lake_provider.manager.runs import ACTIVE_RUN_CHECK_MS, StartDecision, StartVerdict
+from airflow_lake_provider.manager.starts import Starts
 from airflow_lake_provider.metrics import (
     DECISION_LATENCY,
     FAILED_LOOKS,
@@ -35,7 +27,7 @@ from airflow_lake_provider.metrics import (
     decisions,
     runs_started,
 )
-from airflow_lake_provider.planner.decide import decide
+from airflow_lake_provider.planner.decide import decide_now
 from airflow_lake_provider.planner.decision import Decision, Verdict
 from airflow_lake_provider.view.snapshot import problems_text
 
@@ -55,6 +47,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_LOOK_BACKOFF_S = 600.0
+
+Admit: TypeAlias = "Callable[[TableView, TablePolicy, Decision, int], Decision]"
+"""Says at a time in ms what of a decision may be acted upon (`AdmissionDesk.admit`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +88,17 @@ class ManagerLoop:
         door: RunDoor,
         load_tables: Callable[[], TablesConfig],
         metrics: Metrics | None = None,
+        admit: Admit | None = None,
     ) -> None:
         self._settings = settings
+        self._admit = admit if admit is not None else lambda _view, _policy, decision, _now_ms: decision
         self._registry = registry
         self._views = views
         self._door = door
         self._load_tables = load_tables
         self._metrics = metrics if metrics is not None else NoMetrics()
         self._timelines = timelines
+        self._starts = Starts(registry, door, load_tables)
         self._wake: asyncio.Event | None = None
         self._event_loop: asyncio.AbstractEventLoop | None = None
 
@@ -181,7 +179,9 @@ class ManagerLoop:
     def _look_at(self, claim: Claim) -> LookResult:
         policy = self._load_tables().policy_for(claim.base_path, claim.table_name)
         view = self._views.refresh(claim.base_path, None if claim.is_retry else claim.dirty_seq)
-        outcomes = [self._act(claim, policy, decision) for decision in decide(view, policy)]
+        now_ms = self._registry.now_ms()
+        found = [self._admit(view, policy, due, now_ms) for due in decide_now(self._views, view, policy, now_ms)]
+        outcomes = [self._act(claim, policy, decision) for decision in found]
         for outcome in outcomes:
             _log_outcome(claim, outcome)
             self._metrics.incr(decisions(outcome.decision.service, outcome.decision.verdict))
@@ -213,29 +213,7 @@ class ManagerLoop:
     def _act(self, claim: Claim, policy: TablePolicy, decision: Decision) -> Outcome:
         if decision.verdict is not Verdict.DUE:
             return Outcome(decision)
-        with self._registry.transaction() as session:
-            # The row lock serialises "is there an active run" and "create one" per table across all processes.
-            self._registry.hold(session, claim)
-            now_ms = self._registry.now_ms()
-            waiting = wait_for_window(decision, policy.maintenance_window, now_ms)
-            if waiting is None:
-                active = self._door.find_active_runs(session, f"{claim.table_id}.")
-                waiting = wait_for_others(decision, claim.table_id, active, policy.max_active_runs, now_ms)
-            if waiting is not None:
-                return Outcome(decision, waiting)
-            runs = self._door.find_runs(session, run_id_prefix(claim.table_id, decision.service))
-            start = decide_start(
-                claim.table_id,
-                decision,
-                runs,
-                now_ms=now_ms,
-                max_attempts=policy.max_runs_per_instant,
-                backoff_s=policy.retry_backoff_s,
-            )
-            if start.verdict is StartVerdict.START:
-                conf = run_conf(claim, decision, dict(policy.hudi_options))
-                self._door.create_run(session, start.run_id, conf, note=decision.reason)
-        return Outcome(decision, start)
+        return Outcome(decision, self._starts.start(claim, policy, decision))
 
     def _silent_ms(self, base_path: str, policy: TablePolicy) -> int:
         # The timelines' own heartbeat comes first and follows the table's rhythm; this is the net below it.
@@ -255,6 +233,7 @@ class ManagerLoop:
 
 def _earliest_retry_ms(outcomes: list[Outcome], next_look_ms: int) -> int | None:
     times = [o.start.look_again_ms for o in outcomes if o.start is not None and o.start.look_again_ms is not None]
+    times += [o.decision.look_again_ms for o in outcomes if o.decision.look_again_ms is not None]
     # What is blocked may be unblocked by a change of the configuration, which no writer announces.
     times += [next_look_ms for o in outcomes if o.decision.verdict is Verdict.BLOCKED]
     return min(times, default=None)

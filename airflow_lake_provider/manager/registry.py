@@ -20,11 +20,11 @@ from airflow_lake_provider.table_id import table_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from datetime import datetime
 
     from sqlalchemy import CursorResult, RowMapping
     from sqlalchemy.orm import Session
 
+    from airflow_lake_provider.manager.clock import Clock
     from airflow_lake_provider.manager.notice import Notice
 
 
@@ -72,13 +72,13 @@ class LookResult:
 class Registry:
     """Reads and writes `lake_table`. `open_session` gives a new session of Airflow's metadata database."""
 
-    def __init__(self, open_session: Callable[[], Session], now: Callable[[], datetime]) -> None:
+    def __init__(self, open_session: Callable[[], Session], clock: Clock) -> None:
         self._open_session = open_session
-        self._now = now
+        self.clock = clock
 
     def now_ms(self) -> int:
         """Return the clock's milliseconds since the epoch."""
-        return int(self._now().timestamp() * 1000)
+        return self.clock.now_ms()
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
@@ -151,11 +151,11 @@ class Registry:
 
     def claim(self, most: int, lease_s: float) -> list[Claim]:
         """Claim up to `most` dirty tables, oldest mark first, for `lease_s` seconds."""
-        now_ms = self.now_ms()
-        retry = lake_table.c.retry_ms <= now_ms
         # After a failed look only its time counts: notices must not turn a broken table into a busy loop.
         dirty = and_(lake_table.c.dirty_since_ms.is_not(None), lake_table.c.look_failures == 0)
         with self.transaction() as session:
+            now_ms = self.clock.read_ms(session)
+            retry = lake_table.c.retry_ms <= now_ms
             candidates = session.execute(
                 select(lake_table.c.table_id)
                 .where(or_(dirty, retry), lake_table.c.claim_until_ms <= now_ms)
@@ -276,6 +276,13 @@ class Registry:
                 .order_by(lake_table.c.next_look_ms)
                 .limit(limit)
             )
+            return session.execute(query).mappings().all()
+
+    def list_waiting(self, limit: int = 1000) -> Sequence[RowMapping]:
+        """Return the tables that a mark or their own time asks to be looked at, longest waiting first."""
+        since_ms = func.coalesce(lake_table.c.dirty_since_ms, lake_table.c.retry_ms)
+        with self.transaction() as session:
+            query = select(lake_table).where(since_ms <= self.now_ms()).order_by(since_ms).limit(limit)
             return session.execute(query).mappings().all()
 
     def postpone(self, table_id: str, next_look_ms: int) -> None:

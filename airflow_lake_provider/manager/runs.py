@@ -21,10 +21,16 @@ if TYPE_CHECKING:
     from airflow_lake_provider.maintenance_window import MaintenanceWindow
     from airflow_lake_provider.manager.registry import Claim
     from airflow_lake_provider.planner.decision import Decision
+    from airflow_lake_provider.policies import TablePolicy
+    from airflow_lake_provider.tables_config import Limits
 
 SERVICE_DAG_ID = "lake_table_service"
 ACTIVE_RUN_CHECK_MS = 30_000
 """How soon a table with an active run is looked at again, should the run end without telling us."""
+RUN_SETTINGS = (
+    "engine", "spark_conn_id", "pool", "queue", "timeout_s", "retries", "start_within_s", "deadline_s",
+)  # fmt: skip
+"""Settings of a policy that travel to the run as Params of the same name."""
 _RUN_ID = re.compile(r"^(?P<table_id>[A-Za-z0-9_-]+)\.(?P<service>[a-z]+)\.(?P<instant>\d+)(\.r(?P<attempt>\d+))?$")
 
 
@@ -44,6 +50,9 @@ class ServiceRun:
     run_id: str
     state: RunState
     ended_ms: int | None = None
+    pool: str = ""
+    queue: str = ""
+    """Told of active runs only, as they were created."""
 
     @property
     def active(self) -> bool:
@@ -67,6 +76,16 @@ class RunDoor(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class RunLimit:
+    """How many runs of one pool or queue may be active at once."""
+
+    kind: str
+    """`pool` or `queue`."""
+    name: str
+    most: int
+
+
 class StartVerdict(StrEnum):
     """What became of a decision that says "due"."""
 
@@ -76,7 +95,7 @@ class StartVerdict(StrEnum):
     BACKING_OFF = "backing_off"
     ABANDONED = "abandoned"
     WAITING = "waiting"
-    """Another service of the table runs, and no more may at once, or the maintenance window is closed."""
+    """As many services run as may at once, of the table, the pool or the queue; or the window is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,15 +207,33 @@ def wait_for_window(decision: Decision, window: MaintenanceWindow | None, now_ms
     return StartDecision(StartVerdict.WAITING, "", reason, int(opens.timestamp() * 1000))
 
 
-def run_conf(claim: Claim, decision: Decision, hudi_options: dict[str, str]) -> dict[str, Any]:
-    """Return the Params of the service DAG for a decision."""
+def find_limits(policy: TablePolicy, limits: Limits) -> tuple[RunLimit, ...]:
+    """Return the limits over all tables that hold for a table's runs, always in the same order."""
+    wanted = (("pool", policy.pool, limits.pools), ("queue", policy.queue, limits.queues))
+    return tuple(RunLimit(kind, name, of[name]) for kind, name, of in wanted if name in of)
+
+
+def wait_for_limit(limits: Sequence[RunLimit], active: Sequence[ServiceRun], now_ms: int) -> StartDecision | None:
+    """Return why a run has to wait for those of other tables; None when it need not. `active` are all that are."""
+    for limit in limits:
+        inside = sum(getattr(run, limit.kind) == limit.name for run in active)
+        if inside >= limit.most:
+            reason = f"waits: {inside} runs of {limit.kind} {limit.name} are active, at most {limit.most} may be"
+            return StartDecision(StartVerdict.WAITING, "", reason, now_ms + ACTIVE_RUN_CHECK_MS)
+    return None
+
+
+def run_conf(claim: Claim, decision: Decision, policy: TablePolicy) -> dict[str, Any]:
+    """Return the Params of the service DAG for a decision; what the policy says now holds for the whole run."""
     return {
         "base_path": claim.base_path,
         "table_name": claim.table_name,
         "service": decision.service.value,
         "mode": decision.mode.value,
         "instants": list(decision.plan_instants),
-        "hudi_options": hudi_options | dict(decision.options),
+        "hudi_options": {**policy.hudi_options, **decision.options},
+        **{key: getattr(policy, key) for key in RUN_SETTINGS},
+        "spark_conf": dict(policy.spark_conf),
         "reason": decision.reason,
         "evidence": dict(decision.evidence),
     }

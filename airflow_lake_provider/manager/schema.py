@@ -1,12 +1,14 @@
 """Our tables in Airflow's metadata database. Times are milliseconds since the epoch: the same on every database.
 
 `lake_table` is the registry: one row per table with its dirty mark, the claim of the loop that looks at it, and what
-the last look said. `lake_executor` is one row per table and service that has a running executor.
+the last look said. `lake_executor` is one row per table and service that has a running executor. `lake_limit` is one
+row per pool or queue with a limit; it is locked while somebody counts. `lake_sink` is one row per table
+and sink of replication, with what the sink holds back.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, String, Table, Text
 
 VERSION_TABLE = "alembic_version_lake"
 
@@ -57,4 +59,34 @@ lake_executor = Table(
     Column("try_number", Integer, nullable=False),
     Column("acquired_ms", BigInteger, nullable=False),
     Column("lease_until_ms", BigInteger, nullable=False),
+)
+
+lake_limit = Table(
+    "lake_limit",
+    metadata,
+    Column("name", String(300), primary_key=True),
+    Column("held_ms", BigInteger, nullable=False, default=0),
+)
+
+lake_sink = Table(
+    "lake_sink",
+    metadata,
+    Column("table_id", String(80), primary_key=True),
+    Column("sink", String(80), primary_key=True),
+    # By the tables file; otherwise somebody started it by hand, and it stays until it is forgotten by hand.
+    Column("is_configured", Boolean, nullable=False),
+    # What cleaning and archiving must leave: a requested time; "0" is everything.
+    Column("hold", String(40), nullable=False),
+    Column("ttl_s", BigInteger, nullable=False),
+    Column("renewed_ms", BigInteger, nullable=False),
+    Column("needs_snapshot", Boolean, nullable=False),
+    Column("paused", Boolean, nullable=False),
+    # A copy for people; the sink's own is the true one.
+    Column("checkpoint", Text, nullable=False),
+    # How far the last look went that left nothing to do: a completion time of the table.
+    Column("completed_time", String(40), nullable=False),
+    Column("running_until_ms", BigInteger, nullable=False),
+    Column("failures", Integer, nullable=False),
+    Column("retry_ms", BigInteger, nullable=False),
+    Column("problem", Text, nullable=False),
 )

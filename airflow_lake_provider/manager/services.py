@@ -11,21 +11,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_lake_provider.config import LakeSettings
+    from airflow_lake_provider.manager.deadlines import DeadlineSweep, InstanceDoor
     from airflow_lake_provider.manager.executors import Executors
     from airflow_lake_provider.manager.loop import ManagerLoop
     from airflow_lake_provider.manager.registry import Registry
+    from airflow_lake_provider.manager.tables_source import TablesSource
     from airflow_lake_provider.view.timeline_server import TimelineServer
+    from airflow_lake_provider.view.view_cache import TableViewCache
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerServices:
-    """Settings, registry, executors, loop and shared timelines of one process."""
+    """Settings, registry, executors, loop, shared timelines, views and sweep of one process."""
 
     settings: LakeSettings
     registry: Registry
     executors: Executors
     loop: ManagerLoop
     timeline_server: TimelineServer
+    tables: TablesSource
+    views: TableViewCache
+    instance_door: InstanceDoor
+    deadlines: DeadlineSweep
 
 
 async def services_of(request: Request) -> ManagerServices:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.api.common.trigger_dag import trigger_dag
 from airflow.exceptions import DagNotFound
 from airflow.models.dagrun import DagRun
+from airflow.models.pool import Pool
 from airflow.utils.types import DagRunTriggeredByType
 from sqlalchemy import select
 
@@ -31,11 +32,16 @@ class AirflowRunDoor:
         return [*self.find_active_runs(session, run_id_prefix), *_fetch(session, ended)]
 
     def find_active_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
-        """Return every active run whose id begins so."""
-        return _fetch(session, _query(run_id_prefix, RunState.QUEUED, RunState.RUNNING))
+        """Return every active run whose id begins so, with its pool and queue."""
+        query = _query(run_id_prefix, RunState.QUEUED, RunState.RUNNING).add_columns(DagRun.conf)
+        return [
+            ServiceRun(run_id, RunState(state), pool=_text(conf, "pool"), queue=_text(conf, "queue"))
+            for run_id, state, _, conf in session.execute(query).all()
+        ]
 
     def create_run(self, session: Session, run_id: str, conf: dict[str, Any], note: str) -> None:
         """Create a queued run of the service DAG in the caller's transaction."""
+        _require_pool(session, _text(conf, "pool"))
         try:
             trigger_dag(
                 SERVICE_DAG_ID,
@@ -49,6 +55,14 @@ class AirflowRunDoor:
             raise ServiceDagMissingError(
                 f"DAG {SERVICE_DAG_ID} is not in Airflow's database yet; make the shipped DAGs a DAG bundle"
             ) from error
+
+
+def _require_pool(session: Session, name: str) -> None:
+    # A task in a pool that does not exist is never scheduled; only the scheduler's log says so.
+    if name and session.execute(select(Pool.id).where(Pool.pool == name)).first() is None:
+        raise PoolMissingError(
+            f"pool {name!r} does not exist: create it (airflow pools set), or change the table's pool"
+        )
 
 
 def _query(run_id_prefix: str, *states: RunState) -> Select[Any]:
@@ -67,5 +81,13 @@ def _fetch(session: Session, query: Select[Any]) -> list[ServiceRun]:
     ]
 
 
+def _text(conf: Any, key: str) -> str:
+    return str(conf.get(key) or "") if isinstance(conf, dict) else ""
+
+
 class ServiceDagMissingError(StorageError):
     """The DAG that runs services has not been parsed yet; it will be tried again."""
+
+
+class PoolMissingError(StorageError):
+    """The table's pool is not there; it will be tried again."""

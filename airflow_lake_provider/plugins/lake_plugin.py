@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -33,49 +32,66 @@ def _open_session() -> Session:
 def open_services() -> ManagerServices:
     """Build this process's services: settings, registry on Airflow's database, view cache, loop."""
     from airflow_lake_provider.hooks.metrics import AirflowMetrics
+    from airflow_lake_provider.hooks.open_tables import open_with_connections
+    from airflow_lake_provider.manager.admission_desk import AdmissionDesk
+    from airflow_lake_provider.manager.deadlines import DeadlineSweep
     from airflow_lake_provider.manager.executors import Executors
     from airflow_lake_provider.manager.loop import ManagerLoop
     from airflow_lake_provider.manager.services import ManagerServices
-    from airflow_lake_provider.manager.tables_source import TablesSource
     from airflow_lake_provider.manager.timelines_door import ServerDoor
+    from airflow_lake_provider.notifications.dispatch import BackgroundNotifier, configured_notifiers
+    from airflow_lake_provider.plugins.airflow_instances import AirflowInstanceDoor
     from airflow_lake_provider.plugins.airflow_runs import AirflowRunDoor
     from airflow_lake_provider.plugins.airflow_settings import load_settings
     from airflow_lake_provider.plugins.process_timelines import build_timeline_server
+    from airflow_lake_provider.plugins.tables import open_tables
     from airflow_lake_provider.view.view_cache import TableViewCache
 
-    settings, registry = load_settings(), open_registry()
-    load_tables = TablesSource(settings.tables_file).load
-    timeline_server = build_timeline_server(settings, registry, load_tables)
+    settings, registry, metrics = load_settings(), open_registry(), AirflowMetrics()
+    tables = open_tables(settings)
+    timeline_server = build_timeline_server(settings, registry, tables.load)
+    views, instance_door = TableViewCache(timeline_server.timelines), AirflowInstanceDoor()
     loop = ManagerLoop(
         settings=settings,
         registry=registry,
         timelines=ServerDoor(timeline_server),
-        views=TableViewCache(timeline_server.timelines),
+        views=views,
         door=AirflowRunDoor(),
-        load_tables=load_tables,
-        metrics=AirflowMetrics(),
+        load_tables=tables.load,
+        metrics=metrics,
+        admit=AdmissionDesk(open_with_connections(settings.storage_conn_ids)).admit,
     )
-    executors = Executors(registry, settings.executor_lease_s)
-    return ManagerServices(settings, registry, executors, loop, timeline_server)
+    return ManagerServices(
+        settings=settings,
+        registry=registry,
+        executors=Executors(registry, settings.executor_lease_s),
+        loop=loop,
+        timeline_server=timeline_server,
+        tables=tables,
+        views=views,
+        instance_door=instance_door,
+        deadlines=DeadlineSweep(registry, instance_door, metrics, BackgroundNotifier(configured_notifiers(), metrics)),
+    )
 
 
 @cache
 def open_registry() -> Registry:
     """Build the registry on Airflow's database."""
+    from airflow_lake_provider.manager.clock import DatabaseClock
     from airflow_lake_provider.manager.registry import Registry
 
-    return Registry(_open_session, lambda: datetime.now(UTC))
+    return Registry(_open_session, DatabaseClock(_open_session))
 
 
 @cache
 def open_timeline_server() -> TimelineServer:
     """Build the timeline server of a process of its own."""
-    from airflow_lake_provider.manager.tables_source import TablesSource
     from airflow_lake_provider.plugins.airflow_settings import load_settings
     from airflow_lake_provider.plugins.process_timelines import build_timeline_server
+    from airflow_lake_provider.plugins.tables import open_tables
 
     settings = load_settings()
-    return build_timeline_server(settings, open_registry(), TablesSource(settings.tables_file).load, is_alone=True)
+    return build_timeline_server(settings, open_registry(), open_tables(settings).load, is_alone=True)
 
 
 @cache

@@ -52,7 +52,7 @@ class Database:
         self.raw.close()
 
     def wipe(self) -> None:
-        for table in ("lake_table", "lake_executor"):
+        for table in metadata.tables:
             self.raw.execute(f"delete from {table}")
         self.raw.commit()
 

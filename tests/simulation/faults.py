@@ -53,13 +53,12 @@ class Faults:
         return Faults()
 
 
-LEASE_SAFE_JUMP_MS = 8_000
+LITTLE_JUMP_MS = 8_000
 MOST_JUMP_BACK_MS = 3_000
 MOST_JUMP_MS = 300_000
 TICK_SAFE_JUMP_MS = 50_000
-"""An executor that cannot renew is gone 13 s before its lease of 60 s ends. While the servers' clocks agree better than
-that, the lease alone keeps two executors apart; with clocks that differ by more, Hudi's own heartbeats have to. And a
-folder of a remote store that changed less than a minute ago is not trusted: a clock further ahead undoes that."""
+"""Leases go by the database's clock, so the lease alone keeps two executors apart, whatever the servers' clocks say.
+But a folder of a remote store that changed less than a minute ago is not trusted: a clock further ahead undoes that."""
 
 
 def draw(rng: random.Random) -> Faults:
@@ -82,7 +81,7 @@ def draw(rng: random.Random) -> Faults:
         lose_worker=chance(0, 0.05),
         clear_run=chance(0, 0.2),
         disturbances=rng.randrange(7),
-        most_jump_ms=rng.choice((LEASE_SAFE_JUMP_MS, LEASE_SAFE_JUMP_MS, MOST_JUMP_MS)),
+        most_jump_ms=rng.choice((LITTLE_JUMP_MS, LITTLE_JUMP_MS, MOST_JUMP_MS)),
     )
 
 

@@ -79,7 +79,7 @@ class Invariants:
         for (path, other_plan), others in self._executing.items():
             for other in others:
                 is_same = path == base_path and other.request.service is driver.request.service
-                if is_same and (other_plan == plan or not self.world.hudi_beats):
+                if is_same:
                     self.world.violate(f"{driver.name} executes {plan} while {other.name} executes {other_plan}")
         self._executing.setdefault((base_path, plan), []).append(driver)
 
@@ -192,7 +192,7 @@ class Invariants:
         latest = view.timeline.latest_completed()
         if latest is not None and row["completed_time"] != latest.completed_time:
             return f"the registry knows {path} up to {row['completed_time']}, not {latest.completed_time}"
-        for decision in decide(view, self.world.policy):
+        for decision in decide(view, self.world.policy, self.world.now_ms):
             if decision.verdict is Verdict.DUE:
                 problem = self._find_why_due(path, decision, json.loads(row["decisions"]))
                 if problem:

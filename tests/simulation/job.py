@@ -113,8 +113,6 @@ class Driver:
             self._next_plan()
         elif plan not in {instant.requested_time for instant in timeline.pending(self._action)}:
             self._fail(FailureKind.PLAN_GONE, f"the plan {plan} is neither pending nor completed")
-        elif self.world.hudi_beats and self.world.invariants.executors_of(self.table.base_path, plan):
-            self._fail(FailureKind.BUSY, f"another executor has {plan}")
         else:
             self._plan = plan
             self.world.invariants.begins(self, self.table.base_path, plan)

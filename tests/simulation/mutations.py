@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_lake_provider.job_contract import Outcome
-from airflow_lake_provider.manager import loop as loop_module
+from airflow_lake_provider.manager import starts as starts_module
 from airflow_lake_provider.manager.executors import ExecutorLease, Executors
 from airflow_lake_provider.manager.registry import Claim, LookResult, Registry
 from airflow_lake_provider.manager.runs import decide_start
@@ -38,7 +38,7 @@ def active_runs_are_ignored(patch: Patch) -> None:
     def start(table_id: str, decision: Any, runs: Any, **limits: Any) -> Any:
         return decide_start(table_id, decision, [run for run in runs if not run.active], **limits)
 
-    patch.setattr(loop_module, "decide_start", start)
+    patch.setattr(starts_module, "decide_start", start)
 
 
 def leases_are_for_everybody(patch: Patch) -> None:

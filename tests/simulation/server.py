@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_lake_provider.config import LakeSettings
+from airflow_lake_provider.manager.clock import ProcessClock
 from airflow_lake_provider.manager.executors import Executors
 from airflow_lake_provider.manager.loop import ManagerLoop
 from airflow_lake_provider.manager.notice import Notice, Source
@@ -49,7 +49,7 @@ class SimRegistry(Registry):
     """The product's registry; it reports to the world what it made durable."""
 
     def __init__(self, server: Server) -> None:
-        super().__init__(server.world.database.transactions(server.boundary), server.now)
+        super().__init__(server.world.database.transactions(server.boundary), ProcessClock(server.world.now))
         self._server = server
 
     def mark_dirty(self, notice: Notice) -> Mark:
@@ -110,9 +110,6 @@ class Server:
 
     def now_ms(self) -> int:
         return self.world.now_ms + self.offset_ms
-
-    def now(self) -> datetime:
-        return datetime.fromtimestamp(self.now_ms() / 1000, UTC)
 
     # --- life and death ------------------------------------------------------------------------------------
 
@@ -217,7 +214,7 @@ class Server:
                 self._plan("feed", world.now_ms + world.rng.randrange(1000))
             ready_ms = world.database.next_claim_ms()
             if ready_ms is not None:
-                self._plan("drain", max(ready_ms - self.offset_ms, world.now_ms) + world.rng.randrange(1000))
+                self._plan("drain", max(ready_ms, world.now_ms) + world.rng.randrange(1000))
             self._seen = seen
         wait_ms = self.process.timelines.timelines.due.wait_ms(self.now_ms(), 1 << 40)
         if wait_ms < 1 << 40:
@@ -245,7 +242,7 @@ class Server:
 
     def _drain(self) -> None:
         ready_ms = self.world.database.next_claim_ms()
-        if ready_ms is None or ready_ms > self.now_ms():
+        if ready_ms is None or ready_ms > self.world.now_ms:
             return  # the other server was faster
         self.process.loop.drain(1)
 

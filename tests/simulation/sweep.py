@@ -33,7 +33,7 @@ class Sweep:
         server = world.pick_server(is_free=True)
         if server is None or world.now_ms < world.airflow.down_until_ms or not self.is_on:
             return
-        if self._registered and not world.database.has_work_for_a_sweep(server.now_ms()):
+        if self._registered and not world.database.has_work_for_a_sweep(world.now_ms):
             return
         try:
             server.run(lambda: self._watch(server))

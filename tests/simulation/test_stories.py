@@ -44,7 +44,7 @@ def test_commits_during_the_execution_of_a_pending_plan_are_compacted_afterwards
     table.complete(plan, Action.COMPACTION)
     timelines = SharedTimelines(None, lambda path: open_on(table.disk, path, never), lambda: BEGIN_MS + 60_000)
     policy = TablePolicy(compaction=CompactionPolicy(delta_commits=3), hudi_options=LOCK)
-    decision = decide_compaction(TableViewCache(timelines).refresh("/lake/a"), policy)
+    decision = decide_compaction(TableViewCache(timelines).refresh("/lake/a"), policy, BEGIN_MS)
     done = ServiceRun(run_id_of("a", Service.COMPACTION, plan), RunState.SUCCESS, BEGIN_MS)
     start = decide_start("a", decision, [done], now_ms=BEGIN_MS + 60_000, max_attempts=3, backoff_s=60)
     assert start.verdict is StartVerdict.START, start.reason

@@ -19,13 +19,14 @@ from airflow_lake_provider.policies import (
     CleanPolicy,
     ClusteringPolicy,
     CompactionPolicy,
+    RollbackPolicy,
     TablePolicy,
 )
 from airflow_lake_provider.tables_config import TableEntry, TablesConfig
 from tests.simulation.airflow import Airflow
 from tests.simulation.database import Database
 from tests.simulation.disturbances import plan_disturbances
-from tests.simulation.faults import LEASE_SAFE_JUMP_MS, TICK_SAFE_JUMP_MS, Faults, InjectedStoreError, Violated, draw
+from tests.simulation.faults import TICK_SAFE_JUMP_MS, Faults, InjectedStoreError, Violated, draw
 from tests.simulation.invariants import Invariants
 from tests.simulation.server import Server
 from tests.simulation.storage import Disk, SimTable
@@ -74,7 +75,6 @@ class World:
             self.faults = change(self.faults)
         self.drawn = self.faults
         self.faulty_ms = self.rng.randrange(4, 10) * 60_000
-        self.hudi_beats = self.faults.most_jump_ms > LEASE_SAFE_JUMP_MS
         self.settings = LakeSettings(
             allowed_roots=("/lake",),
             heartbeat_timeout_s=self.rng.choice((120.0, 600.0)),
@@ -103,10 +103,16 @@ class World:
             clustering=ClusteringPolicy(enabled=rng.random() < 0.2, commits=5, small_files=None),
             clean=CleanPolicy(enabled=rng.random() < 0.3, commits=4, retained_commits=2),
             archive=ArchivePolicy(enabled=rng.random() < 0.2, min_commits=4, max_commits=7),
+            # Here the next writer rolls the dead back.
+            rollback=RollbackPolicy(enabled=False),
             hudi_options=LOCK,
             retry_backoff_s=rng.choice((20.0, 60.0)),
             max_active_runs=rng.choice((1, 1, 2)),
         )
+
+    def now(self) -> datetime:
+        """The database's time: what leases, marks and looks are counted by, whatever the servers' clocks say."""
+        return datetime.fromtimestamp(self.now_ms / 1000, UTC)
 
     def load_tables(self) -> TablesConfig:
         return self._config

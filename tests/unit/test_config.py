@@ -89,7 +89,7 @@ def test_tables_file_entries_that_name_one_table_are_told_from_patterns() -> Non
         pytest.param("defaults:\n  compactoin: {}", "t.yaml:2: unknown setting 'compactoin'", id="typo"),
         pytest.param(
             "defaults:\n  compactoin: {}",
-            "archive, doctor, hudi_options, engine",
+            "hudi_options, engine, spark_conn_id",
             id="typo-allowed-values",
         ),
         pytest.param("defaults:\n  compaction:\n    delta_commits: 0", "t.yaml:3: delta_commits is '0'", id="zero"),
@@ -99,7 +99,7 @@ def test_tables_file_entries_that_name_one_table_are_told_from_patterns() -> Non
             "defaults:\n  compaction: {log_to_base_ratio: [1]}", "log_to_base_ratio is 'a structure'", id="list"
         ),
         pytest.param("defaults:\n  clustering: {commits: 0}", "from 1, or null for off", id="clustering-zero"),
-        pytest.param("defaults:\n  clean: {commits: null}", "commits is 'null'", id="clean-is-not-off-by-null"),
+        pytest.param("defaults:\n  archive: {min_commits: null}", "min_commits is 'null'", id="not-off-by-null"),
         pytest.param(
             "defaults:\n  clean: {retained_commits: 25}",
             "t.yaml:2: archive.min_commits (20) must be greater than clean.retained_commits (25)",

@@ -1,4 +1,4 @@
-"""`GET /health`: open, says nothing about tables."""
+"""`GET /health`: open, says nothing about tables. `GET /config`: what is wrong with the tables' settings."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 
 from airflow_lake_provider import __version__
-from airflow_lake_provider.manager.datamodels import HealthAnswer
+from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.manager.datamodels import ConfigAnswer, ConfigState, HealthAnswer
+from airflow_lake_provider.manager.routes.tables import check_service_token
 from airflow_lake_provider.manager.services import ManagerServices, services_of
+from airflow_lake_provider.tables_config import TablesConfig
 
 router = APIRouter(tags=["health"])
 
@@ -17,4 +20,25 @@ router = APIRouter(tags=["health"])
 def get_health(services: Annotated[ManagerServices, Depends(services_of)]) -> HealthAnswer:
     """Answer that the app is mounted and its tables can be read."""
     services.registry.list_silent(limit=1)
-    return HealthAnswer(status="ok", version=__version__, loop=services.settings.loop_enabled)
+    state, _ = _config_state(services)
+    return HealthAnswer(status="ok", version=__version__, loop=services.settings.loop_enabled, tables_config=state)
+
+
+@router.get("/config", dependencies=[Depends(check_service_token)])
+def get_config(services: Annotated[ManagerServices, Depends(services_of)]) -> ConfigAnswer:
+    """Say whether the tables file and the Variable over it are in force as they are, and what is wrong if not."""
+    state, tables = _config_state(services)
+    return ConfigAnswer(
+        tables_config=state,
+        problem=services.tables.problem,
+        entries=len(tables.entries),
+        overrides=len(tables.overrides),
+    )
+
+
+def _config_state(services: ManagerServices) -> tuple[ConfigState, TablesConfig]:
+    try:
+        tables = services.tables.load()
+    except ConfigError:
+        return ConfigState.NONE, TablesConfig()
+    return ConfigState.LAST_GOOD if services.tables.problem else ConfigState.OK, tables

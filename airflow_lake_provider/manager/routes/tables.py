@@ -73,9 +73,11 @@ def receive_hints(services: Services, body: HintsBody) -> HintsAnswer:
 
 @router.post("/sweep")
 def sweep(services: Services) -> SweepAnswer:
-    """Register the configured tables and look at every dirty one now, whoever left it."""
+    """Register the configured tables, look at every dirty one now, whoever left it, and see to deadlines."""
     services.loop.register_configured_tables()
-    return SweepAnswer(looked=services.loop.drain())
+    looked = services.loop.drain()
+    swept = services.deadlines.sweep()
+    return SweepAnswer(looked=looked, ended=swept.ended, overdue=swept.overdue)
 
 
 def _to_answer(row: RowMapping) -> TableAnswer:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +24,20 @@ from sqlalchemy.orm import sessionmaker
 
 from airflow_lake_provider.config import LakeSettings
 from airflow_lake_provider.manager.app import create_app
+from airflow_lake_provider.manager.clock import DatabaseClock
+from airflow_lake_provider.manager.deadlines import DeadlineSweep
 from airflow_lake_provider.manager.executors import Executors
 from airflow_lake_provider.manager.loop import ManagerLoop
 from airflow_lake_provider.manager.registry import Registry
 from airflow_lake_provider.manager.schema import metadata
 from airflow_lake_provider.manager.services import ManagerServices
+from airflow_lake_provider.manager.tables_source import TablesSource
 from airflow_lake_provider.manager.timelines_door import ServerDoor
 from airflow_lake_provider.tables_config import TablesConfig
 from airflow_lake_provider.view.shared_timelines import SharedTimelines
 from airflow_lake_provider.view.timeline_server import ServerOptions, TimelineServer
 from airflow_lake_provider.view.view_cache import TableViewCache
-from tests.unit.manager.conftest import FakeDoor
+from tests.unit.manager.conftest import FakeDoor, FakeInstanceDoor
 from tests.unit.tables import HandMadeTable
 
 pytestmark = pytest.mark.integration
@@ -59,11 +61,22 @@ def build_services(folder: Path) -> ManagerServices:
         max_notice_bytes=100_000,
         loop_enabled=False,
     )
-    registry = Registry(sessionmaker(engine), lambda: datetime.now(UTC))
+    registry = Registry(sessionmaker(engine), DatabaseClock(sessionmaker(engine)))
     server = TimelineServer(SharedTimelines(), ServerOptions(options.allowed_roots, (SECRET,)))
     door, views = ServerDoor(server), TableViewCache(server.timelines)
     loop = ManagerLoop(options, registry, door, views, FakeDoor(), TablesConfig)
-    return ManagerServices(options, registry, Executors(registry, 60), loop, server)
+    instances = FakeInstanceDoor()
+    return ManagerServices(
+        options,
+        registry,
+        Executors(registry, 60),
+        loop,
+        server,
+        TablesSource(""),
+        views,
+        instances,
+        DeadlineSweep(registry, instances),
+    )
 
 
 _SERVICES: list[ManagerServices] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,16 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from airflow_lake_provider.config import LakeSettings
+from airflow_lake_provider.manager.clock import ProcessClock
+from airflow_lake_provider.manager.deadlines import DeadlineSweep
 from airflow_lake_provider.manager.executors import Executors
+from airflow_lake_provider.manager.instances import RunFacts
 from airflow_lake_provider.manager.loop import ManagerLoop
 from airflow_lake_provider.manager.registry import Registry
 from airflow_lake_provider.manager.runs import RunState, ServiceRun
 from airflow_lake_provider.manager.schema import metadata
 from airflow_lake_provider.manager.services import ManagerServices
+from airflow_lake_provider.manager.tables_source import TablesSource
 from airflow_lake_provider.manager.timelines_door import ServerDoor
 from airflow_lake_provider.policies import CompactionPolicy, TablePolicy
 from airflow_lake_provider.tables_config import TablesConfig
@@ -64,11 +68,31 @@ class FakeDoor:
             error, self.fails_with = self.fails_with, None
             raise error
         assert run_id not in {run.run_id for run in self.runs}
-        self.runs.append(ServiceRun(run_id, RunState.QUEUED))
+        self.runs.append(
+            ServiceRun(run_id, RunState.QUEUED, pool=str(conf.get("pool", "")), queue=str(conf.get("queue", "")))
+        )
         self.confs.append(conf)
 
     def end(self, run_id: str, state: RunState, ended_ms: int) -> None:
         self.runs = [ServiceRun(run_id, state, ended_ms) if run.run_id == run_id else run for run in self.runs]
+
+
+@dataclass
+class FakeInstanceDoor:
+    """Keeps runs with their tasks in a list."""
+
+    runs: list[RunFacts] = field(default_factory=list)
+    ended: dict[str, str] = field(default_factory=dict)
+
+    def list_runs(self, session: Session, run_id_prefix: str, most_ended: int) -> Sequence[RunFacts]:
+        found = [run for run in self.runs if run.run_id.startswith(run_id_prefix)]
+        return [run for run in found if run.is_active] + [run for run in found if not run.is_active][:most_ended]
+
+    def end_run(self, session: Session, run_id: str, reason: str) -> bool:
+        found = [run for run in self.runs if run.run_id == run_id and run.is_active]
+        self.runs = [replace(run, state=RunState.FAILED) if run in found else run for run in self.runs]
+        self.ended |= {run.run_id: reason for run in found}
+        return bool(found)
 
 
 @pytest.fixture
@@ -86,7 +110,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 @pytest.fixture
 def registry(engine: Engine, clock: FakeClock) -> Registry:
-    return Registry(sessionmaker(engine), clock)
+    return Registry(sessionmaker(engine), ProcessClock(clock))
 
 
 @pytest.fixture
@@ -144,4 +168,15 @@ def services(
     timeline_server: TimelineServer,
 ) -> ManagerServices:
     executors = Executors(registry, lease_s=60)
-    return ManagerServices(settings, registry, executors, make_loop(), timeline_server)
+    views, instances = TableViewCache(timeline_server.timelines), FakeInstanceDoor()
+    return ManagerServices(
+        settings,
+        registry,
+        executors,
+        make_loop(),
+        timeline_server,
+        TablesSource(""),
+        views,
+        instances,
+        DeadlineSweep(registry, instances),
+    )

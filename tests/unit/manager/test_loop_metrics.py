@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.config import LakeSettings
+from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.loop import ManagerLoop
 from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.manager.registry import Registry
 from airflow_lake_provider.manager.timelines_door import ServerDoor
+from airflow_lake_provider.planner.decide import DECIDED
 from airflow_lake_provider.tables_config import TablesConfig
 from airflow_lake_provider.view.timeline_server import TimelineServer
 from airflow_lake_provider.view.view_cache import TableViewCache
@@ -63,9 +65,7 @@ def test_loop_measures_notices_looks_decisions_runs_and_latency(
         "lake.looks": 1,
         "lake.compaction.due": 1,
         "lake.compaction.runs_started": 1,
-        "lake.clustering.not_due": 1,
-        "lake.clean.not_due": 1,
-        "lake.archive.not_due": 1,
+        **{f"lake.{service}.not_due": 1 for service in DECIDED - {Service.COMPACTION}},
     }
     assert metrics.timings == {"lake.decision_latency": 750}
 

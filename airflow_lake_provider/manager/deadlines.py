@@ -1,0 +1,123 @@
+"""The sweep over deadlines: what has stood in one state for too long is ended, retried or reported (G4).
+
+`POST /sweep` calls it, so each run of `lake_watch`. A run past its `deadline_s` is ended through Airflow; the manager
+then starts another one by its own rules. A look that nobody came to is done by the sweep itself (it drains). Everything
+else past a deadline is reported once: to the log, to a metric, to the notifier.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from airflow_lake_provider.manager.instances import Instance, InstanceState, Plans, instance_of_run, instances_of
+from airflow_lake_provider.manager.notifier import NoNotifier
+from airflow_lake_provider.metrics import DEADLINES, OVERDUE, STUCK, NoMetrics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sqlalchemy.orm import Session
+
+    from airflow_lake_provider.manager.instances import RunFacts
+    from airflow_lake_provider.manager.notifier import Notifier
+    from airflow_lake_provider.manager.registry import Registry
+    from airflow_lake_provider.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+MOST_REMEMBERED = 10_000
+MOST_OVERDUE_ROWS = 1000
+
+
+class InstanceDoor(Protocol):
+    """Airflow, as instances are seen in it. Both calls work in the caller's transaction."""
+
+    def list_runs(self, session: Session, run_id_prefix: str, most_ended: int) -> Sequence[RunFacts]:
+        """Return every active run whose id begins so, oldest first, then the newest ended ones."""
+        ...
+
+    def end_run(self, session: Session, run_id: str, reason: str) -> bool:
+        """End an active run and its task as failed, with the reason as its note; false when it has ended by itself."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep found and did."""
+
+    ended: int = 0
+    overdue: int = 0
+
+
+class DeadlineSweep:
+    """Looks at every active run and every mark. `sweep` may run anywhere, at any time, as often as one likes."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        door: InstanceDoor,
+        metrics: Metrics | None = None,
+        notifier: Notifier | None = None,
+    ) -> None:
+        self._registry = registry
+        self._door = door
+        self._metrics = metrics if metrics is not None else NoMetrics()
+        self._notifier = notifier if notifier is not None else NoNotifier()
+        self._told: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+
+    def sweep(self) -> Swept:
+        """End what is past its `deadline_s`, report what is past any other deadline."""
+        now_ms = self._registry.now_ms()
+        with self._registry.transaction() as session:
+            runs = [run for run in self._door.list_runs(session, "", 0) if run.is_active]
+        ended = [run for run in runs if self._end_if_late(run, now_ms)]
+        overdue = [
+            (base_path, instance)
+            for base_path, instance in self._waiting(run for run in runs if run not in ended)
+            if instance.is_overdue(now_ms)
+        ]
+        for base_path, instance in overdue:
+            self._tell_once(base_path, instance, now_ms)
+        self._metrics.gauge(OVERDUE, len(overdue))
+        return Swept(len(ended), len(overdue))
+
+    def _waiting(self, runs: Iterator[RunFacts]) -> Iterator[tuple[str, Instance]]:
+        for run in runs:
+            yield str(run.params.get("base_path", "")), instance_of_run(run, Plans())
+        for row in self._registry.list_waiting(MOST_OVERDUE_ROWS):
+            for instance in instances_of(row, (), Plans()):
+                yield row["base_path"], instance
+
+    def _end_if_late(self, run: RunFacts, now_ms: int) -> bool:
+        limit_ms = run.limit_ms("deadline_s")
+        if now_ms <= run.created_ms + limit_ms:
+            return False
+        instance = instance_of_run(run, Plans())
+        reason = f"ended: not done {limit_ms // 1000} s after it was created (deadline_s); {instance.reason}"
+        with self._registry.transaction() as session:
+            if not self._door.end_run(session, run.run_id, reason):
+                return True
+        base_path = str(run.params.get("base_path", ""))
+        log.error("table %s: run %s %s", base_path, run.run_id, reason)
+        self._metrics.incr(DEADLINES)
+        failed = Instance(run.service, InstanceState.FAILED, instance.owner, reason, run.run_id, run.plans, now_ms)
+        self._notifier.deadline(base_path, failed)
+        return True
+
+    def _tell_once(self, base_path: str, instance: Instance, now_ms: int) -> None:
+        key = (base_path, f"{instance.service} {instance.run_id} {instance.tries}", instance.state.value)
+        if key in self._told:
+            return
+        self._told[key] = None
+        if len(self._told) > MOST_REMEMBERED:
+            self._told.popitem(last=False)
+        late_s = (now_ms - (instance.deadline_ms or now_ms)) // 1000
+        log.error(
+            "table %s: %s is stuck: %s for %s s longer than it may; %s has to act: %s",
+            base_path, instance.run_id or instance.service, instance.state, late_s, instance.owner, instance.reason,
+        )  # fmt: skip
+        self._metrics.incr(STUCK)
+        self._notifier.stuck(base_path, instance)

@@ -1,0 +1,221 @@
+"""Instances of table services: what state each is in, who has to act next, and until when. Pure.
+
+An instance is one service of one table for one state of it. It is requested (due, no run yet), scheduled (Airflow has a
+run that has not begun), running, retrying (between two tries, or two runs), and ends as done, failed, or abandoned
+(given up until the table changes). Nothing may stay in one state past its deadline (G4): the sweep in `deadlines` acts.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from airflow_lake_provider.manager.runs import RunState, StartVerdict, attempt_of
+from airflow_lake_provider.planner.decision import Verdict
+from airflow_lake_provider.policies import TablePolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MANAGER = "manager"
+SCHEDULER = "Airflow's scheduler"
+PEOPLE = "somebody has to look"
+NOBODY = ""
+
+LOOK_WITHIN_MS = 180_000
+"""How late a look may be: the claim of a loop that died has to run out first, and lake_watch drains each minute."""
+KILL_WITHIN_MS = 300_000
+"""How long after its time-out a try may need to end."""
+_BEGUN = frozenset({"running", "deferred", "restarting", "awaiting_input"})
+
+
+class InstanceState(StrEnum):
+    """Where an instance stands."""
+
+    REQUESTED = "requested"
+    SCHEDULED = "scheduled"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    DONE = "done"
+    FAILED = "failed"
+    ABANDONED = "abandoned"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTry:
+    """The task instance of a run, as Airflow has it. `state` is None before it is scheduled."""
+
+    state: str | None = None
+    try_number: int = 0
+    max_tries: int = 0
+    host: str = ""
+    started_ms: int | None = None
+    next_try_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """One DAG run with its task, and the Params that it was created with."""
+
+    run_id: str
+    state: RunState
+    created_ms: int
+    ended_ms: int | None = None
+    params: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    task: TaskTry = field(default_factory=TaskTry)
+    note: str = ""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the run may still do something."""
+        return self.state in {RunState.QUEUED, RunState.RUNNING}
+
+    @property
+    def service(self) -> str:
+        """The service that it runs."""
+        return str(self.params.get("service", ""))
+
+    @property
+    def plans(self) -> tuple[str, ...]:
+        """Requested times of the plans that it was created for."""
+        return tuple(str(instant) for instant in self.params.get("instants") or ())
+
+    def limit_ms(self, name: str) -> int:
+        """Return a limit of the run in ms: `timeout_s`, `start_within_s` or `deadline_s`."""
+        value = self.params.get(name)
+        limit_s = value if isinstance(value, (int, float)) and value > 0 else getattr(TablePolicy(), name)
+        return int(float(limit_s) * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """What the timeline says of plans: requested times."""
+
+    pending: frozenset[str] = frozenset()
+    completed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One instance. `owner` has to act by `deadline_ms`; None when nothing more is to come."""
+
+    service: str
+    state: InstanceState
+    owner: str
+    reason: str
+    run_id: str = ""
+    plans: tuple[str, ...] = ()
+    since_ms: int | None = None
+    deadline_ms: int | None = None
+    tries: int = 0
+
+    def is_overdue(self, now_ms: int) -> bool:
+        """Whether it has stood in its state past its deadline."""
+        return self.deadline_ms is not None and now_ms > self.deadline_ms
+
+
+def instances_of(
+    row: Mapping[Any, Any], runs: Sequence[RunFacts], plans: Plans, newest_ended: int = 20
+) -> tuple[Instance, ...]:
+    """Return a table's instances: what is requested, then active runs, then the newest ended ones.
+
+    `row` is the table's row of the registry.
+    """
+    decisions = [decision for decision in json.loads(row["decisions"]) if decision["verdict"] == Verdict.DUE]
+    of_runs = [instance_of_run(run, plans, decisions, row["retry_ms"]) for run in runs]
+    active = [instance for instance, run in zip(of_runs, runs, strict=True) if run.is_active]
+    ended = [instance for instance, run in zip(of_runs, runs, strict=True) if not run.is_active]
+    requested = [found for decision in decisions if (found := _requested(decision, row)) is not None]
+    look = _look(row)
+    return (*((look,) if look is not None else ()), *requested, *active, *ended[:newest_ended])
+
+
+def instance_of_run(
+    run: RunFacts, plans: Plans, decisions: Sequence[Mapping[str, Any]] = (), retry_ms: int | None = None
+) -> Instance:
+    """Return the instance of a DAG run; `decisions` are the table's last ones, `retry_ms` its next look."""
+    if run.is_active:
+        return _active(run)
+    if run.state is RunState.SUCCESS:
+        return _succeeded(run, plans)
+    if run.plans and plans.completed.issuperset(run.plans):
+        reason = f"the run failed, but the timeline shows {', '.join(run.plans)} completed"
+        return _of(run, InstanceState.DONE, NOBODY, reason, run.ended_ms)
+    return _failed(run, decisions, retry_ms)
+
+
+def _active(run: RunFacts) -> Instance:
+    task, ends_ms = run.task, run.created_ms + run.limit_ms("deadline_s")
+    if task.state in _BEGUN:
+        since_ms = task.started_ms or run.created_ms
+        deadline_ms = min(since_ms + run.limit_ms("timeout_s") + KILL_WITHIN_MS, ends_ms)
+        where = f" on {task.host}" if task.host else ""
+        reason = f"try {task.try_number} of {task.max_tries + 1} runs{where}"
+        return _of(run, InstanceState.RUNNING, f"worker{where}", reason, since_ms, deadline_ms)
+    start_ms = run.limit_ms("start_within_s")
+    if task.state == "up_for_retry" or task.try_number > 0:
+        since_ms = task.next_try_ms or run.created_ms
+        reason = f"try {task.try_number} of {task.max_tries + 1} failed; the next one waits for its time or a slot"
+        return _of(run, InstanceState.RETRYING, SCHEDULER, reason, since_ms, min(since_ms + start_ms, ends_ms))
+    reason = "the run waits for Airflow's scheduler, or for a free slot of its pool"
+    return _of(run, InstanceState.SCHEDULED, SCHEDULER, reason, run.created_ms, min(run.created_ms + start_ms, ends_ms))
+
+
+def _succeeded(run: RunFacts, plans: Plans) -> Instance:
+    left = [plan for plan in run.plans if plan in plans.pending]
+    if left:
+        reason = f"the run succeeded, but the timeline still shows {', '.join(left)} pending"
+        return _of(run, InstanceState.FAILED, MANAGER, reason, run.ended_ms)
+    return _of(run, InstanceState.DONE, NOBODY, run.note or "the run succeeded", run.ended_ms)
+
+
+def _failed(run: RunFacts, decisions: Sequence[Mapping[str, Any]], retry_ms: int | None) -> Instance:
+    for decision in decisions:
+        if decision.get("run_id") != run.run_id:
+            continue
+        said = str(decision.get("run_reason", ""))
+        if decision.get("run") == StartVerdict.BACKING_OFF:
+            deadline_ms = None if retry_ms is None else retry_ms + LOOK_WITHIN_MS
+            return _of(run, InstanceState.RETRYING, MANAGER, said, run.ended_ms, deadline_ms)
+        if decision.get("run") == StartVerdict.ABANDONED:
+            return _of(run, InstanceState.ABANDONED, PEOPLE, said, run.ended_ms)
+    return _of(run, InstanceState.FAILED, NOBODY, run.note or "the run failed; read its log", run.ended_ms)
+
+
+def _of(
+    run: RunFacts, state: InstanceState, owner: str, reason: str, since_ms: int | None, deadline_ms: int | None = None
+) -> Instance:
+    tries, attempt = run.task.try_number, attempt_of(run.run_id)
+    if attempt is not None and attempt[1] > 1:
+        reason = f"{reason} (run {attempt[1]} for this state of the table)"
+    return Instance(run.service, state, owner, reason, run.run_id, run.plans, since_ms, deadline_ms, tries)
+
+
+def _requested(decision: Mapping[str, Any], row: Mapping[Any, Any]) -> Instance | None:
+    if decision.get("run") != StartVerdict.WAITING:
+        return None  # a run tells the rest
+    plans = str((decision.get("evidence") or {}).get("pending_plans") or "")
+    return Instance(
+        service=decision["service"],
+        state=InstanceState.REQUESTED,
+        owner=MANAGER,
+        reason=f"{decision['reason']}; {decision.get('run_reason', '')}",
+        plans=tuple(plan for plan in plans.split(", ") if plan),
+        since_ms=row["looked_ms"],
+        deadline_ms=None if row["retry_ms"] is None else row["retry_ms"] + LOOK_WITHIN_MS,
+    )
+
+
+def _look(row: Mapping[Any, Any]) -> Instance | None:
+    """Return the look that a mark asks for; whether it leads to a service is not known yet."""
+    since_ms = row["dirty_since_ms"]
+    if since_ms is None:
+        return None
+    reason = f"a {row['last_notice_source'].replace('_', ' ')} asks for a look"
+    if row["look_failures"]:
+        since_ms = row["retry_ms"] or since_ms
+        reason = f"{reason}; {row['look_failures']} failed, the last with: {row['problem']}"
+    return Instance("look", InstanceState.REQUESTED, MANAGER, reason, "", (), since_ms, since_ms + LOOK_WITHIN_MS)

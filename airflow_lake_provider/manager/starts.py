@@ -1,0 +1,110 @@
+"""Whether a due decision gets a run now, asked and done in one transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import update
+from sqlalchemy.exc import IntegrityError
+
+from airflow_lake_provider.manager.runs import (
+    StartVerdict,
+    decide_start,
+    find_limits,
+    run_conf,
+    run_id_prefix,
+    wait_for_limit,
+    wait_for_others,
+    wait_for_window,
+)
+from airflow_lake_provider.manager.schema import lake_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy.orm import Session
+
+    from airflow_lake_provider.manager.registry import Claim, Registry
+    from airflow_lake_provider.manager.runs import RunDoor, RunLimit, StartDecision
+    from airflow_lake_provider.planner.decision import Decision
+    from airflow_lake_provider.policies import TablePolicy
+    from airflow_lake_provider.tables_config import TablesConfig
+
+
+class Starts:
+    """Starts runs, within the limits of the table, the pool and the queue."""
+
+    def __init__(self, registry: Registry, door: RunDoor, load_tables: Callable[[], TablesConfig]) -> None:
+        self._registry = registry
+        self._door = door
+        self._load_tables = load_tables
+
+    def start(self, claim: Claim, policy: TablePolicy, decision: Decision) -> StartDecision:
+        """Create the run, or say why not now. Raises LeaseLostError when the claim has passed on."""
+        limits = find_limits(policy, self._load_tables().limits)
+        for limit in limits:
+            self._make_row(limit)
+        with self._registry.transaction() as session:
+            # The row lock serialises "is there an active run" and "create one" per table across all processes.
+            self._registry.hold(session, claim)
+            start = self._ask(session, claim.table_id, policy, decision)
+            if start.verdict is not StartVerdict.START:
+                return start
+            waiting = self._wait_for_limit(session, limits, is_locked=True)
+            if waiting is not None:
+                return waiting
+            conf = run_conf(claim, decision, policy)
+            self._door.create_run(session, start.run_id, conf, note=decision.reason)
+            return start
+
+    def preview(self, table_id: str, policy: TablePolicy, decision: Decision) -> StartDecision:
+        """Say what `start` would say now, and change nothing."""
+        limits = find_limits(policy, self._load_tables().limits)
+        with self._registry.transaction() as session:
+            start = self._ask(session, table_id, policy, decision)
+            if start.verdict is not StartVerdict.START:
+                return start
+            return self._wait_for_limit(session, limits, is_locked=False) or start
+
+    def _ask(self, session: Session, table_id: str, policy: TablePolicy, decision: Decision) -> StartDecision:
+        now_ms = self._registry.now_ms()
+        waiting = wait_for_window(decision, policy.maintenance_window, now_ms)
+        if waiting is None:
+            active = self._door.find_active_runs(session, f"{table_id}.")
+            waiting = wait_for_others(decision, table_id, active, policy.max_active_runs, now_ms)
+        if waiting is not None:
+            return waiting
+        return decide_start(
+            table_id,
+            decision,
+            self._door.find_runs(session, run_id_prefix(table_id, decision.service)),
+            now_ms=now_ms,
+            max_attempts=policy.max_runs_per_instant,
+            backoff_s=policy.retry_backoff_s,
+        )
+
+    def _wait_for_limit(
+        self, session: Session, limits: tuple[RunLimit, ...], *, is_locked: bool
+    ) -> StartDecision | None:
+        if not limits:
+            return None
+        if is_locked:
+            # Two tables that count at the same time would both find the last place free.
+            for limit in limits:
+                session.execute(
+                    update(lake_limit).where(lake_limit.c.name == _key(limit)).values(held_ms=self._registry.now_ms())
+                )
+        return wait_for_limit(limits, self._door.find_active_runs(session, ""), self._registry.now_ms())
+
+    def _make_row(self, limit: RunLimit) -> None:
+        try:
+            with self._registry.transaction() as session:
+                found = session.execute(lake_limit.select().where(lake_limit.c.name == _key(limit))).first()
+                if found is None:
+                    session.execute(lake_limit.insert().values(name=_key(limit), held_ms=0))
+        except IntegrityError:
+            return  # somebody else has just made it
+
+
+def _key(limit: RunLimit) -> str:
+    return f"{limit.kind}:{limit.name}"[:300]

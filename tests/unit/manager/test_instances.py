@@ -1,0 +1,194 @@
+"""Each instance has a state, somebody who acts next, a deadline and a reason; past its deadline something happens."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from airflow_lake_provider.manager.deadlines import DeadlineSweep
+from airflow_lake_provider.manager.instances import (
+    KILL_WITHIN_MS,
+    LOOK_WITHIN_MS,
+    Instance,
+    InstanceState,
+    Plans,
+    RunFacts,
+    TaskTry,
+    instance_of_run,
+    instances_of,
+)
+from airflow_lake_provider.manager.notice import Notice, Source
+from airflow_lake_provider.manager.registry import LookResult, Registry
+from airflow_lake_provider.manager.runs import RunState
+from airflow_lake_provider.metrics import DEADLINES, OVERDUE, STUCK
+from tests.unit.manager.conftest import FakeClock, FakeInstanceDoor
+
+PLAN = "20261121120005000"
+RUN_ID = f"orders-1.compaction.{PLAN}"
+T = 1_000_000_000
+PARAMS = {
+    "base_path": "/lake/orders", "service": "compaction", "instants": [PLAN],
+    "timeout_s": 3600, "start_within_s": 600, "deadline_s": 7200,
+}  # fmt: skip
+RUN = RunFacts(RUN_ID, RunState.RUNNING, T, params=PARAMS)
+FAILED = replace(RUN, state=RunState.FAILED, ended_ms=T + 9)
+PENDING = Plans(pending=frozenset({PLAN}))
+COMPLETED = Plans(completed=frozenset({PLAN}))
+
+
+def decision(run: str, **more: Any) -> dict[str, Any]:
+    return {
+        "service": "compaction",
+        "verdict": "due",
+        "reason": "3 delta commits",
+        "run": run,
+        "run_reason": run,
+    } | more
+
+
+@pytest.mark.parametrize(
+    ("run", "plans", "state", "owner", "deadline_ms"),
+    [
+        pytest.param(
+            replace(RUN, state=RunState.QUEUED), PENDING, "scheduled", "Airflow's scheduler", T + 600_000, id="queued"
+        ),
+        pytest.param(
+            replace(RUN, task=TaskTry("queued")), PENDING, "scheduled", "Airflow's scheduler", T + 600_000, id="waits"
+        ),
+        pytest.param(
+            replace(RUN, task=TaskTry("running", 1, 4, "w1", T + 5)), PENDING, "running", "worker on w1",
+            T + 5 + 3_600_000 + KILL_WITHIN_MS, id="runs",
+        ),
+        pytest.param(
+            replace(RUN, task=TaskTry("running", 3, 4, "w1", T + 7_000_000)), PENDING, "running", "worker on w1",
+            T + 7_200_000, id="a-late-try-has-until-the-runs-deadline",
+        ),
+        pytest.param(
+            replace(RUN, task=TaskTry("up_for_retry", 1, 4, next_try_ms=T + 60_000)), PENDING, "retrying",
+            "Airflow's scheduler", T + 660_000, id="between-two-tries",
+        ),
+        pytest.param(
+            replace(RUN, task=TaskTry("queued", 1, 4)), PENDING, "retrying", "Airflow's scheduler", T + 600_000,
+            id="next-try-waits-for-a-slot",
+        ),
+        pytest.param(replace(RUN, state=RunState.SUCCESS), COMPLETED, "done", "", None, id="succeeded"),
+        pytest.param(replace(RUN, state=RunState.SUCCESS), PENDING, "failed", "manager", None, id="plan-still-pending"),
+        pytest.param(FAILED, COMPLETED, "done", "", None, id="failed-but-the-timeline-says-completed"),
+        pytest.param(FAILED, PENDING, "failed", "", None, id="failed"),
+    ],
+)  # fmt: skip
+def test_instance_of_a_run(run: RunFacts, plans: Plans, state: str, owner: str, deadline_ms: int | None) -> None:
+    found = instance_of_run(run, plans)
+    assert (found.state.value, found.owner, found.deadline_ms) == (state, owner, deadline_ms)
+    assert (found.service, found.run_id, found.plans, bool(found.reason)) == ("compaction", RUN_ID, (PLAN,), True)
+
+
+@pytest.mark.parametrize(
+    ("run", "state", "owner", "deadline_ms"),
+    [
+        pytest.param("backing_off", "retrying", "manager", T + 50 + LOOK_WITHIN_MS, id="another-run-comes"),
+        pytest.param("abandoned", "abandoned", "somebody has to look", None, id="given-up"),
+        pytest.param("start", "failed", "", None, id="of-an-earlier-state"),
+    ],
+)
+def test_failed_run_is_told_by_what_the_manager_decided_of_it(
+    run: str, state: str, owner: str, deadline_ms: int | None
+) -> None:
+    decided = decision(run, run_id=RUN_ID if run != "start" else "orders-1.compaction.2")
+    found = instance_of_run(FAILED, PENDING, [decided], retry_ms=T + 50)
+    assert (found.state.value, found.owner, found.deadline_ms) == (state, owner, deadline_ms)
+
+
+def row(**values: Any) -> dict[str, Any]:
+    empty = {
+        "decisions": "[]", "retry_ms": None, "looked_ms": T, "dirty_since_ms": None, "look_failures": 0, "problem": "",
+        "last_notice_source": "commit_callback",
+    }  # fmt: skip
+    return empty | values
+
+
+def test_what_waits_for_a_window_or_another_service_is_requested() -> None:
+    decisions = json.dumps([decision("waiting", run_id="", evidence={"pending_plans": PLAN})])
+    (found,) = instances_of(row(decisions=decisions, retry_ms=T + 30_000), (), PENDING)
+    assert (found.state, found.owner, found.plans) == (InstanceState.REQUESTED, "manager", (PLAN,))
+    assert found.deadline_ms == T + 30_000 + LOOK_WITHIN_MS
+    assert found.reason == "3 delta commits; waiting"
+
+
+def test_a_mark_is_a_request_for_a_look() -> None:
+    (found,) = instances_of(row(dirty_since_ms=T), (), PENDING)
+    assert (found.service, found.state, found.deadline_ms) == ("look", "requested", T + LOOK_WITHIN_MS)
+    (found,) = instances_of(row(dirty_since_ms=T, look_failures=3, retry_ms=T + 9, problem="no such host"), (), PENDING)
+    assert found.deadline_ms == T + 9 + LOOK_WITHIN_MS
+    assert "3 failed, the last with: no such host" in found.reason
+
+
+def test_second_run_for_a_state_says_so_and_limits_fall_back_to_the_defaults() -> None:
+    run = RunFacts(f"{RUN_ID}.r2", RunState.RUNNING, T, params={"service": "clean", "timeout_s": "many"})
+    found = instance_of_run(run, Plans())
+    assert found.reason.endswith("(run 2 for this state of the table)")
+    assert run.limit_ms("timeout_s") == 43_200_000
+
+
+@dataclass
+class Heard:
+    deadlines: list[Instance] = field(default_factory=list)
+    stucks: list[Instance] = field(default_factory=list)
+    counts: dict[str, float] = field(default_factory=dict)
+
+    def deadline(self, base_path: str, instance: Instance) -> None:
+        assert base_path == "/lake/orders"
+        self.deadlines.append(instance)
+
+    def stuck(self, base_path: str, instance: Instance) -> None:
+        self.stucks.append(instance)
+
+    def incr(self, name: str, count: int = 1) -> None:
+        self.counts[name] = self.counts.get(name, 0) + count
+
+    def gauge(self, name: str, value: float) -> None:
+        self.counts[name] = value
+
+    def timing(self, name: str, duration_ms: float) -> None:
+        raise AssertionError(name)
+
+
+def test_sweep_ends_a_run_past_its_deadline_and_says_why(registry: Registry) -> None:
+    late = replace(RUN, created_ms=registry.now_ms() - 7_201_000, task=TaskTry("running", 2, 4, "w1", T))
+    fine = replace(RUN, run_id="orders-1.clean.1", created_ms=registry.now_ms())
+    door, heard = FakeInstanceDoor([late, fine]), Heard()
+    sweep = DeadlineSweep(registry, door, heard, heard)
+    assert sweep.sweep().ended == 1
+    assert set(door.ended) == {RUN_ID}
+    assert "not done 7200 s after it was created (deadline_s); try 2 of 5 runs on w1" in door.ended[RUN_ID]
+    assert [instance.state for instance in heard.deadlines] == [InstanceState.FAILED]
+    assert heard.counts == {DEADLINES: 1, OVERDUE: 0}
+    assert sweep.sweep().ended == 0
+
+
+def test_sweep_tells_of_what_is_stuck_once_for_each_state(registry: Registry) -> None:
+    waiting = replace(RUN, state=RunState.QUEUED, created_ms=registry.now_ms() - 601_000)
+    door, heard = FakeInstanceDoor([waiting]), Heard()
+    sweep = DeadlineSweep(registry, door, heard, heard)
+    assert (sweep.sweep().overdue, sweep.sweep().overdue) == (1, 1)
+    assert [instance.state for instance in heard.stucks] == [InstanceState.SCHEDULED]
+    assert heard.counts == {STUCK: 1, OVERDUE: 1}
+    hung_ms = registry.now_ms() - 3_600_000 - KILL_WITHIN_MS - 1
+    door.runs = [replace(waiting, created_ms=hung_ms, task=TaskTry("running", 1, 4, "w1", hung_ms))]
+    sweep.sweep()
+    assert [instance.state for instance in heard.stucks] == [InstanceState.SCHEDULED, InstanceState.RUNNING]
+
+
+def test_sweep_tells_of_a_mark_that_nobody_looks_at(registry: Registry, clock: FakeClock) -> None:
+    registry.mark_dirty(Notice("/lake/orders", "orders", Source.COMMIT_CALLBACK))
+    heard = Heard()
+    sweep = DeadlineSweep(registry, FakeInstanceDoor(), heard, heard)
+    assert sweep.sweep().overdue == 0
+    clock.advance(LOOK_WITHIN_MS / 1000 + 1)
+    assert sweep.sweep().overdue == 1
+    claim = registry.claim(1, 60)[0]
+    registry.settle(claim, LookResult(next_look_ms=registry.now_ms() + 1))
+    assert sweep.sweep().overdue == 0

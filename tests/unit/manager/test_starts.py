@@ -1,0 +1,93 @@
+"""A due decision gets a run only within the limits of its table, its pool and its queue."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.manager.notice import Notice, Source
+from airflow_lake_provider.manager.registry import Claim, Registry
+from airflow_lake_provider.manager.runs import RunState, ServiceRun, StartVerdict
+from airflow_lake_provider.manager.starts import Starts
+from airflow_lake_provider.planner.decision import Decision, Verdict
+from airflow_lake_provider.policies import TablePolicy
+from airflow_lake_provider.tables_config import Limits, TablesConfig
+from tests.unit.manager.conftest import FakeDoor
+
+DUE = Decision(Service.COMPACTION, Verdict.DUE, "due", key_instant="20261121120001000")
+HEAVY = TablePolicy(
+    pool="heavy", queue="spark", spark_conf={"spark.executor.memory": "2g"}, timeout_s=60, retries=1, engine="spark"
+)
+TABLES = TablesConfig(limits=Limits(pools={"heavy": 2}, queues={"spark": 3}))
+
+
+def claim_of(registry: Registry, name: str) -> Claim:
+    registry.mark_dirty(Notice(f"/lake/{name}", name, Source.CONFIG))
+    (claim,) = registry.claim(1, 60)
+    return claim
+
+
+def active(name: str, pool: str = "", queue: str = "") -> ServiceRun:
+    return ServiceRun(f"{name}.compaction.1", RunState.RUNNING, pool=pool, queue=queue)
+
+
+@pytest.mark.parametrize(
+    ("runs", "says"),
+    [
+        pytest.param([active("a", "heavy")], "", id="one-place-is-free"),
+        pytest.param([active("a"), active("b"), active("c")], "", id="others-do-not-count"),
+        pytest.param(
+            [active("a", "heavy"), active("b", "heavy")],
+            "2 runs of pool heavy are active, at most 2",
+            id="pool-is-full",
+        ),
+        pytest.param([active(n, queue="spark") for n in "abc"], "3 runs of queue spark are active", id="queue-is-full"),
+    ],
+)
+def test_start_within_the_limits_of_pool_and_queue(
+    registry: Registry, door: FakeDoor, runs: list[ServiceRun], says: str
+) -> None:
+    door.runs = list(runs)
+    starts = Starts(registry, door, lambda: TABLES)
+    claim = claim_of(registry, "orders")
+    previewed = starts.preview(claim.table_id, HEAVY, DUE)
+    assert len(door.runs) == len(runs), "a preview starts nothing"
+    start = starts.start(claim, HEAVY, DUE)
+    assert start == previewed
+    assert start.verdict is (StartVerdict.WAITING if says else StartVerdict.START)
+    assert says in start.reason
+    assert (start.look_again_ms or 0) > registry.now_ms()
+
+
+def test_run_gets_the_settings_of_its_policy(registry: Registry, door: FakeDoor) -> None:
+    Starts(registry, door, lambda: TABLES).start(claim_of(registry, "orders"), HEAVY, DUE)
+    expected = {
+        "pool": "heavy",
+        "queue": "spark",
+        "timeout_s": 60,
+        "retries": 1,
+        "engine": "spark",
+        "spark_conn_id": "",
+    }
+    assert expected.items() <= door.confs[0].items()
+    assert door.confs[0]["spark_conf"] == {"spark.executor.memory": "2g"}
+    assert door.confs[0]["deadline_s"] == 86_400
+
+
+def test_tables_that_start_at_once_share_the_last_places(registry: Registry, door: FakeDoor) -> None:
+    claims = [claim_of(registry, name) for name in "abcdef"]
+    verdicts: list[StartVerdict] = []
+
+    def start(claim: Claim) -> None:
+        verdicts.append(Starts(registry, door, lambda: TABLES).start(claim, replace(HEAVY, queue=""), DUE).verdict)
+
+    threads = [threading.Thread(target=start, args=(claim,)) for claim in claims]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(verdicts) == [StartVerdict.START] * 2 + [StartVerdict.WAITING] * 4
+    assert len(door.runs) == 2
