@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from failure_kind import causes_of, describe
 from hudi_table import be_sole_executor, hold_lock, open_client
-from index_fence import Begin, decide_fence, find_habit, look_at_writers
+from index_fence import find_habit, look_at_writers
+from index_rules import Begin, BuildState, IndexPlan, decide_fence
 from index_settings import build_settings, stays_current
-from index_table import BuildState, IndexPlan, find_build_state, look_at_indexes
+from index_table import find_build_state, look_at_indexes
 from planned_service import open_patient_client
 from py4j.protocol import Py4JJavaError
 from service_settings import ALWAYS, LOCK_FILE_PROVIDER, wait_for_lock_without_end

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from index_fence import write_stats
+from index_rules import WriteChange, must_mention
 from index_table import METADATA_FOLDER, find_modified_ms, timeline_file
 from pyspark.sql import functions as F
 
@@ -17,33 +17,8 @@ if TYPE_CHECKING:
 
 MOST_EXAMPLES = 5
 COMPARED_TYPES = ("int", "bigint", "double", "string")
-COMPACT = "COMPACT"
 # Types of records in the metadata table (`MetadataPartitionType`).
 FILE_LISTS, COLUMN_STATS, BLOOM_FILTERS, RECORD_INDEX, SECONDARY_INDEX = 2, 3, 4, 5, 7
-
-
-@dataclass(frozen=True, slots=True)
-class WriteChange:
-    """What a completed write changed, as far as it tells whether an index must mention it."""
-
-    operation: str
-    inserts: int
-    updates: int
-    deletes: int
-    base_files: int
-
-
-def must_mention(partition: str, change: WriteChange) -> bool:
-    """Whether a write has to appear in an index; pure. An update in place changes no record's place, for example."""
-    if partition in {"record_index"} or partition.startswith("secondary_index_"):
-        return change.operation != COMPACT and change.inserts + change.deletes > 0
-    if partition == "bloom_filters":
-        return change.base_files > 0
-    if partition == "column_stats":
-        return change.inserts + change.updates > 0
-    if partition == "partition_stats" or partition.startswith("expr_index_"):
-        return change.operation != COMPACT and change.inserts + change.updates > 0
-    return True
 
 
 def find_unmentioned(spark: SparkSession, look: TableLook, partition: str, since_ms: int) -> list[str]:
@@ -191,16 +166,24 @@ def _column_stats_differences(spark: SparkSession, look: TableLook, index: DataF
     )
     expected = actual.select("file", F.explode(entries).alias("column")).select("file", "column.*")
     expected = expected.join(_listed_files(index).withColumnRenamed("entry", "file"), on="file", how="left_semi")
-    entry = ("file", "name", "low", "high")
-    found = stats.select("fileName", "columnName", _value("minValue"), _value("maxValue")).toDF(*entry)
-    wrong = expected.select(F.concat_ws(" ", *entry).alias("entry")).join(
-        found.select(F.concat_ws(" ", *entry).alias("entry")), on="entry", how="left_anti"
+    found = stats.select("fileName", "columnName", _value("minValue"), _value("maxValue"))
+    both = expected.join(found.toDF("file", "name", "its_low", "its_high"), on=["file", "name"], how="left")
+    is_same = F.col("low").eqNullSafe(F.col("its_low")) & F.col("high").eqNullSafe(F.col("its_high"))
+    # An expression index of the column keeps statistics of its own under the same name.
+    columns_of_files = both.groupBy("file", "name").agg(
+        F.count("its_low").alias("entries"), F.max(is_same.cast("int")).alias("same")
     )
+    files = columns_of_files.groupBy("file").agg(
+        F.sum("entries").alias("entries"),
+        F.sum(((F.col("entries") > 0) & (F.col("same") == 0)).cast("int")).alias("wrong"),
+    )
+    # Writers may index fewer columns than the builder did: what is not there for one column, readers do not skip by.
+    wrong = files.where("entries = 0 or wrong > 0")
     count = wrong.count()
     if not count:
         return []
-    examples = _examples(row["entry"] for row in wrong.limit(MOST_EXAMPLES).collect())
-    return [f"{count} columns of base files have no statistics in the index, or others: {examples}"]
+    examples = _examples(row["file"] for row in wrong.limit(MOST_EXAMPLES).collect())
+    return [f"{count} base files have no statistics in the index, or others: {examples}"]
 
 
 def _value(column: str) -> Column:

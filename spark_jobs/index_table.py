@@ -7,10 +7,10 @@ the plan `t` is its delta commit `t` there (`HoodieBackedTableMetadataWriter`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from hudi_table import TableLook, find_heartbeat_age_s, hold_lock, open_client
+from index_rules import HEARTBEAT_EXPIRES_S, BuildState, IndexPlan
 from py4j.protocol import Py4JJavaError
 from service_settings import ALWAYS
 
@@ -19,40 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 METADATA_FOLDER = ".hoodie/metadata"
-HEARTBEAT_EXPIRES_S = 120.0
 FOREIGN_BUILDER_S = 1200.0
 """Hudi beats for no index build. One that it began itself counts as alive for its catch-up's 900 s, and a while."""
-
-
-class BuildState(StrEnum):
-    """How far the delta commit of a build is on the metadata table's timeline."""
-
-    ABSENT = "absent"
-    PENDING = "pending"
-    COMPLETED = "completed"
-
-
-class Step(StrEnum):
-    """What to do with a pending plan."""
-
-    RUN = "run"
-    BUSY = "busy"
-    RUN_AGAIN = "run_again"
-    """Its builder died: remove what it left and run it again."""
-    FINISH = "finish"
-    """It is built and in use, and only its catch-up did not end: check it and complete the instant."""
-    REDUNDANT = "redundant"
-    """The index is there already: the plan can never run."""
-
-
-@dataclass(frozen=True, slots=True)
-class IndexPlan:
-    """A pending plan; each has one partition. `up_to` is the last completed write without holes before it."""
-
-    instant: str
-    partition: str
-    up_to: str
-    is_inflight: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +56,6 @@ def look_at_indexes(visit: Visit) -> IndexLook:
         inflight=frozenset(config.getMetadataPartitionsInflight()),
         plans=tuple(sorted(plans, key=lambda plan: plan.instant)),
     )
-
-
-def decide_step(plan: IndexPlan, look: IndexLook, built: BuildState, *, builder_lives: bool) -> Step:
-    """Say what a pending plan needs; pure."""
-    is_complete = plan.partition in look.complete
-    if plan.is_inflight and builder_lives:
-        return Step.BUSY
-    if is_complete:
-        # An index of which this plan built nothing belongs to somebody else, and is in use.
-        return Step.FINISH if plan.is_inflight and built is BuildState.COMPLETED else Step.REDUNDANT
-    if plan.is_inflight or plan.partition in look.inflight or built is not BuildState.ABSENT:
-        return Step.RUN_AGAIN
-    return Step.RUN
 
 
 def find_build_state(spark: SparkSession, base_path: str, instant: str) -> BuildState:

@@ -10,15 +10,12 @@ from failure_kind import causes_of, classify, describe
 from hudi_table import PlanBusyError, find_heartbeat_age_s, hold_lock, open_client
 from index_build import WritersInTheWayError, build_index
 from index_check import find_differences, find_unmentioned
+from index_rules import BuildState, IndexPlan, Step, decide_step
 from index_settings import WantedIndex, build_settings, hudi_settings_of, index_options
 from index_table import (
-    BuildState,
     IndexLook,
-    IndexPlan,
-    Step,
     builder_lives,
     complete_plan,
-    decide_step,
     drop_index,
     find_build_state,
     find_modified_ms,
@@ -67,8 +64,12 @@ def run_indexing(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
 
     Raises ServiceRefusedError, IndexRequestError, NoTableError, or Py4JJavaError when scheduling fails.
     """
-    options = index_options(request.options)
-    visit = open_visit(spark, job, replace(request, options=hudi_settings_of(request.options)))
+    options = index_options({**job.hudi_options, **request.options})
+    visit = open_visit(
+        spark,
+        replace(job, hudi_options=hudi_settings_of(job.hudi_options)),
+        replace(request, options=hudi_settings_of(request.options)),
+    )
     if visit.first_look.table_version < OLDEST_VERSION:
         return _refused(
             f"the table has version {visit.first_look.table_version}; index builds need {OLDEST_VERSION} or newer"
@@ -157,7 +158,8 @@ def _take_step(visit: Visit, instant: str, wanted: WantedIndex | None, options: 
     if plan is None:
         raise IndexFailure(FailureKind.PLAN_GONE, f"plan {instant} is not pending any more")
     built = find_build_state(visit.spark, visit.job.base_path, instant)
-    step = decide_step(plan, indexes, built, builder_lives=builder_lives(visit.spark, indexes.look, plan))
+    lives = builder_lives(visit.spark, indexes.look, plan)
+    step = decide_step(plan, indexes.complete, indexes.inflight, built, builder_lives=lives)
     visit.say(f"indexing {instant} of {plan.partition}, up to {plan.up_to}: {step}, its build is {built}")
     if step is Step.BUSY:
         age_s = find_heartbeat_age_s(visit.spark, visit.job.base_path, instant)

@@ -87,7 +87,7 @@ def test_every_kind_of_index_is_built_and_survives_writers(
     partitions = {"column_stats", "partition_stats", "bloom_filters", "record_index"}
     partitions |= {"secondary_index_customer", "expr_index_by_day"}
 
-    result = run(spark, indexing(table, BOTH, *wanted, **FULL_OPTION))
+    result = run(spark, indexing(table, BOTH, *wanted))
     assert result.outcome is Outcome.COMPLETED, result.message
     assert set(result.completed_instants) == table.completed("indexing")
     assert len(result.completed_instants) == len(wanted)

@@ -1,0 +1,174 @@
+"""What to do with an index plan, how its build may begin, and which writes an index must mention. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+HEARTBEAT_EXPIRES_S = 120.0
+UNGUARDED_S = 600.0
+"""A pending write without heartbeat, touched more recently, is taken for a writer that takes no part in locking."""
+STREAMING_OFF = "hoodie.metadata.streaming.write.enabled=false"
+COMPACT = "COMPACT"
+
+
+class BuildState(StrEnum):
+    """How far the delta commit of a build is on the metadata table's timeline."""
+
+    ABSENT = "absent"
+    PENDING = "pending"
+    COMPLETED = "completed"
+
+
+class Step(StrEnum):
+    """What to do with a pending plan."""
+
+    RUN = "run"
+    BUSY = "busy"
+    RUN_AGAIN = "run_again"
+    """Its builder died: remove what it left and run it again."""
+    FINISH = "finish"
+    """It is built and in use, and only its catch-up did not end: check it and complete the instant."""
+    REDUNDANT = "redundant"
+    """The index is there already: the plan can never run."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPlan:
+    """A pending plan; each has one partition. `up_to` is the last completed write without holes before it."""
+
+    instant: str
+    partition: str
+    up_to: str
+    is_inflight: bool
+
+
+class Habit(StrEnum):
+    """How the recent writers of a table update the metadata table."""
+
+    AT_COMMIT = "at_commit"
+    STREAMING = "streaming"
+    UNKNOWN = "unknown"
+
+
+class Begin(StrEnum):
+    """How a build may begin."""
+
+    BESIDE = "beside"
+    """The lock is held until the index has its place in the metadata table; writers update it from then on."""
+    ALONE = "alone"
+    """The lock is held until the index is built; writers wait at their start or commit."""
+    WAIT = "wait"
+
+
+@dataclass(frozen=True, slots=True)
+class WriterInFlight:
+    """A pending write, seen under the table's lock. `beat_age_s` is None without a heartbeat."""
+
+    instant: str
+    action: str
+    age_s: float
+    beat_age_s: float | None
+    is_streaming: bool
+
+    @property
+    def is_live(self) -> bool:
+        """Whether its writer beats."""
+        return self.beat_age_s is not None and self.beat_age_s <= HEARTBEAT_EXPIRES_S
+
+    @property
+    def is_unguarded(self) -> bool:
+        """Whether it may be a writer that neither beats nor locks."""
+        return self.beat_age_s is None and self.age_s < UNGUARDED_S
+
+    def __str__(self) -> str:
+        beat = "no heartbeat" if self.beat_age_s is None else f"last heartbeat {self.beat_age_s:.0f} s ago"
+        return f"{self.action} {self.instant} (begun {self.age_s:.0f} s ago, {beat})"
+
+
+@dataclass(frozen=True, slots=True)
+class FenceVerdict:
+    """How to begin, and why."""
+
+    begin: Begin
+    reason: str
+
+
+def decide_fence(
+    writers: Sequence[WriterInFlight], habit: Habit, *, stays_current: bool, no_writer: bool
+) -> FenceVerdict:
+    """Say how a build may begin, given the writers in flight under the lock.
+
+    `stays_current`: whether writers keep the index up to date while it is being built. `no_writer`: the operator says
+    that none runs, so none may be seen.
+    """
+    unguarded = [writer for writer in writers if writer.is_unguarded]
+    live = [writer for writer in writers if writer.is_live]
+    if no_writer and (live or unguarded):
+        return FenceVerdict(Begin.WAIT, f"no writer was said to run, but {_named([*live, *unguarded])} is in flight")
+    if unguarded:
+        return FenceVerdict(
+            Begin.WAIT,
+            f"{_named(unguarded)} takes no part in the locking, or has just failed; its writer needs "
+            "hoodie.write.concurrency.mode=optimistic_concurrency_control and the lock provider of this service",
+        )
+    blind = [writer for writer in live if writer.is_streaming or habit is not Habit.AT_COMMIT]
+    if blind:
+        return FenceVerdict(
+            Begin.WAIT,
+            f"{_named(blind)} does not know of this index and would be missing in it; with {STREAMING_OFF} in the "
+            "table's writers the build need not wait for them",
+        )
+    if not stays_current:
+        return FenceVerdict(Begin.ALONE, "Hudi updates this kind of index only once it is complete")
+    if habit is Habit.AT_COMMIT:
+        return FenceVerdict(Begin.BESIDE, f"the last writes were made with {STREAMING_OFF}")
+    why = "stream to the metadata table" if habit is Habit.STREAMING else "left no trace of how they write"
+    return FenceVerdict(Begin.ALONE, f"the table's writers {why}; with {STREAMING_OFF} they need not wait")
+
+
+@dataclass(frozen=True, slots=True)
+class WriteChange:
+    """What a completed write changed, as far as it tells whether an index must mention it."""
+
+    operation: str
+    inserts: int
+    updates: int
+    deletes: int
+    base_files: int
+
+
+def must_mention(partition: str, change: WriteChange) -> bool:
+    """Whether a write has to appear in an index. An update in place changes no record's place, for example."""
+    if partition in {"record_index"} or partition.startswith("secondary_index_"):
+        return change.operation != COMPACT and change.inserts + change.deletes > 0
+    if partition == "bloom_filters":
+        return change.base_files > 0
+    if partition == "column_stats":
+        return change.inserts + change.updates > 0
+    if partition == "partition_stats" or partition.startswith("expr_index_"):
+        return change.operation != COMPACT and change.inserts + change.updates > 0
+    return True
+
+
+def decide_step(
+    plan: IndexPlan, complete: Collection[str], inflight: Collection[str], built: BuildState, *, builder_lives: bool
+) -> Step:
+    """Say what a pending plan needs. `complete` and `inflight` are what the table's properties list."""
+    is_complete = plan.partition in complete
+    if plan.is_inflight and builder_lives:
+        return Step.BUSY
+    if is_complete:
+        # An index of which this plan built nothing belongs to somebody else, and is in use.
+        return Step.FINISH if plan.is_inflight and built is BuildState.COMPLETED else Step.REDUNDANT
+    if plan.is_inflight or plan.partition in inflight or built is not BuildState.ABSENT:
+        return Step.RUN_AGAIN
+    return Step.RUN
+
+
+def _named(writers: Sequence[WriterInFlight]) -> str:
+    return ", ".join(map(str, writers))

@@ -1,0 +1,118 @@
+"""What to do with an index plan, how its build may begin, and which writes an index must mention."""
+
+from __future__ import annotations
+
+import pytest
+from index_rules import (
+    Begin,
+    BuildState,
+    Habit,
+    IndexPlan,
+    Step,
+    WriteChange,
+    WriterInFlight,
+    decide_fence,
+    decide_step,
+    must_mention,
+)
+from index_settings import IndexRequestError, build_settings, hudi_settings_of, index_options, stays_current
+
+INDEX = "record_index"
+
+
+@pytest.mark.parametrize(
+    ("inflight_plan", "complete", "inflight", "built", "lives", "step"),
+    [
+        pytest.param(False, "", "", BuildState.ABSENT, False, Step.RUN, id="requested"),
+        pytest.param(False, INDEX, "", BuildState.ABSENT, False, Step.REDUNDANT, id="index-is-there"),
+        pytest.param(True, INDEX, "", BuildState.ABSENT, False, Step.REDUNDANT, id="died-and-a-writer-built-it"),
+        pytest.param(True, "", "", BuildState.ABSENT, True, Step.BUSY, id="builder-lives"),
+        pytest.param(True, INDEX, "", BuildState.COMPLETED, True, Step.BUSY, id="builder-catches-up"),
+        pytest.param(True, INDEX, "", BuildState.COMPLETED, False, Step.FINISH, id="died-in-its-catch-up"),
+        pytest.param(True, "", "", BuildState.ABSENT, False, Step.RUN_AGAIN, id="died-before-it-began"),
+        pytest.param(True, "", INDEX, BuildState.ABSENT, False, Step.RUN_AGAIN, id="died-after-it-was-listed"),
+        pytest.param(True, "", INDEX, BuildState.PENDING, False, Step.RUN_AGAIN, id="died-half-way"),
+        pytest.param(True, "", INDEX, BuildState.COMPLETED, False, Step.RUN_AGAIN, id="died-before-it-was-complete"),
+        pytest.param(False, "", INDEX, BuildState.PENDING, False, Step.RUN_AGAIN, id="cleaning-up-was-cut-short"),
+    ],
+)
+def test_step(inflight_plan: bool, complete: str, inflight: str, built: BuildState, lives: bool, step: Step) -> None:
+    plan = IndexPlan("20261121100000000", INDEX, "20261121090000000", is_inflight=inflight_plan)
+    assert decide_step(plan, {"files", complete}, {inflight}, built, builder_lives=lives) is step
+
+
+def writer(*, beat_age_s: float | None = 5, age_s: float = 30, streaming: bool = False) -> WriterInFlight:
+    return WriterInFlight("20261121100000000", "deltacommit", age_s, beat_age_s, streaming)
+
+
+@pytest.mark.parametrize(
+    ("writers", "habit", "current", "begin"),
+    [
+        pytest.param([], Habit.AT_COMMIT, True, Begin.BESIDE, id="nobody-and-writers-take-part"),
+        pytest.param([writer()], Habit.AT_COMMIT, True, Begin.BESIDE, id="a-writer-that-takes-part"),
+        pytest.param([writer()], Habit.AT_COMMIT, False, Begin.ALONE, id="writers-update-it-only-when-complete"),
+        pytest.param([writer(streaming=True)], Habit.AT_COMMIT, True, Begin.WAIT, id="one-streams"),
+        pytest.param([writer()], Habit.STREAMING, True, Begin.WAIT, id="one-may-stream"),
+        pytest.param([writer()], Habit.UNKNOWN, True, Begin.WAIT, id="nobody-knows"),
+        pytest.param([], Habit.STREAMING, True, Begin.ALONE, id="quiet-moment-of-streaming-writers"),
+        pytest.param([], Habit.UNKNOWN, True, Begin.ALONE, id="quiet-moment-of-a-young-table"),
+        pytest.param([writer(beat_age_s=600)], Habit.STREAMING, True, Begin.ALONE, id="the-dead-do-not-count"),
+        pytest.param([writer(beat_age_s=None)], Habit.AT_COMMIT, True, Begin.WAIT, id="takes-no-part-in-locking"),
+        pytest.param([writer(beat_age_s=None, age_s=3600)], Habit.AT_COMMIT, True, Begin.BESIDE, id="failed-long-ago"),
+    ],
+)
+def test_fence(writers: list[WriterInFlight], habit: Habit, current: bool, begin: Begin) -> None:
+    verdict = decide_fence(writers, habit, stays_current=current, no_writer=False)
+    assert verdict.begin is begin
+    if begin is Begin.WAIT:
+        assert writers[0].instant in verdict.reason
+        assert "hoodie." in verdict.reason
+
+
+def test_writer_that_was_said_not_to_run_stops_the_build() -> None:
+    verdict = decide_fence([writer()], Habit.AT_COMMIT, stays_current=True, no_writer=True)
+    assert verdict.begin is Begin.WAIT
+    assert "no writer was said to run" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("partition", "change", "must"),
+    [
+        (INDEX, WriteChange("UPSERT", 1, 0, 0, 0), True),
+        (INDEX, WriteChange("UPSERT", 0, 9, 0, 0), False),
+        (INDEX, WriteChange("DELETE", 0, 0, 1, 0), True),
+        (INDEX, WriteChange("COMPACT", 9, 0, 0, 4), False),
+        ("secondary_index_city", WriteChange("UPSERT", 1, 0, 0, 0), True),
+        ("bloom_filters", WriteChange("UPSERT", 0, 9, 0, 0), False),
+        ("bloom_filters", WriteChange("COMPACT", 0, 9, 0, 4), True),
+        ("column_stats", WriteChange("UPSERT", 0, 9, 0, 0), True),
+        ("column_stats", WriteChange("DELETE", 0, 0, 9, 0), False),
+        ("partition_stats", WriteChange("COMPACT", 0, 9, 0, 4), False),
+        ("expr_index_by_day", WriteChange("INSERT", 1, 0, 0, 1), True),
+    ],
+)
+def test_write_that_an_index_must_mention(partition: str, change: WriteChange, must: bool) -> None:
+    assert must_mention(partition, change) is must
+
+
+def test_builder_announces_itself_and_fixes_the_number_of_file_groups() -> None:
+    settings = build_settings(INDEX, None, {})
+    groups = "hoodie.metadata.global.record.level.index.{}.filegroup.count"
+    assert settings["hoodie.metadata.index.async"] == "true"
+    assert settings[groups.format("min")] == settings[groups.format("max")] == "10"
+    own = build_settings(INDEX, None, {groups.format("min"): "3"})
+    assert own[groups.format("max")] == "3"
+
+
+def test_writers_keep_all_but_three_kinds_current_while_they_are_built() -> None:
+    kinds = [INDEX, "column_stats", "files", "secondary_index_city", "expr_index_by_day"]
+    assert [stays_current(kind) for kind in kinds] == [True, True, False, False, False]
+
+
+def test_options_of_ours_do_not_reach_hudi_and_wrong_ones_are_refused() -> None:
+    options = {"lake.index.check": "full", "lake.index.wait_s": "7", "hoodie.x": "1"}
+    assert hudi_settings_of(options) == {"hoodie.x": "1"}
+    read = index_options(options)
+    assert (read.check, read.wait_s, read.drop_first, read.wanted) == ("full", 7.0, False, ())
+    with pytest.raises(IndexRequestError):
+        index_options({"lake.index.wanted": "[{}]"})
