@@ -32,12 +32,20 @@ class ContractError(ValueError):
 
 
 class Service(StrEnum):
-    """Table services, in the spelling of Hudi's timeline actions; `archive` leaves no instant."""
+    """Table services, in the spelling of Hudi's timeline actions where they leave one.
+
+    `archive` leaves no instant, `ttl` a `replacecommit`, `metacompaction` a `compaction` of the metadata table.
+    """
 
     COMPACTION = "compaction"
+    LOGCOMPACTION = "logcompaction"
     CLUSTERING = "clustering"
     CLEAN = "clean"
     ARCHIVE = "archive"
+    ROLLBACK = "rollback"
+    TTL = "ttl"
+    METACOMPACTION = "metacompaction"
+    INDEXING = "indexing"
 
 
 class Mode(StrEnum):
@@ -46,6 +54,8 @@ class Mode(StrEnum):
     SCHEDULE = "schedule"
     EXECUTE = "execute"
     SCHEDULE_AND_EXECUTE = "schedule_and_execute"
+    WITHDRAW = "withdraw"
+    """Take pending plans from the timeline without executing them; clustering only."""
 
 
 class Outcome(StrEnum):

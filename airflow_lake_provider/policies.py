@@ -1,8 +1,9 @@
 """When which service of a table is due, and how it may run: the values of the tables file.
 
-A rule of None is off; any rule that holds makes a service due. A combination that Hudi would refuse, or that could lose
-data, is refused here. Each field says with `setting` what it may be: the parser of the tables file and its JSON schema
-follow from that, and the field's docstring is the setting's description.
+A rule of None is off; any rule that holds makes a service due, or, with `combine: all`, only all that are on together.
+A combination that Hudi would refuse, or that could lose data, is refused here. Each field says with `setting` what it
+may be: the parser of the tables file and its JSON schema follow from that, and the field's docstring is the setting's
+description.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.maintenance_window import MaintenanceWindow
+from airflow_lake_provider.replication_policy import ReplicationPolicy, SinkEntries
 from airflow_lake_provider.setting_kinds import (
     FROM_0,
     FROM_1,
@@ -18,10 +20,12 @@ from airflow_lake_provider.setting_kinds import (
     Flag,
     Names,
     Off,
+    OneOf,
     Options,
     Positive,
     Section,
     Text,
+    Texts,
     setting,
 )
 from airflow_lake_provider.stuck_shape import Shape
@@ -29,6 +33,14 @@ from airflow_lake_provider.stuck_shape import Shape
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+COMBINE = OneOf(("any", "all"))
+_COLUMN = r"[A-Za-z_][A-Za-z0-9_.]*"
+INDEXES = Texts(
+    rf"files|partition_stats|bloom_filters|record_index|column_stats(:{_COLUMN}(,{_COLUMN})*)?|secondary_index:{_COLUMN}"
+    rf"|expression_index:[A-Za-z_][A-Za-z0-9_]*:[a-z_0-9]+\({_COLUMN}\)(:.+)?",
+    "files, column_stats, column_stats:amount,ts, partition_stats, bloom_filters, record_index, secondary_index:city, "
+    "expression_index:by_day:from_unixtime(ts):format=yyyy-MM-dd",
+)
 NAME = Text(r"[A-Za-z0-9][A-Za-z0-9_.:/@ -]*", "a name: letters, digits and _.:/@ -")
 
 
@@ -43,6 +55,23 @@ class CompactionPolicy:
     """Bytes in log files over bytes in the base files below them."""
     min_log_bytes: int = setting(FROM_0, 0)
     """The ratio rule looks only at tables that have at least this many bytes in log files."""
+    max_age_s: float | None = setting(Off(SECONDS), None)
+    """How long the oldest delta commit may wait."""
+    combine: str = setting(COMBINE, "any")
+    """Whether any rule makes it due, or only all that are on together."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogCompactionPolicy:
+    """When log compaction is due: many small log files of a file slice become one. Off unless asked for."""
+
+    enabled: bool = setting(Flag(), default=False)
+    log_files: int | None = setting(Off(FROM_1), 5)
+    """Log files in one file slice (Hudi's `hoodie.log.compaction.blocks.threshold`)."""
+    max_age_s: float | None = setting(Off(SECONDS), None)
+    """How long the oldest delta commit may wait, where a file slice has more than one log file."""
+    combine: str = setting(COMBINE, "any")
+    """Whether any rule makes it due, or only all that are on together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +85,10 @@ class ClusteringPolicy:
     """Small base files in one partition, as far as the active timeline tells their sizes."""
     small_file_bytes: int = setting(FROM_1, 104_857_600)
     """A base file below this size is small (Hudi's `hoodie.parquet.small.file.limit` is 100 MiB)."""
+    max_age_s: float | None = setting(Off(SECONDS), None)
+    """How long the oldest write since the last clustering may wait."""
+    combine: str = setting(COMBINE, "any")
+    """Whether any rule makes it due, or only all that are on together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +96,12 @@ class CleanPolicy:
     """When cleaning is due. Retention is Hudi's KEEP_LATEST_COMMITS."""
 
     enabled: bool = setting(Flag(), default=True)
-    commits: int = setting(FROM_1, 5)
+    commits: int | None = setting(Off(FROM_1), 5)
     """Completed writes since the last clean."""
+    max_age_s: float | None = setting(Off(SECONDS), None)
+    """How long the oldest write since the last clean may wait."""
+    combine: str = setting(COMBINE, "any")
+    """Whether any rule makes it due, or only all that are on together."""
     retained_commits: int = setting(FROM_1, 10)
     """`hoodie.clean.commits.retained`: file versions that these commits need are kept."""
 
@@ -78,6 +115,65 @@ class ArchivePolicy:
     """`hoodie.keep.min.commits`: how many completed writes stay on the active timeline."""
     max_commits: int = setting(FROM_1, 30)
     """`hoodie.keep.max.commits`: with more than these it is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackPolicy:
+    """When pending writes are rolled back: their writer has no living heartbeat."""
+
+    enabled: bool = setting(Flag(), default=True)
+    after_s: float = setting(SECONDS, 600.0)
+    """A pending write younger than this is left alone. It must outlast every writer that sends no heartbeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class TtlPolicy:
+    """When partitions expire. None does unless asked for: their rows are deleted."""
+
+    retained_days: int | None = setting(Off(FROM_1), None)
+    """A partition that nobody wrote to for more days than this is deleted."""
+    check_every_s: float = setting(SECONDS, 86_400.0)
+    """How often expired partitions are looked for; each time is a run."""
+    max_partitions: int = setting(FROM_1, 1000)
+    """At most so many go in one run, the oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataCompactionPolicy:
+    """When the metadata table is compacted, which Hudi's writers do themselves unless that is delegated or fails."""
+
+    enabled: bool = setting(Flag(), default=True)
+    commits: int = setting(FROM_1, 30)
+    """More completed writes than this since its last compaction; Hudi's writers compact it after 10."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexingPolicy:
+    """Which indexes a table shall have in its metadata table (docs/indexing.md). Pending builds are run in any case."""
+
+    enabled: bool = setting(Flag(), default=True)
+    indexes: tuple[str, ...] = setting(INDEXES, ())
+    """What is missing of these is built: `record_index`, `column_stats:amount,ts`, `secondary_index:city`, ..."""
+    check: str = setting(Text("cheap|full", "cheap, full"), "cheap")
+    """How a build is verified: by timeline and metadata table, or also by the data files' contents."""
+    wait_s: float = setting(SECONDS, 300.0)
+    """How long a build waits for a moment without writers that would be missing in the index."""
+    check_timeout_s: int = setting(FROM_1, 900)
+    """`hoodie.metadata.index.check.timeout.seconds`: how long the catch-up waits for writers in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConflictPolicy:
+    """Early conflict detection between our services and the table's writers."""
+
+    enabled: bool = setting(Flag(), default=True)
+    """Ask before a service begins who is at work on its file groups, and watch them while it runs."""
+    strategy: str = setting(NAME, "AsyncTimelineMarkerBased")
+    """How a running service is watched: a strategy of RFC-56, or one that a package registers."""
+    period_s: float = setting(SECONDS, 10.0)
+    """How often a running service is checked, and how soon one that waits is looked at again."""
+    initial_delay_s: float = setting(SECONDS, 1.0)
+    """How long after its start a service is checked first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +195,18 @@ class TablePolicy:
     """What holds for one table."""
 
     compaction: CompactionPolicy = field(default_factory=CompactionPolicy)
+    logcompaction: LogCompactionPolicy = field(default_factory=LogCompactionPolicy)
     clustering: ClusteringPolicy = field(default_factory=ClusteringPolicy)
     clean: CleanPolicy = field(default_factory=CleanPolicy)
     archive: ArchivePolicy = field(default_factory=ArchivePolicy)
+    rollback: RollbackPolicy = field(default_factory=RollbackPolicy)
+    ttl: TtlPolicy = field(default_factory=TtlPolicy)
+    metacompaction: MetadataCompactionPolicy = field(default_factory=MetadataCompactionPolicy)
+    indexing: IndexingPolicy = field(default_factory=IndexingPolicy)
+    conflict: ConflictPolicy = field(default_factory=ConflictPolicy)
     doctor: DoctorPolicy = field(default_factory=DoctorPolicy)
+    replication: tuple[ReplicationPolicy, ...] = setting(SinkEntries(), ())
+    """Where the table's changes go; none unless asked for."""
     hudi_options: Mapping[str, str] = setting(Options(r"^hoodie\.", "Hudi setting (hoodie.*)"), {})
     """Passed to every service of the table; the lock provider must be here."""
     engine: str = setting(NAME, "")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hudi_table import TableLook, find_instant, requested_times
-from job_contract import JobRequest, Service, ServiceRequest, ServiceResult
+from job_contract import JobRequest, Mode, Service, ServiceRequest, ServiceResult
 from planned_service import PlannedService, open_visit, run_plans
 from progress import readable_bytes
+from withdrawal import withdraw_plans
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,7 +21,10 @@ def run_clustering(spark: SparkSession, job: JobRequest, request: ServiceRequest
     Hudi's own unless the options name others. Raises ServiceRefusedError, NoTableError, or Py4JJavaError when
     scheduling fails.
     """
-    return run_plans(open_visit(spark, job, request), CLUSTERING)
+    visit = open_visit(spark, job, request)
+    if request.mode is Mode.WITHDRAW:
+        return withdraw_plans(visit, CLUSTERING)
+    return run_plans(visit, CLUSTERING)
 
 
 def _find_pending(look: TableLook) -> tuple[str, ...]:

@@ -45,6 +45,19 @@ def get_cli_commands() -> list[CLICommand]:
                     args=(ARG_TABLE, ARG_OUTPUT),
                 ),
                 ActionCommand(
+                    name="indexes",
+                    help="Say which indexes of a table are ready, which are being built, and what is in the way",
+                    func=lazy_load_command("airflow_lake_provider.cli.indexing.indexes"),
+                    args=(ARG_TABLE, ARG_OUTPUT),
+                ),
+                ActionCommand(
+                    name="conflicts",
+                    help="Say who is at work on which file groups of a table, and who stands in whose way",
+                    func=lazy_load_command("airflow_lake_provider.cli.conflicts.conflicts"),
+                    args=(ARG_TABLE, ARG_OUTPUT),
+                    epilog="Changes nothing. Exit code 1 when somebody clashes.",
+                ),
+                ActionCommand(
                     name="doctor",
                     help="Say what is stuck on a table's timeline, what it holds up, and how to repair it",
                     func=lazy_load_command("airflow_lake_provider.cli.doctor.doctor"),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.conflict.active_instant import ActiveInstant, Role
 from airflow_lake_provider.conflict.contention import Claim, describe_file_groups, find_active_clashes
+from airflow_lake_provider.conflict.expected_write import DEFAULT_DURATION_MS
 from airflow_lake_provider.job_contract import Service
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.conflict.conflict_table import TableActivity
     from airflow_lake_provider.conflict.expected_write import ExpectedWrite
 
-DEFAULT_DURATION_MS = 60_000
-"""How long a clustering is taken to run while the timeline does not tell."""
 _SHOWN = 5
 _MS = 1000
 
@@ -102,7 +101,7 @@ def _admit_plans(intent: Intent, activity: TableActivity, period_ms: int) -> Adm
     for plan in plans:
         for writer in activity.live_writers():
             shared = writer.overlap(plan.planned)
-            if shared or _may_touch(writer, plan.partitions):
+            if shared or _may_touch(writer, plan):
                 what = describe_file_groups(shared) if shared else "file groups that it has not named yet"
                 return Admission(
                     AdmissionVerdict.WAIT,
@@ -155,9 +154,17 @@ def _admit_new_plan(
     )
 
 
-def _may_touch(writer: ActiveInstant, partitions: frozenset[str] | None) -> bool:
-    # New rows go into small file groups, which a writer does not name before it writes them.
-    return writer.partitions is None or bool(writer.unread) or not writer.partitions.isdisjoint(partitions or ())
+def _may_touch(writer: ActiveInstant, plan: ActiveInstant) -> bool:
+    """Whether a writer may yet name a file group of the plan.
+
+    One that began after the plan leaves its file groups alone, or fails before it writes. One that began before puts
+    new rows into small file groups, which it does not name before it writes them.
+    """
+    if writer.unread:
+        return True
+    if writer.instant > plan.instant:
+        return False
+    return writer.partitions is None or not writer.partitions.isdisjoint(plan.partitions or ())
 
 
 def _claim(plan: ActiveInstant) -> Claim:

@@ -85,7 +85,7 @@ class ConflictTable:
     ) -> None:
         self._storage = storage
         self._read_snapshot = read_snapshot
-        self._rule = rule
+        self.rule = rule
         self._markers = MarkerReader(storage)
         self._plans: dict[str, _Plan] = {}
         self._commits: dict[str, CommitMetadata] = {}
@@ -166,7 +166,7 @@ class ConflictTable:
         self, name: str, snapshot: TimelineSnapshot, beat_ms: int | None, markers: InstantMarkers, now_ms: int
     ) -> ActiveInstant | None:
         """Put together what is known of one instant; None when it touches no file group."""
-        is_live = self._rule.is_live(beat_ms, now_ms)
+        is_live = self.rule.is_live(beat_ms, now_ms)
         instant = self._find_names(snapshot.timeline).pending.get(name)
         if instant is None:
             return ActiveInstant(name, "", Role.WRITER, beat_ms, is_live, markers)

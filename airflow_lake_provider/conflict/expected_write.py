@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.timeline.instant import Instant
     from airflow_lake_provider.view.snapshot import TimelineSnapshot
 
+DEFAULT_DURATION_MS = 60_000
+"""How long a clustering is taken to run while the timeline does not tell."""
 _RECENT_WRITES = 10
 _SECONDS = 14
 _MS = 1000

@@ -44,7 +44,7 @@ class FakeStore(Store):
         return self.files[path][0]
 
     def stat(self, path: str) -> FileEntry:
-        content, modified_ms = self.files[path] if path in self.files else (b"", 0)
+        content, modified_ms = self.files.get(path, (b"", 0))
         if path not in self.files and not any(name.startswith(f"{path}/") for name in self.files):
             raise FileNotFoundError(path)
         return FileEntry(path.rsplit("/", 1)[-1], len(content), modified_ms)

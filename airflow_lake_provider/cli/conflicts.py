@@ -1,0 +1,38 @@
+"""`airflow lake conflicts`: live writers, their file groups, clashes, dead heartbeats. Nothing is changed."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.cli.command import find_table, print_rows, run_command
+from airflow_lake_provider.conflict.conflict_table import ConflictTable
+from airflow_lake_provider.conflict.report import describe_activity, print_line
+from airflow_lake_provider.hooks.open_tables import open_with_connections
+from airflow_lake_provider.plugins.airflow_settings import load_settings
+from airflow_lake_provider.plugins.tables import open_tables
+from airflow_lake_provider.timeline.heartbeat import heartbeat_rule
+from airflow_lake_provider.view.file_system_view import FileSystemTimelineView
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+
+def conflicts(args: Namespace) -> None:
+    """Print who is at work on a table; exit code 1 when somebody clashes."""
+    run_command(args, _conflicts)
+
+
+def _conflicts(args: Namespace) -> None:
+    base_path, name = find_table(args.table)
+    settings = load_settings()
+    policy = open_tables(settings).load().policy_for(base_path, name)
+    storage = open_with_connections(settings.storage_conn_ids)(base_path)
+    view = FileSystemTimelineView(base_path, lambda _: storage)
+    table = ConflictTable(storage, view.snapshot, heartbeat_rule(policy.hudi_options))
+    rows = describe_activity(table.look(int(time.time() * 1000)))
+    print_rows(args, rows, print_line)
+    if not rows and args.output == "text":
+        print(f"nobody is at work on {base_path}")
+    if any(row["clashes"] for row in rows):
+        raise SystemExit(1)

@@ -1,0 +1,209 @@
+"""What is read of a table, and how often: markers in every shape, incremental, never free when it is not known."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from airflow_lake_provider.conflict.active_instant import Role
+from airflow_lake_provider.conflict.contention import Claim, ClashKind
+from airflow_lake_provider.conflict.marker_reader import MarkerReader
+from airflow_lake_provider.conflict.report import describe_activity, print_line
+from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.timeline.heartbeat import HeartbeatRule, heartbeat_rule
+from airflow_lake_provider.timeline.markers import MarkerKind
+from airflow_lake_provider.timeline.storage import open_storage
+from tests.unit.conflict.fake_table import FakeTable, keys, marker
+
+W1, W2, W3 = "20261121100000001", "20261121100000002", "20261121100000003"
+OSLO, BONN = ("Oslo", "f1-0"), ("Bonn", "f2-0")
+
+
+def claim(instant: str, *groups: tuple[str, str], role: Role = Role.WRITER) -> Claim:
+    return Claim(instant, keys(list(groups)), role, since=instant)
+
+
+def test_smaller_instant_survives() -> None:
+    table = FakeTable()
+    for instant in (W1, W2):
+        table.begin(instant)
+        table.mark_direct(instant, [OSLO])
+    opened = table.open()
+    assert opened.check(claim(W1, OSLO), table.now_ms).is_free
+    (clash,) = opened.check(claim(W2, OSLO), table.now_ms).clashes
+    assert (clash.instant, clash.kind) == (W1, ClashKind.MARKER)
+
+
+def test_announced_update_is_seen_before_its_first_marker() -> None:
+    table = FakeTable()
+    table.begin(W1)
+    opened = table.open()
+    assert opened.check(claim(W2, OSLO), table.now_ms).is_free
+    table.announce(W1, [OSLO])
+    assert [clash.instant for clash in opened.check(claim(W2, OSLO), table.now_ms).clashes] == [W1]
+    assert opened.check(claim(W2, BONN), table.now_ms).is_free
+
+
+@pytest.mark.parametrize("role", [Role.WRITER, Role.CLUSTERING])
+def test_commit_since_the_claim_began_is_seen_when_its_markers_are_gone(role: Role) -> None:
+    table = FakeTable()
+    table.begin(W1)
+    table.mark_direct(W1, [OSLO])
+    table.commit(W1, W3, [OSLO])
+    (clash,) = table.open().check(claim(W2, OSLO, role=role), table.now_ms).clashes
+    assert (clash.instant, clash.kind) == (W1, ClashKind.COMMIT)
+    assert table.open().check(claim(W2, BONN, role=role), table.now_ms).is_free
+    # It had completed before this one began.
+    assert table.open().check(Claim("2027", keys([OSLO]), role, since="2027"), table.now_ms).is_free
+
+
+def test_compaction_and_writers_pass_each_other_and_a_clustering_stops_writers() -> None:
+    table = FakeTable()
+    table.plan_compaction(W1, [OSLO])
+    assert table.open().check(claim(W2, OSLO), table.now_ms).is_free
+    table.plan(W3, [BONN])
+    # Live or not, older or younger: Hudi rejects the writer.
+    (clash,) = table.open().check(claim(W2, BONN), table.now_ms).clashes
+    assert (clash.instant, clash.kind) == (W3, ClashKind.PLAN)
+    table.begin(W2)
+    table.mark_direct(W2, [OSLO])
+    assert table.open().check(claim(W1, OSLO, role=Role.COMPACTION), table.now_ms).is_free
+
+
+def test_damaged_plan_or_commit_is_never_free() -> None:
+    table = FakeTable()
+    table.write(f"timeline/{W1}.clustering.requested", b"Obj\x01damaged")
+    opened = table.open()
+    verdict = opened.check(claim(W2, OSLO), table.now_ms)
+    assert (verdict.clashes, verdict.is_free) == ((), False)
+    table.plan(W1, [BONN])
+    assert opened.check(claim(W2, OSLO), table.now_ms).is_free
+    table.write(f"timeline/{W3}_{W3}9.deltacommit", b"{not json")
+    assert not opened.check(claim(W2, OSLO), table.now_ms).is_free
+
+
+def test_file_met_while_it_is_written_anew_takes_nothing_back() -> None:
+    table = FakeTable()
+    table.begin(W1)
+    table.mark_by_server(W1, [OSLO])
+    opened = table.open()
+    assert opened.check(claim(W2, OSLO), table.now_ms).clashes
+    table.now_ms += 50
+    table.write(f".temp/{W1}/MARKERS0", b"")
+    verdict = opened.check(claim(W2, OSLO), table.now_ms)
+    assert verdict.clashes
+    assert not opened.check(claim(W2, BONN), table.now_ms).is_free
+    table.now_ms += 50
+    table.mark_by_server(W1, [OSLO, BONN])
+    assert [clash.instant for clash in opened.check(claim(W2, BONN), table.now_ms).clashes] == [W1]
+
+
+def test_folder_first_met_empty_is_understood_when_the_server_writes_into_it() -> None:
+    table = FakeTable()
+    table.begin(W1)
+    table.write(f".temp/{W1}/.nothing.crc")
+    opened = table.open()
+    assert opened.check(claim(W2, OSLO), table.now_ms).is_free
+    table.mark_by_server(W1, [OSLO])
+    assert not opened.check(claim(W2, OSLO), table.now_ms).is_free
+
+
+def test_heartbeat_without_an_instant_is_a_writer_and_a_completed_one_is_none() -> None:
+    table = FakeTable()
+    table.beat(W1)
+    table.mark_direct(W1, [OSLO])
+    assert [clash.instant for clash in table.open().check(claim(W2, OSLO), table.now_ms).clashes] == [W1]
+    table.write(f"timeline/{W1}_{W1}.deltacommit", b"{}")
+    assert table.open().look(table.now_ms).actives == ()
+
+
+@pytest.mark.parametrize("role", ["clean", "rollback", "indexing", "savepoint"])
+def test_instant_that_writes_no_file_group_is_nobody(role: str) -> None:
+    table = FakeTable()
+    table.begin(W1, role)
+    assert table.open().look(table.now_ms).actives == ()
+
+
+def test_heartbeat_rule_is_the_tables_own() -> None:
+    table = FakeTable()
+    table.begin(W1)
+    table.beat(W1, ago_ms=5_000)
+    opened = table.open()
+    opened.rule = heartbeat_rule(
+        {"hoodie.client.heartbeat.interval_in_ms": "1000", "hoodie.client.heartbeat.tolerable.misses": "3"}
+    )
+    assert opened.rule == HeartbeatRule(1000, 3)
+    assert [writer.instant for writer in opened.look(table.now_ms).dead_writers()] == [W1]
+    with pytest.raises(ConfigError, match="interval_in_ms"):
+        heartbeat_rule({"hoodie.client.heartbeat.interval_in_ms": "soon"})
+
+
+def test_report_names_live_writers_dead_ones_and_clashes() -> None:
+    table = FakeTable()
+    for instant in (W1, W2, W3):
+        table.begin(instant)
+        table.mark_direct(instant, [OSLO])
+    table.beat(W3, ago_ms=500_000)
+    rows = describe_activity(table.open().look(table.now_ms))
+    assert [row["state"] for row in rows] == ["live", "live", "dead"]
+    assert [bool(row["clashes"]) for row in rows] == [False, True, False]
+    assert f"gives way: deltacommit {W1}" in print_line(rows[1])
+
+
+@pytest.fixture
+def markers(tmp_path: Path) -> Path:
+    folder = tmp_path / ".hoodie" / ".temp" / W1
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_unchanged_markers_are_not_read_again(tmp_path: Path, markers: Path) -> None:
+    (markers / "MARKERS.type").write_text("TIMELINE_SERVER_BASED")
+    for index in range(20):
+        (markers / f"MARKERS{index}").write_text(f"{marker(W1, 'Oslo', f'f{index}-0')}\n")
+    storage, now_ms = open_storage(str(tmp_path)), int(time.time() * 1000)
+    reader = MarkerReader(storage)
+    first = reader.read(W1, now_ms)
+    assert (first.kind, first.count, storage.calls.opens) == (MarkerKind.TIMELINE_SERVER_BASED, 20, 20)
+    assert reader.read(W1, now_ms) is first
+    assert storage.calls.opens == 20
+    with (markers / "MARKERS7").open("a") as stream:
+        stream.write(f"{marker(W1, 'Oslo', 'new-0')}\n")
+    assert reader.read(W1, now_ms).count == 21
+    assert storage.calls.opens == 21
+
+
+def test_only_folders_of_the_claims_partitions_are_listed(tmp_path: Path, markers: Path) -> None:
+    for index in range(50):
+        (markers / f"p={index}").mkdir()
+        (markers / f"p={index}" / marker(W1, "", f"f{index}-0")).touch()
+    for folder in (markers, *markers.iterdir()):
+        os.utime(folder, (1, 1))
+    storage, now_ms = open_storage(str(tmp_path)), int(time.time() * 1000)
+    reader = MarkerReader(storage)
+    found = reader.read(W1, now_ms, {"p=3", "p=4", "p=none"})
+    assert found.file_groups() == keys([("p=3", "f3-0"), ("p=4", "f4-0")])
+    lists = storage.calls.lists
+    assert lists <= 4
+    assert reader.read(W1, now_ms).count == 50
+    lists = storage.calls.lists
+    assert reader.read(W1, now_ms).count == 50
+    assert storage.calls.lists == lists, "folders that did not change are stat'ed, not listed"
+
+
+def test_unusual_names_below_the_marker_folder_do_no_harm(tmp_path: Path, markers: Path) -> None:
+    (markers / "2026" / "01").mkdir(parents=True)
+    (markers / "2026" / "01" / marker(W1, "", "f1-0")).touch()
+    (markers / "stray-file").write_text("?")
+    (markers / "empty-folder").mkdir()
+    (markers / "Oslo").mkdir()
+    (markers / "Oslo" / "no-underscore.marker.MERGE").touch()
+    (markers / "Oslo" / f".{marker(W1, '', 'f2-0')}.crc").touch()
+    os.makedirs(os.path.join(os.fsencode(markers), b"\xff\xfe"))
+    found = MarkerReader(open_storage(str(tmp_path))).read(W1, int(time.time() * 1000))
+    assert found.file_groups() == keys([("2026/01", "f1-0")])
+    assert len(found.unread) == 1
+    assert MarkerReader(open_storage(str(tmp_path))).list_instants() == (W1,)
