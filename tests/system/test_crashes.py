@@ -1,8 +1,9 @@
 """Seeded crashes with real processes: no commit request is lost, no plan is executed twice, nothing stays where it is.
 
 Real Airflow, real Hudi writers, real Spark drivers; kill -9 at steps from notice to history, notices lost, doubled and
-held back, servers that come back with another clock. `LAKE_ROUNDS=50` is the long form, `LAKE_ROUND_SEED=7` is the
-first round's seed. The same in virtual time, with many more meetings: tests/simulation.
+held back, servers that come back with another clock. `LAKE_ROUNDS=50` is the long form, beginning with the seed
+`LAKE_ROUND_SEED`; `LAKE_PATIENCE=4` multiplies all deadlines, for a busy machine. The same in virtual time, with many
+more meetings: tests/simulation.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from airflow_lake_provider.table_id import table_id_of
 from tests.system.crashes.driver_watch import find_overlaps
 from tests.system.crashes.faults import Fault, RoundPlan
-from tests.system.crashes.stage import DELTA_COMMITS, OPTIONS, Stage
+from tests.system.crashes.stage import DELTA_COMMITS, OPTIONS, PATIENCE, Stage
 from tests.system.crashes.table_watch import TableWatch
 
-STEP_TIMEOUT_S = 180.0
-REST_TIMEOUT_S = 300.0
+STEP_TIMEOUT_S = 120.0 * PATIENCE
+REST_TIMEOUT_S = 300.0 * PATIENCE
 KEYS, ROWS = 12_000, 400
 
 

@@ -13,11 +13,11 @@ from airflow_lake_provider.timeline.instant import Action
 from airflow_lake_provider.view.table_view import TableView
 from airflow_lake_provider.view.view_cache import TableViewCache
 from tests.system.crashes.faults import Step
-from tests.system.crashes.stage import Stage
+from tests.system.crashes.stage import PATIENCE, Stage
 
 ACTIVE = {"queued", "running"}
 LIMITS_S = {"Airflow does not answer": 60.0, "dirty": 45.0, "queued": 60.0, "running": 240.0, "plan without run": 90.0}
-"""How long one state may last once nothing goes wrong any more, on a busy machine of two cores."""
+"""How long one state may last once nothing goes wrong any more, on two cores."""
 
 
 @dataclass
@@ -83,8 +83,9 @@ class TableWatch:
         states = self._states()
         self._since = {state: self._since.get(state, now_s) for state in states}
         for state, since_s in self._since.items():
-            if now_s - since_s > LIMITS_S[state[0]]:
-                return f"{' '.join(state)} for {now_s - since_s:.0f} s, allowed are {LIMITS_S[state[0]]:.0f} s"
+            limit_s = LIMITS_S[state[0]] * PATIENCE
+            if now_s - since_s > limit_s:
+                return f"{' '.join(state)} for {now_s - since_s:.0f} s, allowed are {limit_s:.0f} s"
         return ""
 
     def compactions(self, view: TableView) -> list[str]:
