@@ -7,8 +7,13 @@ from datetime import timedelta
 from airflow.sdk import DAG, Param
 from airflow.sdk.configuration import conf
 
+from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.notifications.dispatch import notify_failure
+from airflow_lake_provider.operators.run_limits import set_time_out
 from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
+from airflow_lake_provider.policies import TablePolicy
+
+POLICY = TablePolicy()
 
 DOC = """
 ### One table service of one Hudi table
@@ -34,9 +39,7 @@ with DAG(
     params={
         "base_path": Param(type="string", minLength=1, title="Base path", description="The table's base path"),
         "table_name": Param("", type="string", title="Table name", description="For people; may stay empty"),
-        "service": Param(
-            "compaction", type="string", enum=["compaction", "clustering", "clean", "archive"], title="Service"
-        ),
+        "service": Param("compaction", type="string", enum=[service.value for service in Service], title="Service"),
         "mode": Param(
             "schedule_and_execute",
             type="string",
@@ -54,7 +57,33 @@ with DAG(
         "hudi_options": Param(
             {}, type="object", title="Hudi options", description="Must hold the writers' lock provider"
         ),
+        "engine": Param("", type="string", title="Engine", description="What runs the job; empty: [lake] engine"),
+        "spark_conn_id": Param(
+            "", type="string", title="Connection", description="Where the engine runs it; empty: [lake] spark_conn_id"
+        ),
         "spark_conf": Param({}, type="object", title="Spark conf"),
+        "pool": Param("", type="string", title="Pool", description="Airflow pool; empty: default_pool"),
+        "queue": Param("", type="string", title="Queue", description="Queue of the executor; empty: its own"),
+        "timeout_s": Param(
+            POLICY.timeout_s, type="number", exclusiveMinimum=0, title="Time-out", description="Of one try, seconds"
+        ),
+        "retries": Param(
+            POLICY.retries, type="integer", minimum=0, title="Retries", description="Tries after the first"
+        ),
+        "start_within_s": Param(
+            POLICY.start_within_s,
+            type="number",
+            exclusiveMinimum=0,
+            title="Start within",
+            description="A run that has not begun after so many seconds is reported",
+        ),
+        "deadline_s": Param(
+            POLICY.deadline_s,
+            type="number",
+            exclusiveMinimum=0,
+            title="Deadline",
+            description="A run that has not ended after so many seconds is ended as failed",
+        ),
         "dry_run": Param(default=False, type="boolean", title="Dry run", description="Show what would be submitted"),
         "reason": Param("started by hand", type="string", title="Reason"),
         "evidence": Param({}, type="object", title="Evidence"),
@@ -69,11 +98,14 @@ with DAG(
         mode="{{ params.mode }}",
         instants="{{ params.instants | join(',') }}",
         hudi_options="{{ params.hudi_options | tojson }}",
+        engine="{{ params.engine }}",
+        spark_conn_id="{{ params.spark_conn_id }}",
         spark_conf="{{ params.spark_conf | tojson }}",
         is_dry_run="{{ params.dry_run }}",
-        retries=4,
+        # Pool, queue and retries of a run are set by plugins/cluster_policy.py, the time-out before the job begins.
+        retries=POLICY.retries,
         retry_delay=timedelta(seconds=conf.getint("lake", "retry_delay_s", fallback=30)),
         retry_exponential_backoff=2.0,
         max_retry_delay=timedelta(minutes=30),
-        execution_timeout=timedelta(hours=12),
+        pre_execute=set_time_out,
     )

@@ -1,0 +1,38 @@
+"""Airflow's cluster policy for service runs: the pool, the queue and the retries that the table's policy chose.
+
+There is one DAG for all tables, and a pool can be neither templated nor mapped; so they are set when Airflow makes
+the task instance of a run (entry point `airflow.policy`). This module is loaded by every Airflow process.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import airflow.settings
+from airflow.policies import hookimpl
+
+if TYPE_CHECKING:
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+
+SERVICE_DAG_ID = "lake_table_service"
+
+
+@hookimpl
+def task_instance_mutation_hook(task_instance: TaskInstance, dag_run: DagRun | None) -> None:
+    """Set what the run's conf says; a run of another DAG, or without conf, stays as it is."""
+    if dag_run is None or task_instance.dag_id != SERVICE_DAG_ID:
+        return
+    conf: dict[str, Any] = dag_run.conf if isinstance(dag_run.conf, dict) else {}
+    if conf.get("pool"):
+        task_instance.pool = str(conf["pool"])
+    if conf.get("queue"):
+        task_instance.queue = str(conf["queue"])
+    retries = conf.get("retries")
+    # Only of a task that never began: Airflow counts further tries of a cleared one by itself.
+    if isinstance(retries, int) and retries >= 0 and not task_instance.try_number:
+        task_instance.max_tries = retries
+
+
+# Airflow asks its hooks only when this is off, and turns it off by itself only where airflow_local_settings exists.
+airflow.settings.task_instance_mutation_hook.is_noop = False  # type: ignore[attr-defined]
