@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from failure_kind import causes_of, describe
 from hudi_table import MERGE_ON_READ, TableLook
 from job_contract import JobRequest, Mode, Outcome, Service, ServiceRequest, ServiceResult
-from planned_service import ServiceRefusedError, open_patient_client, open_visit, seconds_since
+from planned_service import open_patient_client, open_visit, refuse_scheduling, seconds_since
 from py4j.protocol import Py4JJavaError
 
 if TYPE_CHECKING:
@@ -31,10 +31,7 @@ def run_archive(spark: SparkSession, job: JobRequest, request: ServiceRequest) -
     asked for, NoTableError, or Py4JJavaError when Hudi fails.
     """
     if request.mode is Mode.SCHEDULE:
-        raise ServiceRefusedError(
-            f"table {job.table_name} at {job.base_path}: archiving has no plan to schedule, use mode "
-            f"{Mode.EXECUTE} or {Mode.SCHEDULE_AND_EXECUTE}"
-        )
+        raise refuse_scheduling(job, "Hudi plans no archiving")
     visit = open_visit(spark, job, request)
     before = _active_instants(visit.first_look)
     visit.say(f"{visit.first_look.base_path}, {len(before)} completed instants on the active timeline")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hudi_table import TableLook, find_instant, requested_times
 from job_contract import JobRequest, Mode, Outcome, Service, ServiceRequest, ServiceResult
-from planned_service import PlannedService, Visit, open_patient_client, open_visit, run_plans, seconds_since
+from planned_service import PlannedService, open_visit, run_plans
+from rollback import roll_back_dead_writers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,39 +31,12 @@ def run_clean(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> 
     rolled_back: tuple[str, ...] = ()
     if request.mode is Mode.SCHEDULE_AND_EXECUTE and not pending and not request.instants:
         # Before planning: files that a dead writer holds back may then go.
-        rolled_back = _roll_back_dead_writers(visit)
+        rolled_back = roll_back_dead_writers(visit)
     result = run_plans(visit, CLEAN)
     if not rolled_back:
         return result
     said = f"rolled back {', '.join(rolled_back)}, whose writers are dead"
     return replace(result, message="; ".join(filter(None, (result.message, said))))
-
-
-def _roll_back_dead_writers(visit: Visit) -> tuple[str, ...]:
-    """Let Hudi roll back pending writes without a living heartbeat; return their requested times."""
-    look = visit.first_look
-    pending = _pending_writes(look)
-    if not pending and look.timeline.filterPendingRollbackTimeline().empty():
-        return ()
-    started = time.monotonic()
-    visit.say(f"pending writes {', '.join(pending) or 'none'}: rolling back those whose heartbeat has ended")
-    with open_patient_client(visit) as client:
-        client.rollbackFailedWrites(visit.look().meta_client)
-    rolled_back = _find_rolled_back(visit.look().timeline, pending)
-    visit.say(f"rolled back {', '.join(rolled_back) or 'nothing'} in {seconds_since(started)}")
-    return rolled_back
-
-
-def _pending_writes(look: TableLook) -> tuple[str, ...]:
-    writes = look.timeline.getCommitsTimeline().filterPendingExcludingCompaction()
-    clusterings = requested_times(look.timeline.filterPendingClusteringTimeline())
-    return tuple(instant for instant in requested_times(writes) if instant not in clusterings)
-
-
-def _find_rolled_back(timeline: Any, instants: tuple[str, ...]) -> tuple[str, ...]:
-    # A write that went on to complete meanwhile is still there.
-    left = requested_times(timeline.getCommitsTimeline())
-    return tuple(instant for instant in instants if instant not in left)
 
 
 def _find_pending(look: TableLook) -> tuple[str, ...]:

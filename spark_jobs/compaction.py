@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hudi_table import MERGE_ON_READ, TableLook, find_instant, requested_times
+from hudi_table import TableLook, find_instant, requested_times
 from job_contract import JobRequest, Service, ServiceRequest, ServiceResult
-from planned_service import PlannedService, ServiceRefusedError, open_visit, run_plans
+from planned_service import PlannedService, open_visit, require_merge_on_read, run_plans
 from progress import readable_bytes
 
 if TYPE_CHECKING:
@@ -19,11 +19,7 @@ def run_compaction(spark: SparkSession, job: JobRequest, request: ServiceRequest
     Raises ServiceRefusedError, NoTableError, or Py4JJavaError when scheduling fails.
     """
     visit = open_visit(spark, job, request)
-    if visit.first_look.table_type != MERGE_ON_READ:
-        raise ServiceRefusedError(
-            f"table {job.table_name} at {job.base_path} is {visit.first_look.table_type}; "
-            f"only {MERGE_ON_READ} is compacted"
-        )
+    require_merge_on_read(visit)
     return run_plans(visit, COMPACTION)
 
 

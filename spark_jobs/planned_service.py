@@ -1,4 +1,4 @@
-"""What the services that leave a plan on the timeline have in common: compaction, clustering, clean."""
+"""What the services that leave a plan on the timeline have in common: compaction, clustering, clean, ..."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from failure_kind import causes_of, classify, describe
 from hudi_table import (
+    MERGE_ON_READ,
     PlanBusyError,
     TableLook,
     be_sole_executor,
@@ -97,6 +98,23 @@ def open_visit(spark: SparkSession, job: JobRequest, request: ServiceRequest) ->
     look = look_at_table(spark, job.base_path)
     settings = service_settings(request.service, options, look.table_version, look.metadata_partitions)
     return Visit(spark, job, request, settings, look)
+
+
+def refuse_scheduling(job: JobRequest, why: str) -> ServiceRefusedError:
+    """Return the error of a service that leaves no plan on the timeline."""
+    return ServiceRefusedError(
+        f"table {job.table_name} at {job.base_path}: {why}, there is no plan to schedule; use mode {Mode.EXECUTE} or "
+        f"{Mode.SCHEDULE_AND_EXECUTE}"
+    )
+
+
+def require_merge_on_read(visit: Visit) -> None:
+    """Raise ServiceRefusedError unless the table has log files."""
+    if visit.first_look.table_type != MERGE_ON_READ:
+        raise ServiceRefusedError(
+            f"table {visit.job.table_name} at {visit.job.base_path} is {visit.first_look.table_type}; "
+            f"only {MERGE_ON_READ} is compacted"
+        )
 
 
 def run_plans(visit: Visit, kind: PlannedService) -> ServiceResult:

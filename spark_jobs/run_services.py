@@ -21,6 +21,7 @@ from clean import run_clean
 from clustering import run_clustering
 from compaction import run_compaction
 from failure_kind import causes_of, classify, describe
+from indexing import run_indexing
 from job_contract import (
     FailureKind,
     JobRequest,
@@ -32,10 +33,14 @@ from job_contract import (
     request_from_json,
     result_to_json,
 )
+from log_compaction import run_log_compaction
+from metadata_compaction import run_metadata_compaction
+from partition_ttl import run_ttl
 from progress import say
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
+from rollback import run_rollback
 from submitter_watch import driver_ender, watch_submitter
 
 LOG_LEVEL = "spark.log.level"
@@ -58,6 +63,11 @@ SERVICES: Mapping[Service, RunService] = MappingProxyType(
         Service.CLUSTERING: run_clustering,
         Service.CLEAN: run_clean,
         Service.ARCHIVE: run_archive,
+        Service.LOGCOMPACTION: run_log_compaction,
+        Service.ROLLBACK: run_rollback,
+        Service.TTL: run_ttl,
+        Service.METACOMPACTION: run_metadata_compaction,
+        Service.INDEXING: run_indexing,
     }
 )
 
@@ -127,7 +137,7 @@ def main(arguments: list[str]) -> int:
         traceback.print_exc()
         print(f"lake: no usable request at {arguments[0]}, or Spark did not start", flush=True)
         return 2
-    watch_submitter(request.submitter, driver_ender(_jvm_pid(spark)))
+    watch_submitter(request.submitter, driver_ender(jvm_pid(spark)))
     result = run_job(spark, request)
     try:
         job_files.write_text(spark, request.result_path, result_to_json(result))
@@ -137,7 +147,8 @@ def main(arguments: list[str]) -> int:
     return 1 if any(service.outcome is Outcome.FAILED for service in result.services) else 0
 
 
-def _jvm_pid(spark: SparkSession) -> int:
+def jvm_pid(spark: SparkSession) -> int:
+    """Return the process id of the session's JVM."""
     # "pid@host" on every Java that Spark runs on.
     return int(spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getName().split("@")[0])
 

@@ -16,6 +16,8 @@ ALWAYS: Mapping[str, str] = {
     "hoodie.metadata.auto.delete.partitions": "false",
     # Or Hudi would hand the plan to a service manager instead of running it.
     "hoodie.table.service.manager.enabled": "false",
+    # A service that is at work while an index is built would else be missing in the index (docs/indexing.md).
+    "hoodie.metadata.streaming.write.enabled": "false",
     # Writers of a managed lake set it to false, and their settings are the table's settings.
     "hoodie.table.services.enabled": "true",
     # EAGER would roll back writers that are alive.
@@ -53,6 +55,15 @@ WHEN_SCHEDULING: Mapping[Service, Mapping[str, str]] = {
         "hoodie.clean.trigger.max.commits": "0",
     },
     Service.ARCHIVE: {},
+    Service.LOGCOMPACTION: {"hoodie.log.compaction.enable": "true"},
+    Service.ROLLBACK: {},
+    Service.TTL: {},
+    Service.METACOMPACTION: {
+        "hoodie.metadata.compact.max.delta.commits": "1",
+        # Its writers may hand the plans to a service manager that never came.
+        "hoodie.metadata.table.service.manager.enabled": "false",
+    },
+    Service.INDEXING: {},
 }
 
 

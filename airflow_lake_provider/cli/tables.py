@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.cli.command import MOST_ROWS, find_table, print_rows, run_command
 from airflow_lake_provider.hooks.open_tables import open_with_connections
 from airflow_lake_provider.manager.tables_source import TablesSource
-from airflow_lake_provider.planner.decide import decide
+from airflow_lake_provider.planner.decide import decide_now
 from airflow_lake_provider.plugins.airflow_settings import load_settings
 from airflow_lake_provider.plugins.lake_plugin import open_registry
 from airflow_lake_provider.view.shared_timelines import SharedTimelines
@@ -58,7 +59,8 @@ def _explain(args: Namespace) -> None:
     settings = load_settings()
     policy: TablePolicy = TablesSource(settings.tables_file).load().policy_for(base_path, name)
     timelines = SharedTimelines(open_table=open_with_connections(settings.storage_conn_ids))
-    view = TableViewCache(timelines).refresh(base_path)
+    views = TableViewCache(timelines)
+    view = views.refresh(base_path)
     rows: list[dict[str, Any]] = [
         {
             "service": decision.service.value,
@@ -66,7 +68,7 @@ def _explain(args: Namespace) -> None:
             "reason": decision.reason,
             "evidence": dict(decision.evidence),
         }
-        for decision in decide(view, policy)
+        for decision in decide_now(views, view, policy, int(time.time() * 1000))
     ]
     if args.output == "text":
         properties = view.properties
@@ -76,7 +78,7 @@ def _explain(args: Namespace) -> None:
         print(f"{len(view.timeline.instants)} instants, {len(view.timeline.pending())} pending, {shown}")
         if view.problems:
             print(f"damaged or unknown files: {problems_text(view.problems)}")
-    print_rows(args, rows, lambda row: f"{row['service']:<11} {row['verdict']:<8} {row['reason']}")
+    print_rows(args, rows, lambda row: f"{row['service']:<14} {row['verdict']:<8} {row['reason']}")
 
 
 def _moment(time_ms: int | None) -> str:

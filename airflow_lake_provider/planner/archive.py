@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.clean import clean_options
 from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
-from airflow_lake_provider.planner.writes import stable_key
+from airflow_lake_provider.planner.metadata_compaction import last_metadata_compaction
+from airflow_lake_provider.planner.writes import stable_key, writes_after
 from airflow_lake_provider.timeline.instant import WRITE_ACTIONS, Action
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.view.table_view import TableView
 
 _TRY_AGAIN_AFTER_WRITES = 10
+_UNCOMPACTED = "came after the metadata table's last compaction"
 
 
 def decide_archive(view: TableView, policy: TablePolicy, clean: Decision) -> Decision:
@@ -25,6 +27,8 @@ def decide_archive(view: TableView, policy: TablePolicy, clean: Decision) -> Dec
     if not rules.enabled:
         return not_due(Service.ARCHIVE, "archiving is switched off for this table (archive.enabled: false)")
     writes = view.timeline.completed_writes_by_completion()
+    if view.metadata_timeline is not None and last_metadata_compaction(view.metadata_timeline) is None:
+        return not_due(Service.ARCHIVE, "archiving never passes the metadata table's compaction, and there is none yet")
     boundary, what = _boundary(view)
     old = [write for write in writes if not boundary or write.requested_time < boundary]
     evidence = {"active_writes": len(writes), "archivable_writes": len(old), "boundary": boundary or None}
@@ -67,4 +71,8 @@ def _boundary(view: TableView) -> tuple[str, str]:
     savepoints = [instant for instant in view.timeline.completed() if instant.action is Action.SAVEPOINT]
     candidates = [(i.requested_time, f"the pending {i.action} {i.requested_time}") for i in pending[:1]]
     candidates += [(i.requested_time, f"the savepoint {i.requested_time}") for i in savepoints[:1]]
+    if view.metadata_timeline is not None:
+        last = last_metadata_compaction(view.metadata_timeline)
+        newer = writes_after(view.timeline, last.requested_time) if last is not None else ()
+        candidates += [(i.requested_time, f"{i.action} {i.requested_time}, which {_UNCOMPACTED}") for i in newer[:1]]
     return min(candidates, default=("", ""))

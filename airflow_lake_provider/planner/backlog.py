@@ -16,6 +16,7 @@ FileGroup = tuple[str, str]
 """Partition path and file id."""
 
 COMPACT_OPERATION = "COMPACT"
+LOG_COMPACT_OPERATION = "LOG_COMPACT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,11 @@ class CompactionBacklog:
     """What waits for compaction. Sizes count file groups whose base file's size is on the active timeline."""
 
     delta_commits: int
+    first_delta_commit: Instant | None
+    """The one of them that completed first."""
     log_files: int
+    most_log_files: int
+    """In one file slice."""
     log_bytes: int
     base_bytes: int
     unsized_file_groups: int
@@ -49,7 +54,7 @@ class _FileGroupSizes:
 def measure_compaction_backlog(view: TableView) -> CompactionBacklog:
     """Replay the completed writes in completion order and count what no compaction has merged yet."""
     groups: dict[FileGroup, _FileGroupSizes] = {}
-    delta_commits: list[str] = []
+    delta_commits: list[Instant] = []
     last_compaction: Instant | None = None
     newest_write: str | None = None
     for instant, metadata in _completed_writes(view):
@@ -58,14 +63,21 @@ def measure_compaction_backlog(view: TableView) -> CompactionBacklog:
         if metadata.operation == COMPACT_OPERATION:
             last_compaction = instant
             _apply_compaction(groups, metadata, instant.requested_time)
-            delta_commits = [time for time in delta_commits if time > instant.requested_time]
+            delta_commits = [i for i in delta_commits if _completed_time(i) > instant.requested_time]
+            continue
+        if metadata.operation == LOG_COMPACT_OPERATION:
+            _apply_log_compaction(groups, metadata, instant)
             continue
         # Not the compaction itself: its time is the key of the run that executed its plan.
         newest_write = instant.requested_time
         if instant.action == "deltacommit":
-            delta_commits.append(instant.completed_time or instant.requested_time)
-        _apply_write(groups, metadata, instant.completed_time or instant.requested_time)
-    return _summarise(groups, len(delta_commits), last_compaction, newest_write)
+            delta_commits.append(instant)
+        _apply_write(groups, metadata, _completed_time(instant))
+    return _summarise(groups, delta_commits, last_compaction, newest_write)
+
+
+def _completed_time(instant: Instant) -> str:
+    return instant.completed_time or instant.requested_time
 
 
 def _completed_writes(view: TableView) -> Iterator[tuple[Instant, CommitMetadata]]:
@@ -84,6 +96,13 @@ def _apply_compaction(groups: dict[FileGroup, _FileGroupSizes], metadata: Commit
         group.logs = [log for log in group.logs if log[0] > requested_time]
 
 
+def _apply_log_compaction(groups: dict[FileGroup, _FileGroupSizes], metadata: CommitMetadata, instant: Instant) -> None:
+    for stat in metadata.stats:
+        group = groups.setdefault((stat.partition, stat.file_id), _FileGroupSizes())
+        group.logs = [log for log in group.logs if log[0] > instant.requested_time]
+        group.logs.append((_completed_time(instant), stat.written_bytes))
+
+
 def _apply_write(groups: dict[FileGroup, _FileGroupSizes], metadata: CommitMetadata, completed_time: str) -> None:
     for stat in metadata.stats:
         group = groups.setdefault((stat.partition, stat.file_id), _FileGroupSizes())
@@ -95,14 +114,16 @@ def _apply_write(groups: dict[FileGroup, _FileGroupSizes], metadata: CommitMetad
 
 def _summarise(
     groups: dict[FileGroup, _FileGroupSizes],
-    delta_commits: int,
+    delta_commits: list[Instant],
     last_compaction: Instant | None,
     newest_write: str | None,
 ) -> CompactionBacklog:
     sized = [group for group in groups.values() if group.base_bytes is not None]
     return CompactionBacklog(
-        delta_commits=delta_commits,
+        delta_commits=len(delta_commits),
+        first_delta_commit=delta_commits[0] if delta_commits else None,
         log_files=sum(len(group.logs) for group in groups.values()),
+        most_log_files=max((len(group.logs) for group in groups.values()), default=0),
         log_bytes=sum(size for group in sized for _, size in group.logs),
         base_bytes=sum(group.base_bytes or 0 for group in sized),
         unsized_file_groups=len(groups) - len(sized),

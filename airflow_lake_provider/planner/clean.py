@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
+from airflow_lake_provider.planner.rules import Rule, combine_rules, rule_of_age
 from airflow_lake_provider.planner.writes import last_completed, stable_key, writes_after
 from airflow_lake_provider.timeline.instant import Action, Layout
 
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
     from airflow_lake_provider.timeline.instant import Instant
     from airflow_lake_provider.view.table_view import TableView
 
+_TRY_AGAIN_AFTER_WRITES = 5
 
-def decide_clean(view: TableView, policy: TablePolicy) -> Decision:
-    """Say whether cleaning is due, not due or blocked, and why."""
+
+def decide_clean(view: TableView, policy: TablePolicy, rollback: Decision, now_ms: int) -> Decision:
+    """Say whether cleaning is due, and why; `rollback` is the decision about failed writes, which comes first."""
     rules = policy.clean
     if not rules.enabled:
         return not_due(Service.CLEAN, "cleaning is switched off for this table (clean.enabled: false)")
@@ -40,15 +43,22 @@ def decide_clean(view: TableView, policy: TablePolicy) -> Decision:
         return not_due(
             Service.CLEAN, f"cleaning waits for the pending clustering {clustering[0].requested_time}", evidence
         )
+    if rollback.verdict is Verdict.DUE:
+        # Files that a failed write holds back may go afterwards.
+        return not_due(Service.CLEAN, "what failed writers left is rolled back first", evidence)
     if pending:
         reason = f"clean plan {', '.join(pending)} is pending on the timeline"
         due = Decision(Service.CLEAN, Verdict.DUE, reason, Mode.EXECUTE, pending[0], pending, evidence)
     else:
+        age = rule_of_age(since, rules.max_age_s, now_ms, view.properties.time_zone)
+        ruling = combine_rules((_commits_rule(since, last, rules), age), rules.combine)
+        if not ruling.is_due:
+            return not_due(Service.CLEAN, ruling.says, evidence, ruling.look_again_ms)
         why_not = _why_not(view, rules, since)
         if why_not:
             return not_due(Service.CLEAN, why_not, evidence)
-        reason = f"{_counted(since)} {_after(last)} (rule: {rules.commits})"
-        key = stable_key(since, rules.commits)
+        reason = ruling.says
+        key = stable_key(since, rules.commits or _TRY_AGAIN_AFTER_WRITES)
         mode = Mode.SCHEDULE_AND_EXECUTE
         due = Decision(Service.CLEAN, Verdict.DUE, reason, mode, key, (), evidence, clean_options(rules))
     return block_without_lock(due, policy.hudi_options)
@@ -64,14 +74,20 @@ def clean_options(rules: CleanPolicy) -> Mapping[str, str]:
 
 def _why_not(view: TableView, rules: CleanPolicy, since: Sequence[Instant]) -> str:
     active = len(view.timeline.completed_writes_by_completion())
-    if len(since) < rules.commits:
-        return f"{_counted(since)} since the last clean (rule: {rules.commits})"
     if active <= rules.retained_commits:
         return f"{active} writes on the active timeline, the last {rules.retained_commits} are kept"
     # Delta commits add to file slices; only what replaces a base file leaves something to clean.
     if view.properties.table_type == "MERGE_ON_READ" and all(w.action is Action.DELTACOMMIT for w in since):
         return "only delta commits since the last clean: no file slice was replaced"
     return ""
+
+
+def _commits_rule(since: Sequence[Instant], last: Instant | None, rules: CleanPolicy) -> Rule:
+    least = rules.commits
+    holds = least is not None and len(since) >= least
+    when = _after(last) if holds else "since the last clean"
+    says = f"{_counted(since)} {when} (rule: {'off' if least is None else least})"
+    return Rule(says, holds, is_on=least is not None)
 
 
 def _counted(writes: Sequence[Instant]) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
+from airflow_lake_provider.planner.rules import Rule, combine_rules, rule_of_age
 from airflow_lake_provider.planner.writes import stable_key, writes_after
 from airflow_lake_provider.timeline.instant import Action, Layout
 
@@ -18,7 +19,7 @@ CLUSTER_OPERATION = "CLUSTER"
 _TRY_AGAIN_AFTER_WRITES = 5
 
 
-def decide_clustering(view: TableView, policy: TablePolicy) -> Decision:
+def decide_clustering(view: TableView, policy: TablePolicy, now_ms: int) -> Decision:
     """Say whether clustering is due, not due or blocked, and why."""
     rules = policy.clustering
     if not rules.enabled:
@@ -43,15 +44,13 @@ def decide_clustering(view: TableView, policy: TablePolicy) -> Decision:
         reason = f"clustering plan {', '.join(pending)} is pending on the timeline, and holds updates of its files back"
         due = Decision(Service.CLUSTERING, Verdict.DUE, reason, Mode.EXECUTE, pending[0], pending, evidence)
     else:
-        reasons = [
-            text for text in (_commits_rule(len(since), rules), _files_rule(small_files, partition, rules)) if text
-        ]
-        if not since or not reasons:
-            return not_due(Service.CLUSTERING, _why_not(len(since), small_files, rules), evidence)
+        age = rule_of_age(since, rules.max_age_s, now_ms, view.properties.time_zone)
+        found = (_commits_rule(len(since), rules), _files_rule(small_files, partition, rules), age)
+        ruling = combine_rules(found, rules.combine)
+        if not since or not ruling.is_due:
+            return not_due(Service.CLUSTERING, ruling.says, evidence, ruling.look_again_ms)
         key = stable_key(since, _TRY_AGAIN_AFTER_WRITES)
-        due = Decision(
-            Service.CLUSTERING, Verdict.DUE, " and ".join(reasons), Mode.SCHEDULE_AND_EXECUTE, key, (), evidence
-        )
+        due = Decision(Service.CLUSTERING, Verdict.DUE, ruling.says, Mode.SCHEDULE_AND_EXECUTE, key, (), evidence)
     return block_without_lock(due, policy.hudi_options)
 
 
@@ -82,23 +81,17 @@ def _most_small_files(view: TableView, small_file_bytes: int) -> tuple[str, int]
     return max(small.items(), key=lambda item: (item[1], item[0]), default=("", 0))
 
 
-def _commits_rule(writes: int, rules: ClusteringPolicy) -> str:
-    if rules.commits is None or writes < rules.commits:
-        return ""
-    return f"{writes} writes since the last clustering (rule: {rules.commits})"
+def _commits_rule(writes: int, rules: ClusteringPolicy) -> Rule:
+    least = rules.commits
+    says = f"{writes} writes since the last clustering (rule: {'off' if least is None else least})"
+    return Rule(says, least is not None and writes >= least, is_on=least is not None)
 
 
-def _files_rule(small_files: int, partition: str, rules: ClusteringPolicy) -> str:
-    if rules.small_files is None or small_files < max(rules.small_files, 2):
-        return ""
-    size = f"{rules.small_file_bytes:,} bytes"
-    return f"{small_files} files below {size} in partition {partition!r} (rule: {rules.small_files})"
-
-
-def _why_not(writes: int, small_files: int, rules: ClusteringPolicy) -> str:
-    commits = "off" if rules.commits is None else str(rules.commits)
-    files = "off" if rules.small_files is None else str(rules.small_files)
-    return (
-        f"{writes} writes since the last clustering (rule: {commits}); "
-        f"at most {small_files} small files in a partition (rule: {files})"
+def _files_rule(small_files: int, partition: str, rules: ClusteringPolicy) -> Rule:
+    least = rules.small_files
+    says = (
+        f"{small_files} files below {rules.small_file_bytes:,} bytes in partition {partition!r} "
+        f"(rule: {'off' if least is None else least})"
     )
+    # One small file in a partition has nothing to be merged with.
+    return Rule(says, least is not None and small_files >= max(least, 2), is_on=least is not None)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.backlog import CompactionBacklog, measure_compaction_backlog
 from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
+from airflow_lake_provider.planner.log_compaction import executable_log_compactions
+from airflow_lake_provider.planner.rules import Rule, combine_rules, rule_of_age
 from airflow_lake_provider.timeline.instant import Action
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.view.table_view import TableView
 
 
-def decide_compaction(view: TableView, policy: TablePolicy) -> Decision:
+def decide_compaction(view: TableView, policy: TablePolicy, now_ms: int) -> Decision:
     """Say whether compaction is due, not due or blocked, and why."""
     rules = policy.compaction
     if not rules.enabled:
@@ -28,55 +30,51 @@ def decide_compaction(view: TableView, policy: TablePolicy) -> Decision:
     if pending:
         reason = f"compaction plan {', '.join(pending)} is pending on the timeline"
         due = Decision(Service.COMPACTION, Verdict.DUE, reason, Mode.EXECUTE, pending[0], pending, evidence)
-    else:
-        reasons = [text for text in (_commits_rule(backlog, rules), _bytes_rule(backlog, rules)) if text]
-        if not reasons:
-            return not_due(Service.COMPACTION, _why_not(backlog, rules), evidence)
-        due = Decision(
-            Service.COMPACTION,
-            Verdict.DUE,
-            " and ".join(reasons),
-            Mode.SCHEDULE_AND_EXECUTE,
-            backlog.newest_write or "",
-            (),
-            evidence,
-        )
+        return block_without_lock(due, policy.hudi_options)
+    waiting = () if backlog.first_delta_commit is None else (backlog.first_delta_commit,)
+    age = rule_of_age(waiting, rules.max_age_s, now_ms, view.properties.time_zone)
+    ruling = combine_rules((_commits_rule(backlog, rules), _bytes_rule(backlog, rules), age), rules.combine)
+    if not ruling.is_due:
+        return not_due(Service.COMPACTION, ruling.says, evidence, ruling.look_again_ms)
+    log_compactions = executable_log_compactions(view.timeline) if policy.logcompaction.enabled else ()
+    if log_compactions:
+        reason = f"log compaction {log_compactions[0].requested_time} comes first: behind a newer plan it never runs"
+        return not_due(Service.COMPACTION, f"{ruling.says}; {reason}", evidence)
+    due = Decision(
+        Service.COMPACTION,
+        Verdict.DUE,
+        ruling.says,
+        Mode.SCHEDULE_AND_EXECUTE,
+        backlog.newest_write or "",
+        (),
+        evidence,
+    )
     return block_without_lock(due, policy.hudi_options)
 
 
-def _commits_rule(backlog: CompactionBacklog, rules: CompactionPolicy) -> str | None:
-    if rules.delta_commits is None or backlog.delta_commits < rules.delta_commits:
+def _commits_rule(backlog: CompactionBacklog, rules: CompactionPolicy) -> Rule:
+    least = rules.delta_commits
+    says = f"{backlog.delta_commits} delta commits {_since(backlog)} (rule: {'off' if least is None else least})"
+    return Rule(says, least is not None and backlog.delta_commits >= least, is_on=least is not None)
+
+
+def _bytes_rule(backlog: CompactionBacklog, rules: CompactionPolicy) -> Rule | None:
+    if rules.log_to_base_ratio is None:
         return None
-    return f"{backlog.delta_commits} delta commits {_since(backlog)} (rule: {rules.delta_commits})"
-
-
-def _bytes_rule(backlog: CompactionBacklog, rules: CompactionPolicy) -> str | None:
     ratio = backlog.log_to_base_ratio
-    if rules.log_to_base_ratio is None or ratio is None or backlog.log_bytes < max(rules.min_log_bytes, 1):
-        return None
-    if ratio < rules.log_to_base_ratio:
-        return None
-    return f"log files hold {_ratio_text(backlog, ratio)} (rule: {rules.log_to_base_ratio:.0%})"
-
-
-def _why_not(backlog: CompactionBacklog, rules: CompactionPolicy) -> str:
-    parts = [f"{backlog.delta_commits} delta commits {_since(backlog)} (rule: {_shown(rules.delta_commits)})"]
-    ratio = backlog.log_to_base_ratio
-    if ratio is not None and rules.log_to_base_ratio is not None:
-        parts.append(f"log files hold {_ratio_text(backlog, ratio)} (rule: {rules.log_to_base_ratio:.0%})")
-    return "; ".join(parts)
+    if ratio is None:
+        return Rule("the size of no base file is known", holds=False)
+    says = (
+        f"log files hold {backlog.log_bytes:,} bytes, {ratio:.0%} of their base files "
+        f"(rule: {rules.log_to_base_ratio:.0%})"
+    )
+    if backlog.log_bytes < max(rules.min_log_bytes, 1):
+        return Rule(f"{says}, not counted below {rules.min_log_bytes:,} bytes", holds=False)
+    return Rule(says, ratio >= rules.log_to_base_ratio)
 
 
 def _since(backlog: CompactionBacklog) -> str:
     return f"since compaction {backlog.last_compaction}" if backlog.last_compaction else "and no compaction yet"
-
-
-def _ratio_text(backlog: CompactionBacklog, ratio: float) -> str:
-    return f"{backlog.log_bytes:,} bytes, {ratio:.0%} of their base files"
-
-
-def _shown(rule: int | None) -> str:
-    return "off" if rule is None else str(rule)
 
 
 def _evidence(backlog: CompactionBacklog, pending: tuple[str, ...]) -> Evidence:

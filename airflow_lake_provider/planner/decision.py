@@ -42,11 +42,15 @@ class Decision:
     evidence: Evidence = field(default_factory=lambda: MappingProxyType({}))
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Hudi settings that carry the policy into the job (retention, ...)."""
+    look_again_ms: int | None = None
+    """When time alone may change the decision, ms since the epoch; None when only the table can."""
 
 
-def not_due(service: Service, reason: str, evidence: Evidence = MappingProxyType({})) -> Decision:
+def not_due(
+    service: Service, reason: str, evidence: Evidence = MappingProxyType({}), look_again_ms: int | None = None
+) -> Decision:
     """Return the decision that a service need not run."""
-    return Decision(service, Verdict.NOT_DUE, reason, evidence=evidence)
+    return Decision(service, Verdict.NOT_DUE, reason, evidence=evidence, look_again_ms=look_again_ms)
 
 
 def block_without_lock(due: Decision, hudi_options: Mapping[str, str]) -> Decision:

@@ -176,6 +176,17 @@ def _with_completion(instant: Instant, modified_ms: Mapping[str, int], time_zone
     return Instant(instant.requested_time, instant.action, instant.state, completed_time, instant.file_name)
 
 
+def instant_time_ms(instant_time: str, time_zone: str) -> int | None:
+    """Return an instant time as ms since the epoch, the inverse of `format_instant_time`; None when it is no time."""
+    try:
+        moment = datetime.strptime(instant_time[:14], "%Y%m%d%H%M%S")  # noqa: DTZ007 - the zone follows
+    except ValueError:
+        return None
+    # A naive time is taken for one of this process's zone.
+    seconds = (moment.replace(tzinfo=UTC) if time_zone == "UTC" else moment).timestamp()
+    return int(seconds) * 1000 + int(instant_time[14:17] or 0)
+
+
 def format_instant_time(time_ms: int, time_zone: str) -> str:
     """Print ms since the epoch as an instant time: in UTC, else in this process's zone, as Hudi does for LOCAL."""
     moment = datetime.fromtimestamp(time_ms / 1000, UTC)

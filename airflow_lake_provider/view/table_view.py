@@ -24,3 +24,7 @@ class TableView:
     """Metadata of completed writes on the active timeline, by requested time; damaged ones are in `problems`."""
     version: str
     problems: tuple[TimelineProblem, ...] = ()
+    heartbeats_ms: Mapping[str, int] | None = None
+    """Last beat of each instant that has one, ms since the epoch; None when it was not asked for."""
+    metadata_timeline: Timeline | None = None
+    """The metadata table's own timeline; None when it was not asked for, or when there is none."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.timeline.commit_metadata import load_commit_metadata
+from airflow_lake_provider.timeline.heartbeat import load_heartbeats
+from airflow_lake_provider.timeline.metadata_table import load_metadata_timeline
 from airflow_lake_provider.timeline.timeline import TimelineProblem
 from airflow_lake_provider.view.freshness import ANY_AGE, NOW
 from airflow_lake_provider.view.shared_timelines import SharedTimelines
@@ -56,6 +59,17 @@ class TableViewCache:
             while len(self._views) > self._timelines.limits.max_tables:
                 self._views.popitem(last=False)
         return view
+
+    def supplement(self, view: TableView, *, heartbeats: bool, metadata_timeline: bool) -> TableView:
+        """Return the view with what is asked for, read afresh: one listing each. Raises StorageError."""
+        if not heartbeats and not metadata_timeline:
+            return view
+        storage = self._timelines.memory.get(view.base_path).storage
+        return replace(
+            view,
+            heartbeats_ms=MappingProxyType(load_heartbeats(storage)) if heartbeats else None,
+            metadata_timeline=load_metadata_timeline(storage) if metadata_timeline else None,
+        )
 
     def __len__(self) -> int:
         return len(self._views)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_lake_provider.planner.decide import DECIDED
 from tests.unit.tables import HandMadeTable
 
 pytestmark = pytest.mark.integration
@@ -38,11 +39,11 @@ def test_explain_says_of_each_service_whether_and_why(table: HandMadeTable, caps
     code, output = run(capsys, "explain", str(table.path))
     assert code == 0
     assert "MERGE_ON_READ, version 9" in output
-    assert "compaction  blocked  6 delta commits and no compaction yet (rule: 5)" in output
-    for service in ("clustering", "clean", "archive"):
+    assert "compaction     blocked  6 delta commits and no compaction yet (rule: 5)" in output
+    for service in DECIDED:
         assert service in output
     _, text = run(capsys, "explain", str(table.path), "-o", "json")
-    assert {row["service"] for row in json.loads(text)} == {"compaction", "clustering", "clean", "archive"}
+    assert {row["service"] for row in json.loads(text)} == DECIDED
 
 
 @pytest.mark.parametrize("command", ["explain", "doctor"])

@@ -8,7 +8,7 @@ from airflow_lake_provider.planner.decision import Verdict
 from airflow_lake_provider.policies import CompactionPolicy, TablePolicy
 from airflow_lake_provider.timeline.instant import Action, State
 from airflow_lake_provider.view.table_view import TableView
-from tests.unit.planner.views import at, base, commit, completed, log, pending, view
+from tests.unit.planner.views import NOW_MS, at, base, commit, completed, log, pending, view
 
 LOCK = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}
 
@@ -41,13 +41,13 @@ def table(delta_commits: int) -> TableView:
     ],
 )
 def test_decide_compaction_by_rules(commits: int, rules: TablePolicy, verdict: Verdict, words: str) -> None:
-    decision = decide_compaction(table(commits), rules)
+    decision = decide_compaction(table(commits), rules, NOW_MS)
     assert decision.verdict is verdict
     assert words in decision.reason
 
 
 def test_decide_compaction_when_due_is_keyed_by_the_newest_write() -> None:
-    decision = decide_compaction(table(3), policy(3))
+    decision = decide_compaction(table(3), policy(3), NOW_MS)
     assert (decision.key_instant, decision.mode) == (at(7), Mode.SCHEDULE_AND_EXECUTE)
     assert decision.evidence["delta_commits"] == 3
 
@@ -56,23 +56,24 @@ def test_decide_compaction_when_due_is_keyed_by_the_newest_write() -> None:
 def test_decide_compaction_of_a_pending_plan_executes_that_plan(state: State) -> None:
     """Whoever scheduled it: a writer inline, RFC-43's client that failed, or a run of ours that died."""
     plan = pending(9, Action.COMPACTION, state)
-    decision = decide_compaction(view((completed(1), commit(log("a", 10))), plans=(plan,)), policy(delta_commits=100))
+    found = view((completed(1), commit(log("a", 10))), plans=(plan,))
+    decision = decide_compaction(found, policy(delta_commits=100), NOW_MS)
     assert (decision.verdict, decision.mode) == (Verdict.DUE, Mode.EXECUTE)
     assert (decision.key_instant, decision.plan_instants) == (at(9), (at(9),))
 
 
 def test_decide_compaction_of_copy_on_write_is_never_due() -> None:
-    decision = decide_compaction(view(table_type="COPY_ON_WRITE"), policy(1))
+    decision = decide_compaction(view(table_type="COPY_ON_WRITE"), policy(1), NOW_MS)
     assert decision.verdict is Verdict.NOT_DUE
     assert "copy-on-write" in decision.reason
 
 
 def test_decide_compaction_when_switched_off_is_not_due() -> None:
     rules = TablePolicy(compaction=CompactionPolicy(enabled=False), hudi_options=LOCK)
-    assert decide_compaction(table(9), rules).verdict is Verdict.NOT_DUE
+    assert decide_compaction(table(9), rules, NOW_MS).verdict is Verdict.NOT_DUE
 
 
 def test_decide_compaction_without_lock_provider_is_blocked_with_the_setting_to_make() -> None:
-    decision = decide_compaction(table(3), TablePolicy(compaction=CompactionPolicy(delta_commits=3)))
+    decision = decide_compaction(table(3), TablePolicy(compaction=CompactionPolicy(delta_commits=3)), NOW_MS)
     assert decision.verdict is Verdict.BLOCKED
     assert "no hoodie.write.lock.provider is configured" in decision.reason

@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 
 from airflow_lake_provider.job_contract import Mode, Service
-from airflow_lake_provider.planner.clean import decide_clean
-from airflow_lake_provider.planner.clustering import decide_clustering
 from airflow_lake_provider.planner.decide import decide
 from airflow_lake_provider.planner.decision import Decision, Verdict
 from airflow_lake_provider.planner.writes import stable_key
 from airflow_lake_provider.policies import ArchivePolicy, CleanPolicy, ClusteringPolicy, CompactionPolicy, TablePolicy
 from airflow_lake_provider.timeline.instant import Action, Layout
 from airflow_lake_provider.view.table_view import TableView
-from tests.unit.planner.views import at, base, commit, completed, log, pending, view
+from tests.unit.planner.views import NOW_MS, at, base, commit, completed, log, pending, view
 
 LOCK = MappingProxyType(
     {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}
@@ -40,7 +38,7 @@ def cow(count: int, *, plans: tuple[Any, ...] = (), cleaned: int | None = None) 
 
 
 def find(service: Service, table: TableView, policy: TablePolicy = POLICY) -> Decision:
-    return next(decision for decision in decide(table, policy) if decision.service is service)
+    return next(decision for decision in decide(table, policy, NOW_MS) if decision.service is service)
 
 
 @pytest.mark.parametrize(
@@ -57,13 +55,13 @@ def find(service: Service, table: TableView, policy: TablePolicy = POLICY) -> De
     ],
 )
 def test_clean_is_due_by_writes_and_never_overtakes_clustering(table: TableView, verdict: Verdict, says: str) -> None:
-    decision = decide_clean(table, POLICY)
+    decision = find(Service.CLEAN, table)
     assert decision.verdict is verdict
     assert says in decision.reason
 
 
 def test_clean_carries_the_retention_and_a_key_that_stays_between_buckets() -> None:
-    due = [decide_clean(cow(count), POLICY) for count in range(3, 9)]
+    due = [find(Service.CLEAN, cow(count)) for count in range(3, 9)]
     assert dict(due[0].options) == {
         "hoodie.clean.policy": "KEEP_LATEST_COMMITS",
         "hoodie.clean.commits.retained": "2",
@@ -73,21 +71,21 @@ def test_clean_carries_the_retention_and_a_key_that_stays_between_buckets() -> N
 
 def test_clean_of_an_old_table_waits_for_any_pending_replacecommit() -> None:
     table = cow(9, plans=(pending(30, Action.REPLACECOMMIT),))
-    assert decide_clean(table, POLICY).verdict is Verdict.DUE
+    assert find(Service.CLEAN, table).verdict is Verdict.DUE
     old = replace(table, properties=replace(table.properties, version=6, layout=Layout.V1))
-    assert f"pending clustering {at(30)}" in decide_clean(old, POLICY).reason
+    assert f"pending clustering {at(30)}" in find(Service.CLEAN, old).reason
 
 
 def test_clean_of_a_table_within_its_retention_is_not_due() -> None:
     policy = replace(POLICY, clean=CleanPolicy(commits=3, retained_commits=3))
-    assert "the last 3 are kept" in decide_clean(cow(3), policy).reason
+    assert "the last 3 are kept" in find(Service.CLEAN, cow(3), policy).reason
 
 
 def test_clean_of_a_merge_on_read_table_waits_for_a_replaced_file_slice() -> None:
     logs = [(completed(2 * n), commit(log("a", 10))) for n in range(6)]
-    assert "only delta commits" in decide_clean(view(*logs), POLICY).reason
+    assert "only delta commits" in find(Service.CLEAN, view(*logs)).reason
     compacted = (completed(20, Action.COMMIT), commit(base("a", 60), operation="COMPACT"))
-    assert decide_clean(view(*logs, compacted), POLICY).verdict is Verdict.DUE
+    assert find(Service.CLEAN, view(*logs, compacted)).verdict is Verdict.DUE
 
 
 def test_archive_waits_for_cleaning_and_then_keeps_its_key() -> None:
@@ -146,21 +144,22 @@ def test_clustering_by_commits_counts_from_the_last_one() -> None:
 
 
 def test_clustering_is_off_unless_asked_for_and_not_decided_for_layout_1() -> None:
-    assert "switched off" in decide_clustering(cow(9), TablePolicy()).reason
+    assert "switched off" in find(Service.CLUSTERING, cow(9), TablePolicy()).reason
     table = cow(9)
     old = replace(table, properties=replace(table.properties, version=6, layout=Layout.V1))
-    assert "version 6" in decide_clustering(old, POLICY).reason
+    assert "version 6" in find(Service.CLUSTERING, old).reason
 
 
 def test_decide_puts_pending_plans_first_and_archiving_last() -> None:
     plan = pending(40, Action.CLUSTERING)
-    ranked = decide(cow(9, plans=(plan,), cleaned=15), POLICY)
+    ranked = decide(cow(9, plans=(plan,), cleaned=15), POLICY, NOW_MS)
     assert (ranked[0].service, ranked[0].mode, ranked[0].plan_instants) == (
         Service.CLUSTERING,
         Mode.EXECUTE,
         (at(40),),
     )
-    due = [d.service for d in decide(view(*small(9), table_type="COPY_ON_WRITE"), POLICY) if d.verdict is Verdict.DUE]
+    ranked = decide(view(*small(9), table_type="COPY_ON_WRITE"), POLICY, NOW_MS)
+    due = [decision.service for decision in ranked if decision.verdict is Verdict.DUE]
     assert due == [Service.CLUSTERING, Service.CLEAN]
 
 

@@ -10,6 +10,10 @@ from airflow_lake_provider.timeline.properties import TableProperties
 from airflow_lake_provider.timeline.timeline import Timeline
 from airflow_lake_provider.view.table_view import TableView
 
+NOON_MS = 1_795_262_400_000
+NOW_MS = NOON_MS + 60_000
+"""After every instant of these tests: they are less than a minute after noon."""
+
 
 def at(second: int) -> str:
     """Return an instant time that many seconds after noon."""
@@ -38,7 +42,10 @@ def commit(*stats: WriteStat, operation: str = "UPSERT", replaced: tuple[tuple[s
 
 
 def view(
-    *writes: tuple[Instant, CommitMetadata], plans: tuple[Instant, ...] = (), table_type: str = "MERGE_ON_READ"
+    *writes: tuple[Instant, CommitMetadata],
+    plans: tuple[Instant, ...] = (),
+    table_type: str = "MERGE_ON_READ",
+    metadata_partitions: tuple[str, ...] = (),
 ) -> TableView:
     instants = sorted([*(instant for instant, _ in writes), *plans], key=lambda instant: instant.sort_key)
     properties = TableProperties(
@@ -52,7 +59,7 @@ def view(
         history_path=".hoodie/timeline/history",
         record_key_fields=("id",),
         partition_fields=("p",),
-        metadata_partitions=(),
+        metadata_partitions=metadata_partitions,
         metadata_partitions_inflight=(),
         raw=MappingProxyType({}),
     )

@@ -1,0 +1,63 @@
+"""Rollbacks of what dead writers left in real tables, run inside the test's own Spark session."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from conftest import MakeTable, Table, content, run
+from hudi_table import open_client
+from job_contract import FailureKind, JobRequest, Mode, Outcome, Service
+
+from local_stack import lake_writer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+
+def rollback(table: Table, *instants: str, mode: Mode = Mode.EXECUTE) -> JobRequest:
+    return table.request(mode, *instants, service=Service.ROLLBACK)
+
+
+def test_dead_writer_goes_and_a_living_one_stays(spark: SparkSession, make_table: MakeTable) -> None:
+    table = make_table(type="COW")
+    before = content(spark, table)
+    dead, living = begin_write(spark, table), begin_write(spark, table)
+    make_old(table.path / ".hoodie" / ".heartbeat" / dead)
+
+    result = run(spark, rollback(table, dead))
+    assert (result.outcome, result.completed_instants) == (Outcome.COMPLETED, (dead,)), result.message
+    instants = {name.split(".")[0].split("_")[0] for name in table.files()}
+    assert living in instants
+    assert dead not in instants
+    assert table.completed("rollback")
+    assert content(spark, table) == before
+
+    files = table.files()
+    assert run(spark, rollback(table)).outcome is Outcome.NOTHING_TO_DO
+    # Asked for one that lives, it does not say that all is well.
+    refused = run(spark, rollback(table, living))
+    assert (refused.outcome, refused.failure_kind) == (Outcome.FAILED, FailureKind.BUSY)
+    assert living in refused.message
+    assert table.files() == files
+
+
+def test_scheduling_is_refused_with_a_sentence(spark: SparkSession, make_table: MakeTable) -> None:
+    result = run(spark, rollback(make_table(type="COW"), mode=Mode.SCHEDULE))
+    assert result.outcome is Outcome.FAILED
+    assert "no plan to schedule" in result.message
+
+
+def begin_write(spark: SparkSession, table: Table) -> str:
+    """Begin a commit with Hudi's own client and leave it at that; its heartbeat is young."""
+    settings = lake_writer.write_options(table.written, 3, None, {})
+    with open_client(spark, str(table.path), settings, {}) as client:
+        return str(client.startCommit())
+
+
+def make_old(heartbeat: Path) -> None:
+    ten_minutes_ago = time.time() - 600
+    os.utime(heartbeat, (ten_minutes_ago, ten_minutes_ago))
