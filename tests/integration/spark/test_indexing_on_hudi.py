@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +19,7 @@ from paused_writers import STREAMING_OFF, insert, start_paused_writer, wait_unti
 from service_settings import service_settings
 
 from airflow_lake_provider.indexing.index_spec import parse_indexes, wish_options
+from local_stack import lake_writer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -225,3 +228,102 @@ def schedule_with_hudi(spark: SparkSession, table: Table, hudi_type: str, partit
     types.add(spark._jvm.org.apache.hudi.metadata.MetadataPartitionType.valueOf(hudi_type))
     with open_client(spark, str(table.path), settings, {}) as client:
         return str(client.scheduleIndexing(types, partitions).get())
+
+
+def test_writer_that_dies_while_the_builder_waits_for_it_holds_nothing_up(
+    spark: SparkSession, make_table: MakeTable
+) -> None:
+    table = make_table(**STREAMING_OFF)
+    dead = begin_write(spark, table)
+    timeout = {"hoodie__metadata__index__check__timeout__seconds": "2"}
+    first = run(spark, indexing(table, BOTH, "record_index", **timeout))
+    assert (first.outcome, first.failure_kind) == (Outcome.FAILED, FailureKind.CONFLICT), first.message
+    assert dead in first.message
+    make_old(table.path / ".hoodie" / ".heartbeat" / dead)
+    second = run(spark, indexing(table, BOTH, "record_index", **timeout))
+    assert second.outcome is Outcome.COMPLETED, second.message
+    # The next writer rolls the dead one back; neither harms the index.
+    insert(spark, table, 80_000, **STREAMING_OFF)
+    assert not any(name.startswith(dead) for name in table.files())
+    assert missing(spark, table) == []
+
+
+def test_table_without_a_metadata_table_gets_one_while_a_writer_is_in_flight(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path
+) -> None:
+    table = make_table(type="COW", **{"hoodie.metadata.enable": "false"})
+    assert complete(table) == set()
+    result = run(spark, indexing(table, BOTH, "files", **FULL_OPTION))
+    assert result.outcome is Outcome.COMPLETED, result.message
+    assert complete(table) == {"files"}
+    before = content(spark, table)
+    insert(spark, table, 80_000, **STREAMING_OFF, **{"hoodie.metadata.enable": "true"})
+    assert complete(table) == {"files"}
+    assert len(content(spark, table)) == len(before) + 20
+
+
+def test_indexes_survive_every_service_and_stay_whole(spark: SparkSession, make_table: MakeTable) -> None:
+    table = make_table(**STREAMING_OFF)
+    built = run(spark, indexing(table, BOTH, "record_index", "column_stats", "secondary_index:customer"))
+    assert built.outcome is Outcome.COMPLETED, built.message
+    indexes = complete(table)
+    services = (
+        (Service.COMPACTION, {}),
+        (Service.CLUSTERING, {}),
+        (Service.CLEAN, {"hoodie.clean.commits.retained": "1"}),
+        (Service.ARCHIVE, {"hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}),
+    )
+    for number, (service, options) in enumerate(services):
+        # A writer that names no index in its settings.
+        insert(spark, table, 90_000 + 100 * number, **STREAMING_OFF)
+        result = run(spark, table.request(BOTH, service=service, service_options=options))
+        assert result.outcome is not Outcome.FAILED, result.message
+        assert complete(table) == indexes, service
+    for index in ("record_index", "secondary_index_customer", "column_stats"):
+        assert missing(spark, table, index) == [], index
+    assert found_by_key(spark, table, 90_003) == 1
+
+
+def test_writer_that_takes_no_part_in_locking_keeps_the_build_away(spark: SparkSession, make_table: MakeTable) -> None:
+    table = make_table(**STREAMING_OFF)
+    unguarded = begin_write(spark, table)
+    (table.path / ".hoodie" / ".heartbeat" / unguarded).unlink()
+    refused = run(spark, indexing(table, BOTH, "record_index", lake__index__wait_s="0"))
+    assert (refused.outcome, refused.failure_kind) == (Outcome.FAILED, FailureKind.CONFLICT)
+    assert unguarded in refused.message
+    assert "hoodie.write.concurrency.mode" in refused.message
+    # Nor does it help to say that nobody writes.
+    denied = run(spark, indexing(table, BOTH, "record_index", lake__index__wait_s="0", lake__index__no_writer="true"))
+    assert denied.outcome is Outcome.FAILED
+    assert "no writer was said to run" in denied.message
+    without_lock = indexing(table, BOTH, "record_index")
+    unlocked = run(spark, replace(without_lock, hudi_options={}))
+    assert "hoodie.write.lock.provider" in unlocked.message
+    assert complete(table) == {"files"}
+
+
+def test_damaged_index_is_reported_with_what_differs_and_built_anew(spark: SparkSession, make_table: MakeTable) -> None:
+    table = make_table(**STREAMING_OFF)
+    assert run(spark, indexing(table, BOTH, "record_index")).outcome is Outcome.COMPLETED
+    # A writer with the metadata table switched off writes past every index.
+    settings = {"hoodie.metadata.enable": "false", "hoodie.metadata.auto.delete.partitions": "false"}
+    insert(spark, table, 95_000, **settings)
+    if complete(table) >= {"record_index"}:
+        (damage,) = missing(spark, table)
+        assert damage.startswith("20 records missing in the index: 95000 in ")
+    dropped = {"lake__index__drop_first": "true"}
+    anew = run(spark, indexing(table, BOTH, "files", "record_index", **FULL_OPTION, **dropped))
+    assert anew.outcome is Outcome.COMPLETED, anew.message
+    assert missing(spark, table) == []
+
+
+def begin_write(spark: SparkSession, table: Table) -> str:
+    """Begin a commit with Hudi's own client and leave it at that; its heartbeat is young."""
+    settings = lake_writer.write_options(table.written, 3, None, STREAMING_OFF)
+    with open_client(spark, str(table.path), settings, {}) as client:
+        return str(client.startCommit())
+
+
+def make_old(heartbeat: Path) -> None:
+    ten_minutes_ago = time.time() - 600
+    os.utime(heartbeat, (ten_minutes_ago, ten_minutes_ago))
