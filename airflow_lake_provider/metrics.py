@@ -6,6 +6,7 @@ the outcome, all from closed sets, are part of the names.
 
 from __future__ import annotations
 
+import threading
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,7 +25,7 @@ DECISION_LATENCY = "lake.decision_latency"
 HOLES = "lake.holes"
 """Pending writes and plans with completed writes behind them, over all tables that this process looked at."""
 HEARTBEAT_AGE = "lake.heartbeat_age"
-"""How long a table had not been looked at when a look began, ms."""
+"""From a table's last look to the end of this one, ms: the heartbeat pulls tables whose writers are silent."""
 NOTIFICATIONS = "lake.notifications"
 FAILED_NOTIFICATIONS = "lake.failed_notifications"
 EFFECT_NAMES: Mapping[str, str] = MappingProxyType(
@@ -48,6 +49,15 @@ DEADLINES = "lake.instances.deadlines"
 """Counter of runs that were ended because they passed `deadline_s`."""
 
 
+REPLICATED_COMMITS = "lake.replication.commits"
+REPLICATED_ROWS = "lake.replication.rows"
+REPLICATION_FAILURES = "lake.replication.failures"
+REPLICATION_LAG_COMMITS = "lake.replication.lag_commits"
+"""The largest lag of all sinks that a lag sensor looked at, in commits."""
+REPLICATION_LAG = "lake.replication.lag"
+"""The same in seconds since the oldest commit completed that the sink does not have."""
+
+
 class Metrics(Protocol):
     """Where metrics go; must be quick and must not raise."""
 
@@ -59,6 +69,25 @@ class Metrics(Protocol):
 
     def timing(self, name: str, duration_ms: float) -> None:
         """Record a duration in ms."""
+
+
+class TotalOverTables:
+    """A gauge over all tables of this process: each puts its own number, the sum goes out. Thread safe."""
+
+    def __init__(self, metrics: Metrics, name: str) -> None:
+        self._metrics = metrics
+        self._name = name
+        self._lock = threading.Lock()
+        self._numbers: dict[str, int] = {}
+        self._total = 0
+
+    def put(self, table_id: str, number: int) -> None:
+        """Set one table's number."""
+        with self._lock:
+            self._total += number - self._numbers.pop(table_id, 0)
+            if number:
+                self._numbers[table_id] = number
+            self._metrics.gauge(self._name, self._total)
 
 
 class NoMetrics:

@@ -21,9 +21,12 @@ from airflow_lake_provider.manager.starts import Starts
 from airflow_lake_provider.metrics import (
     DECISION_LATENCY,
     FAILED_LOOKS,
+    HEARTBEAT_AGE,
+    HOLES,
     LOOKS,
     NOTICES,
     NoMetrics,
+    TotalOverTables,
     decisions,
     runs_started,
 )
@@ -97,6 +100,7 @@ class ManagerLoop:
         self._door = door
         self._load_tables = load_tables
         self._metrics = metrics if metrics is not None else NoMetrics()
+        self._holes = TotalOverTables(self._metrics, HOLES)
         self._timelines = timelines
         self._starts = Starts(registry, door, load_tables)
         self._wake: asyncio.Event | None = None
@@ -175,11 +179,14 @@ class ManagerLoop:
         self._metrics.incr(FAILED_LOOKS if result.failed else LOOKS)
         if not claim.is_retry:
             self._metrics.timing(DECISION_LATENCY, self._registry.now_ms() - claim.dirty_since_ms)
+        if claim.looked_ms is not None:
+            self._metrics.timing(HEARTBEAT_AGE, self._registry.now_ms() - claim.looked_ms)
 
     def _look_at(self, claim: Claim) -> LookResult:
         policy = self._load_tables().policy_for(claim.base_path, claim.table_name)
         view = self._views.refresh(claim.base_path, None if claim.is_retry else claim.dirty_seq)
         now_ms = self._registry.now_ms()
+        self._holes.put(claim.table_id, len(view.timeline.holes()))
         found = [self._admit(view, policy, due, now_ms) for due in decide_now(self._views, view, policy, now_ms)]
         outcomes = [self._act(claim, policy, decision) for decision in found]
         for outcome in outcomes:

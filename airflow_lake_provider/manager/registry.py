@@ -48,6 +48,8 @@ class Claim:
     dirty_seq: int
     dirty_since_ms: int
     look_failures: int
+    looked_ms: int | None = None
+    """When the table was looked at before; None when it never was."""
     is_retry: bool = False
     """The loop's own time to look again has come; otherwise only the marks up to `dirty_seq` made the table due."""
 
@@ -190,6 +192,7 @@ class Registry:
             dirty_seq=row["dirty_seq"],
             dirty_since_ms=row["dirty_since_ms"] or now_ms,
             look_failures=row["look_failures"],
+            looked_ms=row["looked_ms"],
             is_retry=row["retry_ms"] is not None and row["retry_ms"] <= now_ms,
         )
 

@@ -56,6 +56,11 @@ class Timeline:
             self.completed(), key=lambda instant: (instant.completed_time or "", instant.requested_time), default=None
         )
 
+    def holes(self) -> tuple[Instant, ...]:
+        """Return the pending writes and plans of services with completed writes behind them."""
+        newest = max((i.requested_time for i in self.completed() if i.action in COMPLETED_WRITE_ACTIONS), default="")
+        return tuple(instant for instant in self.pending(*WRITE_ACTIONS) if instant.requested_time < newest)
+
     def latest_write_without_holes(self) -> Instant | None:
         """Return the last completed write before the first pending one (Hudi: contiguous completed write timeline).
 

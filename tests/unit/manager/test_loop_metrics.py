@@ -23,12 +23,13 @@ class FakeMetrics:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.timings: dict[str, float] = {}
+        self.gauges: dict[str, float] = {}
 
     def incr(self, name: str, count: int = 1) -> None:
         self.counts[name] += count
 
     def gauge(self, name: str, value: float) -> None:
-        raise AssertionError(name)
+        self.gauges[name] = value
 
     def timing(self, name: str, duration_ms: float) -> None:
         self.timings[name] = duration_ms
@@ -68,6 +69,27 @@ def test_loop_measures_notices_looks_decisions_runs_and_latency(
         **{f"lake.{service}.not_due": 1 for service in DECIDED - {Service.COMPACTION}},
     }
     assert metrics.timings == {"lake.decision_latency": 750}
+    assert metrics.gauges == {"lake.holes": 0}
+
+
+def test_loop_measures_holes_over_all_tables_and_the_time_between_looks(
+    loop: ManagerLoop, lake: Path, metrics: FakeMetrics, clock: FakeClock
+) -> None:
+    def look(table: HandMadeTable) -> None:
+        loop.mark_dirty(Notice(str(table.path), table.path.name, Source.HINT))
+        loop.drain()
+
+    tables = [HandMadeTable.create(lake / name) for name in ("orders", "clicks")]
+    for table in tables:
+        table.plan(1)
+        table.commit(2)
+        look(table)
+    assert metrics.gauges["lake.holes"] == 2
+    (tables[0].path / ".hoodie" / "timeline" / "20261121120001000_20261121120003000.commit").write_text("{}")
+    clock.advance(7)
+    look(tables[0])
+    assert metrics.gauges["lake.holes"] == 1
+    assert metrics.timings["lake.heartbeat_age"] == 7000
 
 
 def test_loop_counts_looks_that_fail(loop: ManagerLoop, lake: Path, metrics: FakeMetrics) -> None:
