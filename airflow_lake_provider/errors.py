@@ -206,6 +206,16 @@ class ReplicationGapError(LakeError):
     retriable = True
 
 
+class ReplicationFailedError(LakeError):
+    """A replication run failed; the sink has what it had committed, and the next try goes on from there."""
+
+    retriable = True
+
+
+class ReplicationRefusedError(LakeError):
+    """A replication run failed with what a retry cannot mend; runs go on with long pauses until somebody does."""
+
+
 class SourceRefusedError(LakeError):
     """The table cannot be replicated as asked, because Hudi would lose or garble changes."""
 

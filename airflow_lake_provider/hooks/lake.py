@@ -113,6 +113,36 @@ class LakeHook(BaseHook):
         """Give the lease back."""
         self._call("POST", f"{_executor(table_id, service)}/release", json={"token": token})
 
+    def list_due_sinks(self) -> list[dict[str, Any]]:
+        """Return the sinks of replication that should run now."""
+        return list(self._call("GET", "/sinks/due")["sinks"])
+
+    def list_sinks(self, table_id: str) -> list[dict[str, Any]]:
+        """Return a table's sinks with their holds, checkpoints and problems."""
+        return list(self._call("GET", f"/tables/{table_id}/sinks")["sinks"])
+
+    def find_safepoint(self, table_id: str) -> str | None:
+        """Return what cleaning and archiving must not pass; None when nothing is held."""
+        instant = self._call("GET", f"/tables/{table_id}/safepoint")["instant"]
+        return None if instant is None else str(instant)
+
+    def begin_replication(self, table_id: str, sink: str, ttl_s: float) -> tuple[bool, str]:
+        """Announce a run; return whether it must begin with a snapshot, and the request that it obeys with it."""
+        answer = self._call("POST", f"/tables/{table_id}/sinks/{sink}/begin", json={"ttl_s": ttl_s})
+        return bool(answer["needs_snapshot"]), str(answer["request"])
+
+    def tell_replication(self, table_id: str, sink: str, news: Mapping[str, Any]) -> None:
+        """Tell a run's progress or end: `checkpoint`, `completed_time`, `problem`, `ended`."""
+        self._call("POST", f"/tables/{table_id}/sinks/{sink}/news", json=dict(news))
+
+    def pause_replication(self, table_id: str, sink: str, *, paused: bool) -> None:
+        """Pause or resume a sink."""
+        self._call("POST", f"/tables/{table_id}/sinks/{sink}/pause", json={"paused": paused})
+
+    def forget_sink(self, table_id: str, sink: str) -> None:
+        """Release a sink's hold for good."""
+        self._call("DELETE", f"/tables/{table_id}/sinks/{sink}")
+
     def _call(self, method: str, path: str, *, conflict: type[LakeError] = LakeError, **request: Any) -> dict[str, Any]:
         try:
             response = self.get_conn().request(method, path, **request)

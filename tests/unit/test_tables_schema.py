@@ -20,7 +20,12 @@ EXAMPLES = int(os.environ.get("LAKE_SCHEMA_EXAMPLES", "500"))
 VALIDATOR = Draft202012Validator(tables_schema())
 
 # What a schema cannot say, by the words in which the parser says it.
-ONLY_THE_PARSER_KNOWS = ("must be greater than", "must not be less than", "a name such as Europe/Berlin")
+ONLY_THE_PARSER_KNOWS = (
+    "two sinks are named",
+    "must be greater than",
+    "must not be less than",
+    "a name such as Europe/Berlin",
+)
 
 GOOD_TEXTS = {
     "base_path": ["/lake/a", "/lake/*", "s3a://bucket/x", "/lake/[odd] name"],
@@ -65,10 +70,11 @@ def make_object(shape: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     if "patternProperties" in shape:
         prefix = next(iter(shape["patternProperties"])).strip("^").replace("\\", "")
         return {f"{prefix}a": rng.choice(["t", 3, True, 1.5])} if rng.random() < 0.8 else {}
-    if isinstance(shape.get("additionalProperties"), dict):
+    if isinstance(shape.get("additionalProperties"), dict) and "properties" not in shape:
         return {"heavy": make(shape["additionalProperties"], rng)}
     known = shape["properties"]
     made = {key: make(known[key], rng, key) for key in known if rng.random() < 0.35}
+    made |= {key: make(known[key], rng, key) for key in shape.get("required", ())}
     if "base_path" in known:  # an entry
         made.pop("discover" if rng.random() < 0.7 else "base_path", None)
         if "discover" not in made:

@@ -1,0 +1,133 @@
+"""Routes of replication (bearer token): which sinks are due, what runs tell, and the safepoint of a table."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+
+from airflow_lake_provider.manager.datamodels_sinks import (
+    BeginAnswer,
+    BeginBody,
+    DueAnswer,
+    DueSink,
+    NewsBody,
+    PauseBody,
+    SafepointAnswer,
+    SinkAnswer,
+    SinksAnswer,
+)
+from airflow_lake_provider.manager.routes.tables import Services, check_service_token
+from airflow_lake_provider.manager.sinks import RunNews, Sinks
+
+if TYPE_CHECKING:
+    from sqlalchemy import RowMapping
+
+    from airflow_lake_provider.manager.services import ManagerServices
+    from airflow_lake_provider.policies import TablePolicy
+
+router = APIRouter(tags=["replication"], dependencies=[Depends(check_service_token)])
+
+
+@router.get("/sinks/due")
+def list_due(services: Services, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> DueAnswer:
+    """List the configured sinks whose tables moved, that failed and may be tried again, or that need a snapshot."""
+    sinks, due, after = Sinks(services.registry), [], ""
+    while rows := services.registry.list_tables(1000, after):
+        after = rows[-1]["table_id"]
+        for row in rows:
+            due += _due_of(services, sinks, row)
+            if len(due) >= limit:
+                return DueAnswer(sinks=due[:limit])
+    return DueAnswer(sinks=due)
+
+
+@router.get("/tables/{table_id}/safepoint")
+def get_safepoint(services: Services, table_id: str) -> SafepointAnswer:
+    """Return what cleaning and archiving must not pass; what is past its time to live is released by asking."""
+    sinks, row = Sinks(services.registry), services.registry.get(table_id)
+    _configure(sinks, table_id, _policy(services, row))
+    found = sinks.safepoint(table_id)
+    return SafepointAnswer(instant=found.instant, holder=found.holder, released=list(found.released))
+
+
+@router.get("/tables/{table_id}/sinks")
+def list_sinks(services: Services, table_id: str) -> SinksAnswer:
+    """List a table's sinks with their holds and problems."""
+    return SinksAnswer(sinks=[_to_answer(row) for row in Sinks(services.registry).list_sinks(table_id)])
+
+
+@router.post("/tables/{table_id}/sinks/{sink}/begin")
+def begin(services: Services, table_id: str, sink: str, body: BeginBody) -> BeginAnswer:
+    """Take note that a run begins; the answer says whether it must take a snapshot."""
+    row = Sinks(services.registry).begin_run(table_id, sink, body.ttl_s)
+    request = f"released.{row['renewed_ms']}" if row["needs_snapshot"] else ""
+    return BeginAnswer(needs_snapshot=bool(row["needs_snapshot"]), request=request)
+
+
+@router.post("/tables/{table_id}/sinks/{sink}/news", status_code=204)
+def tell(services: Services, table_id: str, sink: str, body: NewsBody) -> None:
+    """Take note of a run's progress, or of its end."""
+    news = RunNews(body.checkpoint, body.completed_time, body.problem, body.ended)
+    Sinks(services.registry).tell(table_id, sink, news)
+
+
+@router.post("/tables/{table_id}/sinks/{sink}/pause", status_code=204)
+def pause(services: Services, table_id: str, sink: str, body: PauseBody) -> None:
+    """Pause or resume a sink. A paused one holds until its time to live is over."""
+    Sinks(services.registry).pause(table_id, sink, paused=body.paused)
+
+
+@router.delete("/tables/{table_id}/sinks/{sink}", status_code=204)
+def forget(services: Services, table_id: str, sink: str) -> None:
+    """Release a sink's hold for good; a configured one comes back with the next look at the configuration."""
+    Sinks(services.registry).forget(table_id, sink)
+
+
+def _due_of(services: ManagerServices, sinks: Sinks, table: RowMapping) -> list[DueSink]:
+    policy, table_id = _policy(services, table), table["table_id"]
+    _configure(sinks, table_id, policy)
+    rows = {row["sink"]: row for row in sinks.list_sinks(table_id)} if policy.replication else {}
+    return [
+        DueSink(
+            table_id=table_id,
+            base_path=table["base_path"],
+            table_name=table["table_name"],
+            name=sink.name,
+            sink=sink.sink,
+            mode=sink.mode,
+            key=list(sink.key),
+            ttl_s=sink.ttl_s,
+            options=dict(sink.options),
+            spark_conf=dict(policy.spark_conf),
+        )
+        for sink in policy.replication
+        if sink.name in rows and sinks.is_due(rows[sink.name], table["completed_time"])
+    ]
+
+
+def _configure(sinks: Sinks, table_id: str, policy: TablePolicy) -> None:
+    sinks.configure(table_id, {sink.name: sink.ttl_s for sink in policy.replication})
+
+
+def _policy(services: ManagerServices, table: RowMapping) -> TablePolicy:
+    return services.tables.load().policy_for(table["base_path"], table["table_name"])
+
+
+def _to_answer(row: RowMapping) -> SinkAnswer:
+    checkpoint: dict[str, Any] = json.loads(row["checkpoint"]) if row["checkpoint"] else {}
+    checkpoint.pop("schema", None)
+    return SinkAnswer(
+        name=row["sink"],
+        hold=row["hold"],
+        hold_ends_ms=row["renewed_ms"] + row["ttl_s"] * 1000,
+        needs_snapshot=row["needs_snapshot"],
+        paused=row["paused"],
+        checkpoint=checkpoint,
+        checkpoint_text=row["checkpoint"],
+        completed_time=row["completed_time"],
+        running=row["running_until_ms"] > 0,
+        failures=row["failures"],
+        problem=row["problem"],
+    )

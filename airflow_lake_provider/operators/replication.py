@@ -1,0 +1,230 @@
+"""Bring one sink up to date with one table: announce, Spark job, tell the manager what is durable."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import gettempdir
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.sdk import BaseOperator
+from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_lake_provider.engines.job_files import JobFolder, find_text, remove, write_text
+from airflow_lake_provider.engines.local_process import this_submitter
+from airflow_lake_provider.engines.replication_job import application, submit_arguments, write_package
+from airflow_lake_provider.errors import ConfigError, LakeError, ReplicationFailedError, ReplicationRefusedError
+from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
+from airflow_lake_provider.hooks.metrics import AirflowMetrics
+from airflow_lake_provider.metrics import REPLICATED_COMMITS, REPLICATED_ROWS, REPLICATION_FAILURES
+from airflow_lake_provider.operators.service_arguments import parse_settings
+from airflow_lake_provider.operators.sink_connection import options_with_connection
+from airflow_lake_provider.operators.table_service import work_dir
+from airflow_lake_provider.replication.change import Mode
+from airflow_lake_provider.replication.job import (
+    ReplicationRequest,
+    ReplicationResult,
+    request_to_text,
+    result_from_text,
+)
+from airflow_lake_provider.replication.pump import Order
+from airflow_lake_provider.table_id import normalise_base_path, table_id_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow.sdk import Context
+
+TELL_INTERVAL_S = 20.0
+
+
+class HudiReplicationOperator(BaseOperator):
+    """Replicates what is new in a table to one sink, beginning with a snapshot where one is needed.
+
+    It may run twice at once, die anywhere, and be cleared at any time: what is durable is asked of the sink.
+
+    :param base_path: the table's base path (templated).
+    :param table_name: the table's name, for people (templated).
+    :param sink: under which name the sink is registered, for example `kafka` (templated).
+    :param name: name of the stream; the sink's unless set (templated).
+    :param mode: `changes` or `latest` (templated).
+    :param key: fields of the key; empty takes the table's record key (templated).
+    :param options: the sink's settings; `conn_id` among them names an Airflow connection (templated).
+    :param ttl_s: time to live of the hold in seconds, where the tables file does not have this sink (templated).
+    :param action: `replicate`, `snapshot` (a new one), or `seek` (templated).
+    :param seek_until: for `seek`: go on with commits that completed after this time (templated).
+    :param spark_conf: Spark settings of the job (templated).
+    """
+
+    template_fields: Sequence[str] = (
+        "base_path",
+        "table_name",
+        "sink",
+        "name",
+        "mode",
+        "key",
+        "options",
+        "ttl_s",
+        "action",
+        "seek_until",
+        "spark_conf",
+    )
+    ui_color = "#dae8fc"
+
+    def __init__(
+        self,
+        *,
+        base_path: str,
+        sink: str,
+        table_name: str = "",
+        name: str = "",
+        mode: str = Mode.CHANGES.value,
+        key: Sequence[str] = (),
+        options: dict[str, str] | str | None = None,
+        ttl_s: float | str = 86_400.0,
+        action: str = "replicate",
+        seek_until: str = "",
+        spark_conf: dict[str, str] | str | None = None,
+        spark_conn_id: str | None = None,
+        lake_conn_id: str = DEFAULT_CONN_ID,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.base_path = base_path
+        self.sink = sink
+        self.table_name = table_name
+        self.name = name
+        self.mode = mode
+        self.key = key
+        self.options = options
+        self.ttl_s = ttl_s
+        self.action = action
+        self.seek_until = seek_until
+        self.spark_conf = spark_conf
+        self.spark_conn_id = spark_conn_id
+        self.lake_conn_id = lake_conn_id
+        self._spark_hook: SparkSubmitHook | None = None
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Run; return how much was replicated (XCom, for people)."""
+        try:
+            result = self._run(context)
+        except LakeError as error:
+            AirflowMetrics().incr(REPLICATION_FAILURES)
+            wrapped = AirflowException if error.retriable else AirflowFailException
+            raise wrapped(str(error)) from error
+        return {"commits": result.commits, "rows": result.rows, "snapshot_reason": result.snapshot_reason}
+
+    def on_kill(self) -> None:
+        """Kill spark-submit; the driver ends with it, and the sink forgets what was not committed."""
+        if self._spark_hook is not None:
+            self._spark_hook.on_kill()
+
+    def _run(self, context: Context) -> ReplicationResult:
+        base_path, name = normalise_base_path(self.base_path), self.name or self.sink
+        table_id = table_id_of(base_path)
+        hook = LakeHook(self.lake_conn_id)
+        run_id, try_number = str(context["run_id"]), int(context["ti"].try_number)
+        folder = JobFolder(work_dir(), f"{run_id}.{table_id}.{name}", try_number)
+        table = hook.get_table(table_id)
+        needs_snapshot, release = hook.begin_replication(table_id, name, float(self.ttl_s))
+        order = self._order(f"{table_id}.{name}", run_id, release if needs_snapshot else "")
+        request = self._request(base_path, order, folder.result_path)
+        news = _News(hook, table_id, name, folder.result_path)
+        try:
+            with news:
+                self._submit(request, folder)
+            result = _result_of(folder.result_path, order.stream)
+        except LakeError as error:
+            news.end({"problem": str(error)})
+            raise
+        finally:
+            # It may hold the sink's password.
+            remove(folder.request_path)
+        news.end({"checkpoint": result.checkpoint, "problem": result.error, "completed_time": table["completed_time"]})
+        if result.error:
+            raise (ReplicationFailedError if result.retriable else ReplicationRefusedError)(result.error)
+        AirflowMetrics().incr(REPLICATED_COMMITS, result.commits)
+        AirflowMetrics().incr(REPLICATED_ROWS, result.rows)
+        return result
+
+    def _order(self, stream: str, run_id: str, release: str) -> Order:
+        if self.action not in {"replicate", "snapshot", "seek"} or (self.action == "seek") != bool(self.seek_until):
+            raise ConfigError(f"action is {self.action!r}: allowed are replicate, snapshot, and seek with seek_until")
+        asked = run_id if self.action != "replicate" else release
+        snapshot = self.action == "snapshot" or (bool(release) and self.action == "replicate")
+        return Order(stream, request=asked, snapshot=snapshot, seek_until=self.seek_until)
+
+    def _request(self, base_path: str, order: Order, result_path: str) -> ReplicationRequest:
+        submitter = this_submitter()
+        return ReplicationRequest(
+            base_path=base_path,
+            table_name=self.table_name or base_path.rsplit("/", 1)[-1],
+            kind=self.sink,
+            order=order,
+            result_path=result_path,
+            mode=Mode(self.mode),
+            key=tuple(self.key),
+            options=options_with_connection(self.sink, parse_settings(self.options, "options")),
+            submitter=None if submitter is None else asdict(submitter),
+        )
+
+    def _submit(self, request: ReplicationRequest, folder: JobFolder) -> None:
+        write_text(folder.request_path, request_to_text(request))
+        package = Path(gettempdir()) / f"lake-replication-{request.order.stream}" / "package.zip"
+        write_package(package)
+        conn_id = self.spark_conn_id or conf.get("lake", "spark_conn_id", fallback="") or "spark_default"
+        settings = parse_settings(self.spark_conf, "spark_conf")
+        arguments = submit_arguments(
+            conn_id, f"lake-replicate-{request.order.stream}", folder.request_path, package, settings
+        )
+        jars, packages = conf.get("lake", "spark_jars", fallback=""), conf.get("lake", "spark_packages", fallback="")
+        self._spark_hook = SparkSubmitHook(**arguments, **({"jars": jars} if jars else {"packages": packages or None}))
+        try:
+            self._spark_hook.submit(application())
+        except AirflowException as error:
+            # The result says more; without one, the driver died.
+            self.log.warning("spark-submit failed: %s", error)
+
+
+class _News:
+    """Tells the manager how far the run is, from a thread, so that the hold moves while a long run lasts."""
+
+    def __init__(self, hook: LakeHook, table_id: str, name: str, result_path: str) -> None:
+        self._hook, self._table_id, self._name, self._result_path = hook, table_id, name, result_path
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="lake-replication-news", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def end(self, news: Mapping[str, Any]) -> None:
+        """Tell that the run has ended. An unreachable manager changes nothing: the sink has the true checkpoint."""
+        self._tell({**news, "ended": True})
+
+    def _loop(self) -> None:
+        while not self._stop.wait(TELL_INTERVAL_S):
+            text = find_text(self._result_path)
+            self._tell({"checkpoint": json.loads(text)["checkpoint"] if text else ""})
+
+    def _tell(self, news: Mapping[str, Any]) -> None:
+        try:
+            self._hook.tell_replication(self._table_id, self._name, news)
+        except LakeError:
+            return
+
+
+def _result_of(path: str, stream: str) -> ReplicationResult:
+    text = find_text(path)
+    result = result_from_text(text) if text is not None else ReplicationResult(stream, ended=False)
+    if result.ended:
+        return result
+    raise ReplicationFailedError(f"the driver of stream {stream} died; the next try goes on from the sink's checkpoint")

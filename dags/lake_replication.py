@@ -1,0 +1,81 @@
+"""Replicate tables' changes to their sinks: each minute those that are due, or one by hand."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, Param, task
+from airflow.sdk.configuration import conf
+
+from airflow_lake_provider.hooks.lake import LakeHook
+from airflow_lake_provider.operators.replication import HudiReplicationOperator
+from airflow_lake_provider.table_id import normalise_base_path, table_id_of
+
+DOC = """
+### Changes of Hudi tables, to Kafka and elsewhere
+
+Each minute the sinks that the tables file configures and that lack something are brought up to date, one mapped task
+each. A broker that is away, a topic that is missing, a refused login: the task fails with that sentence, the hold of
+the sink keeps the table's files, and later runs try again with growing pauses from where the sink is.
+
+By hand, with the form: `replicate` one table to a sink of your choice (it need not be in the tables file), take a new
+`snapshot`, `seek` to a time, `pause` and `resume` a sink, or `forget` it, which releases what it holds.
+"""
+
+with DAG(
+    dag_id="lake_replication",
+    description="Replicates tables' changes to their sinks",
+    schedule=timedelta(minutes=1),
+    catchup=False,
+    # A long snapshot must not keep the other sinks waiting: the manager says what is running already.
+    max_active_runs=8,
+    tags=["lake", "hudi", "replication"],
+    doc_md=DOC,
+    params={
+        "action": Param(
+            "due",
+            type="string",
+            enum=["due", "replicate", "snapshot", "seek", "pause", "resume", "forget"],
+            title="Action",
+        ),
+        "base_path": Param("", type="string", title="Base path", description="Of one table, for all actions but due"),
+        "name": Param("", type="string", title="Name", description="Of the stream; empty takes the sink's"),
+        "sink": Param("", type="string", title="Sink", description="kafka, file, database, ..."),
+        "mode": Param("changes", type="string", enum=["changes", "latest"], title="Mode"),
+        "key": Param([], type="array", items={"type": "string"}, title="Key", description="None: the record key"),
+        "options": Param({}, type="object", title="Sink options", description="conn_id names a connection"),
+        "ttl_s": Param(86_400, type="number", exclusiveMinimum=0, title="Time to live, seconds"),
+        "seek_until": Param("", type="string", title="Seek", description="Completion time to go on after"),
+        "spark_conf": Param({}, type="object", title="Spark conf"),
+    },
+) as dag:
+
+    @task(retries=2, retry_delay=timedelta(seconds=5))
+    def find_work(params: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+        """Return the operator's arguments for each sink that is to run."""
+        wanted = params or {}
+        action, hook = wanted.get("action", "due"), LakeHook()
+        if action == "due":
+            common = ("base_path", "table_name", "name", "sink", "mode", "key", "options", "ttl_s", "spark_conf")
+            return [{key: sink[key] for key in common} for sink in hook.list_due_sinks()]
+        base_path = normalise_base_path(wanted["base_path"])
+        table_id, name = table_id_of(base_path), wanted["name"] or wanted["sink"]
+        if action in {"pause", "resume"}:
+            hook.pause_replication(table_id, name, paused=action == "pause")
+            return []
+        if action == "forget":
+            hook.forget_sink(table_id, name)
+            return []
+        keys = ("sink", "name", "mode", "key", "options", "ttl_s", "action", "seek_until", "spark_conf")
+        return [{"base_path": base_path, **{key: wanted[key] for key in keys}}]
+
+    HudiReplicationOperator.partial(
+        task_id="replicate",
+        retries=2,
+        retry_delay=timedelta(seconds=conf.getint("lake", "retry_delay_s", fallback=30)),
+        retry_exponential_backoff=2.0,
+        max_active_tis_per_dag=8,
+        execution_timeout=timedelta(hours=12),
+        map_index_template="{{ task.base_path }} {{ task.name or task.sink }}",
+    ).expand_kwargs(find_work())
