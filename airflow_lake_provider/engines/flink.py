@@ -122,7 +122,8 @@ def _state(place: FlinkPlace, job_id: str) -> str | None:
 def _ask(place: FlinkPlace, method: str, path: str, **request: Any) -> httpx.Response:
     try:
         answer = httpx.request(method, f"http://{place.address}{path}", timeout=HTTP_TIMEOUT_S, **request)
-        if answer.status_code != httpx.codes.NOT_FOUND:
+        # There is no such job, or it ended just before it was to be cancelled.
+        if answer.status_code not in {httpx.codes.NOT_FOUND, httpx.codes.CONFLICT}:
             answer.raise_for_status()
     except httpx.HTTPError as error:
         raise EngineError(f"Flink's REST API at {place.address} does not answer: {error}") from error

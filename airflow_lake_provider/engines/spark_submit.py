@@ -38,7 +38,10 @@ class SparkSubmitEngine:
         self._mode(handle.job).stop(handle)
 
     def _mode(self, job: EngineJob) -> Engine:
-        connection = SparkSubmitHook(conn_id=job.conn_id)._connection
+        try:
+            connection = SparkSubmitHook(conn_id=job.conn_id)._connection
+        except (RuntimeError, ValueError) as error:
+            raise ConfigError(f"connection {job.conn_id!r} cannot be used: {error}") from error
         master, mode = str(connection["master"]), connection["deploy_mode"]
         if mode != "cluster":
             return self._client

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.engines.engine import Handle
 from airflow_lake_provider.engines.job_files import read_result, remove, write_text
-from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.job_contract import request_to_json
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ class JobRun:
     """Runs one job. `run` belongs to the task's main thread, `stop` to any."""
 
     def __init__(self, job: EngineJob, record: ExecutorRecord, create_engine: Callable[[str], Engine]) -> None:
-        self._job = job
+        self.job = self._job = job
         self._record = record
         self._create_engine = create_engine
         self._engines: dict[str, Engine] = {}
@@ -61,8 +60,8 @@ class JobRun:
             return
         try:
             self._end(handle)
-        except (LakeError, OSError) as error:
-            log.warning("%s", error)
+        except Exception as error:  # noqa: BLE001 - other packages' engines may raise anything, and the lease's thread asks again
+            log.warning("%s was not ended: %s", handle.job.name, error)
 
     def _settle(self, left: Handle) -> bool:
         """Make sure that an earlier job has ended; True when it was this run's own and left a result."""

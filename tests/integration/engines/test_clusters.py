@@ -1,0 +1,203 @@
+"""Drivers that outlive their task, on YARN and Kubernetes with their APIs played: submitted, followed, ended."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_lake_provider.engines.engine import EngineJob, Handle
+from airflow_lake_provider.engines.job_files import find_text
+from airflow_lake_provider.engines.registry import create_engine
+from airflow_lake_provider.errors import ConfigError, EngineError
+from airflow_lake_provider.job_contract import Submitter, request_from_json
+from tests.integration.engines.fake_api import Answer, install_program, serve
+from tests.unit.engines.jobs import engine_job
+
+pytestmark = [
+    pytest.mark.integration,
+    # Spark's provider leaves the pipe of spark-submit to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@dataclass
+class Cluster:
+    """What YARN or Kubernetes runs, by the name that finds it: YARN's tag, or the pod's name; with its state."""
+
+    running: dict[str, str] = field(default_factory=dict)
+    argv: list[str] = field(default_factory=list)
+    state_at_start: str = "RUNNING"
+    obeys: bool = True
+    submit_code: int = 0
+
+    def conf(self, key: str) -> str:
+        """Return a Spark setting of the last submission."""
+        return next(entry.removeprefix(f"{key}=") for entry in self.argv if entry.startswith(f"{key}="))
+
+    def submitted(self, name_key: str, body: dict[str, Any], output: str) -> Answer:
+        self.argv = body["argv"]
+        self.running[self.conf(name_key)] = self.state_at_start
+        return 200, {"output": output, "code": self.submit_code}
+
+
+class Yarn(Cluster):
+    """The ResourceManager. Ids are `application_1_<number>`."""
+
+    def route(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Answer:
+        if path == "/submitted":
+            return self.submitted("spark.yarn.tags", body, f"Submitted application {self.id_of(len(self.running))}")
+        apps = [self.app(tag) for tag in self.running]
+        if path == "/ws/v1/cluster/apps":
+            found = [app for app in apps if app["applicationTags"] == query["applicationTags"]]
+            return 200, {"apps": {"app": found} if found else None}
+        (app,) = [app for app in apps if app["id"] == path.split("/")[5]]
+        if method == "PUT" and self.obeys:
+            self.running[app["applicationTags"]] = body["state"]
+        return 200, {"app": app}
+
+    def app(self, tag: str) -> dict[str, str]:
+        state = self.running[tag]
+        final = {"FINISHED": "SUCCEEDED", "FAILED": "FAILED", "KILLED": "KILLED"}.get(state, "UNDEFINED")
+        return {"id": self.id_of(list(self.running).index(tag)), "state": state, "finalStatus": final} | {
+            "applicationTags": tag
+        }
+
+    @staticmethod
+    def id_of(number: int) -> str:
+        return f"application_1_{number:04}"
+
+
+class Kubernetes(Cluster):
+    """The API server, with pods of the namespace `lake`."""
+
+    def route(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Answer:
+        if path == "/submitted":
+            status, answer = self.submitted("spark.kubernetes.driver.pod.name", body, "pod name: ")
+            return status, answer | {"output": f"pod name: {self.conf('spark.kubernetes.driver.pod.name')}"}
+        name = path.removeprefix("/api/v1/namespaces/lake/pods/")
+        if name not in self.running:
+            return 404, {"kind": "Status", "code": 404}
+        phase = self.running[name]
+        if method == "DELETE" and self.obeys:
+            del self.running[name]
+        return 200, {"kind": "Pod", "metadata": {"name": name}, "status": {"phase": phase}}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A cluster, and a job whose connection points at it. `name` is the job's on the cluster."""
+
+    cluster: Cluster
+    job: EngineJob
+    name: str
+    ends_well: str
+    ends_badly: str
+
+
+@pytest.fixture(params=["yarn", "kubernetes"])
+def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    cluster: Yarn | Kubernetes = Yarn() if request.param == "yarn" else Kubernetes()
+    with serve(cluster.route) as port:
+        install_program(tmp_path / "bin", "spark-submit", port)
+        monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setattr("airflow_lake_provider.engines.spark_cluster.PAUSE_S", 0.05)
+        monkeypatch.setattr("airflow_lake_provider.engines.spark_cluster.END_PATIENCE_S", 1.0)
+        extra: dict[str, str] = {"deploy-mode": "cluster"}
+        if request.param == "yarn":
+            host, extra["yarn_resourcemanager_webapp_address"] = "yarn", f"http://127.0.0.1:{port}"
+        else:
+            host, extra["namespace"] = f"k8s://http://127.0.0.1:{port}", "lake"
+            monkeypatch.setenv("AIRFLOW__KUBERNETES_EXECUTOR__IN_CLUSTER", "False")
+            monkeypatch.setenv("AIRFLOW__KUBERNETES_EXECUTOR__CONFIG_FILE", str(kube_config(tmp_path, port)))
+        monkeypatch.setenv(
+            "AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "spark", "host": host, "extra": json.dumps(extra)})
+        )
+        job = engine_job(tmp_path, engine="spark-submit", conn_id="cluster")
+        name = job.tag if request.param == "yarn" else f"{job.tag}-driver"
+        ends = ("FINISHED", "FAILED") if request.param == "yarn" else ("Succeeded", "Failed")
+        yield Stage(cluster, job, name, *ends)
+
+
+def kube_config(folder: Path, port: int) -> Path:
+    path = folder / "kubeconfig"
+    clusters = [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}]
+    contexts = [{"name": "x", "context": {"cluster": "c", "user": "u"}}]
+    users = [{"name": "u", "user": {}}]
+    config = {"clusters": clusters, "contexts": contexts, "users": users, "current-context": "x"}
+    path.write_text(json.dumps(config | {"apiVersion": "v1", "kind": "Config"}), encoding="utf-8")
+    return path
+
+
+def test_driver_gets_a_name_of_its_own_and_an_id_and_watches_no_submitter(stage: Stage) -> None:
+    job = replace(stage.job, request=replace(stage.job.request, submitter=Submitter("here", 1, 2)))
+    handle = create_engine("spark-submit").start(job)
+    assert handle.external_id
+    assert list(stage.cluster.running) == [stage.name]
+    assert "cluster" in stage.cluster.argv
+    waits = [entry for entry in stage.cluster.argv if "waitAppCompletion" in entry]
+    assert waits
+    assert all(entry.endswith("=false") for entry in waits)
+    assert request_from_json(find_text(job.request_path) or "") == stage.job.request
+
+
+@pytest.mark.parametrize("end", ["ends_well", "ends_badly"])
+def test_driver_is_followed_by_another_process_to_its_end_whatever_it_is(stage: Stage, end: str) -> None:
+    handle = create_engine("spark-submit").start(stage.job)
+    stage.cluster.running[stage.name] = getattr(stage, end)
+    create_engine("spark-submit").wait(Handle(stage.job, handle.external_id))
+
+
+def test_driver_is_ended_without_its_id_and_a_strangers_is_left_alone(stage: Stage) -> None:
+    create_engine("spark-submit").start(stage.job)
+    stage.cluster.running["stranger"] = "RUNNING"
+    create_engine("spark-submit").stop(Handle(stage.job))
+    assert stage.cluster.running["stranger"] == "RUNNING"
+    assert stage.cluster.running.get(stage.name) in {"KILLED", None}
+    create_engine("spark-submit").stop(Handle(stage.job))
+
+
+def test_driver_that_does_not_end_lets_nothing_begin(stage: Stage) -> None:
+    handle = create_engine("spark-submit").start(stage.job)
+    stage.cluster.obeys = False
+    with pytest.raises(EngineError, match="does not end"):
+        create_engine("spark-submit").stop(handle)
+
+
+def test_submission_that_fails_leaves_no_driver(stage: Stage) -> None:
+    stage.cluster.submit_code = 1
+    with pytest.raises(EngineError, match="could not be submitted"):
+        create_engine("spark-submit").start(stage.job)
+    assert stage.cluster.running.get(stage.name) in {"KILLED", None}
+
+
+def test_cluster_that_does_not_answer_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_connection(monkeypatch, "yarn", {"yarn_resourcemanager_webapp_address": "http://127.0.0.1:9"})
+    with pytest.raises(EngineError, match="ResourceManager does not say"):
+        create_engine("spark-submit").stop(Handle(engine_job(tmp_path, conn_id="cluster")))
+
+
+@pytest.mark.parametrize(
+    ("host", "says"),
+    [
+        pytest.param("yarn", "runs drivers inside YARN, so an old one must be found", id="yarn-without-rest"),
+        pytest.param("spark://master:7077", "Spark runs no Python driver", id="standalone"),
+    ],
+)
+def test_cluster_mode_that_could_not_be_fenced_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, says: str
+) -> None:
+    set_connection(monkeypatch, host, {})
+    with pytest.raises(ConfigError, match=says):
+        create_engine("spark-submit").start(engine_job(tmp_path, conn_id="cluster"))
+
+
+def set_connection(monkeypatch: pytest.MonkeyPatch, host: str, extra: dict[str, str]) -> None:
+    connection = {"conn_type": "spark", "host": host, "extra": json.dumps({"deploy-mode": "cluster", **extra})}
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps(connection))
