@@ -15,6 +15,9 @@ ARG_OUTPUT = Arg(  # type: ignore[no-untyped-call]
 ARG_REPAIR = Arg(("--repair",), metavar="SHAPE", help="Repair this shape, if the table's policy allows it")  # type: ignore[no-untyped-call]
 ARG_INSTANT = Arg(("--instant",), help="Repair only this instant")  # type: ignore[no-untyped-call]
 ARG_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Say what --repair would do, and do nothing")  # type: ignore[no-untyped-call]
+ARG_EXPLAIN_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Say only what would be started now")  # type: ignore[no-untyped-call]
+ARG_CHECK = Arg(("--check",), metavar="PATH", help="The file; without it the one of [lake] tables_file")  # type: ignore[no-untyped-call]
+ARG_SCHEMA = Arg(("--schema",), action="store_true", help="Print the JSON schema, for editors")  # type: ignore[no-untyped-call]
 ARG_HISTORY = Arg(("--history",), action="store_true", help="Print what was repaired, by whom, and what came of it")  # type: ignore[no-untyped-call]
 
 
@@ -41,8 +44,21 @@ def get_cli_commands() -> list[CLICommand]:
                 ActionCommand(
                     name="explain",
                     help="Say of each service of a table whether it is due, and why",
-                    func=lazy_load_command("airflow_lake_provider.cli.tables.explain"),
+                    func=lazy_load_command("airflow_lake_provider.cli.explain.explain"),
+                    args=(ARG_TABLE, ARG_OUTPUT, ARG_EXPLAIN_DRY_RUN),
+                    epilog="Changes nothing. Also says what would be started now, and what is on its way.",
+                ),
+                ActionCommand(
+                    name="runs",
+                    help="List the instances of a table's services: state, who acts next, until when, why",
+                    func=lazy_load_command("airflow_lake_provider.cli.instances.runs"),
                     args=(ARG_TABLE, ARG_OUTPUT),
+                ),
+                ActionCommand(
+                    name="tables-file",
+                    help="Check a tables file, together with the Variable over it, or print its JSON schema",
+                    func=lazy_load_command("airflow_lake_provider.cli.tables_file.tables_file"),
+                    args=(ARG_CHECK, ARG_SCHEMA),
                 ),
                 ActionCommand(
                     name="indexes",

@@ -14,8 +14,8 @@ from airflow_lake_provider.doctor.records import load_records
 from airflow_lake_provider.doctor.treatment import TableDoctor
 from airflow_lake_provider.errors import RepairRefusedError
 from airflow_lake_provider.hooks.open_tables import open_with_connections
-from airflow_lake_provider.manager.tables_source import TablesSource
 from airflow_lake_provider.plugins.airflow_settings import load_settings
+from airflow_lake_provider.plugins.tables import open_tables
 from airflow_lake_provider.stuck_shape import Shape
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _doctor(args: Namespace) -> None:
     if args.history:
         _print_history(args, storage)
         return
-    policy = TablesSource(settings.tables_file).load().policy_for(base_path, name)
+    policy = open_tables(settings).load().policy_for(base_path, name)
 
     def start(call: ServiceCall) -> str:
         return start_service_run(base_path, name, call, policy)

@@ -11,8 +11,8 @@ from airflow_lake_provider.indexing.index_spec import parse_indexes
 from airflow_lake_provider.indexing.missing import find_missing
 from airflow_lake_provider.indexing.table_indexes import load_table_indexes
 from airflow_lake_provider.indexing.writer_settings import find_setting_problems
-from airflow_lake_provider.manager.tables_source import TablesSource
 from airflow_lake_provider.plugins.airflow_settings import load_settings
+from airflow_lake_provider.plugins.tables import open_tables
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -26,7 +26,7 @@ def indexes(args: Namespace) -> None:
 def _indexes(args: Namespace) -> None:
     base_path, name = find_table(args.table)
     settings = load_settings()
-    policy = TablesSource(settings.tables_file).load().policy_for(base_path, name)
+    policy = open_tables(settings).load().policy_for(base_path, name)
     found = load_table_indexes(open_with_connections(settings.storage_conn_ids)(base_path), int(time.time() * 1000))
     wanted = parse_indexes(policy.indexing.indexes)
     known = found.readiness()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +41,97 @@ def test_explain_says_of_each_service_whether_and_why(table: HandMadeTable, caps
     code, output = run(capsys, "explain", str(table.path))
     assert code == 0
     assert "MERGE_ON_READ, version 9" in output
-    assert "compaction     blocked  6 delta commits and no compaction yet (rule: 5)" in output
+    assert re.search(r"compaction +blocked +6 delta commits and no compaction yet \(rule: 5\)", output)
+    assert re.search(r"rules +enabled True, delta_commits 5", output)
+    assert re.search(r"found +delta_commits 6", output)
+    assert "next look never: not in the registry" in output
     for service in DECIDED:
         assert service in output
     _, text = run(capsys, "explain", str(table.path), "-o", "json")
-    assert {row["service"] for row in json.loads(text)} == DECIDED
+    services = {row["service"]: row for row in json.loads(text)["services"]}
+    assert set(services) == DECIDED
+    assert services["compaction"]["rules"]["delta_commits"] == 5
+    assert services["compaction"]["found"]["delta_commits"] == 6
+
+
+@pytest.fixture
+def variable() -> Iterator[None]:
+    from airflow.models.variable import Variable
+
+    lock = "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"
+    Variable.set("lake_tables", json.dumps({"defaults": {"hudi_options": {"hoodie.write.lock.provider": lock}}}))
+    yield
+    Variable.delete("lake_tables")
+
+
+@pytest.mark.usefixtures("variable")
+def test_explain_says_what_would_be_started_now_and_starts_nothing(
+    table: HandMadeTable, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The lock comes from the Variable, so this also shows that commands see it."""
+    from airflow_lake_provider.plugins.airflow_runs import AirflowRunDoor
+    from airflow_lake_provider.plugins.lake_plugin import open_registry
+    from airflow_lake_provider.table_id import table_id_of
+
+    code, output = run(capsys, "explain", str(table.path), "--dry-run")
+    assert code == 0
+    assert re.search(r"would start \S+\.compaction\.\d+: schedule_and_execute: 6 delta commits", output)
+    _, text = run(capsys, "explain", str(table.path), "--dry-run", "-o", "json")
+    assert "compaction" in [row["service"] for row in json.loads(text)]
+    assert re.search(r"now +start \S+\.compaction\.", run(capsys, "explain", str(table.path))[1])
+    with open_registry().transaction() as session:
+        assert AirflowRunDoor().find_runs(session, table_id_of(str(table.path))) == []
+
+
+def test_runs_lists_the_instances_of_a_table(table: HandMadeTable, capsys: pytest.CaptureFixture[str]) -> None:
+    from airflow_lake_provider.manager.notice import Notice, Source
+    from airflow_lake_provider.plugins.airflow_runs import AirflowRunDoor
+    from airflow_lake_provider.plugins.lake_plugin import open_registry
+    from airflow_lake_provider.table_id import table_id_of
+
+    assert "TableUnknownError" in run(capsys, "runs", str(table.path))[1]
+    registry, table_id = open_registry(), table_id_of(str(table.path))
+    registry.mark_dirty(Notice(str(table.path), "orders", Source.COMMIT_CALLBACK))
+    plan = table.plan(9)
+    conf = {"base_path": str(table.path), "service": "compaction", "instants": [plan]}
+    with registry.transaction() as session:
+        AirflowRunDoor().create_run(session, f"{table_id}.compaction.{plan}", conf, note="why")
+    code, output = run(capsys, "runs", str(table.path))
+    assert code == 0
+    assert re.search(r"requested +look .*\n +a commit callback asks for a look", output)
+    assert re.search(rf"scheduled +compaction .*until .*: Airflow's scheduler +{table_id}\.compaction\.{plan}", output)
+    rows = json.loads(run(capsys, "runs", str(table.path), "-o", "json")[1])
+    assert [row["plans"] for row in rows] == [[], [plan]]
+    assert "scheduled" in run(capsys, "explain", str(table.path))[1]
+
+
+@pytest.mark.usefixtures("variable")
+def test_tables_file_is_checked_with_the_variable_and_its_schema_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "tables.yaml"
+    path.write_text("tables: [{discover: /lake/landing}]", encoding="utf-8")
+    code, output = run(capsys, "tables-file", "--check", str(path))
+    assert (code, "is right: 1 entries" in output) == (0, True)
+    assert "Variable lake_tables over it is right: 0 entries" in output
+    assert "searched for below /lake/landing, 3 levels down" in output
+    path.write_text("defaults:\n  compaction: {delta_commits: 0}", encoding="utf-8")
+    code, output = run(capsys, "tables-file", "--check", str(path))
+    assert code == 1
+    assert "tables.yaml:2: delta_commits is '0', allowed: a whole number from 1, or null for off" in output
+    assert json.loads(run(capsys, "tables-file", "--schema")[1])["properties"]["tables"]["type"] == "array"
+
+
+def test_tables_says_that_the_settings_are_wrong(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from airflow_lake_provider.cli.tables import find_config_problem
+
+    path = tmp_path / "tables.yaml"
+    path.write_text("defaults: {polol: x}", encoding="utf-8")
+    monkeypatch.setenv("AIRFLOW__LAKE__TABLES_FILE", str(path))
+    assert "tables.yaml:1: unknown setting 'polol'" in find_config_problem()
+    assert run(capsys, "tables")[0] == 0
 
 
 @pytest.mark.parametrize("command", ["explain", "doctor"])
@@ -61,5 +149,5 @@ def test_tables_lists_the_registry(table: HandMadeTable, capsys: pytest.CaptureF
     open_registry().mark_dirty(Notice(str(table.path), "cli-orders", Source.HINT))
     code, output = run(capsys, "tables")
     assert code == 0
-    assert f"cli-orders               {table.path}  looked -  due: -" in output
+    assert re.search(rf"cli-orders +{re.escape(str(table.path))}  looked -  next \d{{4}}-.*  due: -", output)
     assert run(capsys, "explain", "cli-orders")[0] == 0

@@ -1,0 +1,183 @@
+"""`airflow lake explain`: every service of a table, its rules, what was found, what is in the way. Changes nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_lake_provider.cli.command import find_table, run_command
+from airflow_lake_provider.cli.tables import moment, next_look_ms
+from airflow_lake_provider.hooks.open_tables import open_with_connections
+from airflow_lake_provider.manager.admission_desk import AdmissionDesk
+from airflow_lake_provider.manager.instances import InstanceState
+from airflow_lake_provider.manager.starts import Starts
+from airflow_lake_provider.manager.table_instances import load_instances
+from airflow_lake_provider.planner.decide import decide_now
+from airflow_lake_provider.planner.decision import Verdict
+from airflow_lake_provider.plugins.airflow_instances import AirflowInstanceDoor
+from airflow_lake_provider.plugins.airflow_runs import AirflowRunDoor
+from airflow_lake_provider.plugins.airflow_settings import load_settings
+from airflow_lake_provider.plugins.lake_plugin import open_registry
+from airflow_lake_provider.plugins.tables import open_tables
+from airflow_lake_provider.table_id import table_id_of
+from airflow_lake_provider.view.shared_timelines import SharedTimelines
+from airflow_lake_provider.view.snapshot import problems_text
+from airflow_lake_provider.view.view_cache import TableViewCache
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_lake_provider.manager.registry import Registry
+    from airflow_lake_provider.planner.decision import Decision
+    from airflow_lake_provider.policies import TablePolicy
+    from airflow_lake_provider.view.table_view import TableView
+
+_OVER = frozenset({InstanceState.DONE, InstanceState.FAILED})
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What is said of a table. Times are UTC, as people read them."""
+
+    table: str
+    base_path: str
+    type: str
+    version: int
+    timeline: str
+    damaged: str
+    settings_problem: str
+    look_problem: str
+    next_look: str
+    services: list[dict[str, Any]] = field(default_factory=list)
+    instances: list[dict[str, Any]] = field(default_factory=list)
+
+
+def explain(args: Namespace) -> None:
+    """Print every service with its rules, the actual values, what blocks it, and what would be started now."""
+    run_command(args, _explain)
+
+
+def _explain(args: Namespace) -> None:
+    base_path, name = find_table(args.table)
+    settings, registry = load_settings(), open_registry()
+    tables = open_tables(settings)
+    policy = tables.load().policy_for(base_path, name)
+    open_table = open_with_connections(settings.storage_conn_ids)
+    views = TableViewCache(SharedTimelines(open_table=open_table))
+    view = views.refresh(base_path)
+    desk, starts = AdmissionDesk(open_table), Starts(registry, AirflowRunDoor(), tables.load)
+    now_ms = registry.now_ms()
+    decided = [desk.admit(view, policy, due, now_ms) for due in decide_now(views, view, policy, now_ms)]
+    services = [_service(decision, policy, starts, table_id_of(base_path)) for decision in decided]
+    if args.dry_run:
+        _print_dry_run(args, services)
+        return
+    explanation = _describe(view, name, tables.problem, registry)
+    explanation.services.extend(services)
+    explanation.instances.extend(_instances(registry, views, base_path))
+    if args.output == "json":
+        print(json.dumps(asdict(explanation), indent=2, default=str))
+    else:
+        _print_text(explanation)
+
+
+def _describe(view: TableView, name: str, settings_problem: str, registry: Registry) -> Explanation:
+    latest = view.timeline.latest_completed()
+    shown = "nothing completed" if latest is None else f"last completed {latest.action} {latest.requested_time}"
+    row = registry.find(table_id_of(view.base_path))
+    return Explanation(
+        table=view.properties.name or name,
+        base_path=view.base_path,
+        type=view.properties.table_type,
+        version=view.properties.version,
+        timeline=f"{len(view.timeline.instants)} instants, {len(view.timeline.pending())} pending, {shown}",
+        damaged=problems_text(view.problems) if view.problems else "",
+        settings_problem=settings_problem,
+        look_problem="" if row is None else row["problem"],
+        next_look="never: not in the registry" if row is None else moment(next_look_ms(row, registry.now_ms())),
+    )
+
+
+def _service(decision: Decision, policy: TablePolicy, starts: Starts, table_id: str) -> dict[str, Any]:
+    section = getattr(policy, decision.service.value, None)
+    body: dict[str, Any] = {
+        "service": decision.service.value,
+        "verdict": decision.verdict.value,
+        "reason": decision.reason,
+        "rules": asdict(section) if section is not None and is_dataclass(section) else {},  # type: ignore[arg-type]
+        "found": {key: value for key, value in decision.evidence.items() if value not in {None, ""}},
+        "now": "",
+        "run_id": "",
+    }
+    if decision.verdict is Verdict.DUE:
+        start = starts.preview(table_id, policy, decision)
+        body |= {"now": start.verdict.value, "run_id": start.run_id, "run_reason": start.reason}
+        body["mode"] = decision.mode.value
+        body["plans"] = list(decision.plan_instants)
+    return body
+
+
+def _instances(registry: Registry, views: TableViewCache, base_path: str) -> list[dict[str, Any]]:
+    table_id = table_id_of(base_path)
+    if registry.find(table_id) is None:
+        return []
+    now_ms = registry.now_ms()
+    return [
+        {
+            "service": instance.service,
+            "state": instance.state.value,
+            "owner": instance.owner,
+            "run_id": instance.run_id,
+            "until": moment(instance.deadline_ms),
+            "overdue": instance.is_overdue(now_ms),
+            "reason": instance.reason,
+        }
+        for instance in load_instances(registry, AirflowInstanceDoor(), views, table_id, most_ended=20)
+        if instance.state not in _OVER
+    ]
+
+
+def _print_dry_run(args: Namespace, services: list[dict[str, Any]]) -> None:
+    wanted = [row for row in services if row["now"] == "start"]
+    if args.output == "json":
+        print(json.dumps(wanted, indent=2, default=str))
+        return
+    for row in wanted:
+        plans = f" of {', '.join(row['plans'])}" if row["plans"] else ""
+        print(f"would start {row['run_id']}: {row['mode']}{plans}: {row['run_reason']}")
+    if not wanted:
+        print("nothing would be started now")
+
+
+def _print_text(explanation: Explanation) -> None:
+    print(f"{explanation.table} at {explanation.base_path}: {explanation.type}, version {explanation.version}")
+    print(f"{explanation.timeline}; next look {explanation.next_look}")
+    problems = {
+        "damaged or unknown files": explanation.damaged,
+        "the last look failed": explanation.look_problem if not explanation.damaged else "",
+        "the tables' settings are wrong, these are the last good ones": explanation.settings_problem,
+    }
+    for what, problem in problems.items():
+        if problem:
+            print(f"{what}: {problem}")
+    for row in explanation.services:
+        print(f"{row['service']:<14} {row['verdict']:<8} {row['reason']}")
+        if row["now"]:
+            print(f"{'':<14} now      {row['now']}{_of(row['run_id'])}: {row['run_reason']}")
+        for label in ("rules", "found"):
+            values = ", ".join(f"{key} {_shown(value)}" for key, value in row[label].items())
+            if values:
+                print(f"{'':<14} {label:<8} {values}")
+    for row in explanation.instances:
+        late = " (LATE)" if row["overdue"] else ""
+        print(f"{row['service']:<14} {row['state']}{_of(row['run_id'])}, {row['owner']} until {row['until']}{late}:")
+        print(f"{'':<14} {row['reason']}")
+
+
+def _of(run_id: str) -> str:
+    return f" {run_id}" if run_id else ""
+
+
+def _shown(value: Any) -> str:
+    return "off" if value is None else str(value)
