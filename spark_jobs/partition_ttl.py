@@ -8,8 +8,6 @@ leaves a `replacecommit.requested` behind when nothing is expired, which holds a
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from failure_kind import causes_of, describe
@@ -24,16 +22,13 @@ from planned_service import (
     seconds_since,
 )
 from py4j.protocol import Py4JJavaError
+from ttl_rules import DAYS, find_expired, read_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-DAYS = "hoodie.partition.ttl.strategy.days.retain"
-MOST = "hoodie.partition.ttl.strategy.max.delete.partitions"
-STRATEGY = "hoodie.partition.ttl.management.strategy.type"
-STRATEGY_CLASS = "hoodie.partition.ttl.strategy.class"
 REPLACECOMMIT = "replacecommit"
 
 
@@ -41,19 +36,11 @@ class PartitionInUseError(Exception):
     """Somebody wrote to a partition while it was being deleted; the deletion was taken back."""
 
 
-@dataclass(frozen=True, slots=True)
-class TtlRules:
-    """Partitions whose last write is older than `days` go, at most `most` at once, the oldest first."""
-
-    days: int
-    most: int
-
-
 def run_ttl(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> ServiceResult:
     """Run one TTL request: find the expired partitions, and delete them in one commit.
 
-    A second run finds nothing. Raises ServiceRefusedError when only scheduling is asked for, or when the settings or
-    the table do not say when a partition is expired; NoTableError, or Py4JJavaError when Hudi fails.
+    A second run finds nothing. Raises ServiceRefusedError when only scheduling is asked for, or when the table does not
+    say when a partition was written, TtlSettingError, NoTableError, or Py4JJavaError when Hudi fails.
     """
     if request.mode is Mode.SCHEDULE:
         raise refuse_scheduling(job, "Hudi finds and deletes expired partitions in one")
@@ -79,26 +66,6 @@ def run_ttl(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> Se
     message = f"deleted {len(expired)} partitions: {', '.join(expired[:10])}{', ...' if len(expired) > 10 else ''}"
     visit.say(f"{message}, in {seconds_since(started)}")
     return ServiceResult(Service.TTL, Outcome.COMPLETED, completed_instants=(instant,), message=message)
-
-
-def read_rules(settings: Mapping[str, str], table: str) -> TtlRules:
-    """Return the rules that Hudi's own settings say. Raises ServiceRefusedError for what is not supported here."""
-    strategy = settings.get(STRATEGY_CLASS, "") or settings.get(STRATEGY, "KEEP_BY_TIME")
-    if strategy.upper() != "KEEP_BY_TIME":
-        raise ServiceRefusedError(f"{table}: the TTL strategy {strategy} is not supported, only KEEP_BY_TIME")
-    values = {key: settings.get(key, default).strip() for key, default in ((DAYS, ""), (MOST, "1000"))}
-    for key, value in values.items():
-        if not (value.isascii() and value.isdigit() and int(value) > 0):
-            raise ServiceRefusedError(f"{table}: {key} is {value or 'not set'}, it must be a whole number from 1")
-    return TtlRules(int(values[DAYS]), int(values[MOST]))
-
-
-def find_expired(last_writes: Mapping[str, str], now: str, rules: TtlRules) -> tuple[str, ...]:
-    """Return the partitions whose last write (an instant time) is too old at another instant time, the oldest first."""
-    # Only moved back within its own zone, so the table's zone does not matter; 14 digits are Hudi's before 0.10.
-    limit = datetime.strptime(now[:14], "%Y%m%d%H%M%S") - timedelta(days=rules.days)  # noqa: DTZ007
-    old = [(last, partition) for partition, last in last_writes.items() if last[:14] < limit.strftime("%Y%m%d%H%M%S")]
-    return tuple(partition for _, partition in sorted(old)[: rules.most])
 
 
 def _require_told_writes(visit: Visit) -> None:

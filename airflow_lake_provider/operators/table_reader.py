@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.operators.service_effect import read_effect
 from airflow_lake_provider.planner.lock_rule import require_guarded_writers
 from airflow_lake_provider.timeline.heartbeat import load_heartbeats
 from airflow_lake_provider.timeline.loader import load_timeline
+from airflow_lake_provider.timeline.metadata_table import load_metadata_timeline
 from airflow_lake_provider.timeline.properties import load_table_properties
+from airflow_lake_provider.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -17,7 +20,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.operators.service_effect import ServiceEffect
     from airflow_lake_provider.timeline.properties import TableProperties
     from airflow_lake_provider.timeline.storage import Storage
-    from airflow_lake_provider.timeline.timeline import Timeline
 
 
 class TableReader:
@@ -34,6 +36,12 @@ class TableReader:
     def timeline(self) -> Timeline:
         """Return the active timeline."""
         return load_timeline(self._storage, self.properties())
+
+    def timeline_of(self, service: Service) -> Timeline:
+        """Return the active timeline that a service works on: the table's, or its metadata table's."""
+        if service is Service.METACOMPACTION:
+            return load_metadata_timeline(self._storage) or Timeline()
+        return self.timeline()
 
     def effect_of(self, instants: Iterable[str]) -> ServiceEffect:
         """Return what completed instants say they did."""

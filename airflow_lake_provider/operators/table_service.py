@@ -139,7 +139,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         options = parse_settings(self.hudi_options, "hudi_options")
         require_lock(options, base_path)
         table = self._open_table(base_path, wanted)
-        before = table.timeline()
+        before = table.timeline_of(wanted.service)
         plans = ", ".join(wanted.instants) or "all pending, else a new one"
         self.log.info("table %s: %s, mode %s, plans %s", base_path, wanted.service, wanted.mode, plans)
         folder = JobFolder(work_dir(), str(context["run_id"]), int(context["ti"].try_number))
@@ -161,7 +161,8 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
     def _open_table(self, base_path: str, wanted: ServiceRequest) -> TableReader:
         table = TableReader(base_path, table_opener(self.storage_options))
         properties = table.properties()
-        if wanted.service is Service.COMPACTION and properties.table_type != "MERGE_ON_READ":
+        needs_logs = wanted.service in {Service.COMPACTION, Service.LOGCOMPACTION}
+        if needs_logs and properties.table_type != "MERGE_ON_READ":
             raise ServiceRefusedError(f"table {base_path} is {properties.table_type}: only merge-on-read is compacted")
         is_plan_told = properties.layout is not Layout.V1 or wanted.mode is not Mode.SCHEDULE
         if wanted.service is Service.CLUSTERING and not is_plan_told:
@@ -220,7 +221,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
     def _judge(self, table: TableReader, before: Timeline, request: JobRequest) -> Judgement:
         result = read_result(request.result_path)
         said = result.services[0] if result is not None and result.services else None
-        judgement = judge(before, table.timeline(), request.services[0], said)
+        judgement = judge(before, table.timeline_of(request.services[0].service), request.services[0], said)
         if judgement.done:
             return judgement
         AirflowMetrics().incr(outcomes(request.services[0].service, Outcome.FAILED))

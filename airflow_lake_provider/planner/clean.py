@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
-from airflow_lake_provider.planner.rules import Rule, combine_rules, rule_of_age
+from airflow_lake_provider.planner.rules import combine_rules, rule_of_age, rule_of_count
 from airflow_lake_provider.planner.writes import last_completed, stable_key, writes_after
 from airflow_lake_provider.timeline.instant import Action, Layout
 
@@ -51,7 +51,8 @@ def decide_clean(view: TableView, policy: TablePolicy, rollback: Decision, now_m
         due = Decision(Service.CLEAN, Verdict.DUE, reason, Mode.EXECUTE, pending[0], pending, evidence)
     else:
         age = rule_of_age(since, rules.max_age_s, now_ms, view.properties.time_zone)
-        ruling = combine_rules((_commits_rule(since, last, rules), age), rules.combine)
+        commits = rule_of_count(f"{_counted(since)} {_after(last)}", len(since), rules.commits)
+        ruling = combine_rules((commits, age), rules.combine)
         if not ruling.is_due:
             return not_due(Service.CLEAN, ruling.says, evidence, ruling.look_again_ms)
         why_not = _why_not(view, rules, since)
@@ -80,14 +81,6 @@ def _why_not(view: TableView, rules: CleanPolicy, since: Sequence[Instant]) -> s
     if view.properties.table_type == "MERGE_ON_READ" and all(w.action is Action.DELTACOMMIT for w in since):
         return "only delta commits since the last clean: no file slice was replaced"
     return ""
-
-
-def _commits_rule(since: Sequence[Instant], last: Instant | None, rules: CleanPolicy) -> Rule:
-    least = rules.commits
-    holds = least is not None and len(since) >= least
-    when = _after(last) if holds else "since the last clean"
-    says = f"{_counted(since)} {when} (rule: {'off' if least is None else least})"
-    return Rule(says, holds, is_on=least is not None)
 
 
 def _counted(writes: Sequence[Instant]) -> str:

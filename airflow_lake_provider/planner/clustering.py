@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
-from airflow_lake_provider.planner.rules import Rule, combine_rules, rule_of_age
+from airflow_lake_provider.planner.rules import Rule, combine_rules, rule_of_age, rule_of_count
 from airflow_lake_provider.planner.writes import stable_key, writes_after
 from airflow_lake_provider.timeline.instant import Action, Layout
 
@@ -45,7 +45,8 @@ def decide_clustering(view: TableView, policy: TablePolicy, now_ms: int) -> Deci
         due = Decision(Service.CLUSTERING, Verdict.DUE, reason, Mode.EXECUTE, pending[0], pending, evidence)
     else:
         age = rule_of_age(since, rules.max_age_s, now_ms, view.properties.time_zone)
-        found = (_commits_rule(len(since), rules), _files_rule(small_files, partition, rules), age)
+        commits = rule_of_count(f"{len(since)} writes since the last clustering", len(since), rules.commits)
+        found = (commits, _files_rule(small_files, partition, rules), age)
         ruling = combine_rules(found, rules.combine)
         if not since or not ruling.is_due:
             return not_due(Service.CLUSTERING, ruling.says, evidence, ruling.look_again_ms)
@@ -81,17 +82,7 @@ def _most_small_files(view: TableView, small_file_bytes: int) -> tuple[str, int]
     return max(small.items(), key=lambda item: (item[1], item[0]), default=("", 0))
 
 
-def _commits_rule(writes: int, rules: ClusteringPolicy) -> Rule:
-    least = rules.commits
-    says = f"{writes} writes since the last clustering (rule: {'off' if least is None else least})"
-    return Rule(says, least is not None and writes >= least, is_on=least is not None)
-
-
 def _files_rule(small_files: int, partition: str, rules: ClusteringPolicy) -> Rule:
-    least = rules.small_files
-    says = (
-        f"{small_files} files below {rules.small_file_bytes:,} bytes in partition {partition!r} "
-        f"(rule: {'off' if least is None else least})"
-    )
+    says = f"{small_files} files below {rules.small_file_bytes:,} bytes in partition {partition!r}"
     # One small file in a partition has nothing to be merged with.
-    return Rule(says, least is not None and small_files >= max(least, 2), is_on=least is not None)
+    return rule_of_count(says, small_files if small_files > 1 else 0, rules.small_files)

@@ -8,7 +8,7 @@ from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.backlog import CompactionBacklog, measure_compaction_backlog
 from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
 from airflow_lake_provider.planner.log_compaction import executable_log_compactions
-from airflow_lake_provider.planner.rules import Rule, combine_rules, rule_of_age
+from airflow_lake_provider.planner.rules import Rule, combine_rules, rule_of_age, rule_of_count
 from airflow_lake_provider.timeline.instant import Action
 
 if TYPE_CHECKING:
@@ -53,9 +53,8 @@ def decide_compaction(view: TableView, policy: TablePolicy, now_ms: int) -> Deci
 
 
 def _commits_rule(backlog: CompactionBacklog, rules: CompactionPolicy) -> Rule:
-    least = rules.delta_commits
-    says = f"{backlog.delta_commits} delta commits {_since(backlog)} (rule: {'off' if least is None else least})"
-    return Rule(says, least is not None and backlog.delta_commits >= least, is_on=least is not None)
+    says = f"{backlog.delta_commits} delta commits {_since(backlog)}"
+    return rule_of_count(says, backlog.delta_commits, rules.delta_commits)
 
 
 def _bytes_rule(backlog: CompactionBacklog, rules: CompactionPolicy) -> Rule | None:

@@ -15,12 +15,12 @@ from airflow_lake_provider.planner.backlog import (
     measure_compaction_backlog,
 )
 from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
-from airflow_lake_provider.planner.rules import Rule, combine_rules, rule_of_age
+from airflow_lake_provider.planner.rules import combine_rules, rule_of_age, rule_of_count
 from airflow_lake_provider.planner.writes import stable_key, writes_after
 from airflow_lake_provider.timeline.instant import Action
 
 if TYPE_CHECKING:
-    from airflow_lake_provider.policies import LogCompactionPolicy, TablePolicy
+    from airflow_lake_provider.policies import TablePolicy
     from airflow_lake_provider.timeline.instant import Instant
     from airflow_lake_provider.timeline.timeline import Timeline
     from airflow_lake_provider.view.table_view import TableView
@@ -71,7 +71,8 @@ def decide_log_compaction(view: TableView, policy: TablePolicy, compaction: Deci
         due = Decision(service, Verdict.DUE, reason, Mode.EXECUTE, times[0], times, evidence)
         return block_without_lock(due, policy.hudi_options)
     age = rule_of_age(since, rules.max_age_s, now_ms, view.properties.time_zone)
-    files = _files_rule(backlog.most_log_files, rules)
+    says = f"at most {backlog.most_log_files} log files in a file slice"
+    files = rule_of_count(says, backlog.most_log_files, rules.log_files)
     ruling = combine_rules((files, age), rules.combine)
     least = rules.log_files if files.holds and rules.log_files is not None else LEAST_LOG_FILES
     # Hudi asks for as many delta commits as log files, so that fewer of them leave it nothing to do.
@@ -94,9 +95,3 @@ def _deltas_since(view: TableView) -> tuple[str, tuple[Instant, ...]]:
             last = max(last, instant.requested_time)
     writes = writes_after(view.timeline, last)
     return last, tuple(w for w in writes if w.action is Action.DELTACOMMIT and w.requested_time != last)
-
-
-def _files_rule(most_log_files: int, rules: LogCompactionPolicy) -> Rule:
-    least = rules.log_files
-    says = f"at most {most_log_files} log files in a file slice (rule: {'off' if least is None else least})"
-    return Rule(says, least is not None and most_log_files >= least, is_on=least is not None)

@@ -36,10 +36,11 @@ class Ruling:
     look_again_ms: int | None = None
 
 
-def rule_on(says: str, *, value: float | None, least: float | None) -> Rule:
-    """Return the rule that a value is at least so much; off without a threshold, and open without a value."""
-    holds = least is not None and value is not None and value >= least
-    return Rule(f"{says} (rule: {'off' if least is None else f'{least:,}'})", holds, is_on=least is not None)
+def rule_of_count(says: str, count: int, least: int | None) -> Rule:
+    """Return the rule that there are at least so many; off without a threshold."""
+    if least is None:
+        return Rule(f"{says} (rule: off)", holds=False, is_on=False)
+    return Rule(f"{says} (rule: {least})", holds=count >= least)
 
 
 def rule_of_age(waiting: Sequence[Instant], max_age_s: float | None, now_ms: int, time_zone: str) -> Rule | None:

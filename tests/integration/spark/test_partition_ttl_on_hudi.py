@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import partition_ttl
 import pytest
+import ttl_rules
 from conftest import MakeTable, Table, rows, run, write
 from job_contract import FailureKind, JobRequest, Mode, Outcome, Service
 from test_clustering_on_hudi import update
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 
 
 def ttl(table: Table, days: str = "50", mode: Mode = Mode.EXECUTE, **options: str) -> JobRequest:
-    return table.request(mode, service=Service.TTL, service_options={partition_ttl.DAYS: days, **options})
+    return table.request(mode, service=Service.TTL, service_options={ttl_rules.DAYS: days, **options})
 
 
 def pass_days(patch: pytest.MonkeyPatch, days: int) -> None:
     """Let the job take it for so many days later than it is."""
     find_expired = partition_ttl.find_expired
 
-    def later(last_writes: Mapping[str, str], now: str, rules: partition_ttl.TtlRules) -> tuple[str, ...]:
+    def later(last_writes: Mapping[str, str], now: str, rules: ttl_rules.TtlRules) -> tuple[str, ...]:
         moment = datetime.strptime(now[:14], "%Y%m%d%H%M%S") + timedelta(days=days)  # noqa: DTZ007 - only moved
         return find_expired(last_writes, f"{moment:%Y%m%d%H%M%S}000", rules)
 
@@ -74,7 +75,7 @@ def test_at_most_so_many_partitions_go_at_once(
 ) -> None:
     table = make_table(type="COW")
     pass_days(monkeypatch, 60)
-    result = run(spark, ttl(table, **{partition_ttl.MOST: "3"}))
+    result = run(spark, ttl(table, **{ttl_rules.MOST: "3"}))
     assert result.outcome is Outcome.COMPLETED, result.message
     assert len({row[1] for row in rows(spark, table)}) == 1
 
@@ -115,7 +116,7 @@ def test_pending_plan_is_waited_for(
     [
         pytest.param({"type": "COW"}, {"mode": Mode.SCHEDULE}, "no plan to schedule", id="schedule"),
         pytest.param({"type": "COW"}, {"days": "0"}, "whole number from 1", id="no-days"),
-        pytest.param({"type": "COW"}, {partition_ttl.STRATEGY: "KEEP_BY_CREATION_TIME"}, "KEEP_BY_TIME", id="strategy"),
+        pytest.param({"type": "COW"}, {ttl_rules.STRATEGY: "KEEP_BY_CREATION_TIME"}, "KEEP_BY_TIME", id="strategy"),
         pytest.param({"version": 6}, {}, "upgrade it to version 8", id="mor-6"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service, ServiceRequest, ServiceResult
 from airflow_lake_provider.planner.judgement import judge
-from airflow_lake_provider.timeline.instant import Action
+from airflow_lake_provider.timeline.instant import Action, State
 from airflow_lake_provider.timeline.timeline import Timeline
 from tests.unit.planner.views import at, completed, pending
 
@@ -112,6 +112,10 @@ def test_archive_is_judged_by_what_left_the_active_timeline(
         (Service.COMPACTION, Action.COMPACTION, Action.COMMIT),
         (Service.CLUSTERING, Action.CLUSTERING, Action.REPLACECOMMIT),
         (Service.CLEAN, Action.CLEAN, Action.CLEAN),
+        (Service.LOGCOMPACTION, Action.LOGCOMPACTION, Action.DELTACOMMIT),
+        (Service.INDEXING, Action.INDEXING, Action.INDEXING),
+        # On the metadata table's timeline.
+        (Service.METACOMPACTION, Action.COMPACTION, Action.COMMIT),
     ],
 )
 def test_planned_service_is_judged_by_its_own_action(
@@ -122,3 +126,51 @@ def test_planned_service_is_judged_by_its_own_action(
     request = ServiceRequest(service, Mode.EXECUTE)
     assert judge(planned, done, request, None).outcome is Outcome.COMPLETED
     assert judge(planned, planned, request, None).outcome is Outcome.FAILED
+
+
+WRITE = pending(5, Action.COMMIT, State.INFLIGHT)
+DEAD = Timeline((completed(1), WRITE))
+ROLLED_BACK = Timeline((completed(1), completed(9, Action.ROLLBACK)))
+WENT_ON = Timeline((completed(1), completed(5, Action.COMMIT)))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "instants", "result", "outcome"),
+    [
+        pytest.param(DEAD, ROLLED_BACK, (at(5),), None, Outcome.COMPLETED, id="driver-died-after-it"),
+        pytest.param(DEAD, ROLLED_BACK, (), Outcome.COMPLETED, Outcome.COMPLETED, id="by-hand"),
+        pytest.param(DEAD, DEAD, (at(5),), Outcome.COMPLETED, Outcome.FAILED, id="job-lies"),
+        pytest.param(DEAD, DEAD, (at(5),), None, Outcome.FAILED, id="died-before"),
+        pytest.param(DEAD, DEAD, (), Outcome.NOTHING_TO_DO, Outcome.NOTHING_TO_DO, id="by-hand-and-alive"),
+        pytest.param(DEAD, DEAD, (), None, Outcome.FAILED, id="by-hand-and-died"),
+        # It lived after all, and holds nothing up any more.
+        pytest.param(DEAD, WENT_ON, (at(5),), Outcome.FAILED, Outcome.NOTHING_TO_DO, id="went-on"),
+    ],
+)
+def test_rollback_is_judged_by_what_is_no_longer_pending(
+    before: Timeline, after: Timeline, instants: tuple[str, ...], result: Outcome | None, outcome: Outcome
+) -> None:
+    word = None if result is None else ServiceResult(Service.ROLLBACK, result)
+    judgement = judge(before, after, ServiceRequest(Service.ROLLBACK, Mode.EXECUTE, instants), word)
+    assert judgement.outcome is outcome
+    assert judgement.completed_instants == ((at(5),) if outcome is Outcome.COMPLETED else ())
+
+
+DELETED = Timeline((completed(1), completed(5, Action.REPLACECOMMIT)))
+
+
+@pytest.mark.parametrize(
+    ("after", "result", "done", "outcome"),
+    [
+        pytest.param(DELETED, Outcome.COMPLETED, (at(5),), Outcome.COMPLETED, id="done"),
+        pytest.param(EMPTY, Outcome.COMPLETED, (at(5),), Outcome.FAILED, id="job-lies"),
+        pytest.param(EMPTY, Outcome.NOTHING_TO_DO, (), Outcome.NOTHING_TO_DO, id="none-expired"),
+        pytest.param(DELETED, None, (), Outcome.FAILED, id="died"),
+        pytest.param(EMPTY, Outcome.FAILED, (), Outcome.FAILED, id="failed"),
+    ],
+)
+def test_deletion_of_partitions_is_judged_by_its_own_commit(
+    after: Timeline, result: Outcome | None, done: tuple[str, ...], outcome: Outcome
+) -> None:
+    word = None if result is None else ServiceResult(Service.TTL, result, completed_instants=done)
+    assert judge(EMPTY, after, ServiceRequest(Service.TTL, Mode.EXECUTE), word).outcome is outcome

@@ -44,9 +44,9 @@ def find(service: Service, table: TableView, policy: TablePolicy = POLICY) -> De
 @pytest.mark.parametrize(
     ("table", "verdict", "says"),
     [
-        pytest.param(cow(2), Verdict.NOT_DUE, "2 writes since the last clean (rule: 3)", id="too-few"),
+        pytest.param(cow(2), Verdict.NOT_DUE, "2 writes and no clean yet (rule: 3)", id="too-few"),
         pytest.param(cow(3), Verdict.DUE, "3 writes and no clean yet", id="due"),
-        pytest.param(cow(5, cleaned=7), Verdict.NOT_DUE, "1 write since the last clean", id="cleaned-lately"),
+        pytest.param(cow(5, cleaned=7), Verdict.NOT_DUE, f"1 write since clean {at(7)}", id="cleaned-lately"),
         pytest.param(cow(9, cleaned=9), Verdict.DUE, f"since clean {at(9)}", id="due-again"),
         pytest.param(
             cow(9, plans=(pending(30, Action.CLUSTERING),)), Verdict.NOT_DUE, "pending clustering", id="never-overtakes"

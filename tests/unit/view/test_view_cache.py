@@ -59,6 +59,36 @@ def test_refresh_of_an_unchanged_table_with_an_unknown_file_lists_nothing_and_st
     assert opened.storages[0].calls.lists == lists
 
 
+def test_supplement_costs_one_listing_for_each_thing_that_is_asked_for(table: HandMadeTable) -> None:
+    table.commit(1)
+    heartbeats = table.path / ".hoodie" / ".heartbeat"
+    heartbeats.mkdir()
+    (heartbeats / "20261121120005000").touch()
+    HandMadeTable.create(table.path / ".hoodie" / "metadata").commit(1)
+    opened = Opened()
+    cache = TableViewCache(SharedTimelines(open_table=opened))
+    view = cache.refresh(str(table.path))
+    calls = opened.storages[0].calls
+    lists = calls.lists
+    assert cache.supplement(view, heartbeats=False, metadata_timeline=False) is view
+    assert calls.lists == lists
+
+    beating = cache.supplement(view, heartbeats=True, metadata_timeline=False)
+    assert (set(beating.heartbeats_ms or ()), beating.metadata_timeline) == ({"20261121120005000"}, None)
+    assert calls.lists == lists + 1
+    described = cache.supplement(view, heartbeats=False, metadata_timeline=True)
+    assert described.metadata_timeline is not None
+    assert [instant.requested_time for instant in described.metadata_timeline.instants] == ["20261121120001000"]
+    assert described.heartbeats_ms is None
+    assert calls.lists == lists + 2
+
+
+def test_supplement_of_a_table_without_metadata_table_has_none(table: HandMadeTable) -> None:
+    cache = TableViewCache(SharedTimelines(open_table=Opened()))
+    view = cache.supplement(cache.refresh(str(table.path)), heartbeats=True, metadata_timeline=True)
+    assert (dict(view.heartbeats_ms or {}), view.metadata_timeline) == ({}, None)
+
+
 def test_refresh_after_a_commit_reads_that_commit_only(table: HandMadeTable) -> None:
     for second in (1, 2, 3):
         table.commit(second)

@@ -1,0 +1,74 @@
+"""Rules and how they are combined."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_lake_provider.planner.rules import Rule, combine_rules, rule_of_age
+from airflow_lake_provider.timeline.loader import format_instant_time, instant_time_ms
+from tests.unit.planner.views import NOON_MS, NOW_MS, completed
+
+RULES = st.lists(
+    st.builds(
+        Rule,
+        says=st.sampled_from("abc"),
+        holds=st.booleans(),
+        is_on=st.booleans(),
+        ripe_ms=st.none() | st.integers(1, 9),
+    ).map(lambda rule: rule if rule.is_on else Rule(rule.says, holds=False, is_on=False)),
+    max_size=4,
+)
+
+
+@given(rules=RULES)
+def test_any_needs_one_rule_and_all_needs_every_one_that_is_on(rules: list[Rule]) -> None:
+    active = [rule for rule in rules if rule.is_on]
+    assert combine_rules(rules, "any").is_due is any(rule.holds for rule in active)
+    assert combine_rules(rules, "all").is_due is (bool(active) and all(rule.holds for rule in active))
+
+
+@given(rules=RULES, how=st.sampled_from(["any", "all"]))
+def test_time_alone_makes_due_at_the_time_that_is_named_and_no_earlier(rules: list[Rule], how: str) -> None:
+    def at(now_ms: int) -> bool:
+        later = [
+            Rule(rule.says, rule.holds or (rule.ripe_ms is not None and now_ms >= rule.ripe_ms), rule.is_on)
+            for rule in rules
+        ]
+        return combine_rules(later, how).is_due
+
+    ruling = combine_rules(rules, how)
+    first = next((now_ms for now_ms in range(1, 11) if at(now_ms)), None)
+    if not ruling.is_due and all(rule.is_on for rule in rules):
+        assert ruling.look_again_ms == first
+
+
+def test_age_counts_from_the_first_that_waits_and_says_when_it_is_ripe() -> None:
+    waiting = [completed(10), completed(20)]
+    young = rule_of_age(waiting, 50, NOW_MS, "UTC")
+    assert young is not None
+    assert (young.holds, young.ripe_ms) == (False, NOON_MS + 61_000)
+    assert "waits for 49 s (rule: 50 s)" in young.says
+    old = rule_of_age(waiting, 49, NOW_MS, "UTC")
+    assert old is not None
+    assert old.holds
+    assert rule_of_age(waiting, None, NOW_MS, "UTC") is None
+    nothing = rule_of_age([], 1, NOW_MS, "UTC")
+    assert nothing is not None
+    assert not nothing.holds
+
+
+@given(time_ms=st.integers(1_500_000_000_000, 1_900_000_000_000))
+def test_instant_times_are_read_as_they_are_written(time_ms: int) -> None:
+    assert instant_time_ms(format_instant_time(time_ms, "UTC"), "UTC") == time_ms
+
+
+def test_local_instant_times_are_of_this_process() -> None:
+    # No hour of this day comes twice, wherever this runs.
+    assert instant_time_ms(format_instant_time(NOON_MS, "LOCAL"), "LOCAL") == NOON_MS
+
+
+@pytest.mark.parametrize("text", ["", "7", "00000000000000010", "no time at all"])
+def test_what_is_no_time_is_none(text: str) -> None:
+    assert instant_time_ms(text, "UTC") is None
