@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+TRIGGERS = ["airflow_lake_provider.triggers.timeline", "airflow_lake_provider.triggers.conflict"]
+
 
 def get_provider_info() -> dict[str, Any]:
     """Return the provider's entries: connection type, configuration, database schema, operators, sensors."""
@@ -35,11 +37,12 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": "Lake",
                 "python-modules": [
                     "airflow_lake_provider.sensors.commit",
+                    "airflow_lake_provider.sensors.conflict",
                     "airflow_lake_provider.sensors.pending_index",
                 ],
             }
         ],
-        "triggers": [{"integration-name": "Lake", "python-modules": ["airflow_lake_provider.triggers.timeline"]}],
+        "triggers": [{"integration-name": "Lake", "python-modules": TRIGGERS}],
         "integrations": [
             {
                 "integration-name": "Lake",
@@ -86,6 +89,12 @@ def _options() -> dict[str, Any]:
         "tables_variable": _option(
             "Airflow Variable with settings that are laid over the tables file, in the same shape; off reads none.",
             "lake_tables",
+        ),
+        "discovery_interval_s": _option(
+            "How often the roots of the tables file (discover: ...) are searched for new tables, seconds; takes a new "
+            "parse of the DAG lake_discovery.",
+            "3600",
+            "float",
         ),
         "max_notice_bytes": _option("Largest accepted body of a notice, bytes.", "67108864", "integer"),
         "service_manager_needs_token": _option(

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 DEFAULT_CONN_ID = "lake_default"
 TIMEOUT_S = 30.0
 SWEEP_TIMEOUT_S = 300.0
+MOST_TABLES = 1000
+"""Found tables that one request registers."""
 # A renewal that hangs must be over while there is still time to end the job before the lease ends.
 RENEW_TIMEOUT_S = 5.0
 
@@ -93,6 +95,18 @@ class LakeHook(BaseHook):
         """Ask for looks at tables (`base_path`, `table_name`, `instants`), and postpone the quiet ones."""
         body = {"hints": [dict(hint) for hint in hints], "quiet_table_ids": list(quiet_table_ids)}
         return self._call("POST", "/hints", json=body)
+
+    def list_discovery_roots(self) -> list[dict[str, Any]]:
+        """Return the roots to search for tables: `root`, `depth`, and why one must not be searched (`problem`)."""
+        return list(self._call("GET", "/discovery/roots")["roots"])
+
+    def register_tables(self, tables: Sequence[Mapping[str, Any]]) -> int:
+        """Register tables that were found (`base_path`, `table_name`); return how many are new."""
+        registered = 0
+        for begin in range(0, len(tables), MOST_TABLES):
+            body = {"tables": [dict(table) for table in tables[begin : begin + MOST_TABLES]]}
+            registered += int(self._call("POST", "/discovery/tables", json=body, timeout=SWEEP_TIMEOUT_S)["registered"])
+        return registered
 
     def sweep(self) -> int:
         """Have every dirty table looked at now; return how many were."""

@@ -14,7 +14,16 @@ from fastapi.middleware.gzip import GZipMiddleware
 from airflow_lake_provider import __version__
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.http_app import add_error_handlers
-from airflow_lake_provider.manager.routes import callback, executors, health, instances, service_manager, sinks, tables
+from airflow_lake_provider.manager.routes import (
+    callback,
+    discovery,
+    executors,
+    health,
+    instances,
+    service_manager,
+    sinks,
+    tables,
+)
 from airflow_lake_provider.view import server_routes
 
 if TYPE_CHECKING:
@@ -35,7 +44,7 @@ def create_app(open_services: Callable[[], ManagerServices]) -> FastAPI:
     )
     app.state.open_services = open_services
     app.state.open_timeline_server = lambda: open_services().timeline_server
-    for module in (health, callback, service_manager, tables, instances, executors, sinks, server_routes):
+    for module in (health, callback, service_manager, tables, discovery, instances, executors, sinks, server_routes):
         app.include_router(module.router)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
     add_error_handlers(app)

@@ -14,6 +14,8 @@ class Source(StrEnum):
     HINT = "hint"
     """Our own tasks: a service ended, or a sensor saw a commit that nobody announced."""
     CONFIG = "config"
+    DISCOVERY = "discovery"
+    """The search of a root found the table."""
     HEARTBEAT = "heartbeat"
     """The timeline server pulled a silent table and found a commit that nobody announced."""
 

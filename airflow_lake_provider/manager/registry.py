@@ -144,10 +144,12 @@ class Registry:
             seq = session.execute(select(lake_table.c.dirty_seq).where(lake_table.c.table_id == table_id)).scalar_one()
         return Mark(table_id, seq)
 
-    def register(self, notice: Notice) -> None:
-        """Add a table that the configuration names, once; a table that is there stays as it is."""
-        if self.find(table_id_of(notice.base_path)) is None:
-            self.mark_dirty(notice)
+    def register(self, notice: Notice) -> bool:
+        """Add a table that nobody announced, once, and return whether it is new; one that is there stays as it is."""
+        if self.find(table_id_of(notice.base_path)) is not None:
+            return False
+        self.mark_dirty(notice)
+        return True
 
     # --- claims --------------------------------------------------------------------------------------------
 

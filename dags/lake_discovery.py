@@ -1,0 +1,65 @@
+"""Search the roots of the tables file for tables that nobody announced; without such roots it does nothing."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, task
+from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_lake_provider.hooks.lake import LakeHook
+from airflow_lake_provider.hooks.timeline import table_opener
+from airflow_lake_provider.timeline.discovery import discover_tables
+
+log = logging.getLogger(__name__)
+
+DOC = """
+### Find tables below a root
+
+For each entry `discover: <root>` of the tables file, its folders are listed, as many levels deep as `discover_depth`
+says, and the tables that the registry does not know are registered. Tables that are gone stay registered.
+
+* `roots` asks the manager for the roots; without any, nothing else runs.
+* `search` lists one root. Folders that cannot be read are named in its log and its XCom; the other tables are
+  registered all the same. A root outside `[lake] allowed_roots` fails.
+"""
+
+with DAG(
+    dag_id="lake_discovery",
+    description="Registers tables that lie below the roots of the tables file",
+    schedule=timedelta(seconds=conf.getfloat("lake", "discovery_interval_s", fallback=3600.0)),
+    catchup=False,
+    max_active_runs=1,
+    tags=["lake", "hudi"],
+    doc_md=DOC,
+    dagrun_timeout=timedelta(hours=6),
+    default_args={"retries": 2, "retry_delay": timedelta(seconds=30), "retry_exponential_backoff": 2.0},
+) as dag:
+
+    @task
+    def roots() -> list[dict[str, Any]]:
+        """Return the roots with their depths."""
+        return LakeHook().list_discovery_roots()
+
+    @task(map_index_template="{{ root['root'] }}", max_active_tis_per_dagrun=2)
+    def search(root: dict[str, Any]) -> dict[str, Any]:
+        """Register the tables below one root."""
+        if root["problem"]:
+            raise AirflowFailException(root["problem"])
+        found = discover_tables(root["root"], table_opener(None), root["depth"])
+        for problem in found.problems:
+            log.warning("not read: %s", problem)
+        tables = [{"base_path": table.base_path, "table_name": table.name} for table in found.tables]
+        registered = LakeHook().register_tables(tables)
+        return {
+            "tables": len(tables),
+            "registered": registered,
+            "folders": found.folders,
+            "complete": found.is_complete,
+            "problems": list(found.problems),
+        }
+
+    search.expand(root=roots())

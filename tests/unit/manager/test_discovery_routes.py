@@ -1,0 +1,73 @@
+"""The manager says which roots to search and registers what was found there, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from airflow_lake_provider.manager.app import create_app
+from airflow_lake_provider.manager.registry import Registry
+from airflow_lake_provider.manager.services import ManagerServices
+from airflow_lake_provider.manager.tables_source import TablesSource
+from airflow_lake_provider.table_id import table_id_of
+from tests.unit.manager.conftest import SERVICE_TOKEN
+from tests.unit.tables import HandMadeTable
+
+BEARER = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
+
+
+@pytest.fixture
+def tables_file(tmp_path: Path, lake: Path) -> Path:
+    path = tmp_path / "tables.yaml"
+    path.write_text(
+        f"tables: [{{discover: '{lake}', discover_depth: 2}}, {{discover: /elsewhere}}]\n", encoding="utf-8"
+    )
+    return path
+
+
+@pytest.fixture
+def client(services: ManagerServices, tables_file: Path) -> TestClient:
+    services = replace(
+        services, tables=TablesSource(str(tables_file)), settings=replace(services.settings, loop_enabled=False)
+    )
+    return TestClient(create_app(lambda: services))
+
+
+def test_roots_are_those_of_the_tables_file_with_what_forbids_them(client: TestClient, lake: Path) -> None:
+    assert client.get("/discovery/roots").status_code == 401
+    allowed, refused = client.get("/discovery/roots", headers=BEARER).json()["roots"]
+    assert allowed == {"root": str(lake), "depth": 2, "problem": ""}
+    assert refused["root"] == "/elsewhere"
+    assert "lies outside the configured roots" in refused["problem"]
+
+
+def test_found_tables_are_registered_once_and_looked_at(client: TestClient, registry: Registry, lake: Path) -> None:
+    table = HandMadeTable.create(lake / "orders")
+    body = {"tables": [{"base_path": f"{table.path}/", "table_name": "orders"}]}
+    assert client.post("/discovery/tables", json=body, headers=BEARER).json() == {"registered": 1, "known": 0}
+    assert client.post("/discovery/tables", json=body, headers=BEARER).json() == {"registered": 0, "known": 1}
+    row = registry.get(table_id_of(str(table.path)))
+    assert (row["last_notice_source"], row["notices"]) == ("discovery", 1)
+    assert row["dirty_since_ms"] is not None
+
+
+def test_tables_outside_the_allowed_roots_are_refused(client: TestClient, registry: Registry, lake: Path) -> None:
+    tables = [{"base_path": str(lake / "a"), "table_name": "a"}, {"base_path": "/elsewhere/b", "table_name": "b"}]
+    assert client.post("/discovery/tables", json={"tables": tables}, headers=BEARER).status_code == 403
+    assert registry.list_tables() == []
+
+
+def test_health_and_config_tell_wrong_settings_and_the_last_good_ones_hold(
+    client: TestClient, tables_file: Path
+) -> None:
+    assert client.get("/health").json()["tables_config"] == "ok"
+    tables_file.write_text("defaults: {polol: 1}", encoding="utf-8")
+    assert client.get("/health").json()["tables_config"] == "last_good"
+    assert client.get("/config").status_code == 401
+    config = client.get("/config", headers=BEARER).json()
+    assert (config["tables_config"], config["entries"]) == ("last_good", 2)
+    assert "tables.yaml:1: unknown setting 'polol'" in config["problem"]
+    assert len(client.get("/discovery/roots", headers=BEARER).json()["roots"]) == 2
