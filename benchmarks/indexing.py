@@ -4,9 +4,9 @@ A copy-on-write table of 1,000,000 rows gets a record index and column statistic
 writer that commits 100 rows again and again, once by the same writer, with the indexes in its settings (Hudi alone).
 
 `build_s` is the job in a warm session, plan and cheap check included. `writer_stall_s` is by how much the longest
-commit during the build exceeds the median commit before it; `sync_stall_s` the same of the commit that builds. `recover_s` is the
-run after a builder was killed (-9) half way, its heartbeat expired; Hudi alone never recovers. A look-up is a query for
-one key, median of five, without and with the record index.
+commit during the build exceeds the median commit before it; `sync_stall_s` the same of the commit that builds.
+`recover_s` is the run after a builder was killed (-9) half way, its heartbeat expired; Hudi alone never recovers. A
+look-up is a query for one key, median of five, without and with the record index.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from failure_kind import causes_of, describe
-from hudi_table import be_sole_executor, hold_lock, open_client
+from hudi_table import NoTableError, be_sole_executor, hold_lock, open_client
 from index_fence import find_habit, look_at_writers
 from index_rules import Begin, BuildState, IndexPlan, decide_fence
 from index_settings import build_settings, stays_current
@@ -122,7 +122,7 @@ def _wait_under_lock(visit: Visit, build: _Build, begin: Begin) -> None:
 def _look_or_none(visit: Visit) -> Any:
     try:
         return look_at_indexes(visit)
-    except Py4JJavaError:
+    except (NoTableError, Py4JJavaError):
         # Hudi rewrites hoodie.properties in place; a look may fall into that moment.
         return None
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from failure_kind import causes_of, classify, describe
 from hudi_table import PlanBusyError, find_heartbeat_age_s, hold_lock, open_client
 from index_build import WritersInTheWayError, build_index
 from index_check import find_differences, find_unmentioned
+from index_outcome import IndexFailure, Tally, caught_up_to, failure_of, refused, result_of
 from index_rules import BuildState, IndexPlan, Step, decide_step
 from index_settings import WantedIndex, build_settings, hudi_settings_of, index_options
 from index_table import (
@@ -24,39 +24,20 @@ from index_table import (
     remove_plan,
     timeline_file,
 )
-from job_contract import FailureKind, Mode, Outcome, Service, ServiceResult
+from job_contract import FailureKind, Mode
 from planned_service import open_visit, seconds_since
 from py4j.protocol import Py4JJavaError
 from service_settings import ALWAYS
 
 if TYPE_CHECKING:
     from index_settings import IndexOptions
-    from job_contract import JobRequest, ServiceRequest
+    from job_contract import JobRequest, ServiceRequest, ServiceResult
     from planned_service import Visit
     from pyspark.sql import SparkSession
 
 OLDEST_VERSION = 8
 MOST_BUILDS = 2
 """How often one run builds an index whose check fails."""
-
-
-class IndexFailure(Exception):
-    """Why one plan did not become an index."""
-
-    def __init__(self, kind: FailureKind, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
-
-
-@dataclass(slots=True)
-class Tally:
-    """What a run did so far."""
-
-    scheduled: list[str]
-    completed: list[str]
-    failures: list[IndexFailure]
-    said: list[str]
 
 
 def run_indexing(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> ServiceResult:
@@ -71,8 +52,13 @@ def run_indexing(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
         replace(request, options=hudi_settings_of(request.options)),
     )
     if visit.first_look.table_version < OLDEST_VERSION:
-        return _refused(
+        return refused(
             f"the table has version {visit.first_look.table_version}; index builds need {OLDEST_VERSION} or newer"
+        )
+    if "files" in {wanted.partition for wanted in options.wanted} and not _writers_keep_files(visit):
+        return refused(
+            "a writer with hoodie.metadata.enable=false would leave the file listing behind, and readers miss its "
+            "rows: set hoodie.metadata.enable=true in all writers, and then in hudi_options"
         )
     tally = Tally([], [], [], [])
     if options.drop_first:
@@ -80,12 +66,12 @@ def run_indexing(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
     if request.mode is Mode.SCHEDULE:
         for wanted in options.wanted:
             _schedule(visit, wanted, tally)
-        return _result(tally)
+        return result_of(tally)
     _build_pending(visit, options, tally)
     if request.mode is Mode.SCHEDULE_AND_EXECUTE:
         for wanted in options.wanted:
             _schedule_and_build(visit, wanted, options, tally)
-    return _result(tally)
+    return result_of(tally)
 
 
 def _build_pending(visit: Visit, options: IndexOptions, tally: Tally) -> None:
@@ -186,7 +172,7 @@ def _run(visit: Visit, plan: IndexPlan, wanted: WantedIndex | None, options: Ind
     except Py4JJavaError as error:
         leave_expired_heartbeat(visit, plan.instant)
         if not _is_completed(visit, plan.instant):
-            raise _failure_of(visit, plan, error) from error
+            raise failure_of(visit, plan, error) from error
     damage = _check(visit, plan, options)
     if damage:
         _forget(visit, plan)
@@ -206,7 +192,7 @@ def _finish(visit: Visit, plan: IndexPlan, options: IndexOptions, tally: Tally) 
     ):
         damage = _check(visit, plan, options)
         if not damage:
-            complete_plan(visit, plan, _caught_up_to(look_at_indexes(visit)))
+            complete_plan(visit, plan, caught_up_to(look_at_indexes(visit)))
     if damage:
         _forget(visit, plan)
         return damage
@@ -258,55 +244,12 @@ def _drop_wanted(visit: Visit, options: IndexOptions) -> None:
             drop_index(visit, wanted.partition)
 
 
-def _failure_of(visit: Visit, plan: IndexPlan, error: Py4JJavaError) -> IndexFailure:
-    causes = causes_of(error.java_exception)
-    kind = classify(causes)
-    indexes = look_at_indexes(visit)
-    if (
-        plan.partition in indexes.complete
-        and find_build_state(visit.spark, visit.job.base_path, plan.instant) is BuildState.COMPLETED
-    ):
-        holes = ", ".join(_holes(indexes)) or "nothing"
-        return IndexFailure(
-            FailureKind.CONFLICT,
-            f"the index is built and holds every write up to {_caught_up_to(indexes)}; the catch-up ended before "
-            f"{holes} did, and the next run goes on from there",
-        )
-    if kind is FailureKind.OTHER:
-        visit.say(f"indexing {plan.instant}: stack trace follows\n{error}")
-    return IndexFailure(kind, describe(causes))
-
-
-def _caught_up_to(indexes: IndexLook) -> str:
-    """Return the last completed write before the first pending one."""
-    found = indexes.look.timeline.getContiguousCompletedWriteTimeline().lastInstant()
-    return str(found.get().requestedTime()) if found.isPresent() else ""
-
-
-def _holes(indexes: IndexLook) -> list[str]:
-    pending = indexes.look.timeline.getWriteTimeline().filterInflightsAndRequested().getInstants()
-    return sorted(f"{instant.getAction()} {instant.requestedTime()}" for instant in pending)
-
-
 def _is_completed(visit: Visit, instant: str) -> bool:
     indexing = visit.look().timeline.filterCompletedInstants().getInstants()
     return any(found.requestedTime() == instant and found.getAction() == "indexing" for found in indexing)
 
 
-def _refused(message: str) -> ServiceResult:
-    return ServiceResult(Service.INDEXING, Outcome.FAILED, failure_kind=FailureKind.OTHER, message=message)
-
-
-def _result(tally: Tally) -> ServiceResult:
-    scheduled, completed = tuple(tally.scheduled), tuple(tally.completed)
-    if tally.failures:
-        return ServiceResult(
-            Service.INDEXING,
-            Outcome.FAILED,
-            scheduled,
-            completed,
-            failure_kind=tally.failures[0].kind,
-            message="; ".join(failure.message for failure in tally.failures),
-        )
-    outcome = Outcome.COMPLETED if completed else Outcome.SCHEDULED if scheduled else Outcome.NOTHING_TO_DO
-    return ServiceResult(Service.INDEXING, outcome, scheduled, completed, message="; ".join(tally.said))
+def _writers_keep_files(visit: Visit) -> bool:
+    # Without a metadata table there is nothing to tell by how its writers are set.
+    declared = {**visit.job.hudi_options, **visit.request.options}.get("hoodie.metadata.enable", "")
+    return "files" in visit.first_look.metadata_partitions or declared.strip().lower() == "true"
