@@ -79,6 +79,8 @@ def service_settings(
         CONCURRENCY_MODE: OPTIMISTIC,
         "hoodie.metadata.enable": _flag(on="files" in metadata_partitions),
         "hoodie.metadata.index.column.stats.enable": _flag(on="column_stats" in metadata_partitions),
+        # With column statistics on, its default would have the service build it.
+        "hoodie.metadata.index.partition.stats.enable": _flag(on="partition_stats" in metadata_partitions),
         **options,
         "hoodie.write.table.version": str(table_version),
         **ALWAYS,
