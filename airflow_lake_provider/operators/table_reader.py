@@ -12,6 +12,7 @@ from airflow_lake_provider.timeline.heartbeat import load_heartbeats
 from airflow_lake_provider.timeline.loader import load_timeline
 from airflow_lake_provider.timeline.metadata_table import load_metadata_timeline
 from airflow_lake_provider.timeline.properties import load_table_properties
+from airflow_lake_provider.timeline.service_plan import tell_clusterings
 from airflow_lake_provider.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -34,8 +35,9 @@ class TableReader:
         return load_table_properties(self._storage)
 
     def timeline(self) -> Timeline:
-        """Return the active timeline."""
-        return load_timeline(self._storage, self.properties())
+        """Return the active timeline, with clusterings told from insert overwrites."""
+        properties = self.properties()
+        return tell_clusterings(self._storage, properties, load_timeline(self._storage, properties))
 
     def timeline_of(self, service: Service) -> Timeline:
         """Return the active timeline that a service works on: the table's, or its metadata table's."""

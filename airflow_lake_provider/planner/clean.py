@@ -8,7 +8,7 @@ from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
 from airflow_lake_provider.planner.rules import combine_rules, rule_of_age, rule_of_count
 from airflow_lake_provider.planner.writes import last_completed, stable_key, writes_after
-from airflow_lake_provider.timeline.instant import Action, Layout
+from airflow_lake_provider.timeline.instant import Action
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,9 +27,6 @@ def decide_clean(view: TableView, policy: TablePolicy, rollback: Decision, now_m
         return not_due(Service.CLEAN, "cleaning is switched off for this table (clean.enabled: false)")
     pending = tuple(instant.requested_time for instant in view.timeline.pending(Action.CLEAN))
     clustering = view.timeline.pending(Action.CLUSTERING)
-    if view.properties.layout is Layout.V1:
-        # There a pending clustering has the action of an insert overwrite: either is waited for.
-        clustering += view.timeline.pending(Action.REPLACECOMMIT)
     last = last_completed(view.timeline, Action.CLEAN)
     since = writes_after(view.timeline, last.requested_time if last is not None else "")
     evidence = {

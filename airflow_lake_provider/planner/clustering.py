@@ -9,7 +9,7 @@ from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
 from airflow_lake_provider.planner.rules import Rule, combine_rules, rule_of_age, rule_of_count
 from airflow_lake_provider.planner.writes import stable_key, writes_after
-from airflow_lake_provider.timeline.instant import Action, Layout
+from airflow_lake_provider.timeline.instant import Action
 
 if TYPE_CHECKING:
     from airflow_lake_provider.policies import ClusteringPolicy, TablePolicy
@@ -24,11 +24,6 @@ def decide_clustering(view: TableView, policy: TablePolicy, now_ms: int) -> Deci
     rules = policy.clustering
     if not rules.enabled:
         return not_due(Service.CLUSTERING, "clustering is switched off for this table (clustering.enabled: false)")
-    if view.properties.layout is Layout.V1:
-        # There a plan's file does not say whether it is a clustering or an insert overwrite.
-        return not_due(
-            Service.CLUSTERING, f"the table has version {view.properties.version}: its clustering is not decided here"
-        )
     pending = tuple(instant.requested_time for instant in view.timeline.pending(Action.CLUSTERING))
     last = _last_clustering(view)
     since = writes_after(view.timeline, last)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
 from airflow_lake_provider.timeline.heartbeat import heartbeat_rule
-from airflow_lake_provider.timeline.instant import Action, Layout
 from airflow_lake_provider.timeline.loader import instant_time_ms
 
 if TYPE_CHECKING:
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
 
 def find_overdue_writes(view: TableView, policy: TablePolicy, now_ms: int) -> tuple[Instant, ...]:
     """Return the pending writes that are old enough for their writer to be doubted."""
-    return tuple(write for write in _doubtable(view) if _begun_ms(write, view) + _patience_ms(policy) <= now_ms)
+    writes = view.timeline.pending_writes()
+    return tuple(write for write in writes if _begun_ms(write, view) + _patience_ms(policy) <= now_ms)
 
 
 def decide_rollback(view: TableView, policy: TablePolicy, now_ms: int) -> Decision:
@@ -32,7 +32,7 @@ def decide_rollback(view: TableView, policy: TablePolicy, now_ms: int) -> Decisi
     service, rules = Service.ROLLBACK, policy.rollback
     if not rules.enabled:
         return not_due(service, "rollback is switched off for this table (rollback.enabled: false)")
-    writes = _doubtable(view)
+    writes = view.timeline.pending_writes()
     if not writes:
         return not_due(service, "no write is pending")
     overdue = find_overdue_writes(view, policy, now_ms)
@@ -55,12 +55,6 @@ def decide_rollback(view: TableView, policy: TablePolicy, now_ms: int) -> Decisi
     reason = f"{', '.join(f'{write.action} {write.requested_time}' for write in dead)}: no heartbeat, its writer failed"
     due = Decision(service, Verdict.DUE, reason, Mode.EXECUTE, times[0], times, evidence)
     return block_without_lock(due, policy.hudi_options)
-
-
-def _doubtable(view: TableView) -> tuple[Instant, ...]:
-    # In layout 1 a pending clustering has the action of an insert overwrite, and a plan has no heartbeat.
-    untold = view.properties.layout is Layout.V1
-    return tuple(w for w in view.timeline.pending_writes() if not (untold and w.action is Action.REPLACECOMMIT))
 
 
 def _begun_ms(write: Instant, view: TableView) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
-from airflow_lake_provider.timeline.instant import Action, Layout
+from airflow_lake_provider.timeline.instant import Action
 from airflow_lake_provider.timeline.loader import format_instant_time
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ def decide_ttl(view: TableView, policy: TablePolicy, now_ms: int) -> Decision:
         reason = f"the table has version {view.properties.version}: its log files do not say when they were written"
         return not_due(service, reason)
     plans = view.timeline.pending(Action.COMPACTION, Action.LOGCOMPACTION, Action.CLUSTERING)
-    if view.properties.layout is Layout.V1:
-        plans += view.timeline.pending(Action.REPLACECOMMIT)
     period_ms = int(rules.check_every_s * 1000)
     begin_ms = now_ms // period_ms * period_ms
     evidence: Evidence = {

@@ -20,6 +20,7 @@ class TableView:
     base_path: str
     properties: TableProperties
     timeline: Timeline
+    """As `tell_clusterings` returns it: a pending clustering has that action in every layout."""
     commits: Mapping[str, CommitMetadata]
     """Metadata of completed writes on the active timeline, by requested time; damaged ones are in `problems`."""
     version: str

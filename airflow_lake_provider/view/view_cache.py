@@ -12,6 +12,7 @@ from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.timeline.commit_metadata import load_commit_metadata
 from airflow_lake_provider.timeline.heartbeat import load_heartbeats
 from airflow_lake_provider.timeline.metadata_table import load_metadata_timeline
+from airflow_lake_provider.timeline.service_plan import tell_clusterings
 from airflow_lake_provider.timeline.timeline import TimelineProblem
 from airflow_lake_provider.view.freshness import ANY_AGE, NOW
 from airflow_lake_provider.view.shared_timelines import SharedTimelines
@@ -84,7 +85,7 @@ class TableViewCache:
         return TableView(
             base_path=snapshot.base_path,
             properties=snapshot.properties,
-            timeline=snapshot.timeline,
+            timeline=tell_clusterings(storage, snapshot.properties, snapshot.timeline),
             commits=MappingProxyType(commits),
             version=snapshot.version,
             problems=(*snapshot.timeline.problems, *problems),

@@ -183,14 +183,6 @@ def test_rollback_of_what_lives_or_was_not_asked_for_is_not_due() -> None:
     assert find(Service.ROLLBACK, failed(10, beats=None)).verdict is Verdict.NOT_DUE
 
 
-def test_rollback_of_an_old_table_leaves_replacecommits_alone() -> None:
-    """There a clustering plan has the action of an insert overwrite, and nobody beats for a plan."""
-    table = replace(cow(3, plans=(pending(10, Action.REPLACECOMMIT),)), heartbeats_ms=MappingProxyType({}))
-    assert find(Service.ROLLBACK, table).verdict is Verdict.DUE
-    old = replace(table, properties=replace(table.properties, version=6, layout=Layout.V1))
-    assert find(Service.ROLLBACK, old).verdict is Verdict.NOT_DUE
-
-
 def test_rollback_comes_first_and_cleaning_waits_for_it() -> None:
     table = replace(
         cow(9, plans=(pending(30, Action.COMMIT), pending(31, Action.CLUSTERING))), heartbeats_ms=MappingProxyType({})

@@ -13,7 +13,7 @@ from airflow_lake_provider.planner.decide import decide
 from airflow_lake_provider.planner.decision import Decision, Verdict
 from airflow_lake_provider.planner.writes import stable_key
 from airflow_lake_provider.policies import ArchivePolicy, CleanPolicy, ClusteringPolicy, CompactionPolicy, TablePolicy
-from airflow_lake_provider.timeline.instant import Action, Layout
+from airflow_lake_provider.timeline.instant import Action
 from airflow_lake_provider.view.table_view import TableView
 from tests.unit.planner.views import NOW_MS, at, base, commit, completed, log, pending, view
 
@@ -69,11 +69,10 @@ def test_clean_carries_the_retention_and_a_key_that_stays_between_buckets() -> N
     assert [decision.key_instant for decision in due] == [at(4), at(4), at(4), at(10), at(10), at(10)]
 
 
-def test_clean_of_an_old_table_waits_for_any_pending_replacecommit() -> None:
-    table = cow(9, plans=(pending(30, Action.REPLACECOMMIT),))
-    assert find(Service.CLEAN, table).verdict is Verdict.DUE
-    old = replace(table, properties=replace(table.properties, version=6, layout=Layout.V1))
-    assert f"pending clustering {at(30)}" in find(Service.CLEAN, old).reason
+def test_clean_waits_for_a_clustering_and_not_for_an_insert_overwrite() -> None:
+    assert find(Service.CLEAN, cow(9, plans=(pending(30, Action.REPLACECOMMIT),))).verdict is Verdict.DUE
+    decision = find(Service.CLEAN, cow(9, plans=(pending(30, Action.CLUSTERING),)))
+    assert f"pending clustering {at(30)}" in decision.reason
 
 
 def test_clean_of_a_table_within_its_retention_is_not_due() -> None:
@@ -143,11 +142,8 @@ def test_clustering_by_commits_counts_from_the_last_one() -> None:
     assert "4 writes since the last clustering (rule: 4)" in find(Service.CLUSTERING, cow(4), policy).reason
 
 
-def test_clustering_is_off_unless_asked_for_and_not_decided_for_layout_1() -> None:
+def test_clustering_is_off_unless_asked_for() -> None:
     assert "switched off" in find(Service.CLUSTERING, cow(9), TablePolicy()).reason
-    table = cow(9)
-    old = replace(table, properties=replace(table.properties, version=6, layout=Layout.V1))
-    assert "version 6" in find(Service.CLUSTERING, old).reason
 
 
 def test_decide_puts_pending_plans_first_and_archiving_last() -> None:
