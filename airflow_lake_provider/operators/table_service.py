@@ -34,7 +34,6 @@ from airflow_lake_provider.operators.table_reader import TableReader
 from airflow_lake_provider.planner.judgement import PLANNED_AS, Judgement, judge
 from airflow_lake_provider.planner.lock_rule import require_lock
 from airflow_lake_provider.table_id import normalise_base_path, table_id_of
-from airflow_lake_provider.timeline.instant import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -164,12 +163,6 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         needs_logs = wanted.service in {Service.COMPACTION, Service.LOGCOMPACTION}
         if needs_logs and properties.table_type != "MERGE_ON_READ":
             raise ServiceRefusedError(f"table {base_path} is {properties.table_type}: only merge-on-read is compacted")
-        is_plan_told = properties.layout is not Layout.V1 or wanted.mode is not Mode.SCHEDULE
-        if wanted.service is Service.CLUSTERING and not is_plan_told:
-            raise ServiceRefusedError(
-                f"table {base_path} has version {properties.version}, where a clustering plan cannot be told from an "
-                f"insert overwrite: use mode {Mode.SCHEDULE_AND_EXECUTE}"
-            )
         return table
 
     def _job(self, folder: JobFolder, base_path: str, wanted: ServiceRequest, options: dict[str, str]) -> EngineJob:
