@@ -43,7 +43,7 @@ with DAG(
         "mode": Param(
             "schedule_and_execute",
             type="string",
-            enum=["schedule_and_execute", "schedule", "execute"],
+            enum=["schedule_and_execute", "schedule", "execute", "withdraw"],
             title="Mode",
             description="Pending plans are executed first; a new one is made only when none is pending",
         ),
@@ -62,6 +62,9 @@ with DAG(
             "", type="string", title="Connection", description="Where the engine runs it; empty: [lake] spark_conn_id"
         ),
         "spark_conf": Param({}, type="object", title="Spark conf"),
+        "conflict": Param(
+            {}, type="object", title="Conflicts", description="Early conflict detection; empty: as usual"
+        ),
         "pool": Param("", type="string", title="Pool", description="Airflow pool; empty: default_pool"),
         "queue": Param("", type="string", title="Queue", description="Queue of the executor; empty: its own"),
         "timeout_s": Param(
@@ -101,6 +104,7 @@ with DAG(
         engine="{{ params.engine }}",
         spark_conn_id="{{ params.spark_conn_id }}",
         spark_conf="{{ params.spark_conf | tojson }}",
+        conflict="{{ params.conflict | tojson }}",
         is_dry_run="{{ params.dry_run }}",
         # Pool, queue and retries of a run are set by plugins/cluster_policy.py, the time-out before the job begins.
         retries=POLICY.retries,

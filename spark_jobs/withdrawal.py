@@ -13,6 +13,9 @@ from service_settings import ALWAYS
 if TYPE_CHECKING:
     from planned_service import PlannedService, Visit
 
+EXECUTOR_ENDED = "lake.executor.ended"
+"""Option of the request: whoever asks has ended the plan's executor and holds the table's lease."""
+
 
 def withdraw_plans(visit: Visit, kind: PlannedService) -> ServiceResult:
     """Remove the named plans, and what an executor that died left of them. Plans that are gone or completed stay so.
@@ -41,6 +44,11 @@ def withdraw_plans(visit: Visit, kind: PlannedService) -> ServiceResult:
 
 
 def _withdraw(visit: Visit, client: Any, instant: str) -> None:
+    if visit.request.options.get(EXECUTOR_ENDED) == "true":
+        # What is left of its heartbeat would look alive for two minutes, and the writer cannot wait.
+        hudi = visit.spark._jvm.org.apache.hudi
+        meta_client = visit.look().meta_client
+        hudi.client.heartbeat.HeartbeatUtils.deleteHeartbeatFile(meta_client.getStorage(), visit.job.base_path, instant)
     with be_sole_executor(visit.spark, client, instant):
         # Hudi rolls back the files of a plan that is being executed, and then deletes the plan; a plan that nobody
         # began has no files, and Hudi no call for it.

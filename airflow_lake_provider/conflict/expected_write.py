@@ -45,7 +45,7 @@ def expect_write(
     writes = snapshot.timeline.completed_writes_by_completion()
     if gap_s is None or not writes:
         return None
-    last_ms = _to_ms(writes[-1].completed_time or "", snapshot.properties.time_zone)
+    last_ms = instant_ms(writes[-1].completed_time or "", snapshot.properties.time_zone)
     gap_ms = int(gap_s * _MS)
     if last_ms is None or not 0 <= now_ms - last_ms <= SUSPICIOUS_AFTER_GAPS * gap_ms:
         return None
@@ -63,12 +63,12 @@ def last_duration_ms(
     for write in writes:
         metadata = commits.get(write.requested_time)
         if metadata is not None and metadata.operation == operation:
-            begin, end = _to_ms(write.requested_time, "UTC"), _to_ms(write.completed_time or "", "UTC")
+            begin, end = instant_ms(write.requested_time, "UTC"), instant_ms(write.completed_time or "", "UTC")
             found = end - begin if begin is not None and end is not None else found
     return found
 
 
-def _to_ms(instant_time: str, time_zone: str) -> int | None:
+def instant_ms(instant_time: str, time_zone: str) -> int | None:
     """Return an instant time as ms since the epoch; in zone LOCAL it is taken for this machine's."""
     try:
         moment = datetime.strptime(instant_time[:_SECONDS], "%Y%m%d%H%M%S")  # noqa: DTZ007 - the zone follows

@@ -7,7 +7,7 @@ Airflow's side of the door is in `plugins/`; this module knows nothing of it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -234,6 +234,7 @@ def run_conf(claim: Claim, decision: Decision, policy: TablePolicy) -> dict[str,
         "hudi_options": {**policy.hudi_options, **decision.options},
         **{key: getattr(policy, key) for key in RUN_SETTINGS},
         "spark_conf": dict(policy.spark_conf),
+        "conflict": asdict(policy.conflict),
         "reason": decision.reason,
         "evidence": dict(decision.evidence),
     }

@@ -12,21 +12,29 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_lake_provider.conflict.admission import AdmissionVerdict
 from airflow_lake_provider.engines.engine import EngineJob
 from airflow_lake_provider.engines.executor_record import ExecutorRecord
 from airflow_lake_provider.engines.job_files import JobFolder, read_result
 from airflow_lake_provider.engines.local_process import this_submitter
 from airflow_lake_provider.engines.registry import DEFAULT_ENGINE, create_engine
-from airflow_lake_provider.errors import LakeError, LeaseLostError, ServiceFailedError, ServiceRefusedError
+from airflow_lake_provider.errors import EngineError, LakeError, LeaseLostError, ServiceFailedError, ServiceRefusedError
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
 from airflow_lake_provider.hooks.metrics import AirflowMetrics
 from airflow_lake_provider.hooks.timeline import table_opener
-from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service
+from airflow_lake_provider.job_contract import SAFEPOINT, FailureKind, JobRequest, Mode, Outcome, Service
 from airflow_lake_provider.metrics import outcomes
+from airflow_lake_provider.operators.conflict_watch import ConflictWatch
 from airflow_lake_provider.operators.executor_lease import ExecutorLease
 from airflow_lake_provider.operators.job_run import JobRun
 from airflow_lake_provider.operators.memory import earlier_results, ran_out_of_memory, with_more_memory
 from airflow_lake_provider.operators.retry_policy import FailureRetryPolicy
+from airflow_lake_provider.operators.service_admission import (
+    ServiceAdmission,
+    narrow,
+    parse_conflict_policy,
+    withdrawal_of,
+)
 from airflow_lake_provider.operators.service_arguments import is_true, parse_request, parse_settings
 from airflow_lake_provider.operators.service_lineage import ServiceLineage
 from airflow_lake_provider.operators.service_metrics import measure_service, measure_try
@@ -60,6 +68,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
     :param engine: what runs the job; empty takes `[lake] engine` (templated).
     :param spark_conn_id: where the engine runs it; empty takes `[lake] spark_conn_id` (templated).
     :param spark_conf: the engine's settings of the job (templated).
+    :param conflict: early conflict detection: `enabled`, `strategy`, `period_s`, `initial_delay_s` (templated).
     :param is_dry_run: say what would be submitted, and do nothing (templated).
     :param lake_conn_id: connection to the manager.
     :param storage_options: how to open the store; without them the connection in `[lake] storage_conn_ids`.
@@ -75,6 +84,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         "engine",
         "spark_conn_id",
         "spark_conf",
+        "conflict",
         "is_dry_run",
     )
     ui_color = "#d5e8d4"
@@ -91,6 +101,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         engine: str | None = None,
         spark_conn_id: str | None = None,
         spark_conf: dict[str, str] | str | None = None,
+        conflict: dict[str, Any] | str | None = None,
         is_dry_run: bool | str = False,
         lake_conn_id: str = DEFAULT_CONN_ID,
         storage_options: dict[str, Any] | None = None,
@@ -107,6 +118,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         self.engine = engine
         self.spark_conn_id = spark_conn_id
         self.spark_conf = spark_conf
+        self.conflict = conflict
         self.is_dry_run = is_dry_run
         self.lake_conn_id = lake_conn_id
         self.storage_options = storage_options
@@ -146,13 +158,25 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         if is_true(self.is_dry_run):
             return self._dry_run(before, job)
         table.require_guarded_writers()
+        admission = self._admission(base_path, options)
+        admitted = admission.ask(wanted)
+        if admitted.verdict is AdmissionVerdict.WAIT and not admitted.withdraw:
+            raise ServiceFailedError(
+                f"table {base_path}: {wanted.service} waits: {admitted.reason}", FailureKind.CONFLICT
+            )
+        self.log.info("table %s: %s: %s", base_path, admitted.verdict, admitted.reason)
+        job = replace(job, request=replace(job.request, services=(narrow(wanted, admitted),)))
         hook, began_s = LakeHook(self.lake_conn_id), time.monotonic()
         measure_try(AirflowMetrics(), wanted.service, context)
         try:
-            judgement = self._judge(table, before, self._execute_job(hook, folder, job))
+            judgement = self._judge(table, before, self._execute_job(hook, folder, job, admission))
         finally:
             self._tell_manager(hook, job.request)
         self.log.info("table %s: %s: %s", base_path, judgement.outcome, judgement.reason)
+        if admitted.withdraw:
+            raise ServiceFailedError(
+                f"table {base_path}: {wanted.service} waits: {admitted.reason}", FailureKind.CONFLICT
+            )
         effect = measure_service(AirflowMetrics(), table, wanted.service, judgement, time.monotonic() - began_s)
         self.keep_lineage(judgement, effect)
         return judgement
@@ -176,7 +200,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             table_name=self.table_name or base_path.rsplit("/", 1)[-1],
             services=(wanted,),
             result_path=folder.result_path,
-            hudi_options=options,
+            hudi_options=options | self._held_back(base_path, wanted),
             submitter=this_submitter(),
         )
         return EngineJob(
@@ -191,6 +215,13 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             packages=conf.get("lake", "spark_packages", fallback="") or "",
         )
 
+    def _held_back(self, base_path: str, wanted: ServiceRequest) -> dict[str, str]:
+        """Return the safepoint as an option: asked for at the last moment, and without an answer nothing is removed."""
+        if wanted.service not in (Service.CLEAN, Service.ARCHIVE):
+            return {}
+        safepoint = LakeHook(self.lake_conn_id).find_safepoint(table_id_of(base_path))
+        return {} if safepoint is None else {SAFEPOINT: safepoint}
+
     def _dry_run(self, before: Timeline, job: EngineJob) -> Judgement:
         self.log.info("dry run, nothing is started: %s", job)
         (wanted,) = job.request.services
@@ -198,18 +229,45 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         pending = () if action is None else tuple(instant.requested_time for instant in before.pending(action))
         return Judgement(Outcome.NOTHING_TO_DO, f"dry run of {wanted.service} {wanted.mode}", (), pending)
 
-    def _execute_job(self, hook: LakeHook, folder: JobFolder, job: EngineJob) -> JobRequest:
+    def _admission(self, base_path: str, options: dict[str, str]) -> ServiceAdmission:
+        policy = parse_conflict_policy(parse_settings(self.conflict, "conflict"))
+        return ServiceAdmission(base_path, table_opener(self.storage_options), policy, options)
+
+    def _execute_job(
+        self, hook: LakeHook, folder: JobFolder, job: EngineJob, admission: ServiceAdmission
+    ) -> JobRequest:
         """Run the job under the lease of its table and service; return the request that was run."""
         table_id, service = table_id_of(job.request.base_path), job.request.services[0].service
-        self._job_run = JobRun(job, ExecutorRecord(folder.work_dir, table_id, service), create_engine)
+        record, began_s = ExecutorRecord(folder.work_dir, table_id, service), time.monotonic()
+        self._job_run = JobRun(job, record, create_engine)
+        policy, watched = admission.policy, admission.watch(job.request.services[0])
+        watch = ConflictWatch(watched, self.on_kill, policy.period_s, policy.initial_delay_s)
         # Made before anything is begun: a wrong name is found out here.
         create_engine(job.engine)
         lease = ExecutorLease(hook, table_id, service, folder.run_id, folder.try_number, on_lost=self.on_kill)
         with lease:
-            ran = self._job_run.run(lease.require_held)
+            with watch:
+                ran = self._run_to_end(self._job_run, lease, watch)
+            if watch.conflict is not None and not lease.lost:
+                request = withdrawal_of(job.request, watch.conflict.plan)
+                self._job_run = JobRun(replace(job, request=request), record, create_engine)
+                self._job_run.run(lease.require_held)
+        if watch.conflict is not None:
+            message = watch.conflict.describe(time.monotonic() - began_s)
+            raise ServiceFailedError(f"table {job.request.base_path}: {message}", FailureKind.CONFLICT)
         if lease.lost:
             raise LeaseLostError(f"{service} of {job.request.base_path} was ended: its lease could not be kept")
         return ran
+
+    def _run_to_end(self, run: JobRun, lease: ExecutorLease, watch: ConflictWatch) -> JobRequest:
+        try:
+            return run.run(lease.require_held)
+        except EngineError as error:
+            # A job that was ended for a writer may be told of as one that failed.
+            if watch.conflict is None:
+                raise
+            self.log.info("%s", error)
+            return run.job.request
 
     def _judge(self, table: TableReader, before: Timeline, request: JobRequest) -> Judgement:
         result = read_result(request.result_path)

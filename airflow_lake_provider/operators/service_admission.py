@@ -1,0 +1,91 @@
+"""Early conflict detection as a service's task uses it: asked before the job, and watching beside it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.conflict.admission import Admission, AdmissionVerdict
+from airflow_lake_provider.conflict.conflict_table import ConflictTable
+from airflow_lake_provider.conflict.gate import GO_UNASKED, ask_admission, needs_admission
+from airflow_lake_provider.conflict.service_watch import ServiceWatch
+from airflow_lake_provider.errors import ServiceRefusedError
+from airflow_lake_provider.job_contract import Mode
+from airflow_lake_provider.policies import ConflictPolicy
+from airflow_lake_provider.timeline.heartbeat import heartbeat_rule
+from airflow_lake_provider.timeline.instant import Action
+from airflow_lake_provider.view.file_system_view import FileSystemTimelineView
+from airflow_lake_provider.view.shared_timelines import SharedTimelines
+from airflow_lake_provider.view.view_cache import TableViewCache
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from airflow_lake_provider.job_contract import JobRequest, ServiceRequest
+    from airflow_lake_provider.timeline.storage import Storage
+
+EXECUTOR_ENDED = "lake.executor.ended"
+"""Tells the job that withdraws a plan that its executor was ended for certain, whatever its heartbeat says."""
+
+
+class ServiceAdmission:
+    """One table as a service's task asks about it."""
+
+    def __init__(
+        self, base_path: str, open_table: Callable[[str], Storage], policy: ConflictPolicy, options: Mapping[str, str]
+    ) -> None:
+        storage = open_table(base_path)
+        view = FileSystemTimelineView(base_path, lambda _: storage)
+        self._base_path = base_path
+        self._open_table = open_table
+        self._table = ConflictTable(storage, view.snapshot, heartbeat_rule(options))
+        self._view = view
+        self.policy = policy
+
+    def ask(self, wanted: ServiceRequest) -> Admission:
+        """Return whether the service may begin now. Raises what looking at a table raises."""
+        if not needs_admission(wanted.service, wanted.mode, self.policy):
+            return GO_UNASKED
+        pending = tuple(instant.requested_time for instant in self._view.timeline().pending(Action.CLUSTERING))
+        plans = () if wanted.mode is Mode.SCHEDULE else wanted.instants or pending
+        commits = TableViewCache(SharedTimelines(open_table=self._open_table)).refresh(self._base_path).commits
+        return ask_admission(self._table, commits, plans, self.policy, int(time.time() * 1000))
+
+    def watch(self, wanted: ServiceRequest) -> ServiceWatch | None:
+        """Return what watches the service while it runs; None where nothing can come in its way."""
+        if wanted.mode is Mode.SCHEDULE or not needs_admission(wanted.service, wanted.mode, self.policy):
+            return None
+        return ServiceWatch(self._table, self.policy)
+
+
+def narrow(wanted: ServiceRequest, admission: Admission) -> ServiceRequest:
+    """Return the request as it was admitted: as it is, in fewer partitions, or as the withdrawal of its plan."""
+    if admission.verdict is AdmissionVerdict.SHRINK:
+        return replace(wanted, options=MappingProxyType({**wanted.options, **admission.options}))
+    if admission.withdraw:
+        return replace(wanted, mode=Mode.WITHDRAW, instants=admission.withdraw)
+    return wanted
+
+
+def withdrawal_of(request: JobRequest, plan: str) -> JobRequest:
+    """Return the request that takes a plan from the timeline after its executor was ended."""
+    (service,) = request.services
+    options = MappingProxyType({EXECUTOR_ENDED: "true"})
+    withdrawal = replace(service, mode=Mode.WITHDRAW, instants=(plan,), options=options)
+    return replace(request, services=(withdrawal,), result_path=f"{request.result_path}.withdrawal")
+
+
+def parse_conflict_policy(settings: Mapping[str, str]) -> ConflictPolicy:
+    """Return the policy of an operator's argument. Raises ServiceRefusedError that names the setting."""
+    known = ConflictPolicy()
+    try:
+        return ConflictPolicy(
+            enabled=settings.get("enabled", str(known.enabled)).lower() == "true",
+            strategy=settings.get("strategy", known.strategy),
+            period_s=float(settings.get("period_s", known.period_s)),
+            initial_delay_s=float(settings.get("initial_delay_s", known.initial_delay_s)),
+        )
+    except ValueError as error:
+        raise ServiceRefusedError(f"conflict: {dict(settings)} is no policy: {error}") from error

@@ -1,0 +1,100 @@
+"""Wait until nobody stands in the way of a write: a pre-flight task for users' own Spark writers."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.bases.sensor import BaseSensorOperator
+from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.hooks.conflict import Preflight
+from airflow_lake_provider.table_id import normalise_base_path
+from airflow_lake_provider.triggers.conflict import ConflictTrigger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.sdk import Context
+
+
+class HudiConflictSensor(BaseSensorOperator):
+    """Succeeds when no live writer and no pending clustering touches the partitions that a write is about to touch.
+
+    It reserves nothing: two tasks that pass at the same moment still meet, and the younger loses at its commit. Put
+    writers of the same partitions into one Airflow pool as well.
+
+    :param base_path: the table's base path (templated).
+    :param partitions: partition paths, as Hudi spells them; none means the whole table (templated).
+    :param hudi_options: Hudi settings of the table's writers; the heartbeat's interval and tolerable misses count.
+    :param storage_options: how to open the store; without them the connection in `[lake] storage_conn_ids`.
+    :param deferrable: wait in the triggerer instead of a worker.
+    """
+
+    template_fields: Sequence[str] = ("base_path", "partitions", "storage_options")
+
+    def __init__(
+        self,
+        *,
+        base_path: str,
+        partitions: Sequence[str] = (),
+        hudi_options: dict[str, str] | None = None,
+        storage_options: dict[str, Any] | None = None,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.base_path = base_path
+        self.partitions = partitions
+        self.hudi_options = hudi_options
+        self.storage_options = storage_options
+        self.deferrable = deferrable
+
+    def execute(self, context: Context) -> Any:
+        """Poke in the worker, or hand over to the triggerer when somebody stands in the way."""
+        if not self.deferrable:
+            return super().execute(context)
+        if not self.poke(context):
+            self.defer(
+                trigger=self.build_trigger(), method_name="execute_complete", timeout=timedelta(seconds=self.timeout)
+            )
+        return None
+
+    def poke(self, context: Context) -> bool:
+        """Look at the table once."""
+        try:
+            obstacles = self.preflight.obstacles()
+        except LakeError as error:
+            if not error.retriable:
+                raise AirflowFailException(str(error)) from error
+            self.log.warning("%s", error)
+            return False
+        for obstacle in obstacles:
+            self.log.info("table %s: waiting for %s", self.base_path, obstacle)
+        return not obstacles
+
+    def execute_complete(self, context: Context, event: dict[str, Any] | None) -> None:
+        """Resume with what the trigger saw."""
+        if event is None or event.get("status") not in {"success", "error"}:
+            raise AirflowException(f"the trigger ended without a known event: {event!r}")
+        if event["status"] == "error":
+            raise AirflowFailException(event["message"])
+
+    def build_trigger(self) -> ConflictTrigger:
+        """Return the trigger that goes on looking."""
+        return ConflictTrigger(
+            base_path=normalise_base_path(self.base_path),
+            partitions=list(self.partitions),
+            hudi_options=dict(self.hudi_options or {}),
+            poll_interval_s=float(self.poke_interval),
+            storage_options=dict(self.storage_options or {}),
+        )
+
+    @cached_property
+    def preflight(self) -> Preflight:
+        """What looks at the table."""
+        base_path = normalise_base_path(self.base_path)
+        return Preflight(base_path, self.partitions, self.hudi_options or {}, self.storage_options)

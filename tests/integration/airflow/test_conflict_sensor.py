@@ -1,0 +1,77 @@
+"""The pre-flight sensor and its trigger in a real Airflow, on a table with a writer planted in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+
+from airflow_lake_provider.sensors.conflict import HudiConflictSensor
+from airflow_lake_provider.triggers.conflict import ConflictTrigger
+from tests.unit.conflict.fake_table import commit_body
+from tests.unit.timeline.fixture_tables import unpack
+
+WRITER = "20991231000000001"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = unpack("mor_v9", tmp_path).path
+    meta = path / ".hoodie"
+    (meta / ".heartbeat").mkdir(exist_ok=True)
+    (meta / ".heartbeat" / WRITER).touch()
+    (meta / "timeline" / f"{WRITER}.deltacommit.requested").touch()
+    (meta / "timeline" / f"{WRITER}.deltacommit.inflight").write_bytes(commit_body([("Oslo", "f1-0")]))
+    return path
+
+
+def test_writer_waits_only_for_its_own_partitions(table: Path) -> None:
+    def poke(*partitions: str) -> bool:
+        return HudiConflictSensor(task_id="free", base_path=str(table), partitions=partitions).poke({})
+
+    assert poke("Bonn")
+    assert not poke("Oslo", "Bonn")
+    assert not poke()
+    (table / ".hoodie" / ".heartbeat" / WRITER).unlink()
+    assert poke()
+
+
+def test_sensor_defers_and_its_trigger_fires_when_the_writer_is_gone(table: Path) -> None:
+    sensor = HudiConflictSensor(
+        task_id="free", base_path=str(table), partitions=["Oslo"], deferrable=True, poke_interval=0.05
+    )
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.execute({})
+    path, arguments = deferred.value.trigger.serialize()
+    assert path == f"{ConflictTrigger.__module__}.{ConflictTrigger.__qualname__}"
+    trigger = ConflictTrigger(**arguments)
+
+    async def fire() -> dict[str, str]:
+        events = trigger.run()
+        waiting = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        heartbeat = table / ".hoodie" / ".heartbeat" / WRITER
+        await asyncio.to_thread(os.utime, heartbeat, (time.time() - 600, time.time() - 600))
+        event = await asyncio.wait_for(waiting, timeout=30)
+        await events.aclose()
+        return event.payload
+
+    event = asyncio.run(fire())
+    assert event == {"status": "success"}
+    sensor.execute_complete({}, event)
+
+
+def test_path_without_a_table_fails_at_once(tmp_path: Path) -> None:
+    with pytest.raises(AirflowFailException, match="no Hudi table"):
+        HudiConflictSensor(task_id="free", base_path=str(tmp_path)).poke({})
+    trigger = ConflictTrigger(str(tmp_path), [], {}, 0.01, {})
+
+    async def fire() -> dict[str, str]:
+        return (await anext(trigger.run())).payload
+
+    assert asyncio.run(fire())["status"] == "error"
