@@ -64,8 +64,9 @@ soak: install postgres ## The long form: 20 kills of the API server on each data
 	LAKE_SEEDS=10 $(BIN)/python -m pytest tests/integration/timeline_server/test_stream.py
 	LAKE_EXAMPLES=1000 $(BIN)/python -m pytest tests/integration/http
 	LAKE_SIMULATIONS=10000 $(BIN)/python -m pytest tests/simulation
+	LAKE_INDEX_KILLS=10 $(SPARK_VENV)/bin/python -m pytest tests/integration/spark/test_indexing_kills_on_hudi.py
 
-bench: install hdfs ## One benchmark: make bench NAME=timeline|notice|detection|namenode|latency|writer
+bench: install hdfs ## One benchmark: make bench NAME=timeline|notice|detection|namenode|latency|writer|indexing
 	@$(BIN)/python -m benchmarks.$(NAME)
 
 check: $(BIN)/.installed ## ruff, mypy, import-linter
