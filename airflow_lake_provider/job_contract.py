@@ -17,6 +17,9 @@ from typing import Any, TypeVar
 
 CONTRACT_VERSION = 1
 
+SAFEPOINT = "lake.safepoint"
+"""Option of clean and archive: the requested time that they must leave to the readers of changes; `0` is all."""
+
 LOCK_PROVIDER = "hoodie.write.lock.provider"
 CONCURRENCY_MODE = "hoodie.write.concurrency.mode"
 OPTIMISTIC = "optimistic_concurrency_control"

@@ -16,6 +16,7 @@ from hudi_table import (
     find_heartbeat_age_s,
     look_at_table,
     open_client,
+    requested_times,
     take_lock_once,
 )
 from job_contract import (
@@ -30,6 +31,7 @@ from job_contract import (
 )
 from progress import say
 from py4j.protocol import Py4JJavaError
+from retention import hold_back
 from service_settings import ALWAYS, service_settings, wait_for_lock_without_end
 
 if TYPE_CHECKING:
@@ -96,6 +98,9 @@ def open_visit(spark: SparkSession, job: JobRequest, request: ServiceRequest) ->
     if problem is not None:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
     look = look_at_table(spark, job.base_path)
+    options = hold_back(
+        request.service, options, requested_times(look.timeline.getCommitsTimeline().filterCompletedInstants())
+    )
     settings = service_settings(request.service, options, look.table_version, look.metadata_partitions)
     return Visit(spark, job, request, settings, look)
 

@@ -59,15 +59,3 @@ def find_safepoint(holds: Iterable[SinkHold], now_ms: int) -> Safepoint:
     if oldest is None:
         return Safepoint(released=tuple(released))
     return Safepoint(oldest.hold, oldest.sink, tuple(released))
-
-
-def clamp_retained(retained: int, completed_requested_times: Iterable[str], safepoint: str | None, margin: int) -> int:
-    """Return how many commits must be retained so that everything from the safepoint on is kept.
-
-    `margin` are commits that may complete between this look and the plan: Hudi counts from the newest one.
-    """
-    if safepoint is None:
-        return retained
-    # One more than is held: the version before it is what an update's row before is read from.
-    needed = sum(1 for requested in completed_requested_times if requested >= safepoint) + 1
-    return retained if needed + margin <= retained else needed + margin

@@ -46,8 +46,9 @@ def list_due(services: Services, limit: Annotated[int, Query(ge=1, le=1000)] = 1
 @router.get("/tables/{table_id}/safepoint")
 def get_safepoint(services: Services, table_id: str) -> SafepointAnswer:
     """Return what cleaning and archiving must not pass; what is past its time to live is released by asking."""
-    sinks, row = Sinks(services.registry), services.registry.get(table_id)
-    _configure(sinks, table_id, _policy(services, row))
+    sinks, row = Sinks(services.registry), services.registry.find(table_id)
+    if row is not None:
+        _configure(sinks, table_id, _policy(services, row))
     found = sinks.safepoint(table_id)
     return SafepointAnswer(instant=found.instant, holder=found.holder, released=list(found.released))
 

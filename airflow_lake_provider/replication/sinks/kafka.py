@@ -298,8 +298,7 @@ class KafkaSink:
             }
         )
         try:
-            partition = confluent_kafka.TopicPartition(self._options.checkpoint_topic, 0)
-            low, high = consumer.get_watermark_offsets(partition, timeout=min(self._options.timeout_s, 30))
+            low, high = self._watermarks(consumer)
             back = _LOOK_BACK_RECORDS
             while high > low:
                 start = max(low, high - back)
@@ -312,6 +311,20 @@ class KafkaSink:
         finally:
             consumer.close()
         return None
+
+    def _watermarks(self, consumer: Any) -> tuple[int, int]:
+        """Ask for the ends of the checkpoint topic; a topic made just now is not known everywhere at once."""
+        partition = confluent_kafka.TopicPartition(self._options.checkpoint_topic, 0)
+        deadline = time.monotonic() + self._options.timeout_s
+        while True:
+            try:
+                low, high = consumer.get_watermark_offsets(partition, timeout=min(self._options.timeout_s, 30))
+            except confluent_kafka.KafkaException as error:
+                if error.args[0].code() in _REFUSALS or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+            else:
+                return low, high
 
     def _scan(self, consumer: Any, start: int) -> str | None:
         found = None

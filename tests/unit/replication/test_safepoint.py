@@ -22,7 +22,6 @@ from airflow_lake_provider.replication.safepoint import (
     EVERYTHING,
     Safepoint,
     SinkHold,
-    clamp_retained,
     find_safepoint,
 )
 
@@ -78,20 +77,6 @@ def hold(name: str, instant: str, renewed_ms: int = 0, ttl_s: float = 10, needs_
 )
 def test_find_safepoint(holds: list[SinkHold], expected: Safepoint) -> None:
     assert find_safepoint(holds, 9_000) == expected
-
-
-@pytest.mark.parametrize(
-    ("retained", "safepoint", "expected"),
-    [
-        pytest.param(3, None, 3, id="nothing-held"),
-        pytest.param(3, "9", 5, id="newest-held"),
-        pytest.param(10, "7", 10, id="retained-is-more"),
-        pytest.param(3, "4", 10, id="held-is-more"),
-        pytest.param(3, EVERYTHING, 13, id="everything"),
-    ],
-)
-def test_clamp_retained(retained: int, safepoint: str | None, expected: int) -> None:
-    assert clamp_retained(retained, [str(number) for number in range(1, 10)], safepoint, margin=3) == expected
 
 
 def test_ticdc_603_stopped_sink_still_counts(sinks: Sinks, clock: FakeClock) -> None:

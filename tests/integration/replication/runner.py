@@ -1,0 +1,87 @@
+"""One replication run as a process of its own: the real pump and the real sink, over a table made of a JSON file.
+
+`python runner.py request.json`: {"table": path, "kind": "kafka", "options": {...}, "stream": "t.kafka", "die": {...}}.
+`die` is {"call": "write", "number": 2, "when": "before|after"}, or {"after_s": 0.3}: kill -9 of this very process.
+The table's file has {"commits": [[requested, completed, {key: value or null}], ...]}, in any order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from airflow_lake_provider.replication.change import Mode
+from airflow_lake_provider.replication.pump import Order, Pump
+from airflow_lake_provider.replication.sink import Sink, SinkSettings
+from airflow_lake_provider.replication.sink_registry import create_sink
+from tests.unit.replication.table_model import ModelTable
+
+
+def load_table(path: Path) -> ModelTable:
+    body = json.loads(path.read_text(encoding="utf-8"))
+    table = ModelTable()
+    for requested, completed, rows in body["commits"]:
+        table.complete(requested, completed, {int(key): value for key, value in rows.items()})
+    for requested in body["pending"]:
+        table.begin(requested)
+    return table
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DyingSink:
+    """Passes calls on, and kills the process before or after one of them took effect."""
+
+    def __init__(self, inner: Sink, plan: dict[str, Any]) -> None:
+        self._inner = inner
+        self._plan = plan
+        self._calls = 0
+
+    def open(self) -> str | None:
+        return self._do("open")
+
+    def write(self, batch: Any) -> None:
+        self._do("write", batch)
+
+    def commit(self, checkpoint: Any) -> None:
+        self._do("commit", checkpoint)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _do(self, call: str, *arguments: Any) -> Any:
+        hit = False
+        if self._plan.get("call") == call:
+            self._calls += 1
+            hit = self._calls == self._plan["number"]
+        if hit and self._plan["when"] == "before":
+            die()
+        result = getattr(self._inner, call)(*arguments)
+        if hit:
+            die()
+        return result
+
+
+def main() -> None:
+    request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    plan = request.get("die") or {}
+    if "after_s" in plan:
+        timer = threading.Timer(plan["after_s"], die)
+        timer.daemon = True
+        timer.start()
+    table = load_table(Path(request["table"]))
+    settings = SinkSettings(request["stream"], "orders", Mode.CHANGES, request["options"])
+    sink = DyingSink(create_sink(request["kind"], settings), plan)
+    report = Pump(table, sink, Order(request["stream"], batch_rows=3, snapshot_part_rows=7)).run()
+    print(json.dumps({"commits": report.commits, "rows": report.rows}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,445 @@
+"""Replication of real tables, run inside the test's own Spark session, into files that are read back without Hudi."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from change_columns import data_schema, find_decimal, row_json
+from conftest import LOCK, run
+from job_contract import SAFEPOINT, JobRequest, Outcome, Service, ServiceRequest
+from job_contract import Mode as ServiceMode
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from replicate import replicate
+from replication_source import HudiSource, one_ms_before
+
+from airflow_lake_provider.replication.change import Change, CommitRef, Mode, Op, checksum_of
+from airflow_lake_provider.replication.checkpoint import Checkpoint, from_text
+from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
+from airflow_lake_provider.replication.pump import Order
+from local_stack import lake_writer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = T.StructType(
+    [
+        T.StructField("id", T.LongType()),
+        T.StructField("name", T.StringType()),
+        T.StructField("day", T.DateType()),
+        T.StructField("moment", T.TimestampType()),
+        T.StructField("blob", T.BinaryType()),
+        T.StructField("ratio", T.DoubleType()),
+        T.StructField("inner", T.StructType([T.StructField("x", T.IntegerType()), T.StructField("at", T.DateType())])),
+        T.StructField("days", T.ArrayType(T.DateType())),
+        T.StructField("ts", T.LongType()),
+        T.StructField("part", T.StringType()),
+    ]
+)
+
+
+@pytest.fixture(autouse=True)
+def _time_zone(spark: SparkSession) -> Iterator[None]:
+    before = spark.conf.get("spark.sql.session.timeZone")
+    yield
+    spark.conf.set("spark.sql.session.timeZone", before)
+
+
+class Lake:
+    """One table with change data, its writer, and what it must have been replicated as."""
+
+    def __init__(self, spark: SparkSession, folder: Path, type: str = "COW", version: int = 9, **options: str) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.path = str(folder / "lake" / "events")
+        self.options = {
+            "hoodie.table.name": "events",
+            "hoodie.datasource.write.table.type": lake_writer.TABLE_TYPES[type],
+            "hoodie.datasource.write.recordkey.field": "id",
+            "hoodie.datasource.write.partitionpath.field": "part",
+            "hoodie.datasource.write.precombine.field": "ts",
+            "hoodie.write.table.version": str(version),
+            "hoodie.write.auto.upgrade": "false",
+            "hoodie.upsert.shuffle.parallelism": "2",
+            "hoodie.embed.timeline.server": "false",
+            "hoodie.write.markers.type": "DIRECT",
+            "hoodie.metadata.index.column.stats.enable": "false",
+            "hoodie.table.cdc.enabled": "true",
+            **lake_writer.MANAGED_LAKE,
+            **options,
+        }
+
+    def rows(self, ids: Any, ts: int) -> DataFrame:
+        moment = datetime.datetime(2026, 3, 1, 10, 0, 0, 123456, tzinfo=datetime.UTC)
+        day = datetime.date(2026, 3, 1)
+        found = [
+            (i, f'zö"{i}-{ts}', day, moment, b"ab\x00\xff", i / 3, (i, day), [day, day], ts, f"p{i % 2}") for i in ids
+        ]
+        return self.spark.createDataFrame(found, SCHEMA)
+
+    def write(self, rows: DataFrame, operation: str = "upsert", **options: str) -> None:
+        settings = {**self.options, "hoodie.datasource.write.operation": operation, **options}
+        rows.write.format("hudi").options(**settings).mode("append").save(self.path)
+
+    def commits(self) -> list[CommitRef]:
+        return sorted(self.source(Mode.LATEST).look().completed, key=lambda commit: commit.order)
+
+    def source(self, mode: Mode = Mode.CHANGES) -> HudiSource:
+        return HudiSource(self.spark, self.path, mode)
+
+    def replicate(self, mode: Mode = Mode.CHANGES, sink: str = "files", **order: Any) -> ReplicationResult:
+        return replicate(
+            self.spark,
+            ReplicationRequest(
+                self.path,
+                "events",
+                "file",
+                Order(f"events.{sink}", **order),
+                str(self.folder / "result.json"),
+                mode,
+                options={"path": str(self.folder / sink)},
+            ),
+        )
+
+    def delivered(self, sink: str = "files") -> list[tuple[Checkpoint, list[dict[str, Any]]]]:
+        """Return each transaction's checkpoint and records."""
+        found = []
+        for path in sorted((self.folder / sink).glob("[0-9]*.jsonl")):
+            *lines, last = path.read_text(encoding="utf-8").splitlines()
+            found.append((from_text(json.dumps(json.loads(last)["checkpoint"])), [json.loads(line) for line in lines]))
+        return found
+
+    def replica(self, sink: str = "files") -> dict[int, dict[str, Any]]:
+        """Return the rows that a reader of the newest generation has."""
+        rows: dict[int, dict[str, Any]] = {}
+        delivered = self.delivered(sink)
+        newest = delivered[-1][0].generation
+        for checkpoint, records in delivered:
+            if checkpoint.generation < newest:
+                continue
+            for record in records:
+                body = record if "op" not in record else record["after"]
+                gone = body is None or record.get("deleted")
+                key = record["key"]["id"] if "key" in record else record["id"]
+                if gone:
+                    rows.pop(key)
+                else:
+                    rows[key] = body
+        return rows
+
+    def table(self) -> dict[int, dict[str, Any]]:
+        """Return the table's rows as a reader of the table sees them, through Spark's own JSON."""
+        self.spark.conf.set("spark.sql.session.timeZone", "UTC")
+        rows = self.spark.read.format("hudi").load(self.path)
+        texts = [row[0] for row in rows.select(row_json(data_schema(rows.schema))).collect()]
+        return {body["id"]: body for body in map(json.loads, texts)}
+
+    def service(self, service: Service, **options: str) -> None:
+        request = JobRequest(
+            "job-1",
+            self.path,
+            "events",
+            (ServiceRequest(service, ServiceMode.SCHEDULE_AND_EXECUTE, (), options),),
+            str(self.folder / "service.json"),
+            LOCK,
+        )
+        result = run(self.spark, request)
+        assert result.outcome is Outcome.COMPLETED, result.message
+
+
+def slow_write(lake: Lake, ids: list[int], ts: int) -> threading.Thread:
+    """Begin a commit that takes some seconds longer than others, and return once it is on the timeline."""
+
+    @F.udf("string")
+    def slowly(text: str) -> str:
+        time.sleep(10)
+        return text
+
+    rows = lake.rows(ids, ts).coalesce(1).withColumn("name", slowly("name"))
+    thread = threading.Thread(target=lake.write, args=(rows,))
+    thread.start()
+    timeline = Path(lake.path) / ".hoodie" / "timeline"
+    deadline = time.monotonic() + 60
+    while not any(path.name.endswith("commit.requested") and _is_pending(path) for path in timeline.iterdir()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return thread
+
+
+def _is_pending(requested: Path) -> bool:
+    instant = requested.name.split(".")[0]
+    return not any(path.name.startswith(f"{instant}_") for path in requested.parent.iterdir())
+
+
+@pytest.mark.parametrize("type", ["COW", "MOR"])
+def test_slow_writer_is_lost_by_a_checkpoint_of_completion_time_and_not_by_ours(
+    spark: SparkSession, tmp_path: Path, type: str
+) -> None:
+    lake = Lake(spark, tmp_path, type)
+    lake.write(lake.rows(range(6), 1))
+    assert lake.replicate().error == ""
+    slow = slow_write(lake, [0], 100)
+    lake.write(lake.rows([3], 101))
+    assert lake.replicate().commits == 1
+    slow.join()
+    _, fast_commit, slow_commit = lake.commits()
+    assert slow_commit.requested_time < fast_commit.requested_time
+
+    # What a reader gets that keeps the completion time of what it has, as Hudi's documents say.
+    reader = spark.read.format("hudi").option("hoodie.datasource.query.type", "incremental")
+    reader = reader.option("hoodie.datasource.query.incremental.format", "cdc")
+    reader = reader.option("hoodie.datasource.read.begin.instanttime", fast_commit.completed_time)
+    assert reader.load(lake.path).count() == 0
+
+    result = lake.replicate()
+    assert (result.error, result.commits, result.rows) == ("", 1, 1)
+    _, (record,) = lake.delivered()[-1]
+    assert (record["op"], record["commit"], record["after"]["ts"]) == ("u", slow_commit.requested_time, 100)
+    assert lake.replica() == lake.table()
+
+
+@pytest.mark.parametrize("type", ["COW", "MOR"])
+def test_every_kind_of_commit_arrives_as_the_table_has_it(spark: SparkSession, tmp_path: Path, type: str) -> None:
+    lake = Lake(spark, tmp_path, type)
+    lake.write(lake.rows(range(8), 1))
+    # Only the first run's snapshot; from here on, changes of both dialects.
+    assert lake.replicate().error == ""
+    lake.write(lake.rows([0, 1, 9], 2))
+    lake.write(lake.rows([1, 2], 3))
+    lake.write(lake.rows([3], 4), "delete")
+    if type == "MOR":
+        lake.service(Service.COMPACTION, **{"hoodie.compact.inline.max.delta.commits": "1"})
+    lake.write(lake.rows([2, 10], 5))
+    lake.service(
+        Service.CLUSTERING,
+        **{
+            "hoodie.clustering.async.max.commits": "1",
+            "hoodie.clustering.plan.strategy.single.group.clustering.enabled": "true",
+            "hoodie.clustering.plan.strategy.sort.columns": "id",
+        },
+    )
+    lake.write(lake.rows([0, 12], 6))
+    lake.write(lake.rows([20, 22], 7), "insert_overwrite")
+    assert lake.replicate().error == ""
+    assert lake.replica() == lake.table()
+
+    delivered = [entry for entry in lake.delivered() if entry[0].snapshot is None and entry[0].rows]
+    assert [Counter(record["op"] for record in records) for _, records in delivered] == [
+        {"u": 2, "i": 1},
+        {"u": 2},
+        {"d": 1},
+        {"u": 1, "i": 1},
+        {"u": 1, "i": 1},
+        {"d": 6, "i": 2},
+    ]
+    # Each row before is what the replica had, so both dialects read alike.
+    rows: dict[int, Any] = {}
+    for _, records in lake.delivered():
+        for record in records:
+            if record["op"] != "r":
+                assert record["before"] == rows.get(record["key"]["id"]), record
+            rows[record["key"]["id"]] = record["after"]
+    # Count and checksum of each commit are those of the table's own rows.
+    commits = {commit.requested_time: commit for commit in lake.commits()}
+    for checkpoint, records in delivered:
+        assert checkpoint.commit is not None
+        assert commits.pop(checkpoint.commit.requested_time) == checkpoint.commit
+        assert checkpoint.rows == len(records)
+        written = written_rows(lake, checkpoint.commit)
+        assert {record["key"]["id"]: record["after"] for record in records if record["op"] != "d"} == written
+        changes = lake.source().read(checkpoint.commit)
+        assert checkpoint.checksum == f"{checksum_of(changes):016x}"
+
+
+def written_rows(lake: Lake, commit: CommitRef) -> dict[int, Any]:
+    """Return the rows that a commit wrote, by Hudi's typed query and not by its change data."""
+    lake.spark.conf.set("spark.sql.session.timeZone", "UTC")
+    reader = lake.spark.read.format("hudi").option("hoodie.datasource.query.type", "incremental")
+    reader = reader.option("hoodie.datasource.read.begin.instanttime", one_ms_before(commit.completed_time))
+    rows = reader.option("hoodie.datasource.read.end.instanttime", commit.completed_time).load(lake.path)
+    rows = rows.where(F.col("_hoodie_commit_time") == commit.requested_time)
+    texts = [row[0] for row in rows.select(row_json(data_schema(rows.schema))).collect()]
+    return {body["id"]: body for body in map(json.loads, texts)}
+
+
+@pytest.mark.parametrize("version", [9, 6])
+def test_mode_latest_without_change_data(spark: SparkSession, tmp_path: Path, version: int) -> None:
+    lake = Lake(spark, tmp_path, "MOR", version, **{"hoodie.table.cdc.enabled": "false"})
+    lake.write(lake.rows(range(6), 1))
+    assert lake.replicate(Mode.LATEST).error == ""
+    lake.write(lake.rows([0, 7], 2))
+    lake.write(lake.rows([0], 3))
+    assert lake.replicate(Mode.LATEST).commits == 2
+    assert lake.replica() == lake.table()
+    # A delete that cannot be told is an error, not a row that stays for ever.
+    lake.write(lake.rows([0], 4), "delete")
+    before = lake.delivered()
+    result = lake.replicate(Mode.LATEST)
+    assert "deletes rows, and Hudi does not tell which" in result.error
+    assert not result.retriable
+    assert lake.delivered() == before
+
+
+def test_mode_latest_with_change_data_has_tombstones_and_decimals(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, tmp_path, "MOR")
+    price = F.lit(decimal.Decimal("12.50")).cast("decimal(12,2)")
+    lake.write(lake.rows(range(6), 1).withColumn("price", price))
+    refused = lake.replicate()
+    assert "decimal column price" in refused.error
+    assert find_decimal(spark.read.format("hudi").load(lake.path).schema) == "price"
+    assert lake.replicate(Mode.LATEST, "latest").error == ""
+    lake.write(lake.rows([0, 7], 2).withColumn("price", price))
+    lake.write(lake.rows([1, 2], 3).withColumn("price", price), "delete")
+    assert lake.replicate(Mode.LATEST, "latest").error == ""
+    assert lake.replica("latest") == lake.table()
+    assert lake.replica("latest")[7]["price"] == 12.5
+    assert [record["key"]["id"] for record in lake.delivered("latest")[-1][1] if record.get("deleted")] == [1, 2]
+
+
+def test_snapshot_is_resumed_by_part_and_changes_go_on_from_exactly_there(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, tmp_path, "MOR")
+    lake.write(lake.rows(range(20), 1))
+    lake.write(lake.rows(range(0, 20, 3), 2))
+
+    class Died(Exception):
+        pass
+
+    source = lake.source()
+    parts = source.read_snapshot
+
+    def dies(progress: Any) -> Iterator[tuple[tuple[str, str], Change]]:
+        for number, entry in enumerate(parts(progress)):
+            if number == 12:
+                raise Died
+            yield entry
+
+    from airflow_lake_provider.replication.pump import Pump
+    from airflow_lake_provider.replication.sink import SinkSettings
+    from airflow_lake_provider.replication.sink_registry import create_sink
+
+    settings = SinkSettings("events.files", "events", Mode.CHANGES, {"path": str(tmp_path / "files")})
+    source.read_snapshot = dies  # type: ignore[method-assign]
+    with pytest.raises(Died):
+        Pump(source, create_sink("file", settings), Order("events.files", snapshot_part_rows=5)).run()
+    assert [len(records) for _, records in lake.delivered()] == [5, 5]
+    # What is written meanwhile is not in the snapshot, and nothing is missing or doubled.
+    lake.write(lake.rows([1, 2, 30], 3))
+    lake.write(lake.rows([4], 4), "delete")
+    assert lake.replicate(snapshot_part_rows=5).error == ""
+    read = [record for _, records in lake.delivered() for record in records if record["op"] == "r"]
+    assert sorted(record["key"]["id"] for record in read) == list(range(20))
+    assert {record["after"]["ts"] for record in read} == {1, 2}
+    assert lake.replica() == lake.table()
+
+
+def test_writers_clean_that_passed_the_checkpoint_is_answered_with_a_snapshot(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(spark, tmp_path, "COW")
+    lake.write(lake.rows(range(6), 1))
+    assert lake.replicate().error == ""
+    for ts in range(2, 6):
+        lake.write(lake.rows([0, 1, ts], ts))
+    lake.write(lake.rows([2], 6), "delete")
+    lake.write(
+        lake.rows([0], 7),
+        **{
+            "hoodie.table.services.enabled": "true",
+            "hoodie.clean.automatic": "true",
+            "hoodie.clean.commits.retained": "1",
+        },
+    )
+    assert any(path.name.endswith(".clean") for path in (Path(lake.path) / ".hoodie" / "timeline").iterdir())
+    result = lake.replicate()
+    assert result.error == ""
+    assert "a clean kept only what readers since" in result.snapshot_reason
+    assert lake.replica() == lake.table()
+    assert lake.delivered()[-1][0].generation == 2
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["held", "not-held"])
+def test_our_clean_and_archive_leave_what_a_sink_still_needs(spark: SparkSession, tmp_path: Path, held: bool) -> None:
+    lake = Lake(spark, tmp_path, "COW")
+    lake.write(lake.rows(range(4), 1))
+    assert lake.replicate().error == ""
+    safepoint = lake.delivered()[-1][0].hold
+    # The sink is away from here on.
+    for ts in range(2, 7):
+        lake.write(lake.rows([0, 1], ts))
+    options = {"hoodie.clean.commits.retained": "1"} | ({SAFEPOINT: safepoint} if held else {})
+    request = JobRequest(
+        "job-1",
+        lake.path,
+        "events",
+        (ServiceRequest(Service.CLEAN, ServiceMode.SCHEDULE_AND_EXECUTE, (), options),),
+        str(tmp_path / "service.json"),
+        LOCK,
+    )
+    cleaned = run(spark, request)
+    assert cleaned.outcome is (Outcome.NOTHING_TO_DO if held else Outcome.COMPLETED), cleaned.message
+    result = lake.replicate()
+    assert result.error == ""
+    assert bool(result.snapshot_reason) is not held
+    assert lake.delivered()[-1][0].generation == (1 if held else 2)
+    assert lake.replica() == lake.table()
+
+
+def test_table_made_anew_under_the_same_path_is_not_mixed_with_the_old_one(spark: SparkSession, tmp_path: Path) -> None:
+    import shutil
+
+    lake = Lake(spark, tmp_path, "COW")
+    lake.write(lake.rows(range(6), 1))
+    assert lake.replicate().error == ""
+    shutil.rmtree(lake.path)
+    lake.write(lake.rows([100], 2))
+    result = lake.replicate()
+    assert "this is another table" in result.snapshot_reason
+    assert set(lake.replica()) == {100}
+    assert lake.delivered()[-1][0].generation == 2
+
+
+def test_new_column_passes_through_and_is_announced(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, tmp_path, "MOR")
+    lake.write(lake.rows(range(4), 1))
+    assert lake.replicate().error == ""
+    wider = lake.rows([1, 9], 2).withColumn("city", F.when(F.col("id") >= 0, "Cork"))
+    lake.write(wider)
+    assert lake.replicate().error == ""
+    checkpoint, records = lake.delivered()[-1]
+    assert '"city"' in checkpoint.schema
+    assert {record["after"]["city"] for record in records} == {"Cork"}
+    lake.write(lake.rows([2], 3).withColumn("city", F.when(F.col("id") >= 0, "Bilbao")))
+    assert lake.replicate().error == ""
+    assert lake.delivered()[-1][0].schema == ""
+
+
+@pytest.mark.parametrize(
+    ("version", "options", "said"),
+    [
+        pytest.param(9, {"hoodie.table.cdc.enabled": "false"}, "has no change data", id="no-cdc"),
+        pytest.param(6, {}, "Hudi 1.2 fails to read its change data", id="version-6"),
+    ],
+)
+def test_what_hudi_would_garble_is_refused(
+    spark: SparkSession, tmp_path: Path, version: int, options: dict[str, str], said: str
+) -> None:
+    lake = Lake(spark, tmp_path, "MOR", version, **options)
+    lake.write(lake.rows([1], 1))
+    result = lake.replicate()
+    assert said in result.error
+    assert not result.retriable
+    assert not (tmp_path / "files").exists()
+
+
+def test_one_millisecond_before_midnight() -> None:
+    assert one_ms_before("20260301000000000") == "20260228235959999"
+    assert Op("u") is Op.UPDATE
