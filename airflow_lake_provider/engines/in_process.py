@@ -66,7 +66,8 @@ def build_command(job: EngineJob, environ: Mapping[str, str]) -> tuple[list[str]
     elif job.packages:
         options += ["--packages", job.packages]
     return [python, application(), job.request_path], {
-        "PYSPARK_SUBMIT_ARGS": shlex.join([*options, "pyspark-shell"]),
+        # The gateway ignores its argument; the JVM is found by it, should it not end with Python.
+        "PYSPARK_SUBMIT_ARGS": shlex.join([*options, "pyspark-shell", job.request_path]),
         "PYTHONPATH": os.pathsep.join(_module_folders(environ)),
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_PAUSE_S = 0.5
+FAMILY_PATIENCE_S = 5.0
+_PAUSE_S = 0.1
 
 
 class LocalJob:
@@ -32,13 +34,16 @@ class LocalJob:
 
     def wait(self, handle: Handle) -> None:
         """Log the job's output until it ends; of another process's job, only wait for its end."""
+        mark = handle.job.request_path
         if self._process is not None:
             code = self._process.follow()
             # Not the verdict: a driver may die after its plan was completed.
             log.log(logging.INFO if code == 0 else logging.WARNING, "%s ended with code %d", handle.job.name, code)
-            return
-        while is_of_this_host(handle.job.host) and any(find_marked(handle.job.request_path)):
-            time.sleep(_PAUSE_S)
+            # A JVM outlives its Python by a moment, or for good, and would go on writing.
+            _wait_for_family(mark, FAMILY_PATIENCE_S)
+            kill_marked(mark)
+        elif is_of_this_host(handle.job.host):
+            _wait_for_family(mark, math.inf)
 
     def stop(self, handle: Handle) -> None:
         """Kill the whole family of the job's processes. Raises EngineError when one lives on.
@@ -53,3 +58,9 @@ class LocalJob:
             self._process.kill()
         if killed:
             log.info("killed %d processes of %s", killed, handle.job.name)
+
+
+def _wait_for_family(mark: str, patience_s: float) -> None:
+    deadline = time.monotonic() + patience_s
+    while any(find_marked(mark)) and time.monotonic() < deadline:
+        time.sleep(_PAUSE_S)

@@ -19,7 +19,7 @@ def test_child_runs_the_application_with_sparks_python_and_the_bundle_on_its_cla
     command, variables = build_command(job, environ)
     assert command == ["/spark/python", application(), job.request_path]
     options = shlex.split(variables["PYSPARK_SUBMIT_ARGS"])
-    assert options[-1] == "pyspark-shell"
+    assert options[-2:] == ["pyspark-shell", job.request_path]
     assert options[options.index("--driver-class-path") + 1] == "/jars/a.jar:/jars/b.jar"
     assert "spark.master=local[1]" in options
     assert "spark.driver.memory=2g" in options

@@ -66,6 +66,17 @@ def test_job_of_a_dead_process_is_ended_by_another(tmp_path: Path) -> None:
     assert stranger.wait(timeout=20) == -9
 
 
+def test_child_that_outlives_its_parent_ends_with_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JVM whose Python is gone goes on with what it was doing."""
+    monkeypatch.setattr("airflow_lake_provider.engines.local_job.FAMILY_PATIENCE_S", 0.2)
+    local, job = LocalJob(), engine_job(tmp_path)
+    handle = local.start(
+        job, [sys.executable, "-c", FAMILY.replace("time.sleep", "len(sys.argv) == 2 or time.sleep"), job.request_path]
+    )
+    local.wait(handle)
+    assert list(find_marked(job.request_path)) == []
+
+
 def test_job_of_another_host_is_left_to_its_own_watch(tmp_path: Path) -> None:
     job = engine_job(tmp_path, host="another-host")
     process = subprocess.Popen([sys.executable, "-c", FAMILY, job.request_path, "alone"])
