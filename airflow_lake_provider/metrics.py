@@ -26,6 +26,8 @@ HOLES = "lake.holes"
 """Pending writes and plans with completed writes behind them, over all tables that this process looked at."""
 HEARTBEAT_AGE = "lake.heartbeat_age"
 """From a table's last look to the end of this one, ms: the heartbeat pulls tables whose writers are silent."""
+REPAIRS = "lake.repairs"
+"""Counter of repairs that the doctor did by itself."""
 NOTIFICATIONS = "lake.notifications"
 FAILED_NOTIFICATIONS = "lake.failed_notifications"
 EFFECT_NAMES: Mapping[str, str] = MappingProxyType(

@@ -87,6 +87,7 @@ class SweepAnswer(BaseModel):
     looked: int
     ended: int = Field(default=0, description="Runs that were ended because they passed their deadline_s")
     overdue: int = Field(default=0, description="Instances that stand in one state past its deadline")
+    repaired: int = Field(default=0, description="Repairs that the doctor did, as the tables' policies allow")
 
 
 class ExecutorBody(BaseModel):

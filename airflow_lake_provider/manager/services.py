@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.executors import Executors
     from airflow_lake_provider.manager.loop import ManagerLoop
     from airflow_lake_provider.manager.registry import Registry
+    from airflow_lake_provider.manager.repair_round import RepairRound
     from airflow_lake_provider.manager.tables_source import TablesSource
     from airflow_lake_provider.view.timeline_server import TimelineServer
     from airflow_lake_provider.view.view_cache import TableViewCache
@@ -33,6 +34,7 @@ class ManagerServices:
     views: TableViewCache
     instance_door: InstanceDoor
     deadlines: DeadlineSweep
+    repairs: RepairRound
 
 
 async def services_of(request: Request) -> ManagerServices:

@@ -37,6 +37,7 @@ def open_services() -> ManagerServices:
     from airflow_lake_provider.manager.deadlines import DeadlineSweep
     from airflow_lake_provider.manager.executors import Executors
     from airflow_lake_provider.manager.loop import ManagerLoop
+    from airflow_lake_provider.manager.repair_round import RepairRound
     from airflow_lake_provider.manager.services import ManagerServices
     from airflow_lake_provider.manager.timelines_door import ServerDoor
     from airflow_lake_provider.notifications.dispatch import BackgroundNotifier, configured_notifiers
@@ -71,6 +72,7 @@ def open_services() -> ManagerServices:
         views=views,
         instance_door=instance_door,
         deadlines=DeadlineSweep(registry, instance_door, metrics, BackgroundNotifier(configured_notifiers(), metrics)),
+        repairs=RepairRound(registry, tables.load, open_with_connections(settings.storage_conn_ids), metrics),
     )
 
 

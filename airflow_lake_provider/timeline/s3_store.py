@@ -82,7 +82,12 @@ class S3Store(Store):
 
     def move(self, source: str, target: str) -> None:
         """Copy an object, then remove the first one."""
-        self._fs.move(source, target)
+        try:
+            self._fs.move(source, target)
+        except OSError as error:
+            if "NO_SUCH_KEY" in str(error):
+                raise FileNotFoundError(source) from error
+            raise
 
 
 def _entry(info: FileInfo) -> FileEntry:

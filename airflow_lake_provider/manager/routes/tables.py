@@ -73,11 +73,12 @@ def receive_hints(services: Services, body: HintsBody) -> HintsAnswer:
 
 @router.post("/sweep")
 def sweep(services: Services) -> SweepAnswer:
-    """Register the configured tables, look at every dirty one now, whoever left it, and see to deadlines."""
+    """Register the configured tables, look at every dirty one now, whoever left it; then deadlines and repairs."""
     services.loop.register_configured_tables()
     looked = services.loop.drain()
     swept = services.deadlines.sweep()
-    return SweepAnswer(looked=looked, ended=swept.ended, overdue=swept.overdue)
+    repaired = services.repairs.run()
+    return SweepAnswer(looked=looked, ended=swept.ended, overdue=swept.overdue, repaired=repaired)
 
 
 def _to_answer(row: RowMapping) -> TableAnswer:

@@ -20,6 +20,7 @@ from airflow_lake_provider.manager.executors import Executors
 from airflow_lake_provider.manager.instances import RunFacts
 from airflow_lake_provider.manager.loop import ManagerLoop
 from airflow_lake_provider.manager.registry import Registry
+from airflow_lake_provider.manager.repair_round import RepairRound
 from airflow_lake_provider.manager.runs import RunState, ServiceRun
 from airflow_lake_provider.manager.schema import metadata
 from airflow_lake_provider.manager.services import ManagerServices
@@ -27,6 +28,7 @@ from airflow_lake_provider.manager.tables_source import TablesSource
 from airflow_lake_provider.manager.timelines_door import ServerDoor
 from airflow_lake_provider.policies import CompactionPolicy, TablePolicy
 from airflow_lake_provider.tables_config import TablesConfig
+from airflow_lake_provider.timeline.storage import open_storage
 from airflow_lake_provider.view.shared_timelines import SharedTimelines
 from airflow_lake_provider.view.timeline_server import ServerOptions, TimelineServer
 from airflow_lake_provider.view.view_cache import TableViewCache
@@ -179,4 +181,5 @@ def services(
         views,
         instances,
         DeadlineSweep(registry, instances),
+        RepairRound(registry, TablesConfig, open_storage),
     )

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from airflow_lake_provider.doctor.records import load_records
+from airflow_lake_provider.manager import repair_round
+from airflow_lake_provider.manager.notice import Notice, Source
+from airflow_lake_provider.manager.registry import Registry
+from airflow_lake_provider.manager.repair_round import EVERY_MS, RepairRound
+from airflow_lake_provider.metrics import NoMetrics
+from airflow_lake_provider.policies import DoctorPolicy, TablePolicy
+from airflow_lake_provider.stuck_shape import Shape
+from airflow_lake_provider.tables_config import TableEntry, TablesConfig
+from airflow_lake_provider.timeline.storage import open_storage
+from tests.unit.manager.conftest import FakeClock
+from tests.unit.tables import HandMadeTable
+
+LONG_AGO_S = 1_000_000_000
+
+
+class FakeMetrics(NoMetrics):
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def incr(self, name: str, count: int = 1) -> None:
+        self.counts[name] += count
+
+
+@pytest.fixture
+def config(lake: Path) -> TablesConfig:
+    mend = TablePolicy(doctor=DoctorPolicy(repairs=(Shape.ORPHANED_LOCK, Shape.PLAN_WITHOUT_EXECUTOR)))
+    return TablesConfig(entries=(TableEntry(f"{lake}/mended_*", "", mend),))
+
+
+def add_patient(lake: Path, registry: Registry, name: str) -> Path:
+    table = HandMadeTable.create(lake / name)
+    table.commit(1)
+    registry.mark_dirty(Notice(str(table.path), name, Source.HINT))
+    lock = table.path / ".hoodie" / "lock"
+    lock.write_bytes(b"")
+    os.utime(lock, (LONG_AGO_S, LONG_AGO_S))
+    return lock
+
+
+def test_round_repairs_what_the_policy_allows_and_nothing_else(
+    lake: Path, registry: Registry, config: TablesConfig
+) -> None:
+    mended, other = add_patient(lake, registry, "mended_1"), add_patient(lake, registry, "other")
+    plan = HandMadeTable(mended.parents[1]).plan(9)
+    file = mended.parents[1] / ".hoodie" / "timeline" / f"{plan}.compaction.requested"
+    os.utime(file, (LONG_AGO_S, LONG_AGO_S))
+    metrics = FakeMetrics()
+    assert RepairRound(registry, lambda: config, open_storage, metrics).run() == 1
+    assert (mended.exists(), other.exists(), file.exists()) == (False, True, True)
+    (record,) = load_records(open_storage(str(mended.parents[1])))
+    assert (record.by, record.shape, record.result) == ("manager", "orphaned_lock", "repaired")
+    assert metrics.counts == {"lake.repairs": 1}
+
+
+def test_table_is_examined_again_only_after_a_while(
+    lake: Path, registry: Registry, config: TablesConfig, clock: FakeClock
+) -> None:
+    lock = add_patient(lake, registry, "mended_1")
+    rounds = RepairRound(registry, lambda: config, open_storage)
+    assert rounds.run() == 1
+    lock.write_bytes(b"")
+    os.utime(lock, (LONG_AGO_S, LONG_AGO_S))
+    assert rounds.run() == 0
+    clock.advance(EVERY_MS / 1000)
+    assert rounds.run() == 1
+
+
+def test_table_that_cannot_be_read_keeps_no_other_from_its_repair(
+    lake: Path, registry: Registry, config: TablesConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repair_round, "MOST_EXAMINED", 1)
+    registry.mark_dirty(Notice(f"{lake}/mended_0", "gone", Source.HINT))
+    locks = [add_patient(lake, registry, f"mended_{number}") for number in (1, 2)]
+    rounds = RepairRound(registry, lambda: config, open_storage)
+    assert sum(rounds.run() for _ in range(3)) == 2
+    assert not any(lock.exists() for lock in locks)
