@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.timeline.archive_log import load_log_archive
-from airflow_lake_provider.timeline.archive_lsm import load_lsm_archive
 from airflow_lake_provider.timeline.archived_timeline import ArchivedInstant, ArchivedTimeline, RequestedRange
 from airflow_lake_provider.timeline.commit_metadata import CommitMetadata, parse_commit_metadata
 from airflow_lake_provider.timeline.content import decode
@@ -42,6 +41,9 @@ def load_archive(
     requested = RequestedRange(after, until)
     if properties.layout is Layout.V1:
         return load_log_archive(storage, properties.history_path, requested, with_content=with_content)
+    # Every task imports this module to run a service, and hardly any of them reads an archive: Arrow is half a second.
+    from airflow_lake_provider.timeline.archive_lsm import load_lsm_archive
+
     return load_lsm_archive(
         storage,
         properties.history_path,
