@@ -119,6 +119,12 @@ def leave_expired_heartbeat(visit: Visit, instant: str) -> None:
         visit.say(f"no expired heartbeat was left for {instant}, the next run waits: {error.java_exception}")
 
 
+def remove_heartbeat(visit: Visit, instant: str) -> None:
+    """Remove what a builder that ended left of its heartbeat."""
+    path = visit.spark._jvm.org.apache.hadoop.fs.Path(f"{visit.job.base_path}/.hoodie/.heartbeat/{instant}")
+    path.getFileSystem(visit.spark._jsc.hadoopConfiguration()).delete(path)
+
+
 def drop_index(visit: Visit, partition: str) -> None:
     """Remove an index, complete or half built, from properties and metadata table. Raises Py4JJavaError."""
     with open_client(visit.spark, visit.job.base_path, visit.settings, ALWAYS) as client:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hudi_table import PlanBusyError, find_heartbeat_age_s, hold_lock, open_client
 from index_build import WritersInTheWayError, build_index
 from index_check import find_differences, find_unmentioned
+from index_fence import look_at_writers
 from index_outcome import IndexFailure, Tally, caught_up_to, failure_of, refused, result_of
 from index_rules import BuildState, IndexPlan, Step, decide_step
 from index_settings import WantedIndex, build_settings, hudi_settings_of, index_options
@@ -21,6 +22,7 @@ from index_table import (
     find_modified_ms,
     leave_expired_heartbeat,
     look_at_indexes,
+    remove_heartbeat,
     remove_plan,
     timeline_file,
 )
@@ -184,21 +186,36 @@ def _run(visit: Visit, plan: IndexPlan, wanted: WantedIndex | None, options: Ind
 def _finish(visit: Visit, plan: IndexPlan, options: IndexOptions, tally: Tally) -> str:
     """Complete a plan whose builder ended while it waited for writers; the index was in use all the time.
 
-    Writers in flight do not matter: since the index is complete in the table's properties, their commits update it.
+    Writers in flight do not matter, unless they stream: since the index is complete in the table's properties, their
+    commits update it.
     """
-    with (
-        open_client(visit.spark, visit.job.base_path, visit.settings, ALWAYS) as client,
-        hold_lock(visit.spark, client),
-    ):
-        damage = _check(visit, plan, options)
-        if not damage:
-            complete_plan(visit, plan, caught_up_to(look_at_indexes(visit)))
+    # A full check takes long, so writers do not wait for it; what commits meanwhile is in the cheap one.
+    damage = _check(visit, plan, options)
+    if not damage:
+        with (
+            open_client(visit.spark, visit.job.base_path, visit.settings, ALWAYS) as client,
+            hold_lock(visit.spark, client),
+        ):
+            _require_no_streaming_writer(visit, plan)
+            damage = _check(visit, plan, replace(options, check="cheap"))
+            if not damage:
+                complete_plan(visit, plan, caught_up_to(look_at_indexes(visit)))
     if damage:
         _forget(visit, plan)
         return damage
+    remove_heartbeat(visit, plan.instant)
     visit.say(f"indexing {plan.instant}: what the dead builder left is whole, and completed")
     tally.completed.append(plan.instant)
     return ""
+
+
+def _require_no_streaming_writer(visit: Visit, plan: IndexPlan) -> None:
+    streaming = [str(w) for w in look_at_writers(visit.spark, visit.look()) if w.is_live and w.is_streaming]
+    if streaming:
+        raise IndexFailure(
+            FailureKind.CONFLICT,
+            f"{plan.partition} is built, but {', '.join(streaming)} may have begun before that, and would be missing",
+        )
 
 
 def _check(visit: Visit, plan: IndexPlan, options: IndexOptions) -> str:
