@@ -22,8 +22,8 @@ from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
 from airflow_lake_provider.hooks.metrics import AirflowMetrics
 from airflow_lake_provider.metrics import REPLICATED_COMMITS, REPLICATED_ROWS, REPLICATION_FAILURES
 from airflow_lake_provider.operators.service_arguments import parse_settings
+from airflow_lake_provider.operators.service_job import work_dir
 from airflow_lake_provider.operators.sink_connection import options_with_connection
-from airflow_lake_provider.operators.table_service import work_dir
 from airflow_lake_provider.replication.change import Mode
 from airflow_lake_provider.replication.job import (
     ReplicationRequest,

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_lake_provider.conflict.admission import AdmissionVerdict
-from airflow_lake_provider.engines.engine import EngineJob
 from airflow_lake_provider.engines.executor_record import ExecutorRecord
 from airflow_lake_provider.engines.job_files import JobFolder, read_result
 from airflow_lake_provider.engines.local_process import this_submitter
-from airflow_lake_provider.engines.registry import DEFAULT_ENGINE, create_engine
+from airflow_lake_provider.engines.registry import create_engine
 from airflow_lake_provider.errors import EngineError, LakeError, LeaseLostError, ServiceFailedError, ServiceRefusedError
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
 from airflow_lake_provider.hooks.metrics import AirflowMetrics
@@ -27,7 +23,7 @@ from airflow_lake_provider.metrics import outcomes
 from airflow_lake_provider.operators.conflict_watch import ConflictWatch
 from airflow_lake_provider.operators.executor_lease import ExecutorLease
 from airflow_lake_provider.operators.job_run import JobRun
-from airflow_lake_provider.operators.memory import earlier_results, ran_out_of_memory, with_more_memory
+from airflow_lake_provider.operators.memory import ran_out_of_memory, with_more_memory
 from airflow_lake_provider.operators.retry_policy import FailureRetryPolicy
 from airflow_lake_provider.operators.service_admission import (
     ServiceAdmission,
@@ -36,6 +32,7 @@ from airflow_lake_provider.operators.service_admission import (
     withdrawal_of,
 )
 from airflow_lake_provider.operators.service_arguments import is_true, parse_request, parse_settings
+from airflow_lake_provider.operators.service_job import build_job, open_folder, results_before
 from airflow_lake_provider.operators.service_lineage import ServiceLineage
 from airflow_lake_provider.operators.service_metrics import measure_service, measure_try
 from airflow_lake_provider.operators.table_reader import TableReader
@@ -48,7 +45,8 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_lake_provider.job_contract import JobResult, ServiceRequest
+    from airflow_lake_provider.engines.engine import EngineJob
+    from airflow_lake_provider.job_contract import ServiceRequest
     from airflow_lake_provider.timeline.timeline import Timeline
 
 
@@ -153,7 +151,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         before = table.timeline_of(wanted.service)
         plans = ", ".join(wanted.instants) or "all pending, else a new one"
         self.log.info("table %s: %s, mode %s, plans %s", base_path, wanted.service, wanted.mode, plans)
-        folder = JobFolder(work_dir(), str(context["run_id"]), int(context["ti"].try_number))
+        folder = open_folder(str(context["run_id"]), int(context["ti"].try_number))
         job = self._job(folder, base_path, wanted, options)
         if is_true(self.is_dry_run):
             return self._dry_run(before, job)
@@ -191,7 +189,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
 
     def _job(self, folder: JobFolder, base_path: str, wanted: ServiceRequest, options: dict[str, str]) -> EngineJob:
         settings = parse_settings(self.spark_conf, "spark_conf")
-        self._has_more_memory = ran_out_of_memory(_results_before(folder))
+        self._has_more_memory = ran_out_of_memory(results_before(folder))
         if self._has_more_memory:
             settings = with_more_memory(settings)
         request = JobRequest(
@@ -203,17 +201,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             hudi_options=options | self._held_back(base_path, wanted),
             submitter=this_submitter(),
         )
-        return EngineJob(
-            engine=self.engine or conf.get("lake", "engine", fallback="") or DEFAULT_ENGINE,
-            name=f"lake-{wanted.service.value}-{table_id_of(base_path)}",
-            request=request,
-            request_path=folder.request_path,
-            host=socket.gethostname(),
-            conn_id=self.spark_conn_id or conf.get("lake", "spark_conn_id", fallback="") or "spark_default",
-            conf=settings,
-            jars=conf.get("lake", "spark_jars", fallback="") or "",
-            packages=conf.get("lake", "spark_packages", fallback="") or "",
-        )
+        return build_job(request, folder, self.engine, self.spark_conn_id, settings)
 
     def _held_back(self, base_path: str, wanted: ServiceRequest) -> dict[str, str]:
         """Return the safepoint as an option: asked for at the last moment, and without an answer nothing is removed."""
@@ -291,15 +279,3 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             hook.send_hints([hint])
         except LakeError as error:
             self.log.warning("the manager was not told and will see by itself: %s", error)
-
-
-def work_dir() -> str:
-    """Return the folder of job files: `[lake] work_dir`, else `$AIRFLOW_HOME/lake`."""
-    home = os.path.expanduser(os.environ.get("AIRFLOW_HOME", "~/airflow"))
-    return str(conf.get("lake", "work_dir", fallback="") or f"{home}/lake")
-
-
-def _results_before(folder: JobFolder) -> list[JobResult | None]:
-    return earlier_results(
-        folder.try_number, lambda number: read_result(replace(folder, try_number=number).result_path)
-    )
