@@ -30,7 +30,13 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "hooks": [{"integration-name": "Lake", "python-modules": ["airflow_lake_provider.hooks.lake"]}],
         "operators": [
-            {"integration-name": "Lake", "python-modules": ["airflow_lake_provider.operators.table_service"]}
+            {
+                "integration-name": "Lake",
+                "python-modules": [
+                    "airflow_lake_provider.operators.table_service",
+                    "airflow_lake_provider.operators.replication",
+                ],
+            }
         ],
         "sensors": [
             {
@@ -39,6 +45,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_lake_provider.sensors.commit",
                     "airflow_lake_provider.sensors.conflict",
                     "airflow_lake_provider.sensors.pending_index",
+                    "airflow_lake_provider.sensors.replication_lag",
                 ],
             }
         ],

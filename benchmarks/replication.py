@@ -1,0 +1,88 @@
+"""Replicate changes to a local broker: ours, exactly once; Spark's own Kafka sink, at least once; the bare producer.
+
+`python -m benchmarks.replication --rows 1000000 --commits 50` prints one JSON line with the keys `rows_per_s,
+spark_sink_rows_per_s, raw_rows_per_s, lag_p50_s, lag_p99_s, lost, duplicates`. The table is written first; lag is how
+long one commit is on its way, from the end of the one before until consumers see it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from local_stack import hudi_bundle
+from local_stack.kafka import LocalKafka
+
+ROOT = Path(__file__).parent.parent
+CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.12:3.5.7"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="changed rows in all")
+    parser.add_argument("--commits", type=int, default=50)
+    parser.add_argument("--timeout-s", type=int, default=7200)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="lake-replication-") as name:
+        folder = Path(name)
+        broker = LocalKafka(folder / "kafka")
+        broker.start()
+        try:
+            raw = measure_raw_producer(broker.bootstrap, min(options.rows, 500_000))
+            command = [str(hudi_bundle.SPARK_PYTHON), "-m", "benchmarks.replication_driver", str(folder / "lake")]
+            command += [broker.bootstrap, str(options.rows), str(options.commits)]
+            env = hudi_bundle.spark_env() | {"PYTHONPATH": f"{ROOT}:{ROOT / 'spark_jobs'}"}
+            run = subprocess.run(
+                command, cwd=ROOT, env=env, stdout=subprocess.PIPE, timeout=options.timeout_s, check=True, text=True
+            )
+            measured = json.loads(run.stdout.splitlines()[-1])
+        finally:
+            broker.stop()
+    ways = sorted(measured.pop("commit_s"))
+    print(
+        json.dumps(
+            {
+                "rows": options.rows,
+                "commits": options.commits,
+                **measured,
+                "raw_rows_per_s": round(raw),
+                "lag_p50_s": round(statistics.median(ways), 3),
+                "lag_p99_s": round(ways[min(len(ways) - 1, int(len(ways) * 0.99))], 3),
+            }
+        )
+    )
+    return 0
+
+
+def measure_raw_producer(bootstrap: str, rows: int) -> float:
+    """Return how many records of the same size the client alone sends, idempotent, without transactions."""
+    import confluent_kafka
+
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "enable.idempotence": "true", "linger.ms": "50", "compression.type": "lz4"}
+    )
+    admin = __import__("confluent_kafka.admin", fromlist=["AdminClient"])
+    created = admin.AdminClient({"bootstrap.servers": bootstrap}).create_topics([admin.NewTopic("raw", 1, 1)])
+    created["raw"].result(30)
+    value = json.dumps({"op": "u", "before": "x" * 100, "after": "y" * 100}).encode()
+    began = time.monotonic()
+    for number in range(rows):
+        while True:
+            try:
+                producer.produce("raw", key=b'{"id":%d}' % number, value=value)
+            except BufferError:
+                producer.poll(0.1)
+            else:
+                break
+    producer.flush(120)
+    return rows / (time.monotonic() - began)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
