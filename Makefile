@@ -14,7 +14,7 @@ export UV_CACHE_DIR := $(CURDIR)/$(WORK)/cache/uv
 $(shell mkdir -p $(TMPDIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-unit test-spark test-integration test-storage test-system soak bench check format hdfs postgres clean
+.PHONY: help install demo test test-unit test-spark test-integration test-storage test-system soak bench check format hdfs kafka postgres clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -46,7 +46,7 @@ test-unit: $(BIN)/.installed ## Seconds: no JVM, no network
 test-spark: install ## Spark jobs on real Hudi
 	$(SPARK_VENV)/bin/python -m pytest tests/integration/spark
 
-test-integration: install postgres ## The provider in a real Airflow, on SQLite and PostgreSQL
+test-integration: install postgres kafka ## The provider in a real Airflow, on SQLite and PostgreSQL
 	$(BIN)/python -m pytest tests/integration --ignore=tests/integration/spark --ignore=tests/integration/storage
 
 test-storage: install hdfs ## Tables on a real HDFS and an S3-compatible store
@@ -55,7 +55,7 @@ test-storage: install hdfs ## Tables on a real HDFS and an S3-compatible store
 test-system: install ## The whole product as processes: writers, API server, scheduler, Spark
 	$(BIN)/python -m pytest tests/system
 
-soak: install postgres ## The long form: 20 kills of the API server on each database, 50 rounds of crashes with real processes, 200 random histories, 10 rounds of server kills, 1,000 requests a route, 10,000 simulated schedules
+soak: install postgres kafka ## The long form: 20 kills of the API server on each database, 50 rounds of crashes with real processes, 200 random histories, 10 rounds of server kills, 1,000 requests a route, 10,000 simulated schedules
 	LAKE_KILLS=20 $(BIN)/python -m pytest tests/system/test_notices_survive.py
 	LAKE_ROUNDS=50 $(BIN)/python -m pytest -s tests/system/test_crashes.py
 	LAKE_PEER_ROUNDS=10 $(BIN)/python -m pytest -s tests/system/test_asset_queue.py
@@ -63,10 +63,12 @@ soak: install postgres ## The long form: 20 kills of the API server on each data
 	LAKE_HISTORIES=200 $(BIN)/python -m pytest tests/unit/view/test_shared_timelines.py
 	LAKE_SEEDS=10 $(BIN)/python -m pytest tests/integration/timeline_server/test_stream.py
 	LAKE_EXAMPLES=1000 $(BIN)/python -m pytest tests/integration/http
+	LAKE_INTERLEAVINGS=20000 $(BIN)/python -m pytest tests/unit/conflict
 	LAKE_SIMULATIONS=10000 $(BIN)/python -m pytest tests/simulation
+	LAKE_REPLICATION_SEEDS=30 $(BIN)/python -m pytest tests/integration/replication/test_kill_matrix.py
 	LAKE_INDEX_KILLS=10 $(SPARK_VENV)/bin/python -m pytest tests/integration/spark/test_indexing_kills_on_hudi.py
 
-bench: install hdfs ## One benchmark: make bench NAME=timeline|notice|detection|namenode|latency|writer|indexing
+bench: install hdfs kafka ## One benchmark: make bench NAME=timeline|notice|detection|namenode|latency|writer|indexing|conflict|waste|replication
 	@$(BIN)/python -m benchmarks.$(NAME)
 
 check: $(BIN)/.installed ## ruff, mypy, import-linter
@@ -81,6 +83,9 @@ format: $(BIN)/.installed ## Rewrite the code in the house's format
 
 hdfs: $(BIN)/.installed ## Make sure that Hadoop's jars for the HDFS tests are there (needs Maven and Java 17)
 	$(BIN)/python -m local_stack.hdfs --fetch
+
+kafka: $(BIN)/.installed ## Make sure that the Kafka broker's jars are there (needs Maven and Java 17)
+	$(BIN)/python -m local_stack.kafka --fetch
 
 postgres: $(BIN)/.installed ## Make sure that PostgreSQL's server programs are there
 	$(BIN)/python -m local_stack.postgres

@@ -43,12 +43,12 @@ class HeldWriter:
         error = self.outcome.exception(timeout=PATIENCE_S)
         if error is None:
             return ""
-        return "HoodieWriteConflictException" if "HoodieWriteConflictException" in str(error) else str(error)
+        text = str(error)
+        causes = [part.split("\\n", 1)[0][:300] for part in text.split("Caused by: ")[1:]]
+        return "HoodieWriteConflictException" if "HoodieWriteConflictException" in text else f"{text[:200]} {causes}"
 
 
-def start_writer(
-    spark: SparkSession, table: Table, city: str, folder: Path, options: Mapping[str, str]
-) -> HeldWriter:
+def start_writer(spark: SparkSession, table: Table, city: str, folder: Path, options: Mapping[str, str]) -> HeldWriter:
     """Start an upsert and hold its commit as soon as it has markers."""
     folder.mkdir(parents=True)
     writer = HeldWriter(table, folder)
@@ -99,5 +99,5 @@ def _write(spark: SparkSession, writer: HeldWriter, city: str, options: Mapping[
     try:
         orders.write.format("hudi").options(**settings).mode("append").save(str(writer.table.path))
         writer.outcome.set_result(None)
-    except Exception as error:  # whatever Hudi raises is the test's business
+    except Exception as error:  # noqa: BLE001 - whatever Hudi raises is the test's business
         writer.outcome.set_exception(error)

@@ -1,0 +1,123 @@
+"""What Hudi 1.2.0's own early conflict detection does and does not: each hole that we close, seen in Hudi itself."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conftest import MakeTable, Table, run
+from held_writers import start_writer
+from job_contract import Mode, Outcome, Service
+from py4j.protocol import Py4JJavaError
+
+from airflow_lake_provider.conflict.reservation import Reservation
+from airflow_lake_provider.timeline.storage import open_storage
+from local_stack import lake_writer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+EARLY = {"hoodie.write.concurrency.early.conflict.detection.enable": "true"}
+FOREVER_MS = 10**12
+
+
+def marker(partition: str, file_id: str = "f1-0") -> str:
+    return f"{partition}/{file_id}_0-1-2_20261121100000001.parquet.marker.MERGE"
+
+
+def marker_utils(spark: SparkSession) -> Any:
+    return spark._jvm.org.apache.hudi.common.util.MarkerUtils
+
+
+def active_timeline(spark: SparkSession, table: Table) -> tuple[Any, Any]:
+    hudi = spark._jvm.org.apache.hudi
+    conf = hudi.storage.hadoop.HadoopStorageConfiguration(spark._jsc.hadoopConfiguration())
+    builder = hudi.common.table.HoodieTableMetaClient.builder().setConf(conf).setBasePath(str(table.path))
+    client = builder.setLoadActiveTimelineOnLoad(True).build()
+    return client.getActiveTimeline(), client.getStorage()
+
+
+def update(spark: SparkSession, table: Table, city: str, options: Mapping[str, str]) -> None:
+    commit = table.written.commits
+    orders = lake_writer.orders_of_commit(spark, table.written, commit).where(f"city = '{city}' and id < 400")
+    settings = lake_writer.write_options(table.written, commit, None, options)
+    orders.write.format("hudi").options(**settings).mode("append").save(str(table.path))
+
+
+def test_it_takes_partitions_that_begin_alike_for_one_file_group(spark: SparkSession) -> None:
+    cut = marker_utils(spark).makerToPartitionAndFileID
+    assert cut(marker("event_date=2026-01-01", "f1-0")) == cut(marker("event_date=2026-12-31", "f2-0")) == "event"
+
+
+def test_it_leaves_clusterings_out(spark: SparkSession, make_table: MakeTable) -> None:
+    table = make_table(type="COW")
+    result = run(spark, table.request(Mode.SCHEDULE, service=Service.CLUSTERING))
+    assert result.outcome is Outcome.SCHEDULED, result.message
+    (plan,) = result.scheduled_instants
+    writer = f"{int(plan) - 1}"
+    for instant in (plan, writer):
+        reservation = Reservation(open_storage(str(table.path)), instant)
+        reservation.beat()
+        reservation.plant([b"Bilbao/f1-0"])
+    timeline, storage = active_timeline(spark, table)
+    temp = spark._jvm.org.apache.hudi.storage.StoragePath(f"{table.path}/.hoodie/.temp")
+    folders = marker_utils(spark).getAllMarkerDir(temp, storage)
+    found = marker_utils(spark).getCandidateInstants(
+        timeline, folders, "29991231000000000", FOREVER_MS, storage, str(table.path)
+    )
+    assert [Path(folder).name for folder in found] == [writer]
+
+
+def test_its_commit_check_cannot_match_with_partitions(spark: SparkSession, make_table: MakeTable) -> None:
+    table = make_table(type="COW")
+    timeline, _ = active_timeline(spark, table)
+    file_name = min(path.name for path in (table.path / "Bilbao").glob("*.parquet"))
+    written = spark._jvm.java.util.HashSet()
+    # As the checker of timeline-server markers asks: every commit counts as new, and the file group is in them.
+    written.add(marker_utils(spark).makerToPartitionAndFileID(f"Bilbao/{file_name}.marker.MERGE"))
+    assert not marker_utils(spark).hasCommitConflict(timeline, written, spark._jvm.java.util.HashSet())
+    bare = spark._jvm.java.util.HashSet()
+    bare.add(file_name.split("_")[0])
+    assert marker_utils(spark).hasCommitConflict(timeline, bare, spark._jvm.java.util.HashSet())
+
+
+def test_its_transactional_strategy_needs_zookeeper(spark: SparkSession, make_table: MakeTable) -> None:
+    table = make_table(type="COW")
+    strategy = {
+        "hoodie.write.concurrency.early.conflict.detection.strategy": (
+            "org.apache.hudi.table.marker.SimpleTransactionDirectMarkerBasedDetectionStrategy"
+        )
+    }
+    with pytest.raises(Py4JJavaError, match="[Zz]oo[Kk]eeper"):
+        update(spark, table, "Bilbao", {**EARLY, **strategy})
+
+
+def test_stock_writer_respects_our_reservation_and_only_its_file_groups(
+    spark: SparkSession, make_table: MakeTable
+) -> None:
+    table = make_table(type="COW")
+    groups = {path.name.split("_")[0] for path in (table.path / "Bilbao").glob("*.parquet")}
+    reservation = Reservation(open_storage(str(table.path)), time.strftime("%Y%m%d%H%M%S000", time.gmtime(0)))
+    reservation.beat()
+    reservation.plant(f"Bilbao/{group}".encode() for group in groups)
+    with pytest.raises(Py4JJavaError, match="HoodieEarlyConflictDetectionException"):
+        update(spark, table, "Bilbao", EARLY)
+    update(spark, table, "Aachen", EARLY)
+    reservation.release()
+    update(spark, table, "Bilbao", EARLY)
+    assert not (table.path / ".hoodie" / ".heartbeat" / reservation.instant).exists()
+
+
+def test_writers_with_other_markers_do_not_see_each_other_there(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path
+) -> None:
+    table = make_table(type="COW")
+    server = {"hoodie.write.markers.type": "TIMELINE_SERVER_BASED", "hoodie.embed.timeline.server": "true"}
+    first = start_writer(spark, table, "Bilbao", tmp_path / "lock-0", server)
+    second = start_writer(spark, table, "Bilbao", tmp_path / "lock-1", EARLY)
+    assert second.marker_folder.exists(), "it was not stopped at its marker"
+    assert [first.release(), second.release()] == ["", "HoodieWriteConflictException"]
