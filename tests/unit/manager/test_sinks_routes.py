@@ -1,0 +1,86 @@
+"""Replication's routes, with tables and sinks from a tables file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import update
+
+from airflow_lake_provider.manager.app import create_app
+from airflow_lake_provider.manager.notice import Notice, Source
+from airflow_lake_provider.manager.schema import lake_table
+from airflow_lake_provider.manager.services import ManagerServices
+from airflow_lake_provider.manager.tables_source import TablesSource
+from airflow_lake_provider.replication.change import CommitRef
+from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
+from airflow_lake_provider.table_id import table_id_of
+from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock
+
+TTL_S = 3600
+
+
+@pytest.fixture
+def base_path(lake: Path) -> str:
+    return str(lake / "orders")
+
+
+@pytest.fixture
+def client(services: ManagerServices, base_path: str, tmp_path: Path) -> httpx.Client:
+    tables = tmp_path / "tables.yaml"
+    sink = f"{{sink: kafka, topic: orders, bootstrap_servers: 'b:9092', ttl_s: {TTL_S}}}"
+    tables.write_text(f"tables:\n  - base_path: {base_path}\n    replication: [{sink}]\n")
+    services.registry.register(Notice(base_path, "orders", Source.CONFIG))
+    with services.registry.transaction() as session:
+        session.execute(update(lake_table).values(completed_time="20260102"))  # what a look leaves
+    app = create_app(lambda: replace(services, tables=TablesSource(str(tables))))
+    return TestClient(app, headers={"Authorization": f"Bearer {SERVICE_TOKEN}"})
+
+
+def test_configured_sink_is_due_holds_everything_and_moves_with_its_checkpoint(
+    client: httpx.Client, base_path: str, clock: FakeClock
+) -> None:
+    table = f"/tables/{table_id_of(base_path)}"
+    (due,) = client.get("/sinks/due").json()["sinks"]
+    assert (due["base_path"], due["sink"], due["mode"]) == (base_path, "kafka", "changes")
+    assert due["options"] == {"topic": "orders", "bootstrap_servers": "b:9092"}
+    assert client.get(f"{table}/safepoint").json() == {"instant": "0", "holder": "kafka", "released": []}
+
+    assert client.post(f"{table}/sinks/kafka/begin", json={"ttl_s": 1}).json()["needs_snapshot"] is False
+    assert client.get("/sinks/due").json()["sinks"] == []
+    checkpoint = Checkpoint("s", 1, 1, CommitRef("20260101", "20260102"), hold="20260101")
+    news = {"checkpoint": to_text(checkpoint), "ended": True}
+    assert client.post(f"{table}/sinks/kafka/news", json=news).status_code == 204
+    assert client.get(f"{table}/safepoint").json()["instant"] == "20260101"
+    (sink,) = client.get(f"{table}/sinks").json()["sinks"]
+    assert (sink["name"], sink["hold"], sink["checkpoint"]["sequence"]) == ("kafka", "20260101", 1)
+
+    clock.advance(TTL_S + 1)
+    assert client.get(f"{table}/safepoint").json() == {"instant": None, "holder": "", "released": ["kafka"]}
+    answer = client.post(f"{table}/sinks/kafka/begin", json={"ttl_s": 1}).json()
+    assert answer["needs_snapshot"]
+    assert answer["request"].startswith("released.")
+
+
+def test_pause_and_forget(client: httpx.Client, base_path: str) -> None:
+    table = f"/tables/{table_id_of(base_path)}"
+    assert len(client.get("/sinks/due").json()["sinks"]) == 1
+    assert client.post(f"{table}/sinks/kafka/pause", json={"paused": True}).status_code == 204
+    assert client.get("/sinks/due").json()["sinks"] == []
+    assert client.delete(f"{table}/sinks/kafka").status_code == 204
+    assert len(client.get("/sinks/due").json()["sinks"]) == 1
+
+
+def test_unknown_table_holds_nothing_and_unknown_sink_is_told(client: httpx.Client) -> None:
+    assert client.get("/tables/nobody/safepoint").json()["instant"] is None
+    answer = client.post("/tables/nobody/sinks/kafka/news", json={"ended": True})
+    assert answer.status_code == 404
+    assert "has no sink 'kafka'" in answer.json()["detail"]
+
+
+def test_token_is_needed(client: httpx.Client) -> None:
+    client.headers.pop("Authorization")
+    assert client.get("/sinks/due").status_code == 401
