@@ -28,7 +28,7 @@ from local_stack.writer_process import StandingWriter
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".work" / "bench-latency"
-RUN_TIMEOUT_S = 180.0
+RUN_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)

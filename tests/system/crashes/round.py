@@ -42,6 +42,7 @@ class Round:
         self.report = RoundReport(plan)
         self.table = TableWatch(stage, name, table_id_of(str(path)), path, DELTA_COMMITS - 1)
         self._began_s = time.monotonic()
+        self._is_over = threading.Event()
 
     def play(self) -> RoundReport:
         self.stage.configure(self.table.path)
@@ -50,6 +51,9 @@ class Round:
         faults.start()
         try:
             self._write()
+        except BaseException:
+            self._is_over.set()
+            raise
         finally:
             faults.join()
         self.stage.postman.wait()
@@ -74,7 +78,8 @@ class Round:
                 if time.monotonic() > deadline:
                     self._say(f"not within {STEP_TIMEOUT_S:.0f} s: {fault.step}")
                     return
-                time.sleep(0.05)
+                if self._is_over.wait(0.1):
+                    return
             self._strike(fault)
 
     def _strike(self, fault: Fault) -> None:
