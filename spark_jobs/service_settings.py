@@ -16,8 +16,6 @@ ALWAYS: Mapping[str, str] = {
     "hoodie.metadata.auto.delete.partitions": "false",
     # Or Hudi would hand the plan to a service manager instead of running it.
     "hoodie.table.service.manager.enabled": "false",
-    # A service that is at work while an index is built would else be missing in the index (docs/indexing.md).
-    "hoodie.metadata.streaming.write.enabled": "false",
     # Writers of a managed lake set it to false, and their settings are the table's settings.
     "hoodie.table.services.enabled": "true",
     # EAGER would roll back writers that are alive.
@@ -63,7 +61,9 @@ WHEN_SCHEDULING: Mapping[Service, Mapping[str, str]] = {
         # Its writers may hand the plans to a service manager that never came.
         "hoodie.metadata.table.service.manager.enabled": "false",
     },
-    Service.INDEXING: {},
+    # What is built here is committed under the lock. Other services write to the metadata table as the writers do: one
+    # that did not stream would roll back what a living, streaming writer has in flight there, and fail its commit.
+    Service.INDEXING: {"hoodie.metadata.streaming.write.enabled": "false"},
 }
 
 
