@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sqlalchemy import RowMapping
 
     from airflow_lake_provider.manager.registry import Registry
+    from airflow_lake_provider.manager.unannounced import UnannouncedCommits
     from airflow_lake_provider.tables_config import TablesConfig
 
 # Servers' clocks differ, and a mark is committed a little after its time was taken.
@@ -29,14 +30,19 @@ _OVERLAP_MS = 30_000
 class RegistryFeed:
     """Implements the timeline server's HintFeed."""
 
-    def __init__(self, registry: Registry, load_tables: Callable[[], TablesConfig]) -> None:
+    def __init__(
+        self, registry: Registry, load_tables: Callable[[], TablesConfig], unannounced: UnannouncedCommits | None = None
+    ) -> None:
         self._registry = registry
+        self._unannounced = unannounced
         self._load_tables = load_tables
         self._seen_ms: int | None = None
         self._marks: dict[str, int] = {}
 
     def poll(self) -> Iterable[FedTable]:
         """Return all tables at first, then those with a new mark."""
+        if self._unannounced is not None:
+            self._unannounced.retry()
         tables = self._load_tables()
         since_ms = None if self._seen_ms is None else self._seen_ms - _OVERLAP_MS
         is_first = since_ms is None

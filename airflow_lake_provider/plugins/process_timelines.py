@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.config import TimelineServerMode
 from airflow_lake_provider.hooks.open_tables import open_with_connections
-from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.manager.timeline_feed import RegistryFeed
-from airflow_lake_provider.table_id import table_id_of
+from airflow_lake_provider.manager.unannounced import UnannouncedCommits
 from airflow_lake_provider.view.rhythm import HeartbeatLimits
 from airflow_lake_provider.view.schedule import SharedLimits
 from airflow_lake_provider.view.shared_timelines import SharedTimelines
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config import LakeSettings
     from airflow_lake_provider.manager.registry import Registry
     from airflow_lake_provider.tables_config import TablesConfig
-    from airflow_lake_provider.timeline.instant import Instant
 
 _LEAST_PAUSE_S = 60.0
 
@@ -39,7 +37,8 @@ def build_timeline_server(
         ),
     )
     timelines = SharedTimelines(limits, open_with_connections(settings.storage_conn_ids))
-    timelines.on_unannounced = lambda base_path, instants: _mark_unannounced(registry, base_path, instants)
+    unannounced = UnannouncedCommits(registry)
+    timelines.on_unannounced = unannounced.tell
     options = ServerOptions(
         allowed_roots=settings.allowed_roots,
         service_tokens=settings.service_tokens,
@@ -50,15 +49,7 @@ def build_timeline_server(
         is_watching=settings.timeline_server is not TimelineServerMode.OFF
         and (is_alone or not settings.timeline_server_url),
     )
-    return TimelineServer(timelines, options, RegistryFeed(registry, load_tables))
-
-
-def _mark_unannounced(registry: Registry, base_path: str, instants: tuple[Instant, ...]) -> None:
-    row = registry.find(table_id_of(base_path))
-    if row is None:
-        return
-    times = tuple(instant.requested_time for instant in instants)
-    registry.mark_dirty(Notice(base_path, row["table_name"], Source.HEARTBEAT, times))
+    return TimelineServer(timelines, options, RegistryFeed(registry, load_tables, unannounced))
 
 
 def _snapshot_path(settings: LakeSettings, *, is_alone: bool) -> Path | None:

@@ -12,11 +12,11 @@ from airflow_lake_provider.config import LakeSettings
 from airflow_lake_provider.manager.clock import ProcessClock
 from airflow_lake_provider.manager.executors import Executors
 from airflow_lake_provider.manager.loop import ManagerLoop
-from airflow_lake_provider.manager.notice import Notice, Source
+from airflow_lake_provider.manager.notice import Notice
 from airflow_lake_provider.manager.registry import Claim, LookResult, Mark, Registry
 from airflow_lake_provider.manager.timeline_feed import RegistryFeed
 from airflow_lake_provider.manager.timelines_door import ServerDoor
-from airflow_lake_provider.table_id import table_id_of
+from airflow_lake_provider.manager.unannounced import UnannouncedCommits
 from airflow_lake_provider.timeline.instant import Instant
 from airflow_lake_provider.view.rhythm import HeartbeatLimits
 from airflow_lake_provider.view.schedule import SharedLimits
@@ -130,9 +130,10 @@ class Server:
             lambda path: open_on(world.disk, path, self._before_storage_call),
             self.now_ms,
         )
-        timelines.on_unannounced = lambda path, instants: self._mark_unannounced(registry, path, instants)
+        unannounced = UnannouncedCommits(registry)
+        timelines.on_unannounced = lambda path, instants: self._mark_unannounced(unannounced, path, instants)
         options = ServerOptions(allowed_roots=("/lake",))
-        server = TimelineServer(timelines, options, RegistryFeed(registry, world.load_tables))
+        server = TimelineServer(timelines, options, RegistryFeed(registry, world.load_tables, unannounced))
         views = SimViews(self, timelines)
         loop = ManagerLoop(self.settings, registry, ServerDoor(server), views, world.airflow, world.load_tables)
         executors = Executors(registry, self.settings.executor_lease_s)
@@ -258,12 +259,11 @@ class Server:
         self._plan("verify", self.world.now_ms + 60_000)
         self.process.timelines._verify()
 
-    def _mark_unannounced(self, registry: Registry, base_path: str, instants: tuple[Instant, ...]) -> None:
-        row = registry.find(table_id_of(base_path))
-        if row is not None:
-            self.say(f"finds {len(instants)} commits of {base_path} that nobody announced")
-            times = tuple(instant.requested_time for instant in instants)
-            registry.mark_dirty(Notice(base_path, row["table_name"], Source.HEARTBEAT, times))
+    def _mark_unannounced(self, unannounced: UnannouncedCommits, base_path: str, instants: tuple[Instant, ...]) -> None:
+        self.say(f"finds {len(instants)} commits of {base_path} that nobody announced")
+        unannounced.tell(base_path, instants)
+        if unannounced.is_waiting:
+            self._plan("feed", self.world.now_ms + 1000)
 
     def jump_clock(self, offset_ms: int) -> None:
         """Set this server's clock wrong, or right again."""

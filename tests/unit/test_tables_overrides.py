@@ -114,3 +114,11 @@ def test_source_without_any_good_configuration_says_what_is_wrong(tmp_path: Path
     source = TablesSource(str(tmp_path / "missing.yaml"), lambda: "")
     with pytest.raises(ConfigError, match="cannot be read"):
         source.load()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tables-file.md"])
+def test_examples_in_the_documents_are_right(page: str) -> None:
+    text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
+    examples = [block.split("```")[0] for block in text.split("```yaml\n")[1:]]
+    assert [parse_tables_file(example, page).entries != () for example in examples] == [True] * len(examples)
+    assert examples

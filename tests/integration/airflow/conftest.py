@@ -24,10 +24,12 @@ os.environ.update(
         "AIRFLOW_HOME": str(HOME),
         "AIRFLOW__API_AUTH__JWT_SECRET": "s" * 64,
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        # Imports take their time on a busy machine.
+        "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "300",
         "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
         "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{HOME}/airflow.db",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": os.environ.get("LAKE_DATABASE_URL") or f"sqlite:///{HOME}/airflow.db",
         "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(
             [
                 {

@@ -167,3 +167,38 @@ def test_overrides_come_from_the_variable_and_a_backend_that_fails_is_no_empty_o
     monkeypatch.setattr(MetastoreBackend, "get_variable", fail)
     with pytest.raises(ConfigError, match="cannot be read from MetastoreBackend: ConnectionError"):
         read_variable(variable)
+
+
+def test_tables_that_start_at_once_share_the_places_of_a_queue() -> None:
+    import threading
+
+    from airflow_lake_provider.job_contract import Service
+    from airflow_lake_provider.manager.notice import Notice, Source
+    from airflow_lake_provider.manager.registry import Claim
+    from airflow_lake_provider.manager.runs import StartVerdict
+    from airflow_lake_provider.manager.starts import Starts
+    from airflow_lake_provider.planner.decision import Decision, Verdict
+    from airflow_lake_provider.plugins.airflow_runs import AirflowRunDoor
+    from airflow_lake_provider.plugins.lake_plugin import open_registry
+    from airflow_lake_provider.policies import TablePolicy
+    from airflow_lake_provider.tables_config import Limits, TablesConfig
+
+    registry, queue = open_registry(), f"q-{uuid.uuid4().hex[:8]}"
+    claims: list[Claim] = []
+    for name in "abcdef":
+        registry.mark_dirty(Notice(f"/lake/{queue}/{name}", name, Source.CONFIG))
+        claims += [claim for claim in registry.claim(100, 60) if claim.base_path.startswith(f"/lake/{queue}/")]
+    tables = TablesConfig(limits=Limits(queues={queue: 2}))
+    due = Decision(Service.CLEAN, Verdict.DUE, "due", key_instant="20261121120001000")
+    verdicts: list[StartVerdict] = []
+
+    def start(claim: Claim) -> None:
+        starts = Starts(registry, AirflowRunDoor(), lambda: tables)
+        verdicts.append(starts.start(claim, TablePolicy(queue=queue), due).verdict)
+
+    threads = [threading.Thread(target=start, args=(claim,)) for claim in claims]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(verdicts) == [StartVerdict.START] * 2 + [StartVerdict.WAITING] * 4
