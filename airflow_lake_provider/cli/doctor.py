@@ -45,7 +45,7 @@ def _doctor(args: Namespace) -> None:
 
     surgeon = TableDoctor(
         storage,
-        policy.doctor,
+        policy,
         by=f"{getpass.getuser()}@{socket.gethostname()}",
         now_ms=lambda: int(time.time() * 1000),
         start_service=start,

@@ -203,8 +203,8 @@ def _frozen_archive(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Findin
         f"{len(writes)} writes on the active timeline, and the metadata table was never compacted, "
         "which Hudi's archiver never passes",
         "archiving: the timeline grows, and with it the time of every commit and query",
-        "let a writer or service with hoodie.metadata.enable=true commit until the metadata table is compacted "
-        "(hoodie.metadata.compact.max.delta.commits)",
+        "run the service metacompaction, or let a writer with hoodie.metadata.enable=true commit until the metadata "
+        "table is compacted (hoodie.metadata.compact.max.delta.commits)",
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import DamagedFileError, LakeError
 from airflow_lake_provider.timeline.content import decode
-from airflow_lake_provider.timeline.heartbeat import is_live, load_heartbeats
+from airflow_lake_provider.timeline.heartbeat import HeartbeatRule, load_heartbeats
 from airflow_lake_provider.timeline.instant import Action
 from airflow_lake_provider.timeline.loader import load_timeline
 from airflow_lake_provider.timeline.properties import META_FOLDER, TableProperties, load_table_properties
@@ -61,6 +61,7 @@ class Evidence:
     """Completed compactions on the metadata table's timeline; None without a metadata table."""
     metadata_heartbeats: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     problems: tuple[TimelineProblem, ...] = ()
+    rule: HeartbeatRule = field(default_factory=HeartbeatRule)
 
     def idle_s(self, instant: Instant) -> float:
         """Return for how long a pending instant showed no sign of life, beside its heartbeat."""
@@ -74,12 +75,12 @@ class Evidence:
 
     def is_alive(self, instant: Instant) -> bool:
         """Whether the instant's heartbeat lives."""
-        return is_live(self.heartbeats.get(instant.requested_time), self.now_ms)
+        return self.rule.is_live(self.heartbeats.get(instant.requested_time), self.now_ms)
 
     def living(self) -> tuple[str, ...]:
         """Return the instants whose heartbeat lives, on the table or on its metadata table."""
         beats = (*self.heartbeats.items(), *self.metadata_heartbeats.items())
-        return tuple(sorted({time for time, beat_ms in beats if is_live(beat_ms, self.now_ms)}))
+        return tuple(sorted({time for time, beat_ms in beats if self.rule.is_live(beat_ms, self.now_ms)}))
 
     def files_of(self, instant: Instant) -> tuple[SeenFile, ...]:
         """Return the files of a pending instant in all its states, the instant's own ones before their checksums."""
@@ -88,8 +89,11 @@ class Evidence:
         return tuple(sorted(found, key=lambda seen: (seen.path.endswith(".crc"), seen.path)))
 
 
-def collect_evidence(storage: Storage, now_ms: int) -> Evidence:
-    """Read what the doctor needs. Raises what reading properties and timeline raises."""
+def collect_evidence(storage: Storage, now_ms: int, rule: HeartbeatRule | None = None) -> Evidence:
+    """Read what the doctor needs. Raises what reading properties and timeline raises.
+
+    `rule` says when the table's writers count as dead; None takes Hudi's own settings for it.
+    """
     # Heartbeats before and after the timeline: an executor's beat begins before its instant and ends after it.
     heartbeats = load_heartbeats(storage)
     properties = load_table_properties(storage)
@@ -106,6 +110,7 @@ def collect_evidence(storage: Storage, now_ms: int) -> Evidence:
         timeline=timeline,
         files=MappingProxyType(files),
         heartbeats=MappingProxyType(heartbeats | load_heartbeats(storage)),
+        rule=rule if rule is not None else HeartbeatRule(),
         lock=None if lock is None else SeenFile(LOCK_FILE, lock.size_bytes, lock.modified_ms),
         markers_ms=MappingProxyType({time: _markers_ms(storage, time) for time in pending}),
         clustering_plans=frozenset(

@@ -88,7 +88,7 @@ def _move_lock(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Re
 def _run_rollback(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
     # All at once: Hudi chooses them itself, and the run is told which ones must be gone.
     dead = [instant.requested_time for instant in dead_writes(evidence, policy)]
-    return _run(finding, "rollback", Mode.EXECUTE, f"roll back {', '.join(dead)}", *dead)
+    return _run(finding, Service.ROLLBACK, f"roll back {', '.join(dead)}", *dead)
 
 
 def _run_plan(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
@@ -97,8 +97,9 @@ def _run_plan(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Rep
         return _refuse(finding, "the plan is not pending any more")
     if has_unsure_executor(evidence, instant, policy):
         return _refuse(finding, "its executor may be at work (doctor.unguarded_after_s)")
-    service = "clustering" if finding.shape is Shape.BLOCKING_CLUSTERING else instant.action.value
-    return _run(finding, service, Mode.EXECUTE, f"execute {service} {finding.instant}", finding.instant)
+    is_clustering = finding.shape is Shape.BLOCKING_CLUSTERING  # which layout 1 calls replacecommit
+    service = Service.CLUSTERING if is_clustering else Service(instant.action.value)
+    return _run(finding, service, f"execute {service} {finding.instant}", finding.instant)
 
 
 def _remove_log_compaction(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
@@ -151,7 +152,8 @@ def _reset_index_build(finding: Finding, evidence: Evidence, policy: DoctorPolic
 
 
 def _compact_metadata(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
-    return _run(finding, "metacompaction", Mode.SCHEDULE_AND_EXECUTE, "compact the metadata table")
+    does = "compact the metadata table"
+    return Repair(finding.shape, "", does, call=ServiceCall(Service.METACOMPACTION, Mode.SCHEDULE_AND_EXECUTE))
 
 
 def _move_plan(finding: Finding, evidence: Evidence, policy: DoctorPolicy, instant: Instant, does: str) -> Repair:
@@ -162,10 +164,8 @@ def _move_plan(finding: Finding, evidence: Evidence, policy: DoctorPolicy, insta
     return Repair(finding.shape, finding.instant, does, files=evidence.files_of(instant))
 
 
-def _run(finding: Finding, service: str, mode: Mode, does: str, *instants: str) -> Repair:
-    if service not in {known.value for known in Service}:
-        return _refuse(finding, f"there is no service {service} here: {finding.repair}")
-    return Repair(finding.shape, finding.instant, does, call=ServiceCall(Service(service), mode, instants))
+def _run(finding: Finding, service: Service, does: str, *instants: str) -> Repair:
+    return Repair(finding.shape, finding.instant, does, call=ServiceCall(service, Mode.EXECUTE, instants))
 
 
 def _refuse(finding: Finding, reason: str) -> Repair:

@@ -16,6 +16,7 @@ from airflow_lake_provider.doctor.evidence import SeenFile, collect_evidence
 from airflow_lake_provider.doctor.records import Record, RemovedFile, keep_begun, keep_ended, kept_as
 from airflow_lake_provider.doctor.repairs import find_allowed_repairs, plan_repair
 from airflow_lake_provider.errors import LakeError, RepairRefusedError
+from airflow_lake_provider.timeline.heartbeat import heartbeat_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.doctor.diagnosis import Finding
     from airflow_lake_provider.doctor.evidence import Evidence
     from airflow_lake_provider.doctor.repairs import Repair, ServiceCall
-    from airflow_lake_provider.policies import DoctorPolicy
+    from airflow_lake_provider.policies import TablePolicy
     from airflow_lake_provider.timeline.storage import Storage
 
 
@@ -31,32 +32,37 @@ class TableDoctor:
     """Examines one table and repairs what its policy allows.
 
     `start_service` starts a DAG run for a service call and returns its id; None leaves such repairs to the caller.
+    Raises ConfigError when the policy's Hudi options hold no usable heartbeat interval.
     """
 
     def __init__(
         self,
         storage: Storage,
-        policy: DoctorPolicy,
+        policy: TablePolicy,
         by: str,
         now_ms: Callable[[], int],
         start_service: Callable[[ServiceCall], str] | None = None,
     ) -> None:
         self._storage = storage
-        self._policy = policy
+        self._policy = policy.doctor
+        self._rule = heartbeat_rule(policy.hudi_options)
         self._by = by
         self._now_ms = now_ms
         self._start_service = start_service
 
     def examine(self) -> tuple[tuple[Finding, Repair], ...]:
         """Return every finding with its repair. Changes nothing."""
-        evidence = collect_evidence(self._storage, self._now_ms())
+        evidence = self._look(self._now_ms())
         found = diagnose(evidence, self._policy)
         return tuple((finding, plan_repair(finding, evidence, self._policy)) for finding in found)
+
+    def _look(self, now_ms: int) -> Evidence:
+        return collect_evidence(self._storage, now_ms, self._rule)
 
     def repair_all(self) -> tuple[Record, ...]:
         """Do every repair that the policy allows and that is safe now; one that is refused on the way is left out."""
         records = []
-        for repair in find_allowed_repairs(collect_evidence(self._storage, self._now_ms()), self._policy):
+        for repair in find_allowed_repairs(self._look(self._now_ms()), self._policy):
             if repair.call is not None and self._start_service is None:
                 continue
             try:
@@ -133,7 +139,7 @@ class TableDoctor:
             raise RepairRefusedError(f"{_named(repair)}: this store cannot move a lock file in one step")
 
     def _require_unchanged(self, repair: Repair, now_ms: int) -> Finding:
-        evidence: Evidence = collect_evidence(self._storage, now_ms)
+        evidence = self._look(now_ms)
         for finding in diagnose(evidence, self._policy):
             if (finding.shape, finding.instant) != (repair.shape, repair.instant):
                 continue

@@ -52,7 +52,7 @@ class RepairRound:
         due = [
             (row["base_path"], policy)
             for row in self._registry.list_tables(_MOST_ROWS)
-            if (policy := tables.policy_for(row["base_path"], row["table_name"]).doctor).repairs
+            if (policy := tables.policy_for(row["base_path"], row["table_name"])).doctor.repairs
             and now_ms - self._examined_ms.get(row["base_path"], 0) >= EVERY_MS
         ]
         done = 0

@@ -20,7 +20,7 @@ from airflow_lake_provider.doctor.records import Record, load_records
 from airflow_lake_provider.doctor.repairs import Repair, ServiceCall
 from airflow_lake_provider.doctor.treatment import TableDoctor
 from airflow_lake_provider.errors import RepairRefusedError
-from airflow_lake_provider.policies import DoctorPolicy
+from airflow_lake_provider.policies import DoctorPolicy, TablePolicy
 from airflow_lake_provider.stuck_shape import Shape
 from airflow_lake_provider.timeline.storage import open_storage
 from local_stack import lake_writer
@@ -62,7 +62,7 @@ class Starter:
 
 def doctor_of(table: Table, starter: Starter | None = None, policy: DoctorPolicy = ALL) -> TableDoctor:
     storage = open_storage(str(table.path))
-    return TableDoctor(storage, policy, "test", lambda: int(time.time() * 1000), starter)
+    return TableDoctor(storage, TablePolicy(doctor=policy), "test", lambda: int(time.time() * 1000), starter)
 
 
 def shapes(table: Table) -> list[tuple[str, str]]:
@@ -297,6 +297,6 @@ def test_archiving_is_frozen_until_the_metadata_table_is_compacted(
     archive = table.request(Mode.SCHEDULE_AND_EXECUTE, service=Service.ARCHIVE, service_options=keep)
     assert run(spark, archive).outcome is Outcome.NOTHING_TO_DO
     assert shapes(table) == [("frozen_archive", "")]
-    write_on(spark, table, **{"hoodie.metadata.compact.max.delta.commits": "1"})
+    assert treat(table, Shape.FROZEN_ARCHIVE, Starter(spark, table)).run_id == "metacompaction."
     assert shapes(table) == []
     assert run(spark, archive).outcome is Outcome.COMPLETED

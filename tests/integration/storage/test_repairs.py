@@ -9,7 +9,7 @@ import pytest
 from airflow_lake_provider.doctor.records import load_records
 from airflow_lake_provider.doctor.treatment import TableDoctor
 from airflow_lake_provider.errors import RepairRefusedError
-from airflow_lake_provider.policies import DoctorPolicy
+from airflow_lake_provider.policies import DoctorPolicy, TablePolicy
 from airflow_lake_provider.stuck_shape import Shape
 from airflow_lake_provider.timeline.storage import Storage
 from tests.integration.storage.lakes import Lake
@@ -48,7 +48,7 @@ def make_patient(lake: Lake, name: str) -> Storage:
 
 
 def doctor_of(storage: Storage, policy: DoctorPolicy) -> TableDoctor:
-    return TableDoctor(storage, policy, "test", lambda: int(time.time() * 1000))
+    return TableDoctor(storage, TablePolicy(doctor=policy), "test", lambda: int(time.time() * 1000))
 
 
 def test_plan_is_moved_away_and_the_record_is_kept_with_the_table(lake: Lake) -> None:
@@ -74,7 +74,10 @@ def test_young_things_are_left_alone_by_the_stores_own_clock(lake: Lake) -> None
     storage = make_patient(lake, f"young-{lake.kind}")
     # This machine's clock is an hour ahead of the store's: everything there looks old.
     doctor = TableDoctor(
-        storage, DoctorPolicy(repairs=tuple(Shape)), "test", lambda: int(time.time() * 1000) + LATER_MS
+        storage,
+        TablePolicy(doctor=DoctorPolicy(repairs=tuple(Shape))),
+        "test",
+        lambda: int(time.time() * 1000) + LATER_MS,
     )
     repair = next(r for f, r in doctor.examine() if f.shape is Shape.OVERTAKEN_LOG_COMPACTION)
     assert repair.files, "by this clock it may be moved"

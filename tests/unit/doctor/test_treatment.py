@@ -11,7 +11,7 @@ from airflow_lake_provider.doctor.records import RECORDS, load_records
 from airflow_lake_provider.doctor.repairs import Repair, ServiceCall
 from airflow_lake_provider.doctor.treatment import TableDoctor
 from airflow_lake_provider.errors import RepairRefusedError, StorageError
-from airflow_lake_provider.policies import DoctorPolicy
+from airflow_lake_provider.policies import DoctorPolicy, TablePolicy
 from airflow_lake_provider.stuck_shape import Shape
 from airflow_lake_provider.timeline.storage import Storage, open_storage
 from airflow_lake_provider.timeline.store import LocalStore
@@ -58,7 +58,7 @@ def storage_of(table: Patient, on_move: Callable[[], None] = lambda: None) -> St
 def doctor_of(
     table: Patient, policy: DoctorPolicy = ALL, starter: FakeStarter | None = None, storage: Storage | None = None
 ) -> TableDoctor:
-    return TableDoctor(storage or storage_of(table), policy, "anna@host", lambda: NOW_MS, starter)
+    return TableDoctor(storage or storage_of(table), TablePolicy(doctor=policy), "anna@host", lambda: NOW_MS, starter)
 
 
 def only_repair(doctor: TableDoctor) -> Repair:
@@ -177,6 +177,14 @@ def test_all_allowed_repairs_are_done_and_one_rolls_all_failed_plans_of_a_kind_o
     assert [record.shape for record in records] == ["plan_without_executor"] * 2
     assert len(starter.calls) == 2
     assert doctor_of(patient).repair_all() == (), "without a starter, runs are left to the caller"
+
+
+def test_heartbeat_is_judged_by_the_interval_of_the_tables_writers(patient: Patient) -> None:
+    patient.left_instant(f"{T}.deltacommit.requested")
+    patient.left(f".heartbeat/{T}", age_ms=10 * 60_000)
+    assert [finding.shape for finding, _ in doctor_of(patient).examine()] == [Shape.FAILED_WRITE]
+    slow = TablePolicy(doctor=ALL, hudi_options={"hoodie.client.heartbeat.interval_in_ms": "600000"})
+    assert TableDoctor(storage_of(patient), slow, "anna@host", lambda: NOW_MS).examine() == ()
 
 
 def test_record_is_plain_json(patient: Patient) -> None:

@@ -222,11 +222,11 @@ def test_hints_mark_tables_and_sweep_looks_at_them(client: httpx.Client, door: F
     hint = {"base_path": str(table.path), "table_name": "orders", "instants": []}
     assert client.post("/hints", json={"hints": [hint]}, headers=BEARER).json() == {"marked": 1, "postponed": 0}
     assert client.post("/sweep", headers=BEARER).json() == {
-            "looked": 1,
-            "ended": 0,
-            "overdue": 0,
-            "repaired": 0,
-        }
+        "looked": 1,
+        "ended": 0,
+        "overdue": 0,
+        "repaired": 0,
+    }
     shown = client.get("/tables", headers=BEARER).json()["tables"][0]
     assert shown["decisions"][0]["run_id"] == door.runs[0].run_id
     assert client.get(f"/tables/{shown['table_id']}", headers=BEARER).json() == shown
