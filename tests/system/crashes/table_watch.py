@@ -57,7 +57,8 @@ class TableWatch:
         return self.stage.airflow.get(f"/v1/hoodie/tables/{self.table_id}")
 
     def runs(self) -> list[dict[str, Any]] | None:
-        """Return the table's runs; None while nobody answers."""
+        """Return the table's runs; None while nobody answers. Asked in loops, so it takes its time."""
+        time.sleep(0.3)
         answer = self.stage.airflow.airflow_get(
             "/api/v2/dags/lake_table_service/dagRuns", limit=20, run_id_prefix_pattern=f"{self.table_id}."
         )
