@@ -30,6 +30,8 @@ with DAG(
     catchup=False,
     # A long snapshot must not keep the other sinks waiting: the manager says what is running already.
     max_active_runs=8,
+    # It costs a task each minute: whoever wants replication switches it on.
+    is_paused_upon_creation=True,
     tags=["lake", "hudi", "replication"],
     doc_md=DOC,
     params={

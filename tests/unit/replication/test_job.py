@@ -1,0 +1,90 @@
+"""The files between task and driver, what a message looks like, and the tables file's entry."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.replication.change import Change, CommitRef, Mode, Op, checksum_of, message_of
+from airflow_lake_provider.replication.job import (
+    ReplicationRequest,
+    ReplicationResult,
+    request_from_text,
+    request_to_text,
+    result_from_text,
+    result_to_text,
+)
+from airflow_lake_provider.replication.pump import Order
+from airflow_lake_provider.tables_file import parse_tables_file
+
+COMMIT = CommitRef("20260101000000001", "20260101000000002")
+
+
+def test_request_and_result_survive_printing() -> None:
+    request = ReplicationRequest(
+        "/lake/orders", "orders", "kafka", Order("t.kafka", "r1", True, "", 7), "/w/result.json", Mode.LATEST, ("id",),
+        {"topic": "t", "kafka.sasl.password": "geheim"}, {"host": "h", "pid": 1, "start_ticks": 2},
+    )  # fmt: skip
+    assert request_from_text(request_to_text(request)) == request
+    result = ReplicationResult("t.kafka", True, "{}", 3, 4, "asked for", "", False)
+    assert result_from_text(result_to_text(result)) == result
+    for damaged in ("", "[]", "{}", '{"order": 1}'):
+        with pytest.raises(ConfigError):
+            request_from_text(damaged)
+    with pytest.raises(ConfigError):
+        result_from_text('{"a": 1}')
+
+
+@pytest.mark.parametrize(
+    ("change", "mode", "expected"),
+    [
+        pytest.param(Change(Op.INSERT, '{"id":1}', None, '{"id":1}'), Mode.LATEST, {"id": 1}, id="latest"),
+        pytest.param(Change(Op.DELETE, '{"id":1}', '{"id":1}', None), Mode.LATEST, None, id="tombstone"),
+        pytest.param(
+            Change(Op.UPDATE, '{"id":1}', '{"id":1,"v":"a"}', '{"id":1,"v":"b"}'),
+            Mode.CHANGES,
+            {
+                "op": "u",
+                "commit": COMMIT.requested_time,
+                "completed": COMMIT.completed_time,
+                "key": {"id": 1},
+                "before": {"id": 1, "v": "a"},
+                "after": {"id": 1, "v": "b"},
+            },
+            id="changes",
+        ),
+    ],
+)
+def test_message(change: Change, mode: Mode, expected: object) -> None:
+    text = message_of(change, COMMIT, mode)
+    assert (None if text is None else json.loads(text)) == expected
+
+
+def test_checksum_does_not_depend_on_order_or_on_batches_and_tells_rows_apart() -> None:
+    rows = [Change(Op.INSERT, f'{{"id":{i}}}', None, f'{{"id":{i}}}') for i in range(100)]
+    whole = checksum_of(rows)
+    assert checksum_of(reversed(rows)) == whole
+    assert checksum_of(rows[50:], checksum_of(rows[:50])) == whole
+    assert checksum_of(rows[1:]) != whole
+    assert checksum_of([*rows, rows[0]]) != whole
+    assert checksum_of([Change(Op.INSERT, "k", None, "v")]) != checksum_of([Change(Op.INSERT, "k", "v", None)])
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        pytest.param("{mode: changes}", "mapping with sink", id="no-sink"),
+        pytest.param("{sink: kafka, mode: both}", "mode is 'both', allowed: changes, latest", id="mode"),
+        pytest.param("{sink: kafka, format: avro}", "format is 'avro', allowed: json", id="format"),
+        pytest.param("{sink: kafka, ttl_s: 0}", "ttl_s is '0', allowed: seconds above 0", id="ttl"),
+        pytest.param("{sink: kafka, key: id}", "key must be a list", id="key"),
+        pytest.param("{sink: kafka, topic: [a]}", "topic is 'a structure'", id="option"),
+        pytest.param("{sink: kafka}, {sink: kafka}", "two sinks are named 'kafka'", id="twice"),
+    ],
+)
+def test_wrong_entry_is_named_with_its_line(entry: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as raised:
+        parse_tables_file(f"tables:\n  - base_path: /lake/x\n    replication: [{entry}]\n", "tables.yaml")
+    assert "tables.yaml:3" in str(raised.value)
