@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from failure_kind import causes_of, describe
-from hudi_table import NoTableError, be_sole_executor, hold_lock, open_client
+from hudi_table import NoTableError, be_sole_executor, hold_lock, open_client, requested_times
 from index_fence import find_habit, look_at_writers
 from index_rules import Begin, BuildState, IndexPlan, decide_fence
-from index_settings import build_settings, stays_current
-from index_table import find_build_state, look_at_indexes
+from index_settings import build_settings, reads_up_to_its_plan, stays_current
+from index_table import METADATA_FOLDER, find_build_state, look_at_indexes
 from planned_service import open_patient_client
 from py4j.protocol import Py4JJavaError
 from service_settings import ALWAYS, LOCK_FILE_PROVIDER, wait_for_lock_without_end
@@ -20,6 +20,7 @@ from service_settings import ALWAYS, LOCK_FILE_PROVIDER, wait_for_lock_without_e
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from hudi_table import TableLook
     from index_settings import IndexOptions, WantedIndex
     from planned_service import Visit
 
@@ -32,10 +33,15 @@ class WritersInTheWayError(Exception):
     """Until the end of the wait there was no moment at which the build could begin without losing a write."""
 
 
+class PlanOutdatedError(Exception):
+    """A write that was requested after the plan completed before the build began; the build would leave it out."""
+
+
 def build_index(visit: Visit, plan: IndexPlan, wanted: WantedIndex | None, options: IndexOptions) -> None:
     """Build the index of a plan that is requested. Returns when Hudi completed it.
 
-    Raises WritersInTheWayError, PlanBusyError, or Py4JJavaError when Hudi fails or its catch-up takes too long.
+    Raises WritersInTheWayError, PlanOutdatedError, PlanBusyError, or Py4JJavaError when Hudi fails or its catch-up
+    takes too long.
     """
     own = build_settings(plan.partition, wanted, visit.settings)
     settings = wait_for_lock_without_end({**visit.settings, **own})
@@ -91,8 +97,11 @@ def _begin(visit: Visit, guard: Any, build: _Build, options: IndexOptions) -> No
                 no_writer=options.no_writer,
             )
             if verdict.begin is not Begin.WAIT:
+                _require_fresh_plan(look, build.plan)
                 started = time.monotonic()
                 visit.say(f"indexing {build.plan.instant}: begins {verdict.begin}: {verdict.reason}")
+                if build.plan.partition != "files":
+                    _make_place(visit, build.plan)
                 build.start()
                 _wait_under_lock(visit, build, verdict.begin)
                 visit.say(f"the table's lock was held for {time.monotonic() - started:.1f} s")
@@ -103,6 +112,30 @@ def _begin(visit: Visit, guard: Any, build: _Build, options: IndexOptions) -> No
         if time.monotonic() >= deadline:
             raise WritersInTheWayError(f"no quiet moment within {options.wait_s:.0f} s: {verdict.reason}")
         time.sleep(FENCE_EVERY_S)
+
+
+def _make_place(visit: Visit, plan: IndexPlan) -> None:
+    """Put an empty log file where the index will be.
+
+    A writer's commit fails when the table's properties announce an index that has no file group, as a builder that is
+    killed between the two would leave it. Hudi clears the folder before it makes the real ones.
+    """
+    jvm, none = visit.spark._jvm, visit.spark._jvm.org.apache.hudi.common.util.Option.empty()
+    metadata = jvm.org.apache.hudi.metadata
+    kind = metadata.MetadataPartitionType.fromPartitionPath(plan.partition)
+    file_id = metadata.HoodieTableMetadataUtil.getFileIDForFileGroup(kind, 0, plan.partition, none)
+    folder = f"{visit.job.base_path}/{METADATA_FOLDER}/{plan.partition}"
+    path = jvm.org.apache.hadoop.fs.Path(f"{folder}/.{file_id}_{plan.instant}.log.1_0-0-0")
+    path.getFileSystem(visit.spark._jsc.hadoopConfiguration()).create(path).close()
+
+
+def _require_fresh_plan(look: TableLook, plan: IndexPlan) -> None:
+    if not reads_up_to_its_plan(plan.partition):
+        return
+    completed = requested_times(look.timeline.getCommitsTimeline().filterCompletedInstants())
+    late = [time for time in completed if time > plan.instant]
+    if late:
+        raise PlanOutdatedError(f"the plan {plan.instant} is older than the completed writes {', '.join(late)}")
 
 
 def _wait_under_lock(visit: Visit, build: _Build, begin: Begin) -> None:

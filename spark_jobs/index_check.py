@@ -6,23 +6,27 @@ from typing import TYPE_CHECKING, Any
 
 from index_fence import write_stats
 from index_rules import WriteChange, must_mention
+from index_settings import reads_up_to_its_plan
 from index_table import METADATA_FOLDER, find_modified_ms, timeline_file
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from hudi_table import TableLook
     from pyspark.sql import Column, DataFrame, SparkSession
 
 MOST_EXAMPLES = 5
+MOST_ENTRIES = 10_000
 COMPARED_TYPES = ("int", "bigint", "double", "string")
 # Types of records in the metadata table (`MetadataPartitionType`).
 FILE_LISTS, COLUMN_STATS, BLOOM_FILTERS, RECORD_INDEX, SECONDARY_INDEX = 2, 3, 4, 5, 7
 
 
-def find_unmentioned(spark: SparkSession, look: TableLook, partition: str, since_ms: int) -> list[str]:
+def find_unmentioned(
+    spark: SparkSession, look: TableLook, partition: str, since_ms: int, since_instant: str
+) -> list[str]:
     """Cheap check: return the writes that completed from `since_ms` on and are not in the index.
+
+    Of an index that is built up to its plan only, `since_instant`, also those that were requested after it.
 
     A write is in when its delta commit on the metadata table wrote to the index's folder. Both times are of files on
     one store. What the metadata table has archived already is not looked at.
@@ -38,7 +42,8 @@ def find_unmentioned(spark: SparkSession, look: TableLook, partition: str, since
         requested_time = str(instant.requestedTime())
         name = f"{requested_time}_{instant.getCompletionTime()}.{instant.getAction()}"
         completed_ms = find_modified_ms(spark, timeline_file(look, name))
-        if completed_ms is None or completed_ms < since_ms or requested_time < oldest:
+        is_late = reads_up_to_its_plan(partition) and requested_time > since_instant
+        if completed_ms is None or requested_time < oldest or not (is_late or completed_ms >= since_ms):
             continue
         if not must_mention(partition, _change_of(look, instant)):
             continue
@@ -51,20 +56,39 @@ def find_unmentioned(spark: SparkSession, look: TableLook, partition: str, since
 def find_differences(spark: SparkSession, look: TableLook, partition: str) -> list[str]:
     """Full check: compare an index with the data files; return what differs, in words, with some examples.
 
-    A write that completes meanwhile may show up as a difference: check again before acting on it.
+    Table and index cannot be read at one moment while writers go on, so what counts is what differs twice.
     """
+    once = _odd_entries(spark, look, partition)
+    first = [] if once is None else once.limit(MOST_ENTRIES).collect()
+    if not first:
+        return []
+    again = _odd_entries(spark, look, partition)
+    known = spark.createDataFrame(
+        [(row["entry"], int(row["balance"])) for row in first], "entry string, balance bigint"
+    )
+    lasting = known.join(again, on=["entry", "balance"], how="left_semi").collect()
+    said = []
+    for sign, words in ((1, "missing in the index, or other there"), (-1, "in the index but not in the table")):
+        entries = sorted(row["entry"] for row in lasting if row["balance"] * sign > 0)
+        if entries:
+            said.append(f"{len(entries)} entries {words}: {', '.join(entries[:MOST_EXAMPLES])}")
+    return said
+
+
+def _odd_entries(spark: SparkSession, look: TableLook, partition: str) -> DataFrame | None:
+    """Return entry and balance: positive for what is only in the table, negative for what is only in the index."""
     index = spark.read.format("hudi").load(f"{look.base_path}/{METADATA_FOLDER}")
     if partition == "record_index":
-        return _differences("record", _record_places(_rows(spark, look)), _indexed_places(index))
+        return _unbalanced(_record_places(_rows(spark, look)), _indexed_places(index))
     if partition.startswith("secondary_index_"):
         column = partition.removeprefix("secondary_index_")
-        return _differences("value", _secondary_pairs(_rows(spark, look), column), _indexed_pairs(index))
+        return _unbalanced(_secondary_pairs(_rows(spark, look), column), _indexed_pairs(index))
     if partition == "column_stats":
-        return _column_stats_differences(spark, look, index)
+        return _files_without_statistics(spark, look, index)
     if partition == "bloom_filters":
-        return _count_differences(index)
+        return _surplus_of_filters(index)
     # Of the others, the timeline and the metadata table's log are all there is to compare with.
-    return []
+    return None
 
 
 def _metadata_look(spark: SparkSession, look: TableLook) -> Any:
@@ -135,14 +159,15 @@ def _listed_files(index: DataFrame) -> DataFrame:
     return files.where(~F.col("state.isDeleted") & ~F.col("name").startswith(".")).select(F.col("name").alias("entry"))
 
 
-def _count_differences(index: DataFrame) -> list[str]:
+def _surplus_of_filters(index: DataFrame) -> DataFrame:
     # The key of a bloom filter is a hash of partition and file name, which Spark cannot compute: numbers must do.
-    files = _listed_files(index).count()
-    filters = index.where(F.col("type") == BLOOM_FILTERS).where(~F.col("BloomFilterMetadata.isDeleted")).count()
-    return [] if files == filters else [f"{files} base files, but {filters} bloom filters"]
+    files = _listed_files(index).select(F.lit(1).alias("balance"))
+    filters = index.where(F.col("type") == BLOOM_FILTERS).where(~F.col("BloomFilterMetadata.isDeleted"))
+    total = files.unionByName(filters.select(F.lit(-1).alias("balance"))).agg(F.sum("balance").alias("balance"))
+    return total.where("balance <> 0").select(F.lit("base files less bloom filters").alias("entry"), "balance")
 
 
-def _column_stats_differences(spark: SparkSession, look: TableLook, index: DataFrame) -> list[str]:
+def _files_without_statistics(spark: SparkSession, look: TableLook, index: DataFrame) -> DataFrame | None:
     stats = index.where(F.col("type") == COLUMN_STATS).select("ColumnStatsMetadata.*").where(~F.col("isDeleted"))
     data = (
         spark.read.option("recursiveFileLookup", "true").option("pathGlobFilter", "*.parquet").parquet(look.base_path)
@@ -150,7 +175,7 @@ def _column_stats_differences(spark: SparkSession, look: TableLook, index: DataF
     compared = {name for name, kind in data.dtypes if kind in COMPARED_TYPES and not name.startswith("_hoodie")}
     columns = sorted(compared & {row["columnName"] for row in stats.select("columnName").distinct().collect()})
     if not columns:
-        return []
+        return None
     file_name = F.substring_index(F.input_file_name(), "/", -1)
     bounds = [
         function(column).cast("string").alias(f"{side}_{column}")
@@ -179,11 +204,7 @@ def _column_stats_differences(spark: SparkSession, look: TableLook, index: DataF
     )
     # Writers may index fewer columns than the builder did: what is not there for one column, readers do not skip by.
     wrong = files.where("entries = 0 or wrong > 0")
-    count = wrong.count()
-    if not count:
-        return []
-    examples = _examples(row["file"] for row in wrong.limit(MOST_EXAMPLES).collect())
-    return [f"{count} base files have no statistics in the index, or others: {examples}"]
+    return wrong.select(F.col("file").alias("entry"), F.lit(1).cast("bigint").alias("balance"))
 
 
 def _value(column: str) -> Column:
@@ -191,22 +212,6 @@ def _value(column: str) -> Column:
     return F.coalesce(*[F.col(f"{column}.member{number}.value").cast("string") for number in (1, 2, 3, 4, 6)])
 
 
-def _differences(what: str, expected: DataFrame, found: DataFrame) -> list[str]:
+def _unbalanced(expected: DataFrame, found: DataFrame) -> DataFrame:
     both = expected.withColumn("side", F.lit(1)).unionByName(found.withColumn("side", F.lit(-1)))
-    odd = both.groupBy("entry").agg(F.sum("side").alias("balance")).where("balance <> 0").cache()
-    try:
-        said = []
-        for sign, words in ((1, "missing in the index"), (-1, "in the index but not in the table")):
-            side = odd.where(F.signum("balance") == sign)
-            count = side.count()
-            if count:
-                said.append(
-                    f"{count} {what}s {words}: {_examples(row['entry'] for row in side.limit(MOST_EXAMPLES).collect())}"
-                )
-        return said
-    finally:
-        odd.unpersist()
-
-
-def _examples(entries: Iterable[str]) -> str:
-    return ", ".join(sorted(entries))
+    return both.groupBy("entry").agg(F.sum("side").alias("balance")).where("balance <> 0")

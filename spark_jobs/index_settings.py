@@ -107,6 +107,15 @@ def build_settings(partition: str, wanted: WantedIndex | None, given: Mapping[st
     }
 
 
+def reads_up_to_its_plan(partition: str) -> bool:
+    """Whether a build leaves out the files of writes that were requested after its plan, completed or not.
+
+    Hudi 1.2 lists the files for these two up to the plan's own time (`DirectoryInfo`), and its catch-up passes over
+    writes that the metadata table knows already.
+    """
+    return partition in {"column_stats", "bloom_filters"}
+
+
 def stays_current(partition: str) -> bool:
     """Whether writers keep an index up to date while it is being built.
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hudi_table import PlanBusyError, find_heartbeat_age_s, hold_lock, open_client
-from index_build import WritersInTheWayError, build_index
+from index_build import PlanOutdatedError, WritersInTheWayError, build_index
 from index_check import find_differences, find_unmentioned
 from index_fence import look_at_writers
 from index_outcome import IndexFailure, Tally, caught_up_to, failure_of, refused, result_of
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OLDEST_VERSION = 8
+MOST_PLANS = 20
 MOST_BUILDS = 2
 """How often one run builds an index whose check fails."""
 
@@ -161,7 +162,26 @@ def _take_step(visit: Visit, instant: str, wanted: WantedIndex | None, options: 
         return _finish(visit, plan, options, tally)
     if step is Step.RUN_AGAIN:
         _clean_up(visit, plan, indexes)
-    return _run(visit, plan, wanted, options, tally)
+    return _run_fresh(visit, plan, wanted, options, tally)
+
+
+def _run_fresh(visit: Visit, plan: IndexPlan, wanted: WantedIndex | None, options: IndexOptions, tally: Tally) -> str:
+    """Run a plan; one that writers have overtaken is replaced by a new one."""
+    for _ in range(MOST_PLANS):
+        try:
+            return _run(visit, plan, wanted, options, tally)
+        except PlanOutdatedError as error:
+            visit.say(f"{error}; a new one takes its place")
+            remove_plan(visit, plan.instant, keep_request=False)
+            index = wanted or WantedIndex(plan.partition, plan.partition.upper())
+            instant = _schedule(visit, index, tally)
+            again = None if instant is None else look_at_indexes(visit).plan_of(instant)
+            if again is None:
+                raise IndexFailure(FailureKind.PLAN_GONE, f"somebody else builds {plan.partition}") from error
+            plan = again
+    raise IndexFailure(
+        FailureKind.CONFLICT, f"{plan.partition}: writes completed between plan and build {MOST_PLANS} times"
+    )
 
 
 def _run(visit: Visit, plan: IndexPlan, wanted: WantedIndex | None, options: IndexOptions, tally: Tally) -> str:
@@ -223,7 +243,7 @@ def _check(visit: Visit, plan: IndexPlan, options: IndexOptions) -> str:
     started = time.monotonic()
     look = visit.look()
     begun_ms = find_modified_ms(visit.spark, timeline_file(look, f"{plan.instant}.indexing.inflight"))
-    missing = find_unmentioned(visit.spark, look, plan.partition, begun_ms or 0)
+    missing = find_unmentioned(visit.spark, look, plan.partition, begun_ms or 0, plan.instant)
     damage = f"not in the index: {', '.join(missing)}" if missing else ""
     if not damage and options.check == "full":
         damage = "; ".join(find_differences(visit.spark, look, plan.partition))
