@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
-from airflow_lake_provider.setting_kinds import Clock, Names, TimeZone, setting
+from airflow_lake_provider.scalar_kinds import Clock, TimeZone
+from airflow_lake_provider.setting_kinds import Names, setting
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 

@@ -13,21 +13,8 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.maintenance_window import MaintenanceWindow
 from airflow_lake_provider.replication_policy import ReplicationPolicy, SinkEntries
-from airflow_lake_provider.setting_kinds import (
-    FROM_0,
-    FROM_1,
-    SECONDS,
-    Flag,
-    Names,
-    Off,
-    OneOf,
-    Options,
-    Positive,
-    Section,
-    Text,
-    Texts,
-    setting,
-)
+from airflow_lake_provider.scalar_kinds import FROM_0, FROM_1, SECONDS, Flag, OneOf, Positive, Text
+from airflow_lake_provider.setting_kinds import Names, Off, Options, Section, Texts, setting
 from airflow_lake_provider.stuck_shape import Shape
 
 if TYPE_CHECKING:

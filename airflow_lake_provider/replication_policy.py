@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.setting_kinds import SECONDS, Located, Text
+from airflow_lake_provider.scalar_kinds import SECONDS, Text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from airflow_lake_provider.located import Located
 
 DAY_S = 86_400.0
 _STREAM = Text(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", "up to 80 letters, digits, _, - and .")

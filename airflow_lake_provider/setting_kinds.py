@@ -7,15 +7,17 @@ Values come with their lines, because a mistake is named by its line.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
-from datetime import time
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_lake_provider.located import Located, SettingError, parse_mapping
 
 if TYPE_CHECKING:
     from enum import StrEnum
+
+    from airflow_lake_provider.scalar_kinds import Kind
 
 T = TypeVar("T")
 
@@ -23,174 +25,6 @@ Changes = Mapping[str, Any]
 """Settings that somebody made: field name to value; for a section, to its own changes."""
 
 _KIND = "kind"
-_CLOCK = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
-
-
-class SettingError(Exception):
-    """A wrong setting: the line, and what is allowed. Whoever reads the file adds its name."""
-
-    def __init__(self, line: int, message: str) -> None:
-        super().__init__(message)
-        self.line = line
-
-
-@dataclass(frozen=True, slots=True)
-class Located:
-    """A value with its line. `value` is a scalar, a dict of Located, or a list of Located; `text` is as written."""
-
-    value: Any
-    line: int
-    text: str = "a structure"
-    key_lines: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-
-    def error(self, message: str) -> SettingError:
-        """Return the error that names this line."""
-        return SettingError(self.line, message)
-
-
-class Kind(Protocol):
-    """What a setting may be."""
-
-    def parse(self, located: Located, name: str) -> Any:
-        """Return the value; raise SettingError that names what is allowed."""
-
-    def schema(self) -> dict[str, Any]:
-        """Return the same as JSON schema."""
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A whole number."""
-
-    least: int
-
-    @property
-    def allowed(self) -> str:
-        """Say what is allowed."""
-        return f"a whole number from {self.least}"
-
-    def parse(self, located: Located, name: str) -> int:
-        """See Kind."""
-        value = located.value
-        if type(value) is float and value.is_integer():  # as JSON schema counts them
-            value = int(value)
-        if type(value) is not int or value < self.least:
-            raise _refuse(located, name, self.allowed)
-        return value
-
-    def schema(self) -> dict[str, Any]:
-        """See Kind."""
-        return {"type": "integer", "minimum": self.least}
-
-
-@dataclass(frozen=True, slots=True)
-class Positive:
-    """A number above 0."""
-
-    what: str = "a number"
-
-    @property
-    def allowed(self) -> str:
-        """Say what is allowed."""
-        return f"{self.what} above 0"
-
-    def parse(self, located: Located, name: str) -> float:
-        """See Kind."""
-        value = located.value
-        if type(value) not in {int, float} or not 0 < value < float("inf"):
-            raise _refuse(located, name, self.allowed)
-        return float(value)
-
-    def schema(self) -> dict[str, Any]:
-        """See Kind."""
-        return {"type": "number", "exclusiveMinimum": 0}
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """Yes or no."""
-
-    allowed: str = "true, false"
-
-    def parse(self, located: Located, name: str) -> bool:
-        """See Kind."""
-        if type(located.value) is not bool:
-            raise _refuse(located, name, self.allowed)
-        return located.value
-
-    def schema(self) -> dict[str, Any]:
-        """See Kind."""
-        return {"type": "boolean"}
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A text that matches a pattern as a whole; `allowed` says it in words."""
-
-    pattern: str
-    allowed: str
-
-    def parse(self, located: Located, name: str) -> str:
-        """See Kind."""
-        if type(located.value) is not str or not re.fullmatch(self.pattern, located.value, re.DOTALL):
-            raise _refuse(located, name, self.allowed)
-        return located.value
-
-    def schema(self) -> dict[str, Any]:
-        """See Kind."""
-        return {"type": "string", "pattern": f"^(?:{self.pattern})$"}
-
-
-@dataclass(frozen=True, slots=True)
-class OneOf:
-    """One of a closed set of names."""
-
-    names: tuple[str, ...]
-
-    def parse(self, located: Located, name: str) -> str:
-        """See Kind."""
-        if type(located.value) is not str or located.value not in self.names:
-            raise _refuse(located, name, ", ".join(self.names))
-        return located.value
-
-    def schema(self) -> dict[str, Any]:
-        """See Kind."""
-        return {"enum": list(self.names)}
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """An hour and minute. YAML reads 22:30 without quotes as a number; what was written counts."""
-
-    allowed: str = "a time such as 22:30, in quotes"
-
-    def parse(self, located: Located, name: str) -> time:
-        """See Kind."""
-        if not _CLOCK.fullmatch(located.text):
-            raise _refuse(located, name, self.allowed)
-        return time.fromisoformat(located.text)
-
-    def schema(self) -> dict[str, Any]:
-        """See Kind."""
-        return {"type": "string", "pattern": f"^(?:{_CLOCK.pattern})$"}
-
-
-@dataclass(frozen=True, slots=True)
-class TimeZone:
-    """A name of the time zone database. Which names there are is not part of the schema."""
-
-    allowed: str = "a name such as Europe/Berlin"
-
-    def parse(self, located: Located, name: str) -> str:
-        """See Kind."""
-        try:
-            return ZoneInfo(str(located.value)).key
-        except (ValueError, ZoneInfoNotFoundError, OSError) as error:
-            raise _refuse(located, name, self.allowed) from error
-
-    def schema(self) -> dict[str, Any]:
-        """See Kind."""
-        return {"type": "string", "minLength": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,11 +149,6 @@ class Off:
         return {"anyOf": [self.kind.schema(), {"type": "null"}]}
 
 
-FROM_0 = Whole(0)
-FROM_1 = Whole(1)
-SECONDS = Positive("seconds")
-
-
 def setting(kind: Kind, default: Any) -> Any:
     """Declare a dataclass's field that can be set in the tables file."""
     metadata = MappingProxyType({_KIND: kind})
@@ -339,18 +168,6 @@ def apply_changes(base: T, changes: Changes) -> T:
     return replace(base, **merged) if merged else base  # type: ignore[type-var]
 
 
-def parse_mapping(located: Located, what: str, allowed: Sequence[str] | None) -> Mapping[str, Located]:
-    """Return a mapping's items; raise SettingError that names an unknown key and the known ones."""
-    body = located.value
-    if not isinstance(body, dict):
-        raise located.error(f"{what} must be a mapping")
-    for key in body:
-        if allowed is not None and key not in allowed:
-            line = located.key_lines.get(key, located.line)
-            raise SettingError(line, f"unknown setting {key!r} in {what}, allowed: {', '.join(allowed)}")
-    return body
-
-
 def _merge(current: Any, value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
@@ -367,7 +184,3 @@ def _kind_of(entry: Field[Any]) -> Kind:
     if isinstance(factory, type) and is_dataclass(factory):
         return Section(factory)
     raise TypeError(f"{entry.name} can be set in the tables file, so its kind must be declared with setting()")
-
-
-def _refuse(located: Located, name: str, allowed: str) -> SettingError:
-    return located.error(f"{name} is {located.text!r}, allowed: {allowed}")

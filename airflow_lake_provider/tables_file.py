@@ -30,18 +30,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import yaml
 
 from airflow_lake_provider.errors import ConfigError, LakeError
+from airflow_lake_provider.located import Located, SettingError, parse_mapping
 from airflow_lake_provider.policies import TablePolicy
-from airflow_lake_provider.setting_kinds import (
-    FROM_1,
-    Located,
-    Section,
-    SettingError,
-    Text,
-    Whole,
-    apply_changes,
-    kinds_of,
-    parse_mapping,
-)
+from airflow_lake_provider.scalar_kinds import FROM_1, Text, Whole
+from airflow_lake_provider.setting_kinds import Section, apply_changes, kinds_of
 from airflow_lake_provider.table_id import normalise_root
 from airflow_lake_provider.tables_config import (
     Discovery,
@@ -55,7 +47,8 @@ from airflow_lake_provider.tables_config import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from airflow_lake_provider.setting_kinds import Changes, Kind
+    from airflow_lake_provider.scalar_kinds import Kind
+    from airflow_lake_provider.setting_kinds import Changes
 
 T = TypeVar("T")
 
