@@ -1,0 +1,121 @@
+"""Replication's doors in Airflow: lag, refused arguments, connections, and what the manager is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_lake_provider.replication.change import CommitRef
+from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress, to_text
+from airflow_lake_provider.timeline.storage import open_storage
+from tests.unit.timeline.fixture_tables import unpack
+
+pytestmark = pytest.mark.integration
+
+
+@dataclass
+class FakeConnection:
+    uri: str = ""
+    extra_dejson: dict[str, Any] = field(default_factory=dict)
+
+    def get_uri(self) -> str:
+        return self.uri
+
+
+def writes(path: Path) -> list[CommitRef]:
+    """The fixture's completed writes that are no compaction, as their names tell."""
+    names = [name.name for name in (path / ".hoodie" / "timeline").glob("*commit")]
+    times = [name.split(".")[0].split("_") for name in names]
+    return sorted((CommitRef(requested, completed) for requested, completed in times), key=lambda commit: commit.order)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return unpack("cow_v9", tmp_path).path
+
+
+def test_lag_is_what_the_sink_does_not_have(table: Path) -> None:
+    from airflow_lake_provider.sensors.replication_lag import load_lag
+
+    storage, commits = open_storage(str(table)), writes(table)
+    everything, _ = load_lag(storage, "")
+    assert 0 < everything.commits <= len(commits)
+    assert everything.oldest_completed_time == commits[0].completed_time
+    done = tuple(commit.requested_time for commit in commits)
+    caught_up = Checkpoint("t.s", 1, 1, commits[-1], done=done)
+    assert load_lag(storage, to_text(caught_up))[0].commits == 0
+    one_behind = Checkpoint("t.s", 1, 1, commits[0], floor=commits[0].completed_time)
+    assert load_lag(storage, to_text(one_behind))[0].commits == everything.commits - 1
+    in_snapshot = Checkpoint("t.s", 1, 1, commits[-1], done=done, snapshot=SnapshotProgress("1"))
+    assert load_lag(storage, to_text(in_snapshot))[0].commits == everything.commits
+
+
+def test_age_is_counted_in_the_tables_zone() -> None:
+    from airflow_lake_provider.sensors.replication_lag import age_s
+
+    now_s = datetime(2026, 1, 1, 0, 1, tzinfo=UTC).timestamp()
+    assert age_s("20260101000000500", "UTC", now_s) == 59.5
+    assert age_s("20260101000200000", "UTC", now_s) == 0
+
+
+@pytest.mark.parametrize(
+    ("sink", "connection", "options"),
+    [
+        pytest.param(
+            "kafka",
+            FakeConnection(extra_dejson={"bootstrap.servers": "b:9092", "sasl.password": "x"}),
+            {"bootstrap_servers": "b:9092", "kafka.sasl.password": "x"},
+            id="kafka",
+        ),
+        pytest.param("database", FakeConnection("postgres://u:p@h/d"), {"url": "postgresql://u:p@h/d"}, id="database"),
+        pytest.param("mine", FakeConnection(extra_dejson={"a": 1}), {"a": "1"}, id="own"),
+    ],
+)
+def test_connection_becomes_the_sinks_settings(sink: str, connection: Any, options: dict[str, str]) -> None:
+    from airflow_lake_provider.operators.sink_connection import connection_options
+
+    assert connection_options(sink, connection) == options
+
+
+@pytest.mark.parametrize(
+    ("arguments", "request_id", "snapshot"),
+    [
+        pytest.param({}, "", False, id="replicate"),
+        pytest.param({"release": "released.7"}, "released.7", True, id="released"),
+        pytest.param({"action": "snapshot"}, "run-1", True, id="snapshot"),
+        pytest.param({"action": "seek", "seek_until": "2026"}, "run-1", False, id="seek"),
+    ],
+)
+def test_order_names_its_request_so_that_a_cleared_task_obeys_it_once(
+    arguments: dict[str, str], request_id: str, snapshot: bool
+) -> None:
+    from airflow_lake_provider.operators.replication import HudiReplicationOperator
+
+    release = arguments.pop("release", "")
+    operator = HudiReplicationOperator(task_id="t", base_path="/lake/t", sink="kafka", **arguments)
+    order = operator._order("t.kafka", "run-1", release)
+    assert (order.request, order.snapshot) == (request_id, snapshot)
+
+
+def test_seek_without_a_time_is_refused() -> None:
+    from airflow_lake_provider.errors import ConfigError
+    from airflow_lake_provider.operators.replication import HudiReplicationOperator
+
+    operator = HudiReplicationOperator(task_id="t", base_path="/lake/t", sink="kafka", action="seek")
+    with pytest.raises(ConfigError, match="seek with seek_until"):
+        operator._order("t.kafka", "run-1", "")
+
+
+def test_package_that_travels_holds_replication_and_nothing_else(tmp_path: Path) -> None:
+    import zipfile
+
+    from airflow_lake_provider.engines.replication_job import write_package
+
+    write_package(tmp_path / "package.zip")
+    names = set(zipfile.ZipFile(tmp_path / "package.zip").namelist())
+    assert {"airflow_lake_provider/errors.py", "airflow_lake_provider/replication/sinks/kafka.py"} <= names
+    assert {name.split("/")[1] for name in names} == {"__init__.py", "errors.py", "replication"}
