@@ -66,7 +66,8 @@ def judge(before: Timeline, after: Timeline, request: ServiceRequest, result: Se
     wanted = _wanted_plans(known, request, result)
     if request.service is Service.INDEXING:
         # One that is gone could never have run: its index was there already.
-        wanted = tuple(time for time in wanted if time in completed or time in pending)
+        named = (*wanted, *(result.completed_instants if result is not None else ()))
+        wanted = tuple(time for time in dict.fromkeys(named) if time in completed or time in pending)
     open_plans = tuple(time for time in wanted if time not in completed)
     done = tuple(time for time in wanted if time in completed)
     if open_plans:
