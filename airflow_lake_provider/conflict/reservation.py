@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import ConfigError, StorageError
@@ -61,10 +61,8 @@ class Reservation:
     def release(self) -> None:
         """Remove the markers, then the heartbeat. Nothing happens where there are none."""
         shutil.rmtree(self._folder, ignore_errors=True)
-        try:
+        with suppress(FileNotFoundError):
             os.unlink(self._heartbeat)
-        except FileNotFoundError:
-            return
 
     @contextmanager
     def lock(self, file_groups: Iterable[bytes], now_ms: int, expires_ms: int = 60_000) -> Iterator[None]:
@@ -84,7 +82,9 @@ class Reservation:
             yield
         finally:
             for path in held:
-                os.unlink(path)
+                # Somebody may have taken an old one for dead.
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
 
 
 def _take(path: str, key: bytes, expired_before_ms: int) -> None:

@@ -1,0 +1,121 @@
+"""RFC-56's strategies, and the registration of others."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+
+import pytest
+
+from airflow_lake_provider.conflict import strategies
+from airflow_lake_provider.conflict.conflict_table import ConflictTable
+from airflow_lake_provider.conflict.contention import Claim, Verdict
+from airflow_lake_provider.conflict.reservation import LOCK_FOLDER, Reservation, ReservedError
+from airflow_lake_provider.conflict.strategies import BUILT_IN, StrategySettings, make_strategy
+from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.timeline.storage import Storage, open_storage
+from tests.unit.conflict.fake_table import BASE, FakeTable, keys
+
+W1, W2, W3 = "20261121100000001", "20261121100000002", "20261121100000003"
+OSLO, BONN = ("Oslo", "f1-0"), ("", "f2-0")
+
+
+def claim(instant: str, *groups: tuple[str, str]) -> Claim:
+    return Claim(instant, keys(list(groups)), since=instant)
+
+
+def test_periodic_checker_waits_and_repeats_what_it_saw() -> None:
+    table = FakeTable()
+    opened = table.open()
+    checker = make_strategy("AsyncTimelineMarkerBased", StrategySettings(period_s=10, initial_delay_s=5))
+    assert not checker.check(opened, claim(W2, OSLO), table.now_ms).is_free, "nothing was looked at yet"
+    table.now_ms += 5_000
+    assert checker.check(opened, claim(W2, OSLO), table.now_ms).is_free
+    table.begin(W1)
+    table.mark_by_server(W1, [OSLO])
+    table.now_ms += 9_999
+    assert checker.check(opened, claim(W2, OSLO), table.now_ms).is_free
+    table.now_ms += 1
+    assert [clash.instant for clash in checker.check(opened, claim(W2, OSLO), table.now_ms).clashes] == [W1]
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_every_strategy_sees_markers_of_both_kinds(name: str, tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path))
+    settings = StrategySettings(period_s=0, reserve=lambda instant: Reservation(storage, instant))
+    for mark in (FakeTable.mark_direct, FakeTable.mark_by_server):
+        table = FakeTable()
+        table.begin(W1)
+        mark(table, W1, [OSLO])
+        opened = table.open()
+        assert make_strategy(name, settings).check(opened, claim(W2, OSLO), table.now_ms).clashes
+        assert make_strategy(name, settings).check(opened, claim(W3, BONN), table.now_ms).is_free
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> tuple[ConflictTable, Storage]:
+    storage = open_storage(str(tmp_path))
+    return ConflictTable(storage, FakeTable().snapshot), storage
+
+
+def test_transaction_leaves_a_claim_that_the_next_one_sees(disk: tuple[ConflictTable, Storage]) -> None:
+    table, storage = disk
+    now_ms = int(time.time() * 1000)
+    settings = StrategySettings(reserve=lambda instant: Reservation(storage, instant))
+    strategy = make_strategy("SimpleTransactionDirectMarkerBased", settings)
+    assert strategy.check(table, claim(W1, OSLO, BONN), now_ms).is_free
+    assert strategy.check(table, claim(W1, OSLO, BONN), now_ms).is_free, "one's own claim is no obstacle"
+    assert [clash.instant for clash in strategy.check(table, claim(W2, BONN), now_ms).clashes] == [W1]
+    assert os.listdir(f"{storage.root}/{LOCK_FOLDER}") == [], "locks are given back"
+    Reservation(storage, W1).release()
+    assert strategy.check(table, claim(W2, BONN), now_ms).is_free
+
+
+def test_transaction_is_not_free_while_another_claim_is_being_made(disk: tuple[ConflictTable, Storage]) -> None:
+    table, storage = disk
+    now_ms = int(time.time() * 1000)
+    settings = StrategySettings(reserve=lambda instant: Reservation(storage, instant))
+    strategy = make_strategy("SimpleTransactionDirectMarkerBased", settings)
+    with Reservation(storage, W1).lock(keys([OSLO]), now_ms):
+        verdict = strategy.check(table, claim(W2, OSLO, BONN), now_ms)
+        assert (verdict.clashes, verdict.is_free) == ((), False)
+        with pytest.raises(ReservedError), Reservation(storage, W3).lock(keys([OSLO]), now_ms):
+            pass
+    # One whose owner died counts no more when it is old.
+    Path(storage.root, LOCK_FOLDER, hashlib.sha256(*keys([OSLO])).hexdigest()).touch()
+    with pytest.raises(ReservedError), Reservation(storage, W3).lock(keys([OSLO]), now_ms):
+        pass
+    with Reservation(storage, W3).lock(keys([OSLO]), now_ms + 120_000):
+        pass
+
+
+def test_reservation_is_refused_where_it_cannot_be_exclusive() -> None:
+    with pytest.raises(ConfigError, match="local file system"):
+        Reservation(Storage(BASE, FakeTable().store, BASE), W1)
+    with pytest.raises(ConfigError, match="reserved"):
+        make_strategy("SimpleTransactionDirectMarkerBased", StrategySettings())
+
+
+class AlwaysFree:
+    def __init__(self, settings: StrategySettings) -> None:
+        self.settings = settings
+
+    def check(self, table: ConflictTable, claim: Claim, now_ms: int) -> Verdict:
+        return Verdict()
+
+
+def entry(name: str, value: str = f"{__name__}:AlwaysFree") -> EntryPoint:
+    return EntryPoint(name, value, strategies.ENTRY_POINTS)
+
+
+def test_third_party_registers_a_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = EntryPoints([entry("mine"), entry("twice"), entry("twice", "other:Strategy")])
+    monkeypatch.setattr(strategies, "entry_points", lambda group: found)
+    assert isinstance(make_strategy("mine", StrategySettings()), AlwaysFree)
+    with pytest.raises(ConfigError, match="twice"):
+        make_strategy("twice", StrategySettings())
+    with pytest.raises(ConfigError, match="AsyncTimelineMarkerBased"):
+        make_strategy("unheard-of", StrategySettings())
