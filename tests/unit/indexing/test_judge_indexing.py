@@ -1,0 +1,58 @@
+"""How an index job is judged by the timeline."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service, ServiceRequest, ServiceResult
+from airflow_lake_provider.planner.judgement import judge
+from airflow_lake_provider.timeline.instant import Action, Instant, State
+from airflow_lake_provider.timeline.timeline import Timeline
+
+OLD, NEW = "20261121100000000", "20261121110000000"
+
+
+def plan(time: str, state: State = State.REQUESTED) -> Instant:
+    return Instant(time, Action.INDEXING, state, time if state is State.COMPLETED else None, f"{time}.indexing")
+
+
+DONE = plan(NEW, State.COMPLETED)
+FAILED = ServiceResult(Service.INDEXING, Outcome.FAILED, failure_kind=FailureKind.CONFLICT, message="a writer")
+
+
+@pytest.mark.parametrize(
+    ("after", "result", "instants", "outcome", "completed"),
+    [
+        pytest.param(
+            [plan(OLD, State.COMPLETED)], None, (), Outcome.COMPLETED, (OLD,), id="completed-whatever-was-said"
+        ),
+        pytest.param([plan(OLD, State.INFLIGHT)], FAILED, (), Outcome.FAILED, (), id="still-in-flight"),
+        pytest.param(
+            [DONE],
+            ServiceResult(Service.INDEXING, Outcome.COMPLETED, (NEW,), (NEW,)),
+            (OLD,),
+            Outcome.COMPLETED,
+            (NEW,),
+            id="replaced-by-a-new-plan",
+        ),
+        pytest.param(
+            [],
+            ServiceResult(Service.INDEXING, Outcome.NOTHING_TO_DO, message="record_index is complete"),
+            (),
+            Outcome.NOTHING_TO_DO,
+            (),
+            id="removed-because-the-index-is-there",
+        ),
+        pytest.param([], None, (), Outcome.FAILED, (), id="died-without-a-trace"),
+    ],
+)
+def test_judgement(
+    after: list[Instant],
+    result: ServiceResult | None,
+    instants: tuple[str, ...],
+    outcome: Outcome,
+    completed: tuple[str, ...],
+) -> None:
+    request = ServiceRequest(Service.INDEXING, Mode.EXECUTE, instants)
+    found = judge(Timeline((plan(OLD),)), Timeline(tuple(after)), request, result)
+    assert (found.outcome, found.completed_instants) == (outcome, completed)
