@@ -93,6 +93,10 @@ class PlanFailure:
 
 def open_visit(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> Visit:
     """Look at the table and settle the settings. Raises ServiceRefusedError, NoTableError, or Py4JJavaError."""
+    if request.mode is Mode.WITHDRAW and request.service is not Service.CLUSTERING:
+        raise ServiceRefusedError(
+            f"table {job.table_name} at {job.base_path}: only plans of {Service.CLUSTERING} are withdrawn"
+        )
     options = {**job.hudi_options, **request.options}
     problem = find_lock_problem(options)
     if problem is not None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import LOCK, MakeTable, rows, rows_written, run, write
+from conftest import LOCK, MakeTable, Table, rows, rows_written, run, write
 from job_contract import FailureKind, Mode, Outcome, Service
+from paused_writers import start_paused_writer, wait_until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
 KEEP_ONE_VERSION = {"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS", "hoodie.clean.fileversions.retained": "1"}
@@ -21,7 +24,10 @@ KEEP_ONE_VERSION = {"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS", "hoodie.
         pytest.param({**LOCK, "hoodie.write.concurrency.mode": "single_writer"}, "single_writer", id="no-lock-taken"),
     ],
 )
-@pytest.mark.parametrize("service", [Service.CLUSTERING, Service.CLEAN, Service.ARCHIVE])
+@pytest.mark.parametrize(
+    "service",
+    [Service.CLUSTERING, Service.CLEAN, Service.ARCHIVE, Service.ROLLBACK, Service.TTL, Service.METACOMPACTION],
+)
 def test_job_without_a_shared_lock_is_refused_and_touches_nothing(
     spark: SparkSession, make_table: MakeTable, service: Service, options: dict[str, str], named: str
 ) -> None:
@@ -42,6 +48,8 @@ def test_job_without_a_shared_lock_is_refused_and_touches_nothing(
         (Service.CLEAN, Mode.SCHEDULE),
         (Service.CLEAN, Mode.EXECUTE),
         (Service.ARCHIVE, Mode.EXECUTE),
+        (Service.TTL, Mode.EXECUTE),
+        (Service.METACOMPACTION, Mode.EXECUTE),
     ],
 )
 def test_lock_that_another_holds_fails_the_job_and_stays_with_its_holder(
@@ -51,9 +59,10 @@ def test_lock_that_another_holds_fails_the_job_and_stays_with_its_holder(
     hasty = {
         "hoodie.write.lock.client.num_retries": "1",
         "hoodie.write.lock.client.wait_time_ms_between_retry": "100",
+        "hoodie.partition.ttl.strategy.days.retain": "1",
         **KEEP_ONE_VERSION,
     }
-    if service is not Service.ARCHIVE and mode is Mode.EXECUTE:
+    if service in {Service.CLUSTERING, Service.CLEAN} and mode is Mode.EXECUTE:
         assert run(spark, table.request(Mode.SCHEDULE, service=service, service_options=hasty)).scheduled_instants
     lock = table.path / ".hoodie" / "lock"
     lock.touch()
@@ -90,3 +99,31 @@ def test_indexes_survive_and_stay_right(spark: SparkSession, make_table: MakeTab
     # The record index knows where the rows lie now.
     write(spark, table.written, table.written.commits)
     assert rows(spark, table) == rows_written(spark, table.written, table.written.commits + 1)
+
+
+@pytest.mark.parametrize("service", [Service.COMPACTION, Service.TTL, Service.ROLLBACK, Service.METACOMPACTION])
+def test_only_clusterings_are_withdrawn(spark: SparkSession, make_table: MakeTable, service: Service) -> None:
+    result = run(spark, make_table().request(Mode.WITHDRAW, service=service))
+    assert result.outcome is Outcome.FAILED
+    assert "only plans of clustering are withdrawn" in result.message
+
+
+@pytest.mark.parametrize("service", [Service.COMPACTION, Service.METACOMPACTION])
+def test_commit_of_a_writer_in_flight_outlives_a_service(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path, service: Service
+) -> None:
+    """A writer by Hudi's defaults has a pending commit on the metadata table while it writes."""
+    table = make_table()
+    options = {"hoodie.datasource.write.operation": "bulk_insert"}
+    writer = start_paused_writer(spark, table, tmp_path, 70_000, **options)
+    wait_until(lambda: writer.instant in metadata_instants(table), "the write's instant on the metadata table")
+    result = run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE, service=service))
+    assert result.outcome in (Outcome.COMPLETED, Outcome.NOTHING_TO_DO), result.message
+    assert writer.instant in metadata_instants(table)
+    writer.finish()
+    assert {row[0] for row in rows(spark, table)} >= set(range(70_000, 70_020))
+
+
+def metadata_instants(table: Table) -> set[str]:
+    folder = table.path / ".hoodie" / "metadata" / ".hoodie" / "timeline"
+    return {path.name.split(".")[0].split("_")[0] for path in folder.iterdir() if path.is_file()}

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from conftest import MakeTable, Table, content, run
+from conftest import LOCK, MakeTable, Table, content, run
 from job_contract import JobRequest, Mode, Outcome, Service
 from test_archive_on_hudi import archive
+
+from airflow_lake_provider.planner.decide import decide_now
+from airflow_lake_provider.planner.decision import Decision, Verdict
+from airflow_lake_provider.policies import MetadataCompactionPolicy, TablePolicy
+from airflow_lake_provider.view.view_cache import TableViewCache
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,14 +34,24 @@ def test_compaction_left_behind_is_made_up_for_and_archiving_goes_on(
     frozen = run(spark, archive(table))
     assert "the metadata table has no completed compaction" in frozen.message
 
+    assert find_decision(table).verdict is Verdict.DUE
     result = run(spark, compaction(table))
     assert result.outcome is Outcome.COMPLETED, result.message
+    assert find_decision(table).verdict is Verdict.NOT_DUE
     assert set(result.completed_instants) == metadata_commits(table)
     assert table.files() == files
     assert content(spark, table) == before
 
     assert run(spark, archive(table)).outcome is Outcome.COMPLETED
     assert content(spark, table) == before
+
+
+def find_decision(table: Table) -> Decision:
+    """Decide as the manager does, by a policy that lets two writes pass."""
+    views = TableViewCache()
+    policy = TablePolicy(metacompaction=MetadataCompactionPolicy(commits=2), hudi_options=LOCK)
+    decisions = decide_now(views, views.refresh(str(table.path)), policy, now_ms=0)
+    return next(decision for decision in decisions if decision.service is Service.METACOMPACTION)
 
 
 def test_table_without_metadata_table_has_nothing_to_do(spark: SparkSession, make_table: MakeTable) -> None:

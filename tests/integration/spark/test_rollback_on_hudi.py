@@ -6,10 +6,14 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from conftest import MakeTable, Table, content, run
+from conftest import LOCK, MakeTable, Table, content, run
 from hudi_table import open_client
 from job_contract import FailureKind, JobRequest, Mode, Outcome, Service
 
+from airflow_lake_provider.planner.decide import decide_now
+from airflow_lake_provider.planner.decision import Decision, Verdict
+from airflow_lake_provider.policies import RollbackPolicy, TablePolicy
+from airflow_lake_provider.view.view_cache import TableViewCache
 from local_stack import lake_writer
 
 if TYPE_CHECKING:
@@ -28,7 +32,10 @@ def test_dead_writer_goes_and_a_living_one_stays(spark: SparkSession, make_table
     dead, living = begin_write(spark, table), begin_write(spark, table)
     make_old(table.path / ".hoodie" / ".heartbeat" / dead)
 
-    result = run(spark, rollback(table, dead))
+    decision = decide_on_storage(table)
+    assert (decision.verdict, decision.plan_instants) == (Verdict.DUE, (dead,)), decision.reason
+
+    result = run(spark, rollback(table, *decision.plan_instants))
     assert (result.outcome, result.completed_instants) == (Outcome.COMPLETED, (dead,)), result.message
     instants = {name.split(".")[0].split("_")[0] for name in table.files()}
     assert living in instants
@@ -37,6 +44,7 @@ def test_dead_writer_goes_and_a_living_one_stays(spark: SparkSession, make_table
     assert content(spark, table) == before
 
     files = table.files()
+    assert decide_on_storage(table).verdict is Verdict.NOT_DUE
     assert run(spark, rollback(table)).outcome is Outcome.NOTHING_TO_DO
     # Asked for one that lives, it does not say that all is well.
     refused = run(spark, rollback(table, living))
@@ -49,6 +57,15 @@ def test_scheduling_is_refused_with_a_sentence(spark: SparkSession, make_table: 
     result = run(spark, rollback(make_table(type="COW"), mode=Mode.SCHEDULE))
     assert result.outcome is Outcome.FAILED
     assert "no plan to schedule" in result.message
+
+
+def decide_on_storage(table: Table) -> Decision:
+    """Decide as the manager does, ten seconds from now, by a policy that waits for one second."""
+    views = TableViewCache()
+    policy = TablePolicy(rollback=RollbackPolicy(after_s=1), hudi_options=LOCK)
+    now_ms = int(time.time() * 1000) + 10_000
+    decisions = decide_now(views, views.refresh(str(table.path)), policy, now_ms)
+    return next(decision for decision in decisions if decision.service is Service.ROLLBACK)
 
 
 def begin_write(spark: SparkSession, table: Table) -> str:
