@@ -81,7 +81,7 @@ def test_two_writers_and_a_clustering(
 ) -> None:
     table = make_table(type=type)
     opened = open_table(table)
-    first, second, elsewhere = writers = [
+    first, *_ = writers = [
         start_writer(spark, table, city, tmp_path / f"lock-{n}", markers)
         for n, city in enumerate(("Bilbao", "Bilbao", "Aachen"))
     ]
