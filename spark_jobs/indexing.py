@@ -87,11 +87,26 @@ def _build_pending(visit: Visit, options: IndexOptions, tally: Tally) -> None:
 
 
 def _schedule_and_build(visit: Visit, wanted: WantedIndex, options: IndexOptions, tally: Tally) -> None:
-    if any(plan.partition == wanted.partition for plan in look_at_indexes(visit).plans):
+    indexes = look_at_indexes(visit)
+    if any(plan.partition == wanted.partition for plan in indexes.plans):
         return  # it was tried just now
+    if wanted.partition in indexes.complete and options.check == "full" and not tally.completed:
+        _verify(visit, wanted, tally)
+        return
     instant = _schedule(visit, wanted, tally)
     if instant is not None:
         _build(visit, instant, wanted, options, tally)
+
+
+def _verify(visit: Visit, wanted: WantedIndex, tally: Tally) -> None:
+    """Compare an index that was there already with the data files. It is in use, so damage is reported only."""
+    damage = "; ".join(find_differences(visit.spark, visit.look(), wanted.partition))
+    visit.say(f"index {wanted.partition} is complete: full check {'FAILED' if damage else 'passed'}")
+    if damage:
+        message = f"{wanted.partition} is damaged: {damage}; build it anew with drop_first"
+        tally.failures.append(IndexFailure(FailureKind.OTHER, message))
+    else:
+        tally.said.append(f"{wanted.partition} is complete, and nothing differs from the data files")
 
 
 def _schedule(visit: Visit, wanted: WantedIndex, tally: Tally) -> str | None:

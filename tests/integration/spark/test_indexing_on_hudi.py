@@ -329,6 +329,9 @@ def test_damaged_index_is_reported_with_what_differs_and_built_anew(spark: Spark
     if complete(table) >= {"record_index"}:
         (damage,) = missing(spark, table)
         assert damage.startswith("20 entries missing in the index, or other there: 950")
+        verified = run(spark, indexing(table, BOTH, "record_index", **FULL_OPTION))
+        assert (verified.outcome, verified.completed_instants) == (Outcome.FAILED, ())
+        assert "record_index is damaged: 20 entries missing" in verified.message
     dropped = {"lake__index__drop_first": "true"}
     anew = run(spark, indexing(table, BOTH, "files", "record_index", **FULL_OPTION, **dropped))
     assert anew.outcome is Outcome.COMPLETED, anew.message
