@@ -9,7 +9,6 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
@@ -37,6 +36,7 @@ from airflow_lake_provider.table_id import normalise_base_path, table_id_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Context
 
 TELL_INTERVAL_S = 20.0
@@ -183,6 +183,9 @@ class HudiReplicationOperator(BaseOperator):
             conn_id, f"lake-replicate-{request.order.stream}", folder.request_path, package, settings
         )
         jars, packages = conf.get("lake", "spark_jars", fallback=""), conf.get("lake", "spark_packages", fallback="")
+        # Not at the top: it brings Kubernetes' client along, and this file is imported whenever its DAG is parsed.
+        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
         self._spark_hook = SparkSubmitHook(**arguments, **({"jars": jars} if jars else {"packages": packages or None}))
         try:
             self._spark_hook.submit(application())
