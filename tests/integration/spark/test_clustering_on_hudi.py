@@ -14,6 +14,8 @@ from job_contract import FailureKind, JobRequest, Mode, Outcome, Service
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions
 
+from airflow_lake_provider.timeline.instant import Action
+from airflow_lake_provider.view.view_cache import TableViewCache
 from local_stack import lake_writer
 
 if TYPE_CHECKING:
@@ -71,6 +73,9 @@ def test_small_files_become_few_and_rows_stay(
     (instant,) = scheduled.scheduled_instants
     action = "clustering" if version >= 8 else "replacecommit"
     assert table.files() - files == {f"{instant}.{action}.requested"}
+    # The manager tells the plan from an insert overwrite, whatever its action is called.
+    seen = TableViewCache().refresh(str(table.path)).timeline.pending(Action.CLUSTERING)
+    assert [plan.requested_time for plan in seen] == [instant]
     executed = run(spark, clustering(table, Mode.EXECUTE))
     assert (executed.outcome, executed.completed_instants) == (Outcome.COMPLETED, (instant,)), executed.message
 
