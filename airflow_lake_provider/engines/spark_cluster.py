@@ -37,6 +37,13 @@ HTTP_TIMEOUT_S = 30.0
 YARN_ENDED = frozenset({"FINISHED", "FAILED", "KILLED"})
 
 
+def find_driver(master: str) -> YarnDriver | KubernetesDriver | None:
+    """Return what handles drivers inside a master's cluster; None where Spark runs no Python driver."""
+    if master.startswith("yarn"):
+        return YarnDriver()
+    return KubernetesDriver() if master.startswith("k8s") else None
+
+
 class YarnDriver:
     """Drivers in YARN's application masters. The connection must say where the ResourceManager's REST API is."""
 
@@ -124,6 +131,11 @@ def _submit(operator: SparkSubmitOperator, job: EngineJob, stop: Any) -> Handle:
         raise EngineError(f"{job.name} could not be submitted: {error}") from error
     except ValueError as error:
         raise ConfigError(f"connection {job.conn_id!r}: {error}") from error
+    finally:
+        # The provider leaves the pipe of spark-submit open.
+        submitted = operator._hook._submit_sp if operator._hook is not None else None
+        if submitted is not None and submitted.stdout is not None:
+            submitted.stdout.close()
 
 
 def _poll(operator: SparkSubmitOperator, handle: Handle) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_lake_provider.engines.local_job import LocalJob
-from airflow_lake_provider.engines.spark_cluster import KubernetesDriver, YarnDriver
 from airflow_lake_provider.engines.spark_job import application, submit_arguments
 from airflow_lake_provider.errors import ConfigError
 
@@ -45,10 +45,11 @@ class SparkSubmitEngine:
         master, mode = str(connection["master"]), connection["deploy_mode"]
         if mode != "cluster":
             return self._client
-        if master.startswith("yarn"):
-            return YarnDriver()
-        if master.startswith("k8s"):
-            return KubernetesDriver()
+        # Only who needs it waits for the provider's operator to be imported: a second of each task.
+        cluster = import_module("airflow_lake_provider.engines.spark_cluster")
+        driver: Engine | None = cluster.find_driver(master)
+        if driver is not None:
+            return driver
         raise ConfigError(
             f"connection {job.conn_id!r} asks for deploy-mode cluster on {master}, where Spark runs no Python driver: "
             "use deploy-mode client there, or YARN or Kubernetes"

@@ -19,12 +19,7 @@ from airflow_lake_provider.job_contract import Submitter, request_from_json
 from tests.integration.engines.fake_api import Answer, install_program, serve
 from tests.unit.engines.jobs import engine_job
 
-pytestmark = [
-    pytest.mark.integration,
-    # Spark's provider leaves the pipe of spark-submit to the garbage collector.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.integration
 
 
 @dataclass
@@ -103,6 +98,9 @@ class Stage:
 
 @pytest.fixture(params=["yarn", "kubernetes"])
 def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    if request.param == "kubernetes":
+        # Not among the test's own packages: Spark's provider would import it in every task, for three seconds.
+        pytest.importorskip("kubernetes", reason="the extra `kubernetes` is not installed (README)")
     cluster: Yarn | Kubernetes = Yarn() if request.param == "yarn" else Kubernetes()
     with serve(cluster.route) as port:
         install_program(tmp_path / "bin", "spark-submit", port)
