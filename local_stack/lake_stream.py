@@ -46,6 +46,8 @@ def stream(spark: SparkSession, table: WrittenTable, source: Path, options: Mapp
         rows.writeStream.format("hudi")
         .options(**options)
         .option("checkpointLocation", str(source.parent / "checkpoint"))
+        # In multi-writer mode a stream is refused without a name of its own.
+        .option("hoodie.datasource.write.streaming.checkpoint.identifier", table.name)
         .outputMode("append")
         .trigger(availableNow=True)
         .start(table.base_path)
