@@ -57,8 +57,8 @@ class ModelTable:
 
     def read_snapshot(self, progress: SnapshotProgress) -> Iterator[tuple[tuple[str, str], Change]]:
         state: dict[int, int] = {}
-        for time, (_, rows) in sorted(self.commits.items()):
-            if time <= progress.instant:
+        for commit, rows in sorted(self.commits.values(), key=lambda entry: entry[0].order):
+            if commit.requested_time <= progress.instant:
                 _apply(state, rows)
         for key, value in sorted(state.items(), key=lambda item: f"{item[0]:06d}"):
             position = (f"{key:06d}", "")
