@@ -108,7 +108,9 @@ def test_writer_commits_while_the_builder_stands_still_half_way(
     submit: Submit,  # noqa: F811
 ) -> None:
     table = make_table(**STREAMING_OFF)
-    builder = submit(indexing(table, BOTH, "record_index"))
+    # Many file groups take long to write.
+    groups = {"hoodie__metadata__global__record__level__index__min__filegroup__count": "200"}
+    builder = submit(indexing(table, BOTH, "record_index", **groups))
     wait_until(lambda: bool(plans(table)) or builder.poll() is not None, "the plan")
     (instant,) = plans(table)
     begun = table.path / ".hoodie" / "metadata" / ".hoodie" / "timeline" / f"{instant}.deltacommit.inflight"

@@ -293,10 +293,12 @@ def test_indexes_survive_every_service_and_stay_whole(spark: SparkSession, make_
     )
     for number, (service, options) in enumerate(services):
         # A writer that names no index in its settings.
-        insert(spark, table, 90_000 + 100 * number, **STREAMING_OFF)
+        server = {"hoodie.embed.timeline.server": "true"}
+        insert(spark, table, 90_000 + 100 * number, **STREAMING_OFF, **server)
         result = run(spark, table.request(BOTH, service=service, service_options=options))
         assert result.outcome is not Outcome.FAILED, result.message
-        assert complete(table) == indexes, service
+        # Hudi adds partition statistics to column statistics by itself; what matters is that nothing goes.
+        assert indexes <= complete(table), service
     for index in ("record_index", "secondary_index_customer", "column_stats"):
         assert missing(spark, table, index) == [], index
     assert found_by_key(spark, table, 90_003) == 1
