@@ -16,6 +16,9 @@ import tempfile
 import time
 from pathlib import Path
 
+import confluent_kafka
+from confluent_kafka.admin import AdminClient, NewTopic
+
 from local_stack import hudi_bundle
 from local_stack.kafka import LocalKafka
 
@@ -60,16 +63,19 @@ def main() -> int:
     return 0
 
 
+def create_topic(bootstrap: str, topic: str) -> None:
+    """Create a topic of one partition."""
+    # Kept until the answer is there: a client that is collected takes its answers along.
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+
+
 def measure_raw_producer(bootstrap: str, rows: int) -> float:
     """Return how many records of the same size the client alone sends, idempotent, without transactions."""
-    import confluent_kafka
-
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": bootstrap, "enable.idempotence": "true", "linger.ms": "50", "compression.type": "lz4"}
     )
-    admin = __import__("confluent_kafka.admin", fromlist=["AdminClient"])
-    created = admin.AdminClient({"bootstrap.servers": bootstrap}).create_topics([admin.NewTopic("raw", 1, 1)])
-    created["raw"].result(30)
+    create_topic(bootstrap, "raw")
     value = json.dumps({"op": "u", "before": "x" * 100, "after": "y" * 100}).encode()
     began = time.monotonic()
     for number in range(rows):

@@ -15,7 +15,6 @@ from typing import Any
 sys.modules["job_contract"] = importlib.import_module("airflow_lake_provider.job_contract")
 
 import confluent_kafka  # noqa: E402
-from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
 from pyspark.sql import functions as F  # noqa: E402
 from replication_source import HudiSource  # noqa: E402
 
@@ -24,7 +23,7 @@ from airflow_lake_provider.replication.checkpoint import Checkpoint  # noqa: E40
 from airflow_lake_provider.replication.pump import Order, Pump  # noqa: E402
 from airflow_lake_provider.replication.sink import SinkSettings  # noqa: E402
 from airflow_lake_provider.replication.sink_registry import create_sink  # noqa: E402
-from benchmarks.replication import CONNECTOR  # noqa: E402
+from benchmarks.replication import CONNECTOR, create_topic  # noqa: E402
 from local_stack import hudi_bundle, lake_writer  # noqa: E402
 
 
@@ -67,8 +66,7 @@ def main(lake: str, bootstrap: str, rows: int, commits: int) -> None:
     delivered = read(bootstrap, "ours")[before:]
     unique = len(set(delivered))
 
-    topic = AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic("spark", 1, 1)])["spark"]
-    topic.result(30)
+    create_topic(bootstrap, "spark")
     began = time.monotonic()
     done = sorted(source.look().completed, key=lambda commit: commit.order)[1:]
     for commit in done:
