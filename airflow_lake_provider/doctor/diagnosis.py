@@ -49,17 +49,6 @@ def diagnose(evidence: Evidence, policy: DoctorPolicy | None = None) -> tuple[Fi
     return tuple(replace(f, blocks=blocked_behind(evidence, f.shape, f.instant)) for f in found)
 
 
-def overtaking(evidence: Evidence, log_compaction: Instant) -> Instant | None:
-    """Return the newer compaction or commit behind which Hudi never executes a log compaction; None without one."""
-    for instant in evidence.timeline.instants:
-        is_newer = instant.requested_time > log_compaction.requested_time
-        if is_newer and (
-            instant.action is Action.COMPACTION or (instant.action is Action.COMMIT and instant.is_completed)
-        ):
-            return instant
-    return None
-
-
 def has_unsure_executor(evidence: Evidence, instant: Instant, policy: DoctorPolicy) -> bool:
     """Whether a service that Hudi gives no heartbeat has begun, and too little time has passed to take it for dead."""
     return (
@@ -116,7 +105,7 @@ def _service_plans(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding
         i for i in evidence.timeline.pending(Action.REPLACECOMMIT) if i.requested_time in evidence.clustering_plans
     ]
     for instant in plans:
-        is_overtaken = instant.action is Action.LOGCOMPACTION and overtaking(evidence, instant) is not None
+        is_overtaken = instant.action is Action.LOGCOMPACTION and evidence.timeline.overtaking(instant) is not None
         if is_overtaken or not _is_left(evidence, instant, policy):
             continue
         is_clustering = instant.action in {Action.CLUSTERING, Action.REPLACECOMMIT}
@@ -147,7 +136,7 @@ def _service_plans(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding
 
 def _log_compaction(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
     for instant in evidence.timeline.pending(Action.LOGCOMPACTION):
-        newer = overtaking(evidence, instant)
+        newer = evidence.timeline.overtaking(instant)
         if newer is not None:
             yield Finding(
                 Shape.OVERTAKEN_LOG_COMPACTION,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.doctor.diagnosis import dead_writes, diagnose, has_unsure_executor, overtaking
+from airflow_lake_provider.doctor.diagnosis import dead_writes, diagnose, has_unsure_executor
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.stuck_shape import Shape
 from airflow_lake_provider.timeline.instant import State
@@ -104,7 +104,7 @@ def _run_plan(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Rep
 
 def _remove_log_compaction(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
     instant = _pending(finding, evidence)
-    if instant is None or overtaking(evidence, instant) is None:
+    if instant is None or evidence.timeline.overtaking(instant) is None:
         return _refuse(finding, "it is not overtaken any more")
     if instant.state is not State.REQUESTED:
         return _refuse(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -26,12 +27,21 @@ if TYPE_CHECKING:
 _MOST_TABLES = 256
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What is remembered of one table; who looks at it holds `lock`."""
+
+    table: ConflictTable
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
 class AdmissionDesk:
-    """Asks early conflict detection about due decisions; for one thread at a time, as the manager's loop is one."""
+    """Asks early conflict detection about due decisions, for any number of threads: the loop's and a sweep's."""
 
     def __init__(self, open_table: Callable[[str], Storage]) -> None:
         self._open_table = open_table
-        self._tables: OrderedDict[str, ConflictTable] = OrderedDict()
+        self._lock = threading.Lock()
+        self._places: OrderedDict[str, _Place] = OrderedDict()
 
     def admit(self, view: TableView, policy: TablePolicy, decision: Decision, now_ms: int) -> Decision:
         """Return the decision as it may be acted upon: as it is, in fewer partitions, blocked, or turned into the
@@ -39,8 +49,9 @@ class AdmissionDesk:
         """
         if decision.verdict is not Verdict.DUE or not needs_admission(decision.service, decision.mode, policy.conflict):
             return decision
-        table = self._table_of(view.base_path, policy)
-        found = ask_admission(table, view.commits, decision.plan_instants, policy.conflict, now_ms)
+        place = self._place_of(view.base_path, policy)
+        with place.lock:
+            found = ask_admission(place.table, view.commits, decision.plan_instants, policy.conflict, now_ms)
         reason = f"{decision.reason}; {found.reason}"
         if found.verdict is AdmissionVerdict.GO:
             return decision
@@ -51,14 +62,15 @@ class AdmissionDesk:
             return replace(decision, reason=reason, mode=Mode.WITHDRAW, plan_instants=found.withdraw)
         return replace(decision, reason=reason, verdict=Verdict.BLOCKED, look_again_ms=found.look_again_ms)
 
-    def _table_of(self, base_path: str, policy: TablePolicy) -> ConflictTable:
+    def _place_of(self, base_path: str, policy: TablePolicy) -> _Place:
         rule = heartbeat_rule(policy.hudi_options)
-        table = self._tables.get(base_path)
-        if table is None or table.rule != rule:
-            storage = self._open_table(base_path)
-            view = FileSystemTimelineView(base_path, lambda _: storage)
-            table = self._tables[base_path] = ConflictTable(storage, view.snapshot, rule)
-        self._tables.move_to_end(base_path)
-        while len(self._tables) > _MOST_TABLES:
-            self._tables.popitem(last=False)
-        return table
+        with self._lock:
+            place = self._places.get(base_path)
+            if place is None or place.table.rule != rule:
+                storage = self._open_table(base_path)
+                view = FileSystemTimelineView(base_path, lambda _: storage)
+                place = self._places[base_path] = _Place(ConflictTable(storage, view.snapshot, rule))
+            self._places.move_to_end(base_path)
+            while len(self._places) > _MOST_TABLES:
+                self._places.popitem(last=False)
+            return place

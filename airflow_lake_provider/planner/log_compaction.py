@@ -29,19 +29,10 @@ LEAST_LOG_FILES = 2
 """One log file alone has nothing to be merged with."""
 
 
-def find_overtaking(timeline: Timeline, log_compaction: Instant) -> Instant | None:
-    """Return the newer compaction or commit behind which Hudi never executes a log compaction; None without one."""
-    for instant in timeline.instants:
-        is_newer = instant.requested_time > log_compaction.requested_time
-        if is_newer and instant.action in {Action.COMPACTION, Action.COMMIT}:
-            return instant
-    return None
-
-
 def executable_log_compactions(timeline: Timeline) -> tuple[Instant, ...]:
     """Return the pending log compactions that nothing has overtaken."""
     plans = timeline.pending(Action.LOGCOMPACTION)
-    return tuple(plan for plan in plans if find_overtaking(timeline, plan) is None)
+    return tuple(plan for plan in plans if timeline.overtaking(plan) is None)
 
 
 def decide_log_compaction(view: TableView, policy: TablePolicy, compaction: Decision, now_ms: int) -> Decision:
@@ -61,7 +52,7 @@ def decide_log_compaction(view: TableView, policy: TablePolicy, compaction: Deci
         "pending_plans": ", ".join(plan.requested_time for plan in pending),
     }
     for plan in pending:
-        newer = find_overtaking(view.timeline, plan)
+        newer = view.timeline.overtaking(plan)
         if newer is not None:
             reason = f"plan {plan.requested_time} is behind the newer {newer.action} {newer.requested_time}"
             return not_due(service, f"{reason}: Hudi will not execute it, see `airflow lake doctor`", evidence)

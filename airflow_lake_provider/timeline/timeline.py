@@ -50,6 +50,17 @@ class Timeline:
         writes = [instant for instant in self.completed() if instant.action in COMPLETED_WRITE_ACTIONS]
         return tuple(sorted(writes, key=lambda instant: (instant.completed_time or "", instant.requested_time)))
 
+    def overtaking(self, log_compaction: Instant) -> Instant | None:
+        """Return the newer compaction or commit behind which Hudi never executes a log compaction; None without one.
+
+        Source: `BaseHoodieTableServiceClient.logCompact`.
+        """
+        for instant in self.instants:
+            is_newer = instant.requested_time > log_compaction.requested_time
+            if is_newer and instant.action in {Action.COMPACTION, Action.COMMIT}:
+                return instant
+        return None
+
     def latest_completed(self) -> Instant | None:
         """Return the instant that completed last, of any action; None on an empty timeline."""
         return max(

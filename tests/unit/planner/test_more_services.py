@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.decide import DECIDED, decide
 from airflow_lake_provider.planner.decision import Decision, Verdict
-from airflow_lake_provider.planner.log_compaction import find_overtaking
 from airflow_lake_provider.policies import (
     ArchivePolicy,
     CleanPolicy,
@@ -147,10 +146,10 @@ def test_the_two_compactions_never_plan_beside_each_other(
         assert not table.timeline.pending(Action.COMPACTION)
     if compaction.verdict is Verdict.DUE and compaction.mode in NEW:
         left = table.timeline.pending(Action.LOGCOMPACTION)
-        assert all(find_overtaking(table.timeline, plan) is not None for plan in left)
+        assert all(table.timeline.overtaking(plan) is not None for plan in left)
     for plan in merge.plan_instants:
         (instant,) = (i for i in table.timeline.instants if i.requested_time == plan and i.action == "logcompaction")
-        assert find_overtaking(table.timeline, instant) is None
+        assert table.timeline.overtaking(instant) is None
 
 
 # --- rollback of failed writes ---------------------------------------------------------------------------------
