@@ -32,7 +32,7 @@ from tests.unit.tables import HandMadeTable
 
 pytestmark = pytest.mark.system
 
-ROUNDS = int(os.environ.get("LAKE_PEER_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("LAKE_PEER_ROUNDS", "1"))
 TABLES, COMMITS = 4, 6
 REST_S = 20.0
 
