@@ -197,7 +197,9 @@ class RecordRefusedError(LakeError):
 
 
 class CheckpointDamagedError(LakeError):
-    """What the sink holds as its checkpoint cannot be read as one."""
+    """What is held or sent as a sink's checkpoint cannot be read as one."""
+
+    http_status = 422
 
 
 class ReplicationGapError(LakeError):

@@ -6,11 +6,15 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
+LONGEST_TTL_S = 10 * 365 * 86_400
+
 
 class BeginBody(BaseModel):
     """A run begins."""
 
-    ttl_s: Annotated[float, Field(gt=0, description="Time to live of the hold, for a sink that is not configured")]
+    ttl_s: Annotated[
+        float, Field(gt=0, le=LONGEST_TTL_S, description="Time to live of the hold, for a sink that is not configured")
+    ]
 
 
 class BeginAnswer(BaseModel):

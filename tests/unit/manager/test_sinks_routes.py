@@ -84,3 +84,17 @@ def test_unknown_table_holds_nothing_and_unknown_sink_is_told(client: httpx.Clie
 def test_token_is_needed(client: httpx.Client) -> None:
     client.headers.pop("Authorization")
     assert client.get("/sinks/due").status_code == 401
+
+
+def test_what_is_no_checkpoint_is_refused_and_changes_nothing(client: httpx.Client, base_path: str) -> None:
+    table = f"/tables/{table_id_of(base_path)}"
+    client.get("/sinks/due")
+    before = client.get(f"{table}/sinks").json()
+    answer = client.post(f"{table}/sinks/kafka/news", json={"checkpoint": "0", "ended": True})
+    assert (answer.status_code, answer.json()["error"]) == (422, "CheckpointDamagedError")
+    assert client.get(f"{table}/sinks").json() == before
+
+
+def test_time_to_live_longer_than_ten_years_is_refused(client: httpx.Client, base_path: str) -> None:
+    answer = client.post(f"/tables/{table_id_of(base_path)}/sinks/kafka/begin", json={"ttl_s": 1e300})
+    assert answer.status_code == 422
