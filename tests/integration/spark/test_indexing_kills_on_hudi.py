@@ -25,7 +25,7 @@ from test_real_processes import _family, _kill_family, submit  # noqa: F401 - a 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-KILLS = int(os.environ.get("LAKE_INDEX_KILLS", "2"))
+KILLS = int(os.environ.get("LAKE_INDEX_KILLS", "1"))
 SEED = int(os.environ.get("LAKE_INDEX_SEED", "1"))
 SPAN_S = float(os.environ.get("LAKE_INDEX_SPAN_S", "8"))
 """About how long a builder process is at work after its plan appeared."""
@@ -59,7 +59,7 @@ class GoingOn:
         self._stop.set()
         self._thread.join(timeout=240)
         assert not self._thread.is_alive(), "the writer hangs"
-        assert self.error is None, self.error
+        assert self.error is None, str(self.error)
 
 
 @contextmanager
