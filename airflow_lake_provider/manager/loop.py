@@ -198,7 +198,7 @@ class ManagerLoop:
         return LookResult(
             next_look_ms=next_look_ms,
             retry_ms=self._retry_ms(claim, outcomes, next_look_ms),
-            completed_time=_latest_completed_time(view),
+            completed_time=view.timeline.latest_completed_time(),
             view_version=view.version,
             decisions_json=json.dumps([outcome.to_dict() for outcome in outcomes]),
             problem=problems_text(view.problems)[:4000],
@@ -244,11 +244,6 @@ def _earliest_retry_ms(outcomes: list[Outcome], next_look_ms: int) -> int | None
     # What is blocked may be unblocked by a change of the configuration, which no writer announces.
     times += [next_look_ms for o in outcomes if o.decision.verdict is Verdict.BLOCKED]
     return min(times, default=None)
-
-
-def _latest_completed_time(view: TableView) -> str:
-    latest = view.timeline.latest_completed()
-    return "" if latest is None else latest.completed_time or latest.requested_time
 
 
 def _describe(error: Exception) -> str:

@@ -14,6 +14,7 @@ from airflow_lake_provider.table_id import table_id_of
 if TYPE_CHECKING:
     from airflow_lake_provider.manager.registry import Registry
     from airflow_lake_provider.timeline.instant import Instant
+    from airflow_lake_provider.view.snapshot import TimelineSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,22 @@ class UnannouncedCommits:
             self._mark(base_path)
         except SQLAlchemyError as error:
             log.warning("unannounced commits of %s are marked later: %s", base_path, error)
+
+    def compare(self, base_path: str, snapshot: TimelineSnapshot) -> None:
+        """Mark a table that went on while no server watched it: its timeline is ahead of the manager's last look."""
+        latest = snapshot.timeline.latest_completed()
+        if latest is None:
+            return
+        try:
+            row = self._registry.find(table_id_of(base_path))
+        except SQLAlchemyError as error:
+            log.warning("whether %s went on unwatched cannot be told, so it is marked: %s", base_path, error)
+            self.tell(base_path, (latest,))
+            return
+        if row is None or row["looked_ms"] is None:
+            return  # nobody's to manage, or never looked at: that one has its mark already
+        if snapshot.timeline.latest_completed_time() > row["completed_time"]:
+            self.tell(base_path, (latest,))
 
     def retry(self) -> None:
         """Mark what could not be marked before. Raises SQLAlchemyError while that does not work."""

@@ -39,6 +39,7 @@ def build_timeline_server(
     timelines = SharedTimelines(limits, open_with_connections(settings.storage_conn_ids))
     unannounced = UnannouncedCommits(registry)
     timelines.on_unannounced = unannounced.tell
+    timelines.on_loaded = unannounced.compare
     options = ServerOptions(
         allowed_roots=settings.allowed_roots,
         service_tokens=settings.service_tokens,

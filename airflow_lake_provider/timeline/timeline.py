@@ -67,6 +67,11 @@ class Timeline:
             self.completed(), key=lambda instant: (instant.completed_time or "", instant.requested_time), default=None
         )
 
+    def latest_completed_time(self) -> str:
+        """Return when an instant completed last (its requested time where layout 1 keeps no other); empty for never."""
+        latest = self.latest_completed()
+        return "" if latest is None else latest.completed_time or latest.requested_time
+
     def holes(self) -> tuple[Instant, ...]:
         """Return the pending writes and plans of services with completed writes behind them."""
         newest = max((i.requested_time for i in self.completed() if i.action in COMPLETED_WRITE_ACTIONS), default="")

@@ -41,7 +41,9 @@ PROPERTIES_AT_LATEST_MS = 21_600_000
 
 
 class SharedTimelines:
-    """Hands out snapshots. `on_unannounced` is told of commits that no writer announced."""
+    """Hands out snapshots. `on_unannounced` is told of commits that no writer announced, `on_loaded` of tables that
+    were not known before: whether they went on meanwhile, only who keeps a record of them can tell.
+    """
 
     def __init__(
         self,
@@ -56,6 +58,7 @@ class SharedTimelines:
         self.calls = StorageCalls()
         self.now_ms = now_ms
         self.on_unannounced: Callable[[str, tuple[Instant, ...]], None] = lambda _base_path, _instants: None
+        self.on_loaded: Callable[[str, TimelineSnapshot], None] = lambda _base_path, _snapshot: None
         self.memory = TableMemory(
             self.limits.max_tables, self.limits.hot_tables, lambda base_path: self._open(open_table, base_path)
         )
@@ -244,6 +247,8 @@ class SharedTimelines:
             slot.is_announced = False
             self.stats.count("unannounced_commits", len(commits))
             self.on_unannounced(base_path, commits)
+        if before is None and not hints.is_hinted:
+            self.on_loaded(base_path, after.snapshot)
         for gone in self.memory.keep(base_path, slot, after, now_ms):
             self.due.put(gone, NEVER)
         self._schedule(base_path, slot)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import OperationalError
 
 from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.manager.registry import Registry
+from airflow_lake_provider.manager.registry import LookResult, Registry
 from airflow_lake_provider.manager.timeline_feed import RegistryFeed
 from airflow_lake_provider.manager.unannounced import UnannouncedCommits
 from airflow_lake_provider.table_id import table_id_of
 from airflow_lake_provider.tables_config import TablesConfig
 from airflow_lake_provider.timeline.instant import Action, Instant, State
+from airflow_lake_provider.timeline.timeline import Timeline
+from airflow_lake_provider.view.file_system_view import FileSystemTimelineView
+from tests.unit.tables import HandMadeTable
 
 PATH = "/lake/orders"
 COMMIT = Instant("20261121120001000", Action("deltacommit"), State.COMPLETED, "20261121120002000", "")
@@ -44,3 +50,29 @@ def test_table_that_is_only_watched_is_not_registered(registry: Registry) -> Non
     unannounced.tell(PATH, (COMMIT,))
     assert registry.list_tables() == []
     assert not unannounced.is_waiting
+
+
+def looked_at(registry: Registry, completed_time: str) -> int:
+    registry.mark_dirty(Notice(PATH, "orders", Source.CONFIG))
+    (claim,) = registry.claim(1, 60)
+    registry.settle(claim, LookResult(next_look_ms=registry.now_ms() + 1000, completed_time=completed_time))
+    return claim.dirty_seq
+
+
+@pytest.mark.parametrize(("known", "is_marked"), [("20261121120001900", True), ("20261121120002000", False)])
+def test_table_that_went_on_while_nobody_watched_is_marked_when_it_is_loaded(
+    registry: Registry, tmp_path: Path, known: str, is_marked: bool
+) -> None:
+    before = looked_at(registry, known)
+    table = HandMadeTable.create(tmp_path / "orders")
+    snapshot = FileSystemTimelineView(str(table.path)).snapshot()
+    snapshot = replace(snapshot, timeline=Timeline((COMMIT,)))
+    UnannouncedCommits(registry).compare(PATH, snapshot)
+    assert registry.get(table_id_of(PATH))["dirty_seq"] == before + is_marked
+
+
+def test_loaded_table_that_nobody_manages_is_left_alone(registry: Registry, tmp_path: Path) -> None:
+    table = HandMadeTable.create(tmp_path / "orders")
+    table.commit(1)
+    UnannouncedCommits(registry).compare(str(table.path), FileSystemTimelineView(str(table.path)).snapshot())
+    assert registry.list_tables() == []
