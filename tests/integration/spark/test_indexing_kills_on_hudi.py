@@ -1,7 +1,7 @@
 """Builders as they run in production, processes of their own: stopped and killed while a writer goes on.
 
-`LAKE_INDEX_KILLS` is the number of kills, `LAKE_INDEX_SEED` what their moments are drawn from. Some moments hurt the writer
-that commits next, as docs/indexing.md says, so the kills are not part of the short run.
+`LAKE_INDEX_KILLS` is the number of kills, `LAKE_INDEX_SEED` what their moments are drawn from. Some moments hurt the
+writer that commits next, as docs/indexing.md says, so the kills are not part of the short run.
 """
 
 from __future__ import annotations
