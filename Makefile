@@ -68,7 +68,7 @@ soak: install postgres kafka ## The long form: 20 kills of the API server on eac
 	LAKE_REPLICATION_SEEDS=30 $(BIN)/python -m pytest tests/integration/replication/test_kill_matrix.py
 	LAKE_INDEX_KILLS=10 $(SPARK_VENV)/bin/python -m pytest tests/integration/spark/test_indexing_kills_on_hudi.py
 
-bench: install hdfs kafka ## One benchmark: make bench NAME=timeline|notice|detection|namenode|latency|writer|indexing|conflict|waste|replication
+bench: install hdfs kafka ## One benchmark: make bench NAME=timeline|notice|detection|namenode|latency|writer|indexing|conflict|waste|replication|engines
 	@$(BIN)/python -m benchmarks.$(NAME)
 
 check: $(BIN)/.installed ## ruff, mypy, import-linter
