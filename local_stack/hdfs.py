@@ -6,11 +6,9 @@ without `--fetch` a cluster is started, its addresses are printed, and it runs u
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
-import signal
 import sys
 import time
 import urllib.parse
@@ -20,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from local_stack.maven import JarsMissingError, fetch_jars
+from local_stack.maven import fetch_jars, run_server
 from local_stack.processes import ServerProcess, SingleServer, free_port, start, wait_until
 
 ROOT = Path(__file__).parent.parent
@@ -68,6 +66,10 @@ class LocalHdfs(SingleServer):
     def http_url(self) -> str:
         return f"http://127.0.0.1:{self.http_port}"
 
+    @property
+    def address(self) -> str:
+        return f"{self.url} {self.http_url}"
+
     def start(self) -> None:
         """Start it and wait until files can be written. Raises JarsMissingError, NotReadyError."""
         lib = fetch()
@@ -107,33 +109,5 @@ def _beans(http_url: str, name: str) -> dict[str, Any]:
     return {key: value for bean in beans for key, value in bean.items()}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fetch", action="store_true", help="only put Hadoop's jars in place")
-    parser.add_argument("--folder", type=Path, default=WORK / "run", help="where the cluster's files lie")
-    options = parser.parse_args()
-    try:
-        lib = fetch()
-    except JarsMissingError as error:
-        print(error, file=sys.stderr)
-        return 1
-    if options.fetch:
-        print(lib)
-        return 0
-    # Or the server would outlive this command.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    cluster = LocalHdfs(options.folder.resolve())
-    try:
-        cluster.start()
-        print(cluster.url, cluster.http_url, flush=True)
-        while cluster.server is not None and cluster.server.alive():
-            time.sleep(0.5)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        cluster.stop()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_server(str(__doc__), fetch, WORK / "run", LocalHdfs))

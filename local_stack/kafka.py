@@ -6,21 +6,17 @@ without `--fetch` a broker is started, its address is printed, and it runs until
 
 from __future__ import annotations
 
-import argparse
 import base64
 import os
-import signal
-import socket
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from local_stack.maven import JarsMissingError, fetch_jars
-from local_stack.processes import ServerProcess, SingleServer, free_port, start, wait_until
+from local_stack.maven import fetch_jars, run_server
+from local_stack.processes import ServerProcess, SingleServer, accepts_connections, free_port, start, wait_until
 
 ROOT = Path(__file__).parent.parent
 SOURCES = Path(__file__).parent / "kafka_broker"
@@ -75,6 +71,10 @@ class LocalKafka(SingleServer):
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def address(self) -> str:
+        return self.bootstrap
+
     def start(self) -> None:
         """Start it and wait until clients can connect. Raises JarsMissingError, NotReadyError."""
         class_path = f"{fetch()}/*"
@@ -83,7 +83,7 @@ class LocalKafka(SingleServer):
             self._format(class_path, properties)
         command = ["java", *_JVM_OPTIONS, "-cp", class_path, "kafka.Kafka", str(properties)]
         self.server = start("kafka", command, self.folder / "kafka.log", _environment(), cwd=self.folder)
-        wait_until(self._accepts, START_TIMEOUT_S, "Kafka", [self.server])
+        wait_until(lambda: accepts_connections(self.port), START_TIMEOUT_S, "Kafka", [self.server])
 
     def _format(self, class_path: str, properties: Path) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -104,46 +104,11 @@ class LocalKafka(SingleServer):
             raise RuntimeError(f"cannot format Kafka's storage\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
         part.rename(properties)
 
-    def _accepts(self) -> bool:
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), 0.5):
-                return True
-        except OSError:
-            return False
-
 
 def _environment() -> dict[str, str]:
     # A Kafka that the machine is set up for must not get into this one.
     return {key: value for key, value in os.environ.items() if not key.startswith("KAFKA_")}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fetch", action="store_true", help="only put the broker's jars in place")
-    parser.add_argument("--folder", type=Path, default=WORK / "run", help="where the broker's files lie")
-    options = parser.parse_args()
-    try:
-        lib = fetch()
-    except JarsMissingError as error:
-        print(error, file=sys.stderr)
-        return 1
-    if options.fetch:
-        print(lib)
-        return 0
-    # Or the server would outlive this command.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    broker = LocalKafka(options.folder.resolve())
-    try:
-        broker.start()
-        print(broker.bootstrap, flush=True)
-        while broker.server is not None and broker.server.alive():
-            time.sleep(0.5)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        broker.stop()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_server(str(__doc__), fetch, WORK / "run", LocalKafka))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+
+from local_stack.processes import SingleServer
 
 FETCH_TIMEOUT_S = 900
 
@@ -33,6 +38,24 @@ def fetch_jars(pom: Path, lib: Path) -> Path:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return lib
+
+
+def run_server(doc: str, fetch: Callable[[], Path], folder: Path, make: Callable[[Path], SingleServer]) -> int:
+    """Be the command line of a server of jars: `--fetch` puts them in place, else it serves; return the exit code."""
+    parser = argparse.ArgumentParser(description=doc)
+    parser.add_argument("--fetch", action="store_true", help="only put the jars in place")
+    parser.add_argument("--folder", type=Path, default=folder, help="where the server's files lie")
+    options = parser.parse_args()
+    try:
+        lib = fetch()
+    except JarsMissingError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if options.fetch:
+        print(lib)
+    else:
+        make(options.folder.resolve()).serve()
+    return 0
 
 
 def _require_maven() -> None:

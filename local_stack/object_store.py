@@ -5,15 +5,12 @@
 
 from __future__ import annotations
 
-import signal
-import socket
 import sys
-import time
 import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from local_stack.processes import ServerProcess, SingleServer, free_port, start, wait_until
+from local_stack.processes import ServerProcess, SingleServer, accepts_connections, free_port, start, wait_until
 
 ROOT = Path(__file__).parent.parent
 SERVER = ROOT / ".venv-spark" / "bin" / "moto_server"
@@ -37,6 +34,10 @@ class LocalObjectStore(SingleServer):
         return f"http://127.0.0.1:{self.port}"
 
     @property
+    def address(self) -> str:
+        return self.endpoint
+
+    @property
     def storage_options(self) -> dict[str, str]:
         """What `open_storage` needs; the server takes any keys."""
         return {
@@ -53,37 +54,20 @@ class LocalObjectStore(SingleServer):
             raise ServerMissingError(f"{SERVER} is missing: run `make install`")
         command = [str(SERVER), "-H", "127.0.0.1", "-p", str(self.port)]
         self.server = start("object-store", command, self.folder / "object_store.log")
-        wait_until(self._answers, START_TIMEOUT_S, "object store", [self.server])
+        wait_until(lambda: accepts_connections(self.port), START_TIMEOUT_S, "object store", [self.server])
 
     def make_bucket(self, name: str) -> None:
         request = urllib.request.Request(f"{self.endpoint}/{name}", data=b"", method="PUT")
         with urllib.request.urlopen(request, timeout=10):
             return
 
-    def _answers(self) -> bool:
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1):
-                return True
-        except OSError:
-            return False
-
 
 def main() -> int:
-    # Or the server would outlive this command.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    store = LocalObjectStore(ROOT / ".work" / "object_store")
     try:
-        store.start()
-        print(store.endpoint, flush=True)
-        while store.server is not None and store.server.alive():
-            time.sleep(0.5)
+        LocalObjectStore(ROOT / ".work" / "object_store").serve()
     except ServerMissingError as error:
         print(error, file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        pass
-    finally:
-        store.stop()
     return 0
 
 

@@ -6,7 +6,9 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,10 +55,33 @@ class ServerProcess:
         self.process.wait()
 
 
-class SingleServer:
+class SingleServer(ABC):
     """A server of one process, with the two ways to end it."""
 
     server: ServerProcess | None = None
+
+    @property
+    @abstractmethod
+    def address(self) -> str:
+        """What clients connect to."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start it and wait until it serves."""
+
+    def serve(self) -> None:
+        """Start it, print its address, and stop it when this command is interrupted or asked to end."""
+        # Or the server would outlive this command.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        try:
+            self.start()
+            print(self.address, flush=True)
+            while self.server is not None and self.server.alive():
+                time.sleep(0.5)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            self.stop()
 
     def stop(self) -> None:
         if self.server is not None:
@@ -90,6 +115,15 @@ def start(
             start_new_session=True,
         )
     return ServerProcess(name, process, log_path)
+
+
+def accepts_connections(port: int) -> bool:
+    """Whether somebody listens on this port of the loopback address."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
 
 
 def wait_until(ready: Callable[[], bool], timeout_s: float, what: str, servers: Sequence[ServerProcess] = ()) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress, unread, with_done
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airflow_lake_provider.replication.change import CommitRef
 
 # Hudi's WriteOperationType.yieldChanges, the other way round: these rewrite files and change no row.
@@ -93,34 +95,28 @@ def begin_snapshot(checkpoint: Checkpoint, look: Look, request: str = "") -> Che
     if not held:
         return None
     last = max(held, key=lambda commit: commit.requested_time)
-    fresh = replace(
-        checkpoint,
-        generation=checkpoint.generation + 1,
-        commit=last,
-        floor="",
-        done=(),
-        snapshot=SnapshotProgress(last.requested_time),
-        request=request or checkpoint.request,
-    )
-    fresh = with_done(fresh, (commit.requested_time for commit in held), look.completed)
-    return replace(fresh, hold=hold_of(fresh, look))
+    fresh = replace(checkpoint, commit=last, snapshot=SnapshotProgress(last.requested_time))
+    return _begin_generation(fresh, held, look, request)
 
 
 def seek(checkpoint: Checkpoint, look: Look, completed_until: str, request: str = "") -> Checkpoint:
     """Return a checkpoint from which on the commits that completed after `completed_until` are replicated."""
     before = [commit for commit in look.completed if commit.completed_time <= completed_until]
     last = max(before, key=lambda commit: commit.order, default=None)
-    moved = replace(
+    return _begin_generation(replace(checkpoint, commit=last, snapshot=None), before, look, request)
+
+
+def _begin_generation(checkpoint: Checkpoint, in_sink: Sequence[CommitRef], look: Look, request: str) -> Checkpoint:
+    """Return the checkpoint as the first of a new generation, with these commits counted as in the sink."""
+    fresh = replace(
         checkpoint,
         generation=checkpoint.generation + 1,
-        commit=last,
         floor="",
         done=(),
-        snapshot=None,
         request=request or checkpoint.request,
     )
-    moved = with_done(moved, (commit.requested_time for commit in before), look.completed)
-    return replace(moved, hold=hold_of(moved, look))
+    fresh = with_done(fresh, (commit.requested_time for commit in in_sink), look.completed)
+    return replace(fresh, hold=hold_of(fresh, look))
 
 
 @dataclass(frozen=True, slots=True)
