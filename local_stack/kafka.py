@@ -98,7 +98,8 @@ class LocalKafka(SingleServer):
         part.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         command = ["java", *_JVM_OPTIONS, "-cp", class_path, "kafka.tools.StorageTool", "format"]
-        command += ["-t", cluster_id, "-c", str(part)]
+        # One argument with its value: one id in 64 begins with a dash and would be taken for an option.
+        command += [f"--cluster-id={cluster_id}", f"--config={part}"]
         run = subprocess.run(command, capture_output=True, text=True, env=_environment(), timeout=120, check=False)
         if run.returncode != 0:
             raise RuntimeError(f"cannot format Kafka's storage\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
