@@ -13,6 +13,7 @@ from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.timeline.announced_write import load_announced_write
 from airflow_lake_provider.timeline.commit_metadata import load_commit_metadata
 from airflow_lake_provider.timeline.heartbeat import HeartbeatRule, load_heartbeats
+from airflow_lake_provider.timeline.instant import Action
 from airflow_lake_provider.timeline.markers import file_group_key
 from airflow_lake_provider.timeline.service_plan import load_service_plan
 
@@ -66,6 +67,8 @@ class _Names:
     timeline: Timeline
     pending: Mapping[str, Instant]
     completed: frozenset[str]
+    compactions: frozenset[str]
+    """Pending compactions."""
     writes: tuple[Instant, ...]
     """Completed writes, by completion."""
 
@@ -91,21 +94,23 @@ class ConflictTable:
         self._commits: dict[str, CommitMetadata] = {}
         self._names: _Names | None = None
 
-    def look(self, now_ms: int, partitions: Collection[str] | None = None, before: str | None = None) -> TableActivity:
+    def look(self, now_ms: int, partitions: Collection[str] | None = None, writer: str | None = None) -> TableActivity:
         """Look at everybody at work.
 
-        With `partitions`, direct markers are read only of these; with `before`, only markers of smaller instants.
+        With `partitions`, direct markers are read only of these; with `writer`, only what a writer of this instant may
+        have to give way to: markers of smaller instants, and no plan of a compaction.
         """
         # Markers, then heartbeats, then the timeline. A writer that commits in between has its instant completed by
         # then, so it is seen in one of them; and one that begins beats before its instant appears.
-        marked = [name for name in self._markers.list_instants() if before is None or name < before]
+        marked = [name for name in self._markers.list_instants() if writer is None or name < writer]
         markers = {name: self._markers.read(name, now_ms, partitions) for name in marked}
         beats = load_heartbeats(self._storage)
         snapshot = self._read_snapshot()
         names = self._find_names(snapshot.timeline)
+        passed_over = names.completed if writer is None else names.completed | names.compactions
         found = (
             self._active(name, snapshot, beats.get(name), markers.get(name, InstantMarkers(name)), now_ms)
-            for name in sorted((names.pending.keys() | markers.keys() | beats.keys()) - names.completed)
+            for name in sorted((names.pending.keys() | markers.keys() | beats.keys()) - passed_over)
         )
         actives = tuple(active for active in found if active is not None)
         return TableActivity(self._storage.base_path, now_ms, actives, snapshot)
@@ -137,7 +142,9 @@ class ConflictTable:
         if self._names is None or self._names.timeline is not timeline:
             pending = {instant.requested_time: instant for instant in timeline.pending()}
             completed = frozenset(instant.requested_time for instant in timeline.completed())
-            self._names = _Names(timeline, pending, completed, timeline.completed_writes_by_completion())
+            compactions = frozenset(instant.requested_time for instant in timeline.pending(Action.COMPACTION))
+            writes = timeline.completed_writes_by_completion()
+            self._names = _Names(timeline, pending, completed, compactions, writes)
             self._plans = {name: plan for name, plan in self._plans.items() if name in pending}
         return self._names
 

@@ -155,8 +155,8 @@ class MarkerReader:
         # One that is shorter than it was is being written anew, and will hold all that it held before.
         is_whole = parsed.is_whole and len(content) >= entry.size_bytes
         is_settled = is_whole and len(content) == entry.size_bytes
-        keys, lost = parsed.keys, set(before.keys).difference(parsed.keys)
-        if lost:
+        keys = parsed.keys
+        if before.keys and not set(before.keys) <= set(keys):
             keys, is_settled = (*before.keys, *keys), False
         stamp = (entry.modified_ms, entry.size_bytes) if is_settled else _NO_STAMP
         return _Part(keys, stamp, () if is_whole else (path,))

@@ -28,7 +28,8 @@ ENTRY_POINTS = "airflow_lake_provider.conflict_strategies"
 class StrategySettings:
     """What every strategy is made with. Times in seconds, as in Hudi's `async.conflict.detector` settings.
 
-    `reserve` opens a reservation for an instant; only a strategy that makes claims visible to others needs it.
+    `reserve` opens a reservation for an instant, for a strategy that makes claims visible to others; None where others
+    see the claim already, as they see a service's plan on the timeline.
     """
 
     period_s: float = 30.0
@@ -64,16 +65,18 @@ class SimpleTransactionDirectMarkerBased:
     """
 
     def __init__(self, settings: StrategySettings) -> None:
-        if settings.reserve is None:
-            raise ConfigError("SimpleTransactionDirectMarkerBased needs a store on which file groups can be reserved")
         self._reserve = settings.reserve
 
     def check(self, table: ConflictTable, claim: Claim, now_ms: int) -> Verdict:
         """See DetectionStrategy; when the file groups are free, they are reserved under the claim's instant."""
+        partitions = partitions_of(claim.file_groups)
+        if self._reserve is None:
+            # Published before it looks, so that of two at once one sees the other without a lock.
+            return table.check(claim, now_ms, partitions)
         reservation = self._reserve(claim.instant)
         try:
             with reservation.lock(claim.file_groups, now_ms):
-                verdict = table.check(claim, now_ms, partitions_of(claim.file_groups))
+                verdict = table.check(claim, now_ms, partitions)
                 if verdict.is_free:
                     reservation.beat()
                     reservation.plant(claim.file_groups)

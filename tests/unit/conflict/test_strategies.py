@@ -14,8 +14,10 @@ from airflow_lake_provider.conflict import strategies
 from airflow_lake_provider.conflict.conflict_table import ConflictTable
 from airflow_lake_provider.conflict.contention import Claim, Verdict
 from airflow_lake_provider.conflict.reservation import LOCK_FOLDER, Reservation, ReservedError
+from airflow_lake_provider.conflict.service_watch import ServiceWatch
 from airflow_lake_provider.conflict.strategies import BUILT_IN, StrategySettings, make_strategy
 from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.policies import ConflictPolicy
 from airflow_lake_provider.timeline.storage import Storage, open_storage
 from tests.unit.conflict.fake_table import BASE, FakeTable, keys
 
@@ -95,8 +97,19 @@ def test_transaction_is_not_free_while_another_claim_is_being_made(disk: tuple[C
 def test_reservation_is_refused_where_it_cannot_be_exclusive() -> None:
     with pytest.raises(ConfigError, match="local file system"):
         Reservation(Storage(BASE, FakeTable().store, BASE), W1)
-    with pytest.raises(ConfigError, match="reserved"):
-        make_strategy("SimpleTransactionDirectMarkerBased", StrategySettings())
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_every_strategy_watches_a_plan_and_finds_its_writer(name: str) -> None:
+    table = FakeTable()
+    table.plan(W1, [OSLO, BONN])
+    watch = ServiceWatch(table.open(), ConflictPolicy(strategy=name))
+    assert watch.check(table.now_ms) is None
+    table.begin(W2)
+    table.mark_direct(W2, [BONN])
+    found = watch.check(table.now_ms + 1)
+    assert found is not None
+    assert (found.plan, [clash.instant for clash in found.clashes]) == (W1, [W2])
 
 
 class AlwaysFree:
