@@ -1,8 +1,8 @@
 """`make demo`: start Airflow, let real Hudi writers commit, watch compactions happen, and say what happened.
 
 The story: commits are announced by Hudi's own callback; the manager decides, with a reason; DAG runs compact through
-spark-submit while the writers go on; one notice is dropped on purpose and found by the heartbeat. At the end every
-claim is checked against the tables' timelines.
+spark-submit while the writers go on; one notice is dropped on purpose and found by the heartbeat; one table's changes
+arrive in a Kafka topic. At the end every claim is checked against the tables' timelines and rows.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from demo.changes import ChangesInKafka
 from demo.report import TableReport, print_table, report_table
 from demo.scene import (
     BUSY_TABLE,
@@ -45,6 +46,7 @@ class Demo:
         self.lake = home / "lake"
         self.airflow = LocalAirflow(home / "airflow", (self.lake,), tables_file=home / "tables.yaml", port=pick_port())
         self.writers: list[ServerProcess] = []
+        self.changes = ChangesInKafka(self.airflow, self.lake, self.writers, self.say)
         self.began = time.monotonic()
         self.seen: set[str] = set()
 
@@ -60,26 +62,26 @@ class Demo:
         """Play the whole story; return whether every part of it went well."""
         self.lake.mkdir(parents=True)
         assert self.airflow.tables_file is not None
-        write_tables_file(self.airflow.tables_file, self.lake)
+        broker = self.changes.open(self.airflow.home.parent / "kafka")
+        write_tables_file(self.airflow.tables_file, self.lake, broker)
         self.say("creating Airflow's database, our tables included")
         self.airflow.migrate()
         self.say(f"starting Airflow on {self.airflow.url}")
         self.airflow.start()
-        self.writers = [
-            start_writer("first-writer", FIRST_WRITER, self.lake, self.airflow),
-            start_writer("second-writer", SECOND_WRITER, self.lake, self.airflow),
-        ]
+        for name, tables in (("first-writer", FIRST_WRITER), ("second-writer", SECOND_WRITER)):
+            self.writers.append(start_writer(name, tables, self.lake, self.airflow))
         self.airflow.wait_for_dags()
         self.say("Airflow is up; two stock PySpark writers commit, with nothing but settings")
-        self.wait("the writers", lambda: not any(writer.alive() for writer in self.writers))
+        self.wait("the writers", lambda: self.changes.is_written and not any(writer.alive() for writer in self.writers))
         self.say("the writers have ended; waiting until nothing is due any more")
-        self.wait("the table services", self.settled)
+        self.wait("the table services", lambda: self.changes.ended and self.settled())
         return self.tell()
 
     def wait(self, what: str, ready: Callable[[], bool]) -> None:
         deadline = time.monotonic() + STORY_TIMEOUT_S
         while not ready():
             self.narrate()
+            self.changes.advance()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{what} took longer than {STORY_TIMEOUT_S} s; logs are in {self.airflow.home}/logs")
             time.sleep(1)
@@ -134,6 +136,8 @@ class Demo:
         for table in self.airflow.tables():
             for decision in table["decisions"]:
                 print(f"  {table['table_name']:<11}{decision['verdict']:<9}{decision['reason']}")
+        print(f"\nWhat arrived in Kafka{' (nothing: ' + self.changes.failure + ')' if self.changes.failure else ''}\n")
+        self.changes.print_arrivals()
         print()
         results = self.check(reports, runs)
         for text, holds in results:
@@ -146,7 +150,7 @@ class Demo:
         compactions = [instant for report in reports for instant in report.compactions]
         compacting = [run for run in runs if run["conf"]["service"] == "compaction"]
         return [
-            ("both writers ended without an error", all(writer.process.returncode == 0 for writer in self.writers)),
+            ("all writers ended without an error", all(writer.process.returncode == 0 for writer in self.writers)),
             (
                 "every commit is on its table's timeline",
                 all(by_name[table.name].commits == table.commits for table in TABLES),
@@ -163,6 +167,7 @@ class Demo:
                 len(compactions) == len(compacting) and not any(report.pending for report in reports),
             ),
             ("compaction of customers was never due: copy-on-write", not self.runs_of(compacting, "customers")),
+            *self.changes.check(),
         ]
 
     @staticmethod
@@ -178,6 +183,7 @@ class Demo:
         for writer in self.writers:
             writer.stop()
         self.airflow.stop()
+        self.changes.stop()
 
 
 def pick_port() -> int:

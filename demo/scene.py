@@ -1,9 +1,9 @@
-"""What the demo plays with: three tables, two writers, and the tables file."""
+"""What the demo plays with: three tables, their writers, and the tables file."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ LOCK_OPTIONS = {
 
 DROPPED_TABLE = "payments"
 BUSY_TABLE = "orders"
+CHANGES_TABLE = "customers"
+CHANGES_TOPIC = "customers.changes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +38,29 @@ class DemoTable:
     dropped: int | None = None
     keys: int = 4000
     rows: int = 400
+    first_commit: int = 0
+    is_changes_kept: bool = False
 
 
 # Orders: the busy merge-on-read table. Payments: its last notice is dropped, and only with that commit compaction is
-# due. Customers: copy-on-write, nothing to compact.
+# due. Customers: copy-on-write, nothing to compact; its changes go to Kafka, its last commits when a snapshot is there.
+_CUSTOMERS = DemoTable(CHANGES_TABLE, "COW", 9, 4, keys=1000, rows=100, is_changes_kept=True)
 FIRST_WRITER = (DemoTable(BUSY_TABLE, "MOR", 9, 16),)
 SECOND_WRITER = (
     DemoTable(DROPPED_TABLE, "MOR", 6, 4, dropped=3, keys=2000, rows=200),
-    DemoTable("customers", "COW", 9, 4, keys=1000, rows=100),
+    replace(_CUSTOMERS, commits=2),
 )
-TABLES = FIRST_WRITER + SECOND_WRITER
+LATE_WRITER = (replace(_CUSTOMERS, commits=2, first_commit=2),)
+TABLES = (*FIRST_WRITER, SECOND_WRITER[0], _CUSTOMERS)
 
 
-def write_tables_file(path: Path, lake: Path) -> None:
-    """Write the tables file of the demo's lake."""
+def early_commits() -> int:
+    """Return how many commits the table whose changes go to Kafka has before the snapshot is taken."""
+    return SECOND_WRITER[1].commits
+
+
+def write_tables_file(path: Path, lake: Path, kafka: str) -> None:
+    """Write the tables file of the demo's lake; `kafka` is the broker's address, empty when there is none."""
     options = "\n".join(f"    {key}: '{value}'" for key, value in LOCK_OPTIONS.items())
     path.write_text(
         f"""# What is due when, table by table. The first entry that matches wins; else the defaults hold.
@@ -64,9 +75,19 @@ tables:
     name: {DROPPED_TABLE}
     # After this silence the table is looked at without a notice.
     heartbeat_timeout_s: 15
-""",
+{_kafka_entry(lake, kafka) if kafka else ""}""",
         encoding="utf-8",
     )
+
+
+def _kafka_entry(lake: Path, kafka: str) -> str:
+    return f"""\
+  - base_path: '{lake / CHANGES_TABLE}'
+    name: {CHANGES_TABLE}
+    # Each commit's changes, with the rows before and after, exactly once for consumers that read committed.
+    replication:
+      - {{sink: kafka, topic: {CHANGES_TOPIC}, bootstrap_servers: '{kafka}', create_topics: true}}
+"""
 
 
 def start_writer(name: str, tables: tuple[DemoTable, ...], lake: Path, airflow: LocalAirflow) -> ServerProcess:
@@ -79,10 +100,12 @@ def start_writer(name: str, tables: tuple[DemoTable, ...], lake: Path, airflow: 
                 "type": table.type,
                 "version": table.version,
                 "commits": table.commits,
+                "first_commit": table.first_commit,
                 "keys": table.keys,
                 "rows": table.rows,
                 "pause_s": 1.0,
                 "drop_notices": [] if table.dropped is None else [table.dropped],
+                "hudi_options": {"hoodie.table.cdc.enabled": "true"} if table.is_changes_kept else {},
             }
             for table in tables
         ],

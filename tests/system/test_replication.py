@@ -13,8 +13,8 @@ import yaml
 from local_stack.airflow import HUDI_JAR, LocalAirflow, scratch_env
 from local_stack.hudi_bundle import SPARK_PYTHON, spark_env
 from local_stack.kafka import LocalKafka
+from local_stack.kafka_consumer import Record, read_topic
 from local_stack.processes import start, wait_until
-from tests.integration.replication.consumer import Record, read_topic
 from tests.system.conftest import LOCK_OPTIONS, ROOT, make_airflow
 
 pytestmark = pytest.mark.system

@@ -21,7 +21,7 @@ import pytest
 
 from airflow_lake_provider.replication.change import Change, Op, checksum_of
 from local_stack.kafka import LocalKafka
-from tests.integration.replication.consumer import Record, read_topic
+from local_stack.kafka_consumer import Record, read_topic
 from tests.unit.replication.table_model import ModelTable, time_of
 
 ROOT = Path(__file__).parents[3]

@@ -16,8 +16,8 @@ from airflow_lake_provider.replication.sink import Sink, SinkSettings
 from airflow_lake_provider.replication.sink_contract import SinkContract, batch, checkpoint, delete, insert, update
 from airflow_lake_provider.replication.sink_registry import create_sink
 from local_stack.kafka import LocalKafka
+from local_stack.kafka_consumer import read_topic
 from local_stack.postgres import LocalPostgres
-from tests.integration.replication.consumer import read_topic
 
 
 def kafka_sink(broker: LocalKafka, stream: str, mode: Mode = Mode.CHANGES, **options: str) -> Sink:

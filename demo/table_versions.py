@@ -1,0 +1,27 @@
+"""Print what a Hudi table held at each of some instants: `python table_versions.py BASE_PATH JAR INSTANT...`.
+
+The other side of the demo's comparison: time travel by stock Spark and Hudi, nothing of this product. One line of JSON
+for each instant, `{"instant": "...", "rows": [{...}, ...]}`, Hudi's meta fields left out.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from lake_writer import open_session
+from pyspark.sql import functions as F
+
+
+def main(base_path: str, jar: str, instants: list[str]) -> None:
+    spark = open_session({"spark.jars": jar, "spark.sql.session.timeZone": "UTC"})
+    for instant in instants:
+        table = spark.read.format("hudi").option("as.of.instant", instant).load(base_path)
+        fields = [name for name in table.columns if not name.startswith("_hoodie_")]
+        texts = table.select(F.to_json(F.struct(*fields), {"ignoreNullFields": "false"}).alias("row")).collect()
+        print(json.dumps({"instant": instant, "rows": [json.loads(text.row) for text in texts]}), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])
