@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.scalar_kinds import SECONDS, Text
+from airflow_lake_provider.scalar_kinds import SECONDS, OneOf, Text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +17,14 @@ DAY_S = 86_400.0
 _STREAM = Text(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", "up to 80 letters, digits, _, - and .")
 _SINK = Text(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", "the name of a sink: kafka, file, database, noop or one of your own")
 _MODE = Text("changes|latest", "changes, latest")
-_FORMAT = Text("json", "json")
+_FORMATS: Mapping[str, OneOf] = MappingProxyType(
+    {
+        "kafka": OneOf(("json", "avro")),
+        "file": OneOf(("json", "parquet")),
+        "database": OneOf(("json",)),
+        "noop": OneOf(("json",)),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +68,15 @@ class SinkEntries:
                 "name": _STREAM.schema(),
                 "sink": _SINK.schema(),
                 "mode": _MODE.schema(),
-                "format": _FORMAT.schema(),
                 "key": {"type": "array", "items": {"type": "string"}},
                 "ttl_s": SECONDS.schema(),
             },
             "required": ["sink"],
+            # Formats of one's own sinks are for those to check.
+            "allOf": [
+                {"if": {"properties": {"sink": {"const": sink}}}, "then": {"properties": {"format": form.schema()}}}
+                for sink, form in _FORMATS.items()
+            ],
             "additionalProperties": {"type": ["string", "number", "boolean"]},
         }
         return {"type": "array", "items": entry}
@@ -78,9 +89,10 @@ def _parse_entry(located: Located) -> ReplicationPolicy:
     sink = _SINK.parse(body.pop("sink"), "sink")
     named = body.pop("name", None)
     name = _STREAM.parse(named, "name") if named is not None else sink
-    mode, form, key, ttl_s = (body.pop(part, None) for part in ("mode", "format", "key", "ttl_s"))
-    if form is not None:
-        _FORMAT.parse(form, "format")
+    mode, key, ttl_s = (body.pop(part, None) for part in ("mode", "key", "ttl_s"))
+    if "format" in body and sink in _FORMATS and _FORMATS[sink].parse(body["format"], "format") == "json":
+        # What each sink writes unless it is told otherwise.
+        del body["format"]
     if key is not None and not _is_list_of_texts(key):
         raise key.error("key must be a list of fields")
     for option, item in body.items():

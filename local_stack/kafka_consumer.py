@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,18 @@ class Record:
     headers: dict[str, str]
 
 
-def read_topic(bootstrap: str, topic: str, timeout_s: float = 60) -> list[Record]:
-    """Return all committed records, partition by partition in their order."""
+def json_of(content: bytes | None) -> Any:
+    """Return what a key or a value says; a text that is no JSON as it is."""
+    if content is None:
+        return None
+    text = content.decode()
+    return json.loads(text) if text[:1] in "{[" else text
+
+
+def read_topic(
+    bootstrap: str, topic: str, timeout_s: float = 60, parse: Callable[[bytes | None], Any] = json_of
+) -> list[Record]:
+    """Return all committed records, partition by partition in their order; `parse` reads their values."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -41,17 +52,10 @@ def read_topic(bootstrap: str, topic: str, timeout_s: float = 60) -> list[Record
             assert message is not None, f"topic {topic} was not read to its end"
             if message.error() is None:
                 headers = {name: value.decode() for name, value in message.headers() or ()}
-                records.append(Record(message.partition(), _json(message.key()), _json(message.value()), headers))
+                records.append(Record(message.partition(), json_of(message.key()), parse(message.value()), headers))
             else:
                 assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, message.error()
                 left.discard(message.partition())
     finally:
         consumer.close()
     return sorted(records, key=lambda record: record.partition)
-
-
-def _json(content: bytes | None) -> Any:
-    if content is None:
-        return None
-    text = content.decode()
-    return json.loads(text) if text[:1] in "{[" else text

@@ -62,6 +62,8 @@ class Batch:
     """How many snapshots this sink was given; a reader that sees it rise must forget the rows of the one before."""
     begins_snapshot: bool = False
     """The first batch of a snapshot: what the sink holds of an earlier generation is out of date."""
+    schema: str = ""
+    """The table's Avro schema (JSON) as the commit wrote it, for sinks with typed formats; empty when it says none."""
 
 
 def message_of(change: Change, commit: CommitRef, mode: Mode) -> str | None:

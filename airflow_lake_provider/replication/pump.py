@@ -140,8 +140,9 @@ class Pump:
 
     def _replicate(self, checkpoint: Checkpoint, commit: CommitRef) -> Checkpoint:
         rows = checksum = 0
+        schema = self._source.schema_of(commit)
         for changes in _chunks(self._source.read(commit), self._order.batch_rows):
-            self._sink.write(Batch(commit, changes, checkpoint.generation))
+            self._sink.write(Batch(commit, changes, checkpoint.generation, schema=schema))
             rows, checksum = rows + len(changes), checksum_of(changes, checksum)
         # A clean may have deleted files while they were read, and Hudi then returns fewer rows without an error.
         look = self._source.look()
@@ -157,11 +158,11 @@ class Pump:
         commit = checkpoint.commit
         if commit is None:
             raise ReplicationGapError("a snapshot's checkpoint names no commit")
-        is_first = progress.after is None
+        is_first, schema = progress.after is None, self._source.schema_of(commit)
         for part in _chunks(self._source.read_snapshot(progress), self._order.snapshot_part_rows):
             changes = [change for _, change in part]
             for piece in _chunks(iter(changes), self._order.batch_rows):
-                self._sink.write(Batch(commit, piece, checkpoint.generation, begins_snapshot=is_first))
+                self._sink.write(Batch(commit, piece, checkpoint.generation, is_first, schema))
                 is_first = False
             progress = replace(progress, after=part[-1][0], rows=progress.rows + len(part))
             checkpoint = replace(checkpoint, snapshot=progress)

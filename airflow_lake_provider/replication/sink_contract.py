@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.replication.sink import Sink
 
+SCHEMA = (
+    '{"type":"record","name":"orders","fields":[{"name":"id","type":"long"},{"name":"value","type":["null","int"]}]}'
+)
+
 
 class SinkContract:
     """Exactly once, all of a commit or nothing, in order per key, one writer at a time."""
@@ -167,7 +171,7 @@ def checkpoint(stream: str, number: int) -> Checkpoint:
 
 def batch(number: int, changes: Iterable[Change], generation: int = 1, *, begins_snapshot: bool = False) -> Batch:
     """Return changes of the nth commit."""
-    return Batch(commit_ref(number), tuple(changes), generation, begins_snapshot)
+    return Batch(commit_ref(number), tuple(changes), generation, begins_snapshot, SCHEMA)
 
 
 def insert(key: int, value: int) -> Change:

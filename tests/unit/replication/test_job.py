@@ -77,7 +77,9 @@ def test_checksum_does_not_depend_on_order_or_on_batches_and_tells_rows_apart() 
     [
         pytest.param("{mode: changes}", "mapping with sink", id="no-sink"),
         pytest.param("{sink: kafka, mode: both}", "mode is 'both', allowed: changes, latest", id="mode"),
-        pytest.param("{sink: kafka, format: avro}", "format is 'avro', allowed: json", id="format"),
+        pytest.param("{sink: kafka, format: xml}", "format is 'xml', allowed: json, avro", id="format"),
+        pytest.param("{sink: file, format: avro}", "format is 'avro', allowed: json, parquet", id="format-of-file"),
+        pytest.param("{sink: database, format: avro}", "format is 'avro', allowed: json", id="format-of-database"),
         pytest.param("{sink: kafka, ttl_s: 0}", "ttl_s is '0', allowed: seconds above 0", id="ttl"),
         pytest.param("{sink: kafka, key: id}", "key must be a list", id="key"),
         pytest.param("{sink: kafka, topic: [a]}", "topic is 'a structure'", id="option"),

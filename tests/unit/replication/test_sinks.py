@@ -92,6 +92,25 @@ class TestDatabaseSinkOnSqlite(SinkContract):
         pytest.param(
             "kafka", {"topic": "t", "bootstrap_servers": "b", "kafka.acks": "1"}, "exactly-once", id="kafka-lossy"
         ),
+        pytest.param(
+            "kafka",
+            {"topic": "t", "bootstrap_servers": "b", "format": "xml"},
+            "'xml', allowed: json, avro",
+            id="format",
+        ),
+        pytest.param(
+            "kafka",
+            {"topic": "t", "bootstrap_servers": "b", "schema_registry": "http://r"},
+            "format: avro",
+            id="registry",
+        ),
+        pytest.param(
+            "kafka",
+            {"topic": "t", "bootstrap_servers": "b", "format": "avro", "schema_registry": "r:80"},
+            "begins with http",
+            id="registry-address",
+        ),
+        pytest.param("file", {"path": "/x", "format": "avro"}, "'avro', allowed: json, parquet", id="file-format"),
         pytest.param("database", {"table": "t"}, "needs url", id="database-without-url"),
         pytest.param("pigeon", {}, "there is no sink 'pigeon'; known: database, file, kafka, noop", id="unknown"),
     ],

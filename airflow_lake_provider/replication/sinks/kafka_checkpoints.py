@@ -1,0 +1,93 @@
+"""Find a stream's checkpoint in its topic."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka
+
+from airflow_lake_provider.errors import CheckpointDamagedError, LakeError, SinkUnavailableError
+from airflow_lake_provider.replication.sinks.kafka_errors import REFUSALS, as_lake_error
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
+    from airflow_lake_provider.replication.sinks.kafka_options import KafkaOptions
+
+_LOOK_BACK_RECORDS = 64
+
+
+class KafkaCheckpoints:
+    """Reads the checkpoints of one stream; other streams may share the topic."""
+
+    def __init__(self, options: KafkaOptions, stream: str) -> None:
+        self._options = options
+        self._stream = stream
+
+    def find_last(self) -> str | None:
+        """Return the stream's newest committed checkpoint: from the end of the topic, further back until found."""
+        consumer = confluent_kafka.Consumer(
+            {
+                **self._options.client_settings,
+                "group.id": f"lake.{self._stream}",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": "false",
+                "auto.offset.reset": "error",
+                "enable.partition.eof": "true",
+            }
+        )
+        try:
+            low, high = self._watermarks(consumer)
+            back = _LOOK_BACK_RECORDS
+            while high > low:
+                start = max(low, high - back)
+                found = self._scan(consumer, start)
+                if found is not None or start == low:
+                    return found
+                back *= 16
+        except confluent_kafka.KafkaException as error:
+            raise self._as_lake_error(error.args[0]) from error
+        finally:
+            consumer.close()
+        return None
+
+    def _watermarks(self, consumer: Any) -> tuple[int, int]:
+        """Ask for the ends of the checkpoint topic; a topic made just now is not known everywhere at once."""
+        partition = confluent_kafka.TopicPartition(self._options.checkpoint_topic, 0)
+        deadline = time.monotonic() + self._options.timeout_s
+        while True:
+            try:
+                low, high = consumer.get_watermark_offsets(partition, timeout=min(self._options.timeout_s, 30))
+            except confluent_kafka.KafkaException as error:
+                if error.args[0].code() in REFUSALS or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+            else:
+                return low, high
+
+    def _scan(self, consumer: Any, start: int) -> str | None:
+        found = None
+        consumer.assign([confluent_kafka.TopicPartition(self._options.checkpoint_topic, 0, start)])
+        deadline = time.monotonic() + self._options.timeout_s
+        while True:
+            message = consumer.poll(1.0)
+            if message is None:
+                if time.monotonic() > deadline:
+                    raise SinkUnavailableError(f"topic {self._options.checkpoint_topic} could not be read to its end")
+                continue
+            if message.error() is not None:
+                if message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                    return found
+                raise self._as_lake_error(message.error())
+            if message.key() == self._stream.encode():
+                found = _text_of(message.value(), self._options.checkpoint_topic)
+
+    def _as_lake_error(self, error: KafkaError) -> LakeError:
+        return as_lake_error(error, self._options, self._stream)
+
+
+def _text_of(value: bytes | None, topic: str) -> str:
+    if value is None:
+        raise CheckpointDamagedError(f"topic {topic} holds an empty checkpoint")
+    return value.decode("utf-8", "replace")

@@ -1,0 +1,76 @@
+"""The topics of a stream: there, or made; and how large a record may be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka
+import confluent_kafka.admin as kafka_admin
+
+from airflow_lake_provider.errors import LakeError, SinkRefusedError, SinkUnavailableError
+from airflow_lake_provider.replication.sinks.kafka_errors import REFUSALS, as_lake_error
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
+    from airflow_lake_provider.replication.sinks.kafka_options import KafkaOptions
+
+
+class KafkaTopics:
+    """Asks the broker about the topics of one stream."""
+
+    def __init__(self, options: KafkaOptions, stream: str) -> None:
+        self._options = options
+        self._stream = stream
+
+    def require(self) -> int:
+        """Make sure that the topics are there; return the largest record in bytes that the topic takes.
+
+        Raises SinkUnavailableError, SinkRefusedError.
+        """
+        admin = kafka_admin.AdminClient(self._options.client_settings)
+        options = self._options
+        wanted = {options.topic: options.partitions, options.checkpoint_topic: 1}
+        if options.dead_letter_topic:
+            wanted[options.dead_letter_topic] = 1
+        known = self._list_topics(admin)
+        missing = [topic for topic in wanted if topic not in known]
+        if missing and not options.create_topics:
+            raise SinkUnavailableError(
+                f"Kafka at {options.bootstrap_servers} has no topic {', '.join(missing)}: create it (the checkpoint "
+                "topic with one partition and cleanup.policy=compact), or set create_topics: true"
+            )
+        for topic in missing:
+            self._create_topic(admin, topic, wanted[topic])
+        if len(known.get(options.checkpoint_topic, (0,))) != 1:
+            raise SinkRefusedError(f"checkpoint topic {options.checkpoint_topic} must have one partition")
+        return self._topic_limit(admin)
+
+    def _list_topics(self, admin: Any) -> dict[str, Any]:
+        try:
+            topics = admin.list_topics(timeout=min(self._options.timeout_s, 15)).topics
+        except confluent_kafka.KafkaException as error:
+            raise self._as_lake_error(error.args[0]) from error
+        return {name: topic.partitions for name, topic in topics.items() if topic.error is None}
+
+    def _create_topic(self, admin: Any, topic: str, partitions: int) -> None:
+        config = {"cleanup.policy": "compact"} if topic == self._options.checkpoint_topic else {}
+        new = kafka_admin.NewTopic(topic, partitions, self._options.replication_factor, config=config)
+        try:
+            admin.create_topics([new], operation_timeout=15)[topic].result(timeout=20)
+        except confluent_kafka.KafkaException as error:
+            if error.args[0].code() != confluent_kafka.KafkaError.TOPIC_ALREADY_EXISTS:
+                raise self._as_lake_error(error.args[0]) from error
+
+    def _topic_limit(self, admin: Any) -> int:
+        resource = kafka_admin.ConfigResource(kafka_admin.ConfigResource.Type.TOPIC, self._options.topic)
+        try:
+            config = admin.describe_configs([resource], request_timeout=15)[resource].result(timeout=20)
+        except confluent_kafka.KafkaException as error:
+            if error.args[0].code() in REFUSALS:
+                return 1_000_000  # may not be asked: what both sides have when nobody set anything
+            raise self._as_lake_error(error.args[0]) from error
+        return int(config["max.message.bytes"].value)
+
+    def _as_lake_error(self, error: KafkaError) -> LakeError:
+        return as_lake_error(error, self._options, self._stream)

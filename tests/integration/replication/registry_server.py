@@ -1,0 +1,74 @@
+"""A small schema registry with Confluent's interface, over real HTTP: subjects, numbers, a rule, a login."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass
+class Registry:
+    """What the server knows. `login` is `user:password`, empty for none."""
+
+    login: str = ""
+    url: str = ""
+    refuse_new: bool = False
+    schemas: list[str] = field(default_factory=list)
+    subjects: dict[str, list[int]] = field(default_factory=dict)
+
+    def register(self, subject: str, schema: str) -> tuple[int, dict[str, Any]]:
+        if schema in self.schemas:
+            number = self.schemas.index(schema) + 1
+        elif self.refuse_new:
+            return 409, {"error_code": 409, "message": "Schema being registered is incompatible with an earlier schema"}
+        else:
+            self.schemas.append(schema)
+            number = len(self.schemas)
+        versions = self.subjects.setdefault(subject, [])
+        if number not in versions:
+            versions.append(number)
+        return 200, {"id": number}
+
+    def schema(self, number: int) -> Any:
+        return json.loads(self.schemas[number - 1])
+
+
+@contextmanager
+def serve(registry: Registry) -> Iterator[Registry]:
+    """Serve it on the loopback address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            _, subjects, subject, versions = self.path.split("/")
+            assert (subjects, versions) == ("subjects", "versions")
+            expected = f"Basic {base64.b64encode(registry.login.encode()).decode()}"
+            if registry.login and self.headers.get("Authorization") != expected:
+                status, answer = 401, {"error_code": 401, "message": "Unauthorized"}
+            else:
+                status, answer = registry.register(subject, body["schema"])
+            content = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing goes to the tests' output."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    registry.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield registry
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
