@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.cli.command import find_table, run_command
-from airflow_lake_provider.cli.tables import moment, next_look_ms
 from airflow_lake_provider.hooks.open_tables import open_with_connections
 from airflow_lake_provider.manager.admission_desk import AdmissionDesk
 from airflow_lake_provider.manager.instances import InstanceState
+from airflow_lake_provider.manager.moments import moment, next_look_ms
 from airflow_lake_provider.manager.starts import Starts
 from airflow_lake_provider.manager.table_instances import load_instances
 from airflow_lake_provider.planner.decide import decide_now

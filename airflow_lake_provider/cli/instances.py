@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.cli.command import find_table, print_rows, run_command
-from airflow_lake_provider.cli.tables import moment
 from airflow_lake_provider.hooks.open_tables import open_with_connections
+from airflow_lake_provider.manager.moments import moment
 from airflow_lake_provider.manager.table_instances import load_instances
 from airflow_lake_provider.plugins.airflow_instances import AirflowInstanceDoor
 from airflow_lake_provider.plugins.airflow_settings import load_settings

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.cli.command import MOST_ROWS, print_rows, run_command
 from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.manager.moments import moment, next_look_ms
 from airflow_lake_provider.plugins.airflow_settings import load_settings
 from airflow_lake_provider.plugins.lake_plugin import open_registry
 from airflow_lake_provider.plugins.tables import open_tables
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Mapping
 
 
 def tables(args: Namespace) -> None:
@@ -53,19 +52,6 @@ def find_config_problem() -> str:
     except ConfigError as error:
         return str(error)
     return source.problem
-
-
-def next_look_ms(row: Mapping[Any, Any], now_ms: int) -> int | None:
-    """Return when the manager looks at a table next, if nobody announces anything; now when a mark waits."""
-    if row["dirty_since_ms"] is not None and not row["look_failures"]:
-        return now_ms
-    times = [time_ms for time_ms in (row["retry_ms"], row["next_look_ms"]) if time_ms is not None]
-    return max(min(times), now_ms) if times else None
-
-
-def moment(time_ms: int | None) -> str:
-    """Return a time as people read it, UTC; `-` for none."""
-    return "-" if time_ms is None else datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -98,16 +98,26 @@ def open_timeline_server() -> TimelineServer:
 
 @cache
 def _fastapi_apps() -> list[dict[str, Any]]:
-    from airflow_lake_provider.app_path import MOUNT_PATH
+    from airflow_lake_provider.app_path import MOUNT_PATH, PAGES_PATH
     from airflow_lake_provider.manager.app import create_app
+    from airflow_lake_provider.pages.app import create_pages
+    from airflow_lake_provider.plugins.airflow_access import check_may_read
 
-    return [{"app": create_app(open_services), "url_prefix": MOUNT_PATH, "name": "Lake table services"}]
+    pages = create_pages(open_services, check_may_read)
+    return [
+        {"app": create_app(open_services), "url_prefix": MOUNT_PATH, "name": "Lake table services"},
+        {"app": pages, "url_prefix": PAGES_PATH, "name": "Lake tables"},
+    ]
 
 
 class LakePlugin(AirflowPlugin):
     """Registered by the entry point `airflow.plugins`; provider info's own `plugins` key is not loaded by default."""
 
     name = "lake"
+    # Relative: below whatever path Airflow itself is served.
+    external_views = [  # noqa: RUF012 - as the base class has it
+        {"name": "Lake tables", "href": "lake/", "destination": "nav", "category": "browse", "url_route": "lake_tables"}
+    ]
 
     @property
     def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]

@@ -34,6 +34,26 @@ def test_manager_app_is_mounted_in_the_api_server() -> None:
     assert client.post("/v1/hoodie/callback", json={}).status_code == 401
 
 
+def test_pages_are_in_the_ui_for_whoever_may_read_the_dag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "False")
+    from airflow.api_fastapi.app import create_app, get_auth_manager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+    from starlette.testclient import TestClient
+
+    client = TestClient(create_app(apps="core"))
+    assert client.get("/lake/").status_code == 401
+    for role, expected in ((None, 403), ("viewer", 200)):
+        user = SimpleAuthManagerUser(username="somebody", role=role)
+        client.cookies.set("_token", get_auth_manager().generate_jwt(user))
+        assert client.get("/lake/").status_code == expected
+    assert "Lake tables" in client.get("/lake/").text
+    user = SimpleAuthManagerUser(username="boss", role="admin")
+    client.cookies.set("_token", get_auth_manager().generate_jwt(user))
+    plugins = client.get("/api/v2/plugins").json()["plugins"]
+    (view,) = next(plugin["external_views"] for plugin in plugins if plugin["name"] == "lake")
+    assert client.get(f"/{view['href']}").status_code == 200
+
+
 def test_shipped_dags_round_trip_through_serialisation() -> None:
     from airflow.dag_processing.dagbag import DagBag
     from airflow.serialization.serialized_objects import DagSerialization

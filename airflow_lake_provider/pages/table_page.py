@@ -1,0 +1,167 @@
+"""One table's page: what each service was decided to be and why, instances, sinks, the newest instants."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.manager.moments import distance, moment
+from airflow_lake_provider.manager.sinks import Sinks
+from airflow_lake_provider.manager.table_instances import load_instances
+from airflow_lake_provider.pages.table_lines import TableLine, to_line
+
+if TYPE_CHECKING:
+    from sqlalchemy import RowMapping
+
+    from airflow_lake_provider.manager.instances import Instance
+    from airflow_lake_provider.manager.services import ManagerServices
+
+MOST_ENDED = 20
+MOST_INSTANTS = 25
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLine:
+    """One service as the last look decided it."""
+
+    service: str
+    verdict: str
+    reason: str
+    found: tuple[tuple[str, str], ...]
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceLine:
+    """One instance of a service; `until` is its deadline."""
+
+    service: str
+    state: str
+    owner: str
+    since: str
+    until: str
+    is_overdue: bool
+    tries: int
+    reason: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SinkLine:
+    """One sink of replication."""
+
+    sink: str
+    state: str
+    hold: str
+    renewed: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class InstantLine:
+    """One instant of the timeline."""
+
+    requested_time: str
+    action: str
+    state: str
+    completed_time: str
+    operation: str
+
+
+@dataclass(frozen=True, slots=True)
+class TablePage:
+    """All that the page shows. `timeline_problem` says why there are no instants."""
+
+    table: TableLine
+    owner: str
+    notices: int
+    last_notice: str
+    services: tuple[ServiceLine, ...]
+    instances: tuple[InstanceLine, ...]
+    sinks: tuple[SinkLine, ...]
+    instants: tuple[InstantLine, ...]
+    timeline_problem: str
+
+
+def load_page(services: ManagerServices, table_id: str) -> TablePage:
+    """Read what the page shows. Raises TableUnknownError; a table that cannot be read has a page all the same."""
+    registry = services.registry
+    row, now_ms = registry.get(table_id), registry.now_ms()
+    found = load_instances(registry, services.instance_door, services.views, table_id, MOST_ENDED)
+    instants, problem = _load_instants(services, row["base_path"])
+    return TablePage(
+        table=to_line(row, now_ms),
+        owner=row["owner"],
+        notices=row["notices"],
+        last_notice=distance(row["last_notice_ms"], now_ms),
+        services=tuple(_service(decision) for decision in json.loads(row["decisions"])),
+        instances=tuple(_instance(instance, now_ms) for instance in found),
+        sinks=tuple(_sink(sink, now_ms) for sink in Sinks(registry).list_sinks(table_id)),
+        instants=instants,
+        timeline_problem=problem,
+    )
+
+
+def _service(decision: dict[str, Any]) -> ServiceLine:
+    evidence = {key: value for key, value in decision.get("evidence", {}).items() if value not in {None, ""}}
+    run = f"{decision['run']}: {decision['run_reason']}" if "run" in decision else ""
+    return ServiceLine(
+        decision["service"],
+        decision["verdict"].replace("_", " "),
+        decision["reason"],
+        tuple((key, str(value)) for key, value in evidence.items()),
+        run,
+    )
+
+
+def _instance(instance: Instance, now_ms: int) -> InstanceLine:
+    return InstanceLine(
+        service=instance.service,
+        state=instance.state.value,
+        owner=instance.owner,
+        since=moment(instance.since_ms),
+        until=moment(instance.deadline_ms),
+        is_overdue=instance.is_overdue(now_ms),
+        tries=instance.tries,
+        reason=instance.reason,
+        run_id=instance.run_id,
+    )
+
+
+def _sink(row: RowMapping, now_ms: int) -> SinkLine:
+    states = {
+        "paused": row["paused"],
+        "needs a snapshot": row["needs_snapshot"],
+        "running": row["running_until_ms"] > now_ms,
+        "failing": bool(row["failures"]),
+    }
+    return SinkLine(
+        sink=row["sink"],
+        state=", ".join(name for name, holds in states.items() if holds) or "waiting for commits",
+        hold=row["hold"],
+        renewed=distance(row["renewed_ms"], now_ms),
+        problem=row["problem"],
+    )
+
+
+def _load_instants(services: ManagerServices, base_path: str) -> tuple[tuple[InstantLine, ...], str]:
+    try:
+        view = services.views.refresh(base_path)
+    except LakeError as error:
+        return (), str(error)
+    newest = sorted(view.timeline.instants, key=lambda instant: instant.sort_key, reverse=True)[:MOST_INSTANTS]
+    lines = []
+    for instant in newest:
+        commit = view.commits.get(instant.requested_time)
+        lines.append(
+            InstantLine(
+                instant.requested_time,
+                instant.action.value,
+                instant.state.value,
+                instant.completed_time or "",
+                "" if commit is None else commit.operation,
+            )
+        )
+    return tuple(lines), ""
