@@ -78,16 +78,14 @@ def parse_direct_marker(relative_path: str) -> bytes | None:
 
 def parse_marker_file(content: bytes) -> ParsedMarkers:
     """Return what stands in a `MARKERS<n>` file. An empty one is not whole: its writer is about to fill it."""
-    # All lines in one go in C; right when each line ended as a marker does.
-    pieces = _LINE_END.split(content)
-    if pieces[-1] or not len(pieces) == content.count(b"\n") + 1 == content.count(b".marker.") + 1:
+    # All lines in one go in C; right when each line ended as a marker does, and holds no second one.
+    *paths, rest = _LINE_END.split(content)
+    joined = b"".join(paths)
+    if rest or b"" in paths or b"\n" in joined or b".marker." in joined:
         return _parse_odd_file(content)
-    pieces.pop()
-    if b"" in pieces:
-        return _parse_odd_file(content)
-    if b"/." in content or b"\n." in content or content.startswith(b"."):
-        return ParsedMarkers(tuple(map(_without_dot, pieces)), bool(pieces))
-    return ParsedMarkers(tuple(pieces), bool(pieces))
+    # Names that begin with a dot are those of log files.
+    keys = map(_without_dot, paths) if b".log." in content else paths
+    return ParsedMarkers(tuple(keys), bool(paths))
 
 
 def _parse_odd_file(content: bytes) -> ParsedMarkers:
