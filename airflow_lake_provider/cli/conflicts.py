@@ -6,13 +6,11 @@ import time
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.cli.command import find_table, print_rows, run_command
-from airflow_lake_provider.conflict.conflict_table import ConflictTable
+from airflow_lake_provider.conflict.conflict_table import open_conflict_table
 from airflow_lake_provider.conflict.report import describe_activity, print_line
 from airflow_lake_provider.hooks.open_tables import open_with_connections
 from airflow_lake_provider.plugins.airflow_settings import load_settings
 from airflow_lake_provider.plugins.tables import open_tables
-from airflow_lake_provider.timeline.heartbeat import heartbeat_rule
-from airflow_lake_provider.view.file_system_view import FileSystemTimelineView
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -28,8 +26,7 @@ def _conflicts(args: Namespace) -> None:
     settings = load_settings()
     policy = open_tables(settings).load().policy_for(base_path, name)
     storage = open_with_connections(settings.storage_conn_ids)(base_path)
-    view = FileSystemTimelineView(base_path, lambda _: storage)
-    table = ConflictTable(storage, view.snapshot, heartbeat_rule(policy.hudi_options))
+    table = open_conflict_table(storage, policy.hudi_options)
     rows = describe_activity(table.look(int(time.time() * 1000)))
     print_rows(args, rows, print_line)
     if not rows and args.output == "text":

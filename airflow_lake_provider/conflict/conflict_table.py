@@ -12,10 +12,11 @@ from airflow_lake_provider.conflict.marker_reader import InstantMarkers, MarkerR
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.timeline.announced_write import load_announced_write
 from airflow_lake_provider.timeline.commit_metadata import load_commit_metadata
-from airflow_lake_provider.timeline.heartbeat import HeartbeatRule, load_heartbeats
+from airflow_lake_provider.timeline.heartbeat import HeartbeatRule, heartbeat_rule, load_heartbeats
 from airflow_lake_provider.timeline.instant import Action
 from airflow_lake_provider.timeline.markers import file_group_key
 from airflow_lake_provider.timeline.service_plan import load_service_plan
+from airflow_lake_provider.view.file_system_view import FileSystemTimelineView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -185,6 +186,12 @@ class ConflictTable:
             problem = f"the plan of {instant.action} {name}"
             return ActiveInstant(name, instant.action, role, beat_ms, is_live, markers, plan_problem=problem)
         return ActiveInstant(name, instant.action, role, beat_ms, is_live, markers, plan.file_groups, plan.partitions)
+
+
+def open_conflict_table(storage: Storage, hudi_options: Mapping[str, str]) -> ConflictTable:
+    """Open a table by what its storage says now, and by the heartbeat rule of its Hudi settings. Raises ConfigError."""
+    view = FileSystemTimelineView(storage.base_path, lambda _: storage)
+    return ConflictTable(storage, view.snapshot, heartbeat_rule(hudi_options))
 
 
 def _keys(file_groups: Iterable[tuple[str, str]]) -> frozenset[bytes]:

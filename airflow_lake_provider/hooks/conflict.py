@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.conflict.conflict_table import ConflictTable
+from airflow_lake_provider.conflict.conflict_table import open_conflict_table
 from airflow_lake_provider.conflict.preflight import find_obstacles
 from airflow_lake_provider.hooks.timeline import table_opener
-from airflow_lake_provider.timeline.heartbeat import heartbeat_rule
-from airflow_lake_provider.view.file_system_view import FileSystemTimelineView
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -21,9 +19,7 @@ class Preflight:
     def __init__(
         self, base_path: str, partitions: Collection[str], hudi_options: Mapping[str, str], storage_options: Any
     ) -> None:
-        storage = table_opener(storage_options)(base_path)
-        view = FileSystemTimelineView(base_path, lambda _: storage)
-        self._table = ConflictTable(storage, view.snapshot, heartbeat_rule(hudi_options))
+        self._table = open_conflict_table(table_opener(storage_options)(base_path), hudi_options)
         self._partitions = tuple(partitions)
 
     def obstacles(self) -> tuple[str, ...]:

@@ -9,16 +9,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.conflict.admission import AdmissionVerdict
-from airflow_lake_provider.conflict.conflict_table import ConflictTable
+from airflow_lake_provider.conflict.conflict_table import open_conflict_table
 from airflow_lake_provider.conflict.gate import ask_admission, needs_admission
 from airflow_lake_provider.job_contract import Mode
 from airflow_lake_provider.planner.decision import Verdict
 from airflow_lake_provider.timeline.heartbeat import heartbeat_rule
-from airflow_lake_provider.view.file_system_view import FileSystemTimelineView
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow_lake_provider.conflict.conflict_table import ConflictTable
     from airflow_lake_provider.planner.decision import Decision
     from airflow_lake_provider.policies import TablePolicy
     from airflow_lake_provider.timeline.storage import Storage
@@ -67,9 +67,8 @@ class AdmissionDesk:
         with self._lock:
             place = self._places.get(base_path)
             if place is None or place.table.rule != rule:
-                storage = self._open_table(base_path)
-                view = FileSystemTimelineView(base_path, lambda _: storage)
-                place = self._places[base_path] = _Place(ConflictTable(storage, view.snapshot, rule))
+                table = open_conflict_table(self._open_table(base_path), policy.hudi_options)
+                place = self._places[base_path] = _Place(table)
             self._places.move_to_end(base_path)
             while len(self._places) > _MOST_TABLES:
                 self._places.popitem(last=False)

@@ -7,16 +7,14 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.conflict.active_instant import Role
 from airflow_lake_provider.conflict.admission import Admission, AdmissionVerdict
-from airflow_lake_provider.conflict.conflict_table import ConflictTable
+from airflow_lake_provider.conflict.conflict_table import open_conflict_table
 from airflow_lake_provider.conflict.gate import GO_UNASKED, ask_admission, needs_admission
 from airflow_lake_provider.conflict.service_watch import ServiceWatch
 from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.job_contract import Mode
 from airflow_lake_provider.policies import ConflictPolicy
-from airflow_lake_provider.timeline.heartbeat import heartbeat_rule
-from airflow_lake_provider.timeline.instant import Action
-from airflow_lake_provider.view.file_system_view import FileSystemTimelineView
 from airflow_lake_provider.view.shared_timelines import SharedTimelines
 from airflow_lake_provider.view.view_cache import TableViewCache
 
@@ -36,28 +34,29 @@ class ServiceAdmission:
     def __init__(
         self, base_path: str, open_table: Callable[[str], Storage], policy: ConflictPolicy, options: Mapping[str, str]
     ) -> None:
-        storage = open_table(base_path)
-        view = FileSystemTimelineView(base_path, lambda _: storage)
         self._base_path = base_path
         self._open_table = open_table
-        self._table = ConflictTable(storage, view.snapshot, heartbeat_rule(options))
-        self._view = view
+        self._table = open_conflict_table(open_table(base_path), options)
         self.policy = policy
 
     def ask(self, wanted: ServiceRequest) -> Admission:
         """Return whether the service may begin now. Raises what looking at a table raises."""
         if not needs_admission(wanted.service, wanted.mode, self.policy):
             return GO_UNASKED
-        pending = tuple(instant.requested_time for instant in self._view.timeline().pending(Action.CLUSTERING))
-        plans = () if wanted.mode is Mode.SCHEDULE else wanted.instants or pending
+        now_ms = int(time.time() * 1000)
+        plans = () if wanted.mode is Mode.SCHEDULE else wanted.instants or self._pending_plans(now_ms)
         commits = TableViewCache(SharedTimelines(open_table=self._open_table)).refresh(self._base_path).commits
-        return ask_admission(self._table, commits, plans, self.policy, int(time.time() * 1000))
+        return ask_admission(self._table, commits, plans, self.policy, now_ms)
 
     def watch(self, wanted: ServiceRequest) -> ServiceWatch | None:
         """Return what watches the service while it runs; None where nothing can come in its way."""
         if wanted.mode is Mode.SCHEDULE or not needs_admission(wanted.service, wanted.mode, self.policy):
             return None
         return ServiceWatch(self._table, self.policy)
+
+    def _pending_plans(self, now_ms: int) -> tuple[str, ...]:
+        # By what they hold: up to table version 6 a clustering's action is that of an insert overwrite.
+        return tuple(plan.instant for plan in self._table.look(now_ms).plans() if plan.role is Role.CLUSTERING)
 
 
 def narrow(wanted: ServiceRequest, admission: Admission) -> ServiceRequest:

@@ -1,0 +1,48 @@
+"""What a service's task asks before its job, on tables of both layouts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from airflow_lake_provider.conflict.admission import AdmissionVerdict
+from airflow_lake_provider.job_contract import Mode, Service, ServiceRequest
+from airflow_lake_provider.operators.service_admission import ServiceAdmission
+from airflow_lake_provider.policies import ConflictPolicy
+from airflow_lake_provider.timeline.storage import open_storage
+from tests.unit.conflict.fake_table import commit_body, marker
+from tests.unit.timeline.fixture_tables import unpack
+
+PLAN, WRITER = "20991231000000001", "20991231000000002"
+OSLO = ("city=Oslo", "f1-0")
+
+
+def plan_clustering(timeline: Path, action: str) -> None:
+    slices = [{"partitionPath": OSLO[0], "fileId": OSLO[1]}]
+    body = {"operationType": "CLUSTER", "clusteringPlan": {"inputGroups": [{"slices": slices}]}}
+    (timeline / f"{PLAN}.{action}.requested").write_text(json.dumps(body))
+
+
+def begin_write(meta: Path, timeline: Path) -> None:
+    for folder in (meta / ".heartbeat", (meta / ".temp" / WRITER / marker(WRITER, *OSLO)).parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    (meta / ".heartbeat" / WRITER).touch()
+    (timeline / f"{WRITER}.commit.requested").touch()
+    (timeline / f"{WRITER}.inflight").write_bytes(commit_body([OSLO]))
+    (meta / ".temp" / WRITER / marker(WRITER, *OSLO)).touch()
+
+
+@pytest.mark.parametrize(("table", "action"), [("cow_v9", "clustering"), ("cow_v6", "replacecommit")])
+def test_pending_plan_that_holds_a_writer_up_is_withdrawn_first(table: str, action: str, tmp_path: Path) -> None:
+    path = unpack(table, tmp_path).path
+    meta = path / ".hoodie"
+    timeline = meta / "timeline" if table.endswith("v9") else meta
+    plan_clustering(timeline, action)
+    admission = ServiceAdmission(str(path), open_storage, ConflictPolicy(), {})
+    wanted = ServiceRequest(Service.CLUSTERING, Mode.SCHEDULE_AND_EXECUTE)
+    assert admission.ask(wanted).verdict is AdmissionVerdict.GO
+    begin_write(meta, timeline)
+    found = admission.ask(wanted)
+    assert (found.verdict, found.withdraw, found.in_the_way) == (AdmissionVerdict.WAIT, (PLAN,), (WRITER,))
