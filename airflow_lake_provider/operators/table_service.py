@@ -236,12 +236,13 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         with lease:
             with watch:
                 ran = self._run_to_end(self._job_run, lease, watch)
+            ran_s = time.monotonic() - began_s
             if watch.conflict is not None and not lease.lost:
                 request = withdrawal_of(job.request, watch.conflict.plan)
                 self._job_run = JobRun(replace(job, request=request), record, create_engine)
                 self._job_run.run(lease.require_held)
         if watch.conflict is not None:
-            message = watch.conflict.describe(time.monotonic() - began_s)
+            message = watch.conflict.describe(ran_s)
             raise ServiceFailedError(f"table {job.request.base_path}: {message}", FailureKind.CONFLICT)
         if lease.lost:
             raise LeaseLostError(f"{service} of {job.request.base_path} was ended: its lease could not be kept")
