@@ -58,6 +58,14 @@ REPLICATION_LAG_COMMITS = "lake.replication.lag_commits"
 """The largest lag of all sinks that a lag sensor looked at, in commits."""
 REPLICATION_LAG = "lake.replication.lag"
 """The same in seconds since the oldest commit completed that the sink does not have."""
+REPLICATION_SAFEPOINT_AGE = "lake.replication.safepoint_age"
+"""Seconds of history that the sink of the last run, or of the last look of a sensor, holds back."""
+REPLICATION_HELD_BYTES = "lake.replication.held_bytes"
+"""Bytes in files that newer ones have replaced since that hold."""
+REPLICATION_ROWS_PER_S = "lake.replication.rows_per_s"
+"""Of the last run that replicated something; the driver's start is not part of it."""
+REPLICATION_BYTES_PER_S = "lake.replication.bytes_per_s"
+"""The same in bytes of the changes as JSON."""
 
 
 class Metrics(Protocol):

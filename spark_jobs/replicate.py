@@ -40,7 +40,7 @@ PROGRESS_INTERVAL_S = 5.0
 
 def replicate(spark: SparkSession, request: ReplicationRequest) -> ReplicationResult:
     """Run one request and say how it went; raises nothing but what ends the process."""
-    progress = Progress(spark, request)
+    progress, began_s = Progress(spark, request), time.monotonic()
     try:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
         sink = create_sink(request.kind, request.sink_settings)
@@ -55,7 +55,16 @@ def replicate(spark: SparkSession, request: ReplicationRequest) -> ReplicationRe
         traceback.print_exc()
         return progress.failed(f"{type(error).__name__}: {error}", retriable=True)
     ended, text = True, to_text(report.checkpoint) if report.checkpoint is not None else ""
-    return ReplicationResult(request.order.stream, ended, text, report.commits, report.rows, report.snapshot_reason)
+    return ReplicationResult(
+        request.order.stream,
+        ended,
+        text,
+        report.commits,
+        report.rows,
+        report.snapshot_reason,
+        bytes=report.bytes,
+        seconds=time.monotonic() - began_s,
+    )
 
 
 class Progress:

@@ -12,6 +12,7 @@ ARG_TABLE = Arg(  # type: ignore[no-untyped-call]
 ARG_OUTPUT = Arg(  # type: ignore[no-untyped-call]
     ("-o", "--output"), choices=("text", "json"), default="text", help="How to print"
 )
+ARG_ANY_TABLE = Arg(("table",), nargs="?", help="Base path, or the name or id of a table; without it, all tables")  # type: ignore[no-untyped-call]
 ARG_REPAIR = Arg(("--repair",), metavar="SHAPE", help="Repair this shape, if the table's policy allows it")  # type: ignore[no-untyped-call]
 ARG_INSTANT = Arg(("--instant",), help="Repair only this instant")  # type: ignore[no-untyped-call]
 ARG_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Say what --repair would do, and do nothing")  # type: ignore[no-untyped-call]
@@ -72,6 +73,13 @@ def get_cli_commands() -> list[CLICommand]:
                     func=lazy_load_command("airflow_lake_provider.cli.conflicts.conflicts"),
                     args=(ARG_TABLE, ARG_OUTPUT),
                     epilog="Changes nothing. Exit code 1 when somebody clashes.",
+                ),
+                ActionCommand(
+                    name="replication",
+                    help="Say of each sink of replication how far it is behind, and what it holds back",
+                    func=lazy_load_command("airflow_lake_provider.cli.replication.replication"),
+                    args=(ARG_ANY_TABLE, ARG_OUTPUT),
+                    epilog="Changes nothing. Exit code 1 when a sink has a problem or needs a snapshot.",
                 ),
                 ActionCommand(
                     name="doctor",

@@ -129,6 +129,12 @@ class Sinks:
             query = select(lake_sink).where(lake_sink.c.table_id == table_id).order_by(lake_sink.c.sink)
             return session.execute(query).mappings().all()
 
+    def list_all(self) -> Sequence[RowMapping]:
+        """Return the rows of all tables' sinks."""
+        with self._registry.transaction() as session:
+            query = select(lake_sink).order_by(lake_sink.c.table_id, lake_sink.c.sink)
+            return session.execute(query).mappings().all()
+
     def is_due(self, row: RowMapping, table_completed_time: str) -> bool:
         """Whether a run should begin now, given how far the table is."""
         now_ms = self._registry.now_ms()

@@ -19,7 +19,8 @@ from airflow_lake_provider.engines.replication_job import application, submit_ar
 from airflow_lake_provider.errors import ConfigError, LakeError, ReplicationFailedError, ReplicationRefusedError
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
 from airflow_lake_provider.hooks.metrics import AirflowMetrics
-from airflow_lake_provider.metrics import REPLICATED_COMMITS, REPLICATED_ROWS, REPLICATION_FAILURES
+from airflow_lake_provider.metrics import REPLICATION_FAILURES
+from airflow_lake_provider.operators.replication_gauges import report_result, report_sink
 from airflow_lake_provider.operators.service_arguments import parse_settings
 from airflow_lake_provider.operators.service_job import work_dir
 from airflow_lake_provider.operators.sink_connection import options_with_connection
@@ -115,8 +116,10 @@ class HudiReplicationOperator(BaseOperator):
             result = self._run(context)
         except LakeError as error:
             AirflowMetrics().incr(REPLICATION_FAILURES)
+            self._report_sink()
             wrapped = AirflowException if error.retriable else AirflowFailException
             raise wrapped(str(error)) from error
+        self._report_sink()
         return {"commits": result.commits, "rows": result.rows, "snapshot_reason": result.snapshot_reason}
 
     def on_kill(self) -> None:
@@ -148,9 +151,11 @@ class HudiReplicationOperator(BaseOperator):
         news.end({"checkpoint": result.checkpoint, "problem": result.error, "completed_time": table["completed_time"]})
         if result.error:
             raise (ReplicationFailedError if result.retriable else ReplicationRefusedError)(result.error)
-        AirflowMetrics().incr(REPLICATED_COMMITS, result.commits)
-        AirflowMetrics().incr(REPLICATED_ROWS, result.rows)
+        report_result(AirflowMetrics(), result)
         return result
+
+    def _report_sink(self) -> None:
+        report_sink(AirflowMetrics(), LakeHook(self.lake_conn_id), self.base_path, self.name or self.sink)
 
     def _order(self, stream: str, run_id: str, release: str) -> Order:
         if self.action not in {"replicate", "snapshot", "seek"} or (self.action == "seek") != bool(self.seek_until):

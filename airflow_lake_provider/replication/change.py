@@ -76,6 +76,12 @@ def message_of(change: Change, commit: CommitRef, mode: Mode) -> str | None:
     )
 
 
+def bytes_of(changes: Iterable[Change]) -> int:
+    """Return how many bytes the changes have as JSON: keys and images, in UTF-8."""
+    texts = (text for change in changes for text in (change.key, change.before, change.after) if text is not None)
+    return sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
+
+
 def checksum_of(changes: Iterable[Change], start: int = 0) -> int:
     """Sum up 64 bits of each change's digest, so that the order of rows does not matter; `start` goes on from there."""
     total = start

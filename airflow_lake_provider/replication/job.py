@@ -52,6 +52,10 @@ class ReplicationResult:
     snapshot_reason: str = ""
     error: str = ""
     retriable: bool = True
+    bytes: int = 0
+    """Of the changes as JSON."""
+    seconds: float = 0.0
+    """Spent reading and writing, without the driver's start."""
 
 
 def request_to_text(request: ReplicationRequest) -> str:

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from airflow_lake_provider.errors import ReplicationGapError
-from airflow_lake_provider.replication.change import Batch, checksum_of
+from airflow_lake_provider.replication.change import Batch, bytes_of, checksum_of
 from airflow_lake_provider.replication.checkpoint import Checkpoint, from_text, unread, with_done
 from airflow_lake_provider.replication.feed import begin_snapshot, find_gap, hold_of, seek
 
@@ -70,6 +70,8 @@ class Report:
     commits: int = 0
     rows: int = 0
     snapshot_reason: str = ""
+    bytes: int = 0
+    """Of the changes as JSON, whatever the sink makes of them."""
 
 
 class Pump:
@@ -84,6 +86,7 @@ class Pump:
         self._on_checkpoint = on_checkpoint
         self._commits = 0
         self._rows = 0
+        self._bytes = 0
         self._reason = ""
 
     def run(self) -> Report:
@@ -102,7 +105,7 @@ class Pump:
                 if moved is None:
                     break
                 durable = checkpoint = moved
-            return Report(durable, self._commits, self._rows, self._reason)
+            return Report(durable, self._commits, self._rows, self._reason, self._bytes)
         finally:
             self._sink.close()
 
@@ -144,6 +147,7 @@ class Pump:
         for changes in _chunks(self._source.read(commit), self._order.batch_rows):
             self._sink.write(Batch(commit, changes, checkpoint.generation, schema=schema))
             rows, checksum = rows + len(changes), checksum_of(changes, checksum)
+            self._bytes += bytes_of(changes)
         # A clean may have deleted files while they were read, and Hudi then returns fewer rows without an error.
         look = self._source.look()
         gap = find_gap(checkpoint, look)
@@ -164,6 +168,7 @@ class Pump:
             for piece in _chunks(iter(changes), self._order.batch_rows):
                 self._sink.write(Batch(commit, piece, checkpoint.generation, is_first, schema))
                 is_first = False
+            self._bytes += bytes_of(changes)
             progress = replace(progress, after=part[-1][0], rows=progress.rows + len(part))
             checkpoint = replace(checkpoint, snapshot=progress)
             look = self._require_no_gap(checkpoint)

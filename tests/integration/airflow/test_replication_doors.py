@@ -39,7 +39,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_lag_is_what_the_sink_does_not_have(table: Path) -> None:
-    from airflow_lake_provider.sensors.replication_lag import load_lag
+    from airflow_lake_provider.manager.sink_state import load_lag
 
     storage, commits = open_storage(str(table)), writes(table)
     everything, _ = load_lag(storage, "")
@@ -55,7 +55,7 @@ def test_lag_is_what_the_sink_does_not_have(table: Path) -> None:
 
 
 def test_age_is_counted_in_the_tables_zone() -> None:
-    from airflow_lake_provider.sensors.replication_lag import age_s
+    from airflow_lake_provider.manager.sink_state import age_s
 
     now_s = datetime(2026, 1, 1, 0, 1, tzinfo=UTC).timestamp()
     assert age_s("20260101000000500", "UTC", now_s) == 59.5

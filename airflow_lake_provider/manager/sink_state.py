@@ -1,0 +1,108 @@
+"""How far a sink of replication is behind its table, and what it holds back: asked of the table's timeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.metrics import (
+    REPLICATION_HELD_BYTES,
+    REPLICATION_LAG,
+    REPLICATION_LAG_COMMITS,
+    REPLICATION_SAFEPOINT_AGE,
+)
+from airflow_lake_provider.replication.change import CommitRef
+from airflow_lake_provider.replication.checkpoint import from_text
+from airflow_lake_provider.replication.feed import OPERATIONS_WITHOUT_CHANGES, Lag, Look, lag_of
+from airflow_lake_provider.replication.safepoint import EVERYTHING
+from airflow_lake_provider.timeline.commit_metadata import load_commit_metadata
+from airflow_lake_provider.timeline.loader import load_timeline
+from airflow_lake_provider.timeline.properties import load_table_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_lake_provider.metrics import Metrics
+    from airflow_lake_provider.timeline.commit_metadata import CommitMetadata
+    from airflow_lake_provider.timeline.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class SinkState:
+    """One sink against its table, at one moment."""
+
+    lag: Lag
+    lag_s: float
+    """Seconds since the oldest commit completed that the sink does not have."""
+    hold_age_s: float
+    """Seconds between the hold and now: how much history is kept for this sink. 0 when it holds nothing."""
+    held_bytes: int
+    """Bytes in files that newer ones have replaced since the hold. The table's own retention may keep some of them."""
+
+
+def load_lag(storage: Storage, checkpoint_text: str) -> tuple[Lag, str]:
+    """Return how far a checkpoint is behind a table, and the table's time zone (`UTC` or `LOCAL`)."""
+    checkpoint = from_text(checkpoint_text) if checkpoint_text else None
+    properties = load_table_properties(storage)
+    completed = []
+    for instant in load_timeline(storage, properties).completed_writes_by_completion():
+        commit = CommitRef(instant.requested_time, instant.completed_time or instant.requested_time)
+        if checkpoint is not None and checkpoint.snapshot is None and checkpoint.has(commit):
+            continue
+        metadata = load_commit_metadata(storage, properties.timeline_path, instant)
+        if metadata.operation not in OPERATIONS_WITHOUT_CHANGES:
+            completed.append(commit)
+    return lag_of(checkpoint, Look(tuple(completed))), properties.time_zone
+
+
+def load_sink_state(storage: Storage, checkpoint_text: str, hold: str, now_s: float) -> SinkState:
+    """Return a sink's state. `hold` is the requested time it holds from, `0` for everything, empty for nothing.
+
+    Reads the metadata of every completed write on the active timeline. Raises what the timeline's reading raises.
+    """
+    lag, zone = load_lag(storage, checkpoint_text)
+    properties = load_table_properties(storage)
+    writes = load_timeline(storage, properties).completed_writes_by_completion()
+    commits = [(i.requested_time, load_commit_metadata(storage, properties.timeline_path, i)) for i in writes]
+    begin = min((requested for requested, _ in commits), default="") if hold == EVERYTHING else hold
+    return SinkState(
+        lag=lag,
+        lag_s=age_s(lag.oldest_completed_time, zone, now_s) if lag.commits else 0.0,
+        hold_age_s=age_s(begin, zone, now_s) if begin else 0.0,
+        held_bytes=held_bytes(commits, hold) if hold else 0,
+    )
+
+
+def held_bytes(commits: Sequence[tuple[str, CommitMetadata]], hold: str) -> int:
+    """Sum up the files that were replaced by a write from `hold` on; commits come in the order of completion.
+
+    Whoever reads the table as of the hold still needs them, so a clean that minds the hold leaves them. Files older
+    than the active timeline are not known here and not counted.
+    """
+    live: dict[tuple[str, str], dict[str, int]] = {}
+    held = 0
+    for requested, metadata in commits:
+        replaced = set(metadata.replaced_file_groups)
+        replaced |= {(stat.partition, stat.file_id) for stat in metadata.stats if not stat.is_log}
+        for group in replaced:
+            sizes = live.pop(group, {})
+            held += sum(sizes.values()) if requested >= hold else 0
+        for stat in metadata.stats:
+            live.setdefault((stat.partition, stat.file_id), {})[stat.path] = stat.file_size_bytes
+    return held
+
+
+def age_s(instant: str, time_zone: str, now_s: float) -> float:
+    """Return how many seconds ago an instant time was, in the table's zone."""
+    moment = datetime.strptime(instant[:14], "%Y%m%d%H%M%S")  # noqa: DTZ007 - the zone follows
+    moment = moment.replace(tzinfo=UTC) if time_zone == "UTC" else moment.astimezone()
+    return max(0.0, now_s - moment.timestamp() - int(instant[14:] or 0) / 1000)
+
+
+def report_state(metrics: Metrics, state: SinkState) -> None:
+    """Set the gauges of replication to one sink's state."""
+    metrics.gauge(REPLICATION_LAG_COMMITS, state.lag.commits)
+    metrics.gauge(REPLICATION_LAG, state.lag_s)
+    metrics.gauge(REPLICATION_SAFEPOINT_AGE, state.hold_age_s)
+    metrics.gauge(REPLICATION_HELD_BYTES, state.held_bytes)
