@@ -40,7 +40,7 @@ from local_stack import hudi_bundle, lake_writer  # noqa: E402
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WRITERS, CLUSTERINGS, SPAN_S = 10, 3, 20.0
+SPAN_S = 20.0
 ATTEMPTS = 20
 CLUSTERING_OPTIONS = {
     "hoodie.clustering.plan.strategy.small.file.limit": "100000000",
@@ -48,6 +48,15 @@ CLUSTERING_OPTIONS = {
         "org.apache.hudi.client.clustering.update.strategy.SparkAllowUpdateStrategy"
     ),
 }
+
+
+@dataclass(frozen=True)
+class Workload:
+    """How much arrives within SPAN_S, and by which draw."""
+
+    writers: int
+    clusterings: int
+    seed: int
 
 
 @dataclass
@@ -66,21 +75,21 @@ class Tally:
             self.done += not was_rejected
 
 
-def run_workload(spark: SparkSession, path: Path, *, asks_first: bool, seed: int) -> tuple[Tally, float]:
+def run_workload(spark: SparkSession, path: Path, workload: Workload, *, asks_first: bool) -> tuple[Tally, float]:
     """Play the workload on a new table; return the tally and how long it took."""
     table = lake_writer.WrittenTable("orders", str(path), "COW", commits=2, keys=400, rows=80)
     for commit in (0, 1):
         lake_writer.write_commit(spark, table, commit, lake_writer.write_options(table, commit, None, {}))
-    draw, tally = random.Random(seed), Tally()
-    arrivals = [(draw.uniform(0, SPAN_S), draw.choice(lake_writer.CITIES)) for _ in range(WRITERS)]
+    draw, tally = random.Random(workload.seed), Tally()
+    arrivals = [(draw.uniform(0, SPAN_S), draw.choice(lake_writer.CITIES)) for _ in range(workload.writers)]
     threads = [
-        threading.Thread(target=write, args=(spark, table, city, after_s, tally, asks_first, seed + n))
+        threading.Thread(target=write, args=(spark, table, city, after_s, tally, asks_first, workload.seed + n))
         for n, (after_s, city) in enumerate(arrivals)
     ]
-    threads += [
-        threading.Thread(target=cluster, args=(spark, table, draw.uniform(0, SPAN_S), tally, asks_first))
-        for _ in range(1)
-    ]
+    after_s = draw.uniform(0, SPAN_S)
+    threads.append(
+        threading.Thread(target=cluster, args=(spark, table, after_s, tally, asks_first, workload.clusterings))
+    )
     began = time.monotonic()
     for thread in threads:
         thread.start()
@@ -118,13 +127,18 @@ def write(
 
 
 def cluster(
-    spark: SparkSession, table: lake_writer.WrittenTable, after_s: float, tally: Tally, asks_first: bool
+    spark: SparkSession,
+    table: lake_writer.WrittenTable,
+    after_s: float,
+    tally: Tally,
+    asks_first: bool,
+    clusterings: int,
 ) -> None:
     import run_services
 
     time.sleep(after_s)
     conflicts = open_table(table)
-    for _ in range(CLUSTERINGS):
+    for _ in range(clusterings):
         options = dict(CLUSTERING_OPTIONS)
         while asks_first:
             admission = ask_admission(conflicts, commits_of(table), (), ConflictPolicy(), now_ms())
@@ -163,15 +177,15 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def play(seed: int) -> int:
+def play(workload: Workload) -> int:
     """The side that has Spark: both workloads, on tables of their own, in one warm session."""
     sys.modules["job_contract"] = job_contract
     spark = lake_writer.open_session({"spark.master": "local[4]", "spark.jars": str(hudi_bundle.JAR)})
     result: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="bench-waste-", dir=WORK) as folder:
-        run_workload(spark, Path(folder) / "warm-up", asks_first=True, seed=seed)
+        run_workload(spark, Path(folder) / "warm-up", Workload(1, 1, workload.seed), asks_first=False)
         for key, asks_first in (("at_commit_s", False), ("ours_s", True)):
-            tally, took_s = run_workload(spark, Path(folder) / key, asks_first=asks_first, seed=seed)
+            tally, took_s = run_workload(spark, Path(folder) / key, workload, asks_first=asks_first)
             result[key] = round(tally.wasted_s, 1)
             print(
                 f"{key}: {tally.wasted_s:.1f} s thrown away by {tally.rejected} rejections, {tally.done} went through "
@@ -185,14 +199,17 @@ def play(seed: int) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--writers", type=int, default=10)
+    parser.add_argument("--clusterings", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--with-spark", action="store_true", help="run here; without it in the environment of Spark")
     arguments = parser.parse_args()
     WORK.mkdir(exist_ok=True)
     if arguments.with_spark:
-        return play(arguments.seed)
-    command = [str(hudi_bundle.SPARK_PYTHON), "-m", "benchmarks.waste", "--with-spark", "--seed", str(arguments.seed)]
-    return subprocess.run(command, cwd=ROOT, stderr=subprocess.DEVNULL, check=False, timeout=1800).returncode
+        return play(Workload(arguments.writers, arguments.clusterings, arguments.seed))
+    command = [str(hudi_bundle.SPARK_PYTHON), "-m", "benchmarks.waste", "--with-spark", *sys.argv[1:]]
+    with (WORK / "bench-waste.log").open("wb") as log:
+        return subprocess.run(command, cwd=ROOT, stderr=log, check=False, timeout=1800).returncode
 
 
 if __name__ == "__main__":
