@@ -1,18 +1,22 @@
-"""One index build: wait at the fence, begin under the table's lock, let Hudi build."""
+"""One index build: wait at the fence, begin under the table's lock, let Hudi build, announce it to writers."""
 
 from __future__ import annotations
 
 import threading
 import time
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from failure_kind import causes_of, describe
 from hudi_table import NoTableError, be_sole_executor, hold_lock, open_client, requested_times
 from index_fence import find_habit, look_at_writers
-from index_rules import Begin, BuildState, IndexPlan, decide_fence
+from index_method import find_method
+from index_outcome import PlanOutdatedError
+from index_rules import Begin, BuildState, IndexPlan, decide_fence, find_blind
 from index_settings import build_settings, reads_up_to_its_plan, stays_current
-from index_table import METADATA_FOLDER, find_build_state, look_at_indexes
+from index_table import find_begun_ms, find_build_state, look_at_indexes
+from index_writer import announce, open_index_writer, settle, take_plan, writer_class
 from planned_service import open_patient_client
 from py4j.protocol import Py4JJavaError
 from service_settings import ALWAYS, LOCK_FILE_PROVIDER, wait_for_lock_without_end
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
     from planned_service import Visit
 
 FENCE_EVERY_S = 2.0
-LOOK_EVERY_S = 0.1
+LOOK_EVERY_S = 0.05
 FRESHEN_EVERY_S = 1.0
 
 
@@ -33,15 +37,20 @@ class WritersInTheWayError(Exception):
     """Until the end of the wait there was no moment at which the build could begin without losing a write."""
 
 
-class PlanOutdatedError(Exception):
-    """A write that was requested after the plan completed before the build began; the build would leave it out."""
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An index that was built: the client that takes the table's lock, and writers that may not know of the index."""
+
+    guard: Any
+    unaware: frozenset[str]
 
 
-def build_index(visit: Visit, plan: IndexPlan, wanted: WantedIndex | None, options: IndexOptions) -> None:
-    """Build the index of a plan that is requested. Returns when Hudi completed it.
+@contextmanager
+def built_index(visit: Visit, plan: IndexPlan, wanted: WantedIndex | None, options: IndexOptions) -> Iterator[Built]:
+    """Build the index of a plan that is requested; inside, it is complete, and the builder's heartbeat goes on.
 
-    Raises WritersInTheWayError, PlanOutdatedError, PlanBusyError, or Py4JJavaError when Hudi fails or its catch-up
-    takes too long.
+    The plan is inflight then, and for the caller to complete, but for `files`, which Hudi completes. Raises
+    WritersInTheWayError, PlanOutdatedError, PlanBusyError, IndexFailure, or Py4JJavaError when Hudi fails.
     """
     own = build_settings(plan.partition, wanted, visit.settings)
     settings = wait_for_lock_without_end({**visit.settings, **own})
@@ -50,18 +59,28 @@ def build_index(visit: Visit, plan: IndexPlan, wanted: WantedIndex | None, optio
         # The guard outlives the build: closing it would delete a lock file that the builder holds.
         guard = stack.enter_context(open_patient_client(visit))
         builder = stack.enter_context(open_client(spark, base_path, settings, ALWAYS))
+        method = find_method(writer_class(visit, builder))
         stack.enter_context(be_sole_executor(spark, guard, plan.instant))
-        build = _Build(builder, plan)
-        _begin(visit, guard, build, options)
+        build = _Build(visit, builder, method, plan)
+        in_the_way = _begin(visit, guard, build, options)
         build.wait()
+        if in_the_way is None:
+            with hold_lock(spark, guard), keep_lock_file(visit):
+                settle(visit, plan)
+                in_the_way = find_unaware(visit)
+        yield Built(guard, in_the_way)
 
 
 class _Build:
     """Hudi's build in a thread of its own, so that the lock can be given back in the middle of it."""
 
-    def __init__(self, client: Any, plan: IndexPlan) -> None:
+    def __init__(self, visit: Visit, client: Any, method: Any, plan: IndexPlan) -> None:
         self.plan = plan
+        self.is_announced = False
+        self._visit = visit
         self._client = client
+        self._method = method
+        self._stale_ms = find_begun_ms(visit.spark, visit.job.base_path, plan.instant)
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"index-build-{plan.instant}", daemon=True)
 
@@ -72,19 +91,38 @@ class _Build:
     def ended(self) -> bool:
         return not self._thread.is_alive()
 
-    def wait(self) -> None:
+    @property
+    def is_under_way(self) -> bool:
+        """Whether its delta commit has begun, and is not completed: not one that a dead builder of this plan left."""
+        spark, base_path, instant = self._visit.spark, self._visit.job.base_path, self.plan.instant
+        begun_ms = find_begun_ms(spark, base_path, instant)
+        is_ours = begun_ms is not None and begun_ms != self._stale_ms
+        return is_ours and find_build_state(spark, base_path, instant) is BuildState.PENDING
+
+    def join(self) -> None:
         self._thread.join()
+
+    def wait(self) -> None:
+        self.join()
         if self._error is not None:
             raise self._error
 
     def _run(self) -> None:
         try:
-            self._client.index(self.plan.instant)
+            if self.plan.partition == "files":
+                self._client.index(self.plan.instant)
+                return
+            with open_index_writer(self._visit, self._client, self._method, self.plan) as writer:
+                writer.build()
         except Exception as error:  # noqa: BLE001 - handed to the waiting thread as it is
             self._error = error
 
 
-def _begin(visit: Visit, guard: Any, build: _Build, options: IndexOptions) -> None:
+def _begin(visit: Visit, guard: Any, build: _Build, options: IndexOptions) -> frozenset[str] | None:
+    """Wait for a moment to begin in, and begin; return as soon as writers may go on.
+
+    Returns the writers that may not know of the index when it is complete already, None when the build goes on.
+    """
     deadline = time.monotonic() + options.wait_s
     said = ""
     while True:
@@ -100,12 +138,9 @@ def _begin(visit: Visit, guard: Any, build: _Build, options: IndexOptions) -> No
                 _require_fresh_plan(look, build.plan)
                 started = time.monotonic()
                 visit.say(f"indexing {build.plan.instant}: begins {verdict.begin}: {verdict.reason}")
-                if build.plan.partition != "files":
-                    _make_place(visit, build.plan)
-                build.start()
-                _wait_under_lock(visit, build, verdict.begin)
+                in_the_way = _start(visit, build, verdict.begin)
                 visit.say(f"the table's lock was held for {time.monotonic() - started:.1f} s")
-                return
+                return in_the_way
         if verdict.reason != said:
             visit.say(f"indexing {build.plan.instant} waits: {verdict.reason}")
             said = verdict.reason
@@ -114,19 +149,24 @@ def _begin(visit: Visit, guard: Any, build: _Build, options: IndexOptions) -> No
         time.sleep(FENCE_EVERY_S)
 
 
-def _make_place(visit: Visit, plan: IndexPlan) -> None:
-    """Put an empty log file where the index will be.
-
-    A writer's commit fails when the table's properties announce an index that has no file group, as a builder that is
-    killed between the two would leave it. Hudi clears the folder before it makes the real ones.
-    """
-    jvm, none = visit.spark._jvm, visit.spark._jvm.org.apache.hudi.common.util.Option.empty()
-    metadata = jvm.org.apache.hudi.metadata
-    kind = metadata.MetadataPartitionType.fromPartitionPath(plan.partition)
-    file_id = metadata.HoodieTableMetadataUtil.getFileIDForFileGroup(kind, 0, plan.partition, none)
-    folder = f"{visit.job.base_path}/{METADATA_FOLDER}/{plan.partition}"
-    path = jvm.org.apache.hadoop.fs.Path(f"{folder}/.{file_id}_{plan.instant}.log.1_0-0-0")
-    path.getFileSystem(visit.spark._jsc.hadoopConfiguration()).create(path).close()
+def _start(visit: Visit, build: _Build, begin: Begin) -> frozenset[str] | None:
+    if build.plan.partition == "files":
+        # Hudi ends the build under a lock that it takes itself.
+        build.start()
+        _wait_for_files(visit, build)
+        return frozenset()
+    take_plan(visit, build.plan)
+    build.start()
+    try:
+        if begin is Begin.BESIDE and _announce_when_there_is_room(visit, build):
+            return None
+    finally:
+        if not build.is_announced:
+            # Whatever went wrong: what commits while an index is built that nobody knows of is missing in it.
+            build.join()
+    build.wait()
+    settle(visit, build.plan)
+    return find_unaware(visit)
 
 
 def _require_fresh_plan(look: TableLook, plan: IndexPlan) -> None:
@@ -138,17 +178,32 @@ def _require_fresh_plan(look: TableLook, plan: IndexPlan) -> None:
         raise PlanOutdatedError(f"the plan {plan.instant} is older than the completed writes {', '.join(late)}")
 
 
-def _wait_under_lock(visit: Visit, build: _Build, begin: Begin) -> None:
-    """Return when writers may go on: they find the index's place, or the index itself."""
-    partition, instant = build.plan.partition, build.plan.instant
+def _announce_when_there_is_room(visit: Visit, build: _Build) -> bool:
+    """Announce an index as soon as its file groups are there: Hudi makes them before its delta commit.
+
+    Returns whether the build goes on, and writers know of it. A build that is done by then lists the index itself, and
+    perhaps at the very moment of the announcement: the lock is held until it has ended.
+    """
     while not build.ended:
-        built = find_build_state(visit.spark, visit.job.base_path, instant)
-        if begin is Begin.BESIDE and built is not BuildState.ABSENT:
+        if build.is_under_way:
+            build.is_announced = announce(visit, build.plan) and build.is_under_way
+            return build.is_announced
+        time.sleep(LOOK_EVERY_S)
+    return False
+
+
+def find_unaware(visit: Visit) -> frozenset[str]:
+    """Return the living writers that may have begun without knowing of an index that is complete now."""
+    look = visit.look()
+    live = [writer for writer in look_at_writers(visit.spark, look) if writer.is_live]
+    return frozenset(writer.instant for writer in find_blind(live, find_habit(visit.spark, look)))
+
+
+def _wait_for_files(visit: Visit, build: _Build) -> None:
+    while not build.ended:
+        indexes = _look_or_none(visit)
+        if indexes is not None and build.plan.partition in indexes.complete:
             return
-        if built is BuildState.COMPLETED or partition == "files":
-            indexes = _look_or_none(visit)
-            if indexes is not None and partition in indexes.complete:
-                return
         time.sleep(LOOK_EVERY_S)
 
 

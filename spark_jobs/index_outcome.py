@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from failure_kind import causes_of, classify, describe
-from index_rules import BuildState
-from index_table import find_build_state, look_at_indexes
 from job_contract import FailureKind, Outcome, Service, ServiceResult
 
 if TYPE_CHECKING:
@@ -26,6 +24,10 @@ class IndexFailure(Exception):
         self.message = message
 
 
+class PlanOutdatedError(Exception):
+    """A plan cannot run any more: it is gone, or the build would leave out writes that completed since."""
+
+
 @dataclass(slots=True)
 class Tally:
     """What a run did so far."""
@@ -37,20 +39,9 @@ class Tally:
 
 
 def failure_of(visit: Visit, plan: IndexPlan, error: Py4JJavaError) -> IndexFailure:
-    """Say why Hudi did not build, from its exception and from what it left on the timeline."""
+    """Say why Hudi did not build, from its exception."""
     causes = causes_of(error.java_exception)
     kind = classify(causes)
-    indexes = look_at_indexes(visit)
-    if (
-        plan.partition in indexes.complete
-        and find_build_state(visit.spark, visit.job.base_path, plan.instant) is BuildState.COMPLETED
-    ):
-        holes = ", ".join(holes_of(indexes)) or "nothing"
-        return IndexFailure(
-            FailureKind.CONFLICT,
-            f"the index is built and holds every write up to {caught_up_to(indexes)}; the catch-up ended before "
-            f"{holes} did, and the next run goes on from there",
-        )
     if kind is FailureKind.OTHER:
         visit.say(f"indexing {plan.instant}: stack trace follows\n{error}")
     return IndexFailure(kind, describe(causes))
@@ -60,12 +51,6 @@ def caught_up_to(indexes: IndexLook) -> str:
     """Return the last completed write before the first pending one."""
     found = indexes.look.timeline.getContiguousCompletedWriteTimeline().lastInstant()
     return str(found.get().requestedTime()) if found.isPresent() else ""
-
-
-def holes_of(indexes: IndexLook) -> list[str]:
-    """Name the pending writes and plans."""
-    pending = indexes.look.timeline.getWriteTimeline().filterInflightsAndRequested().getInstants()
-    return sorted(f"{instant.getAction()} {instant.requestedTime()}" for instant in pending)
 
 
 def refused(message: str) -> ServiceResult:

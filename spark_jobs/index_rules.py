@@ -32,7 +32,7 @@ class Step(StrEnum):
     RUN_AGAIN = "run_again"
     """Its builder died: remove what it left and run it again."""
     FINISH = "finish"
-    """It is built and in use, and only its catch-up did not end: check it and complete the instant."""
+    """It is built and in use, and only its check did not end: check it and complete the instant."""
     REDUNDANT = "redundant"
     """The index is there already: the plan can never run."""
 
@@ -116,7 +116,7 @@ def decide_fence(
             f"{_named(unguarded)} takes no part in the locking, or has just failed; its writer needs "
             "hoodie.write.concurrency.mode=optimistic_concurrency_control and the lock provider of this service",
         )
-    blind = [writer for writer in live if writer.is_streaming or habit is not Habit.AT_COMMIT]
+    blind = find_blind(live, habit)
     if blind:
         return FenceVerdict(
             Begin.WAIT,
@@ -129,6 +129,11 @@ def decide_fence(
         return FenceVerdict(Begin.BESIDE, f"the last writes were made with {STREAMING_OFF}")
     why = "stream to the metadata table" if habit is Habit.STREAMING else "left no trace of how they write"
     return FenceVerdict(Begin.ALONE, f"the table's writers {why}; with {STREAMING_OFF} they need not wait")
+
+
+def find_blind(live: Sequence[WriterInFlight], habit: Habit) -> list[WriterInFlight]:
+    """Return the living writers that stream, or might: each settled what it updates before it wrote any data."""
+    return [writer for writer in live if writer.is_streaming or habit is not Habit.AT_COMMIT]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 OWN_PREFIX = "lake.index."
 DEFAULT_WAIT_S = 300.0
-DEFAULT_CHECK_TIMEOUT_S = 900
+DEFAULT_CHECK_TIMEOUT_S = 900.0
 CHECK_TIMEOUT = "hoodie.metadata.index.check.timeout.seconds"
 _FILE_GROUPS = "hoodie.metadata.global.record.level.index.{}.filegroup.count"
 DEFAULT_FILE_GROUPS = 10
@@ -53,11 +53,16 @@ class WantedIndex:
 
 @dataclass(frozen=True, slots=True)
 class IndexOptions:
-    """What a request says beyond Hudi's settings. `wait_s` bounds the wait for a moment without writers in the way."""
+    """What a request says beyond Hudi's settings.
+
+    `wait_s` bounds the wait for a moment without writers in the way, `check_timeout_s` the one for writers that may not
+    know of the index when it is built: it is Hudi's setting for the same.
+    """
 
     wanted: tuple[WantedIndex, ...] = ()
     check: str = "cheap"
     wait_s: float = DEFAULT_WAIT_S
+    check_timeout_s: float = DEFAULT_CHECK_TIMEOUT_S
     drop_first: bool = False
     no_writer: bool = False
 
@@ -77,6 +82,7 @@ def index_options(options: Mapping[str, str]) -> IndexOptions:
             wanted=wanted,
             check=options.get("lake.index.check", "cheap"),
             wait_s=float(options.get("lake.index.wait_s", DEFAULT_WAIT_S)),
+            check_timeout_s=float(options.get(CHECK_TIMEOUT, DEFAULT_CHECK_TIMEOUT_S)),
             drop_first=options.get("lake.index.drop_first", "") == "true",
             no_writer=options.get("lake.index.no_writer", "") == "true",
         )
@@ -101,7 +107,6 @@ def build_settings(partition: str, wanted: WantedIndex | None, given: Mapping[st
         **BUILDER,
         **_ENABLED_BY.get(prefix, {}),
         **(wanted.settings if wanted is not None else {}),
-        CHECK_TIMEOUT: given.get(CHECK_TIMEOUT, str(DEFAULT_CHECK_TIMEOUT_S)),
         _FILE_GROUPS.format("min"): groups,
         _FILE_GROUPS.format("max"): groups,
     }

@@ -67,6 +67,11 @@ def find_build_state(spark: SparkSession, base_path: str, instant: str) -> Build
     return BuildState.PENDING if any(".deltacommit." in name for name in mine) else BuildState.ABSENT
 
 
+def find_begun_ms(spark: SparkSession, base_path: str, instant: str) -> int | None:
+    """Return when a build's delta commit was requested, by the store's clock; None when it is not there."""
+    return find_modified_ms(spark, f"{base_path}/{METADATA_FOLDER}/.hoodie/timeline/{instant}.deltacommit.requested")
+
+
 def metadata_timeline_names(spark: SparkSession, base_path: str) -> frozenset[str]:
     """Return the names on the metadata table's timeline; empty without a metadata table."""
     path = spark._jvm.org.apache.hadoop.fs.Path(f"{base_path}/{METADATA_FOLDER}/.hoodie/timeline")

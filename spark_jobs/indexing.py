@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hudi_table import PlanBusyError, find_heartbeat_age_s, hold_lock, open_client
-from index_build import PlanOutdatedError, WritersInTheWayError, build_index
+from index_build import (
+    FENCE_EVERY_S,
+    Built,
+    WritersInTheWayError,
+    built_index,
+    find_unaware,
+    keep_lock_file,
+)
 from index_check import find_differences, find_unmentioned
 from index_fence import look_at_writers
-from index_outcome import IndexFailure, Tally, caught_up_to, failure_of, refused, result_of
+from index_outcome import IndexFailure, PlanOutdatedError, Tally, caught_up_to, failure_of, refused, result_of
 from index_rules import BuildState, IndexPlan, Step, decide_step
 from index_settings import WantedIndex, build_settings, hudi_settings_of, index_options
 from index_table import (
@@ -174,7 +182,7 @@ def _take_step(visit: Visit, instant: str, wanted: WantedIndex | None, options: 
         tally.said.append(f"plan {instant} was removed: {plan.partition} is complete")
         return ""
     if step is Step.FINISH:
-        return _finish(visit, plan, options, tally)
+        return _take_over(visit, plan, options, tally)
     if step is Step.RUN_AGAIN:
         _clean_up(visit, plan, indexes)
     return _run_fresh(visit, plan, wanted, options, tally)
@@ -201,16 +209,22 @@ def _run_fresh(visit: Visit, plan: IndexPlan, wanted: WantedIndex | None, option
 
 def _run(visit: Visit, plan: IndexPlan, wanted: WantedIndex | None, options: IndexOptions, tally: Tally) -> str:
     try:
-        build_index(visit, plan, wanted, options)
+        with built_index(visit, plan, wanted, options) as built:
+            # Hudi itself completes a plan of the file listing.
+            end = _check if plan.partition == "files" else partial(_finish, built=built)
+            damage = end(visit, plan, options)
     except PlanBusyError as error:
         raise IndexFailure(FailureKind.BUSY, f"another builder has plan {plan.instant}") from error
     except WritersInTheWayError as error:
         raise IndexFailure(FailureKind.CONFLICT, f"{plan.partition}: {error}") from error
+    except IndexFailure:
+        leave_expired_heartbeat(visit, plan.instant)
+        raise
     except Py4JJavaError as error:
         leave_expired_heartbeat(visit, plan.instant)
         if not _is_completed(visit, plan.instant):
             raise failure_of(visit, plan, error) from error
-    damage = _check(visit, plan, options)
+        damage = _check(visit, plan, options)
     if damage:
         _forget(visit, plan)
         return damage
@@ -218,23 +232,12 @@ def _run(visit: Visit, plan: IndexPlan, wanted: WantedIndex | None, options: Ind
     return ""
 
 
-def _finish(visit: Visit, plan: IndexPlan, options: IndexOptions, tally: Tally) -> str:
-    """Complete a plan whose builder ended while it waited for writers; the index was in use all the time.
-
-    Writers in flight do not matter, unless they stream: since the index is complete in the table's properties, their
-    commits update it.
-    """
-    # A full check takes long, so writers do not wait for it; what commits meanwhile is in the cheap one.
-    damage = _check(visit, plan, options)
-    if not damage:
-        with (
-            open_client(visit.spark, visit.job.base_path, visit.settings, ALWAYS) as client,
-            hold_lock(visit.spark, client),
-        ):
-            _require_no_streaming_writer(visit, plan)
-            damage = _check(visit, plan, replace(options, check="cheap"))
-            if not damage:
-                complete_plan(visit, plan, caught_up_to(look_at_indexes(visit)))
+def _take_over(visit: Visit, plan: IndexPlan, options: IndexOptions, tally: Tally) -> str:
+    """Complete a plan whose builder ended after it had built the index, which was in use all the time."""
+    with open_client(visit.spark, visit.job.base_path, visit.settings, ALWAYS) as client:
+        with hold_lock(visit.spark, client):
+            unaware = find_unaware(visit)
+        damage = _finish(visit, plan, options, Built(client, unaware))
     if damage:
         _forget(visit, plan)
         return damage
@@ -244,13 +247,42 @@ def _finish(visit: Visit, plan: IndexPlan, options: IndexOptions, tally: Tally) 
     return ""
 
 
-def _require_no_streaming_writer(visit: Visit, plan: IndexPlan) -> None:
-    streaming = [str(w) for w in look_at_writers(visit.spark, visit.look()) if w.is_live and w.is_streaming]
-    if streaming:
-        raise IndexFailure(
-            FailureKind.CONFLICT,
-            f"{plan.partition} is built, but {', '.join(streaming)} may have begun before that, and would be missing",
-        )
+def _finish(visit: Visit, plan: IndexPlan, options: IndexOptions, built: Built) -> str:
+    """Complete a plan whose index is built and in use; return what its check found, empty when the index is whole.
+
+    Writers in flight do not matter, unless they may have begun without knowing of the index: they are waited for, and
+    what they left out shows in the check. Dead ones are not waited for: their rows are in no file of the table.
+    """
+    _wait_for_unaware_writers(visit, plan, options, built)
+    # A full check takes long, so writers do not wait for it; what commits meanwhile is in the cheap one.
+    damage = _check(visit, plan, options) if options.check == "full" else ""
+    if not damage:
+        with hold_lock(visit.spark, built.guard), keep_lock_file(visit):
+            damage = _check(visit, plan, replace(options, check="cheap"))
+            if not damage:
+                complete_plan(visit, plan, caught_up_to(look_at_indexes(visit)))
+    return damage
+
+
+def _wait_for_unaware_writers(visit: Visit, plan: IndexPlan, options: IndexOptions, built: Built) -> None:
+    deadline = time.monotonic() + options.check_timeout_s
+    said = ""
+    while built.unaware:
+        pending = look_at_writers(visit.spark, visit.look())
+        awaited = ", ".join(str(w) for w in pending if w.is_live and w.instant in built.unaware)
+        if not awaited:
+            return
+        if not said:
+            said = awaited
+            visit.say(f"index {plan.partition} is built; it may be unknown to {awaited}: waiting")
+        if time.monotonic() >= deadline:
+            indexes = look_at_indexes(visit)
+            raise IndexFailure(
+                FailureKind.CONFLICT,
+                f"{plan.partition} is built and holds every write up to {caught_up_to(indexes)}; {awaited} may not "
+                f"know of it and did not end within {options.check_timeout_s:.0f} s; the next run goes on from there",
+            )
+        time.sleep(FENCE_EVERY_S)
 
 
 def _check(visit: Visit, plan: IndexPlan, options: IndexOptions) -> str:
@@ -281,10 +313,9 @@ def _forget(visit: Visit, plan: IndexPlan) -> None:
 def _clean_up(visit: Visit, plan: IndexPlan, indexes: IndexLook) -> None:
     """Remove what a dead builder left of an index that never was complete."""
     visit.say(f"indexing {plan.instant}: its builder is dead; removing the half-built {plan.partition}")
-    if (
-        plan.partition in indexes.inflight
-        or find_build_state(visit.spark, visit.job.base_path, plan.instant) is not BuildState.ABSENT
-    ):
+    built = find_build_state(visit.spark, visit.job.base_path, plan.instant)
+    # Hudi drops requests along with an index, and clears what is not listed when it builds.
+    if plan.partition in indexes.inflight or (plan.is_inflight and built is not BuildState.ABSENT):
         drop_index(visit, plan.partition)
     remove_plan(visit, plan.instant, keep_request=True)
 

@@ -1,7 +1,6 @@
 """Builders as they run in production, processes of their own: stopped and killed while a writer goes on.
 
-`LAKE_INDEX_KILLS` is the number of kills, `LAKE_INDEX_SEED` what their moments are drawn from. Some moments hurt the
-writer that commits next, as docs/indexing.md says, so the kills are not part of the short run.
+`LAKE_INDEX_KILLS` is the number of kills at random moments, `LAKE_INDEX_SEED` what those are drawn from.
 """
 
 from __future__ import annotations
@@ -20,17 +19,19 @@ import pytest
 from conftest import MakeTable, Table, run
 from job_contract import JobRequest, Mode, Outcome
 from paused_writers import STREAMING_OFF, insert, wait_until
-from test_indexing_on_hudi import complete, found_by_key, indexing, make_old, missing, plans
+from test_indexing_on_hudi import complete, found_by_key, half_built, indexing, make_old, missing, plans
 from test_real_processes import _family, _kill_family, submit  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-KILLS = int(os.environ.get("LAKE_INDEX_KILLS", "0"))
+KILLS = int(os.environ.get("LAKE_INDEX_KILLS", "1"))
 SEED = int(os.environ.get("LAKE_INDEX_SEED", "1"))
 SPAN_S = float(os.environ.get("LAKE_INDEX_SPAN_S", "8"))
 """About how long a builder process is at work after its plan appeared."""
 BOTH = Mode.SCHEDULE_AND_EXECUTE
+# Many file groups take long to make and to write.
+MANY_GROUPS = {"hoodie__metadata__global__record__level__index__min__filegroup__count": "200"}
 Submit = Callable[[JobRequest], "subprocess.Popen[str]"]
 
 
@@ -72,7 +73,6 @@ def going_on(spark: SparkSession, table: Table) -> Iterator[GoingOn]:
         writer.stop()
 
 
-@pytest.mark.skipif(KILLS == 0, reason="LAKE_INDEX_KILLS is not set: some moments of a kill hurt the next writer")
 @pytest.mark.parametrize("kill", range(max(KILLS, 1)))
 def test_killed_builder_is_followed_by_one_that_completes(
     spark: SparkSession,
@@ -104,40 +104,87 @@ def test_killed_builder_is_followed_by_one_that_completes(
     assert everything.count() == without.count()
 
 
+@pytest.mark.parametrize("is_announced", [False, True], ids=["before-it-is-announced", "after-it-was-announced"])
+def test_writers_go_on_after_a_builder_that_died_when_it_had_made_file_groups(
+    spark: SparkSession,
+    make_table: MakeTable,
+    submit: Submit,  # noqa: F811
+    is_announced: bool,
+) -> None:
+    table = make_table(**STREAMING_OFF)
+    request = indexing(table, BOTH, "record_index", lake__index__check="full", **MANY_GROUPS)
+    builder = submit(request)
+    metadata = table.path / ".hoodie" / "metadata"
+    if is_announced:
+        stop_when(builder, lambda: half_built(table) == "record_index" and not has_lock(table))
+    else:
+        stop_when(builder, (metadata / "record_index").is_dir)
+    (instant,) = plans(table)
+    assert half_built(table) == ("record_index" if is_announced else "")
+    begun = metadata / ".hoodie" / "timeline" / f"{instant}.deltacommit.requested"
+    assert begun.exists() == is_announced
+    _kill_family(builder.pid)
+    builder.wait()
+    expire_what_the_dead_left(table)
+    if is_announced:
+        # Now a writer may roll back what the builder had begun in the metadata table.
+        make_old(metadata / ".hoodie" / ".heartbeat" / instant)
+    for first_id in (70_000, 71_000, 72_000):
+        insert(spark, table, first_id, **STREAMING_OFF)
+    result = run(spark, request)
+    assert (result.outcome, result.completed_instants) == (Outcome.COMPLETED, (instant,)), result.message
+    insert(spark, table, 80_000, **STREAMING_OFF)
+    assert (complete(table), half_built(table), plans(table)) == ({"files", "record_index"}, "", set())
+    assert missing(spark, table) == []
+    assert found_by_key(spark, table, 70_003) == found_by_key(spark, table, 80_003) == 1
+
+
 def test_writer_commits_while_the_builder_stands_still_half_way(
     spark: SparkSession,
     make_table: MakeTable,
     submit: Submit,  # noqa: F811
 ) -> None:
     table = make_table(**STREAMING_OFF)
-    # Many file groups take long to write.
-    groups = {"hoodie__metadata__global__record__level__index__min__filegroup__count": "200"}
-    builder = submit(indexing(table, BOTH, "record_index", **groups))
-    wait_until(lambda: bool(plans(table)) or builder.poll() is not None, "the plan")
+    builder = submit(indexing(table, BOTH, "record_index", **MANY_GROUPS))
+    stop_when(builder, lambda: half_built(table) == "record_index" and not has_lock(table))
+    # From its announcement on, the index is every writer's business: nobody waits, and nobody fails.
+    for first_id in (70_000, 71_000):
+        insert(spark, table, first_id, **STREAMING_OFF)
     (instant,) = plans(table)
-    begun = table.path / ".hoodie" / "metadata" / ".hoodie" / "timeline" / f"{instant}.deltacommit.inflight"
-    deadline = time.monotonic() + 120
-    while not (begun.exists() and not (table.path / ".hoodie" / "lock").exists()):
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-    family = _family(builder.pid)
-    for member in family:
-        # Spark's helpers come and go.
-        with suppress(ProcessLookupError):
-            os.kill(member, signal.SIGSTOP)
-    # From its request on, the index is every writer's business: nobody waits, and nobody fails.
-    insert(spark, table, 70_000, **STREAMING_OFF)
-    assert plans(table) == {instant}
-    for member in family:
-        with suppress(ProcessLookupError):
-            os.kill(member, signal.SIGCONT)
+    signal_family(builder, signal.SIGCONT)
     output, _ = builder.communicate(timeout=240)
     assert builder.returncode == 0, output
     assert "begins beside" in output
+    assert instant in table.completed("indexing")
     insert(spark, table, 80_000, **STREAMING_OFF)
     assert complete(table) == {"files", "record_index"}
     assert missing(spark, table) == []
-    assert found_by_key(spark, table, 70_003) == found_by_key(spark, table, 80_003) == 1
+    assert [found_by_key(spark, table, key) for key in (70_003, 71_003, 80_003)] == [1, 1, 1]
+
+
+def stop_when(builder: subprocess.Popen[str], holds: Callable[[], bool]) -> None:
+    """Let a builder and its helpers stand still as soon as something holds."""
+    deadline = time.monotonic() + 180
+    while True:
+        # Hudi writes hoodie.properties anew in place: for a moment it is not there.
+        with suppress(FileNotFoundError):
+            if holds():
+                break
+        assert builder.poll() is None, "the builder ended"
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    signal_family(builder, signal.SIGSTOP)
+
+
+def signal_family(builder: subprocess.Popen[str], number: signal.Signals) -> None:
+    for member in _family(builder.pid):
+        # Spark's helpers come and go.
+        with suppress(ProcessLookupError):
+            os.kill(member, number)
+
+
+def has_lock(table: Table) -> bool:
+    return (table.path / ".hoodie" / "lock").exists()
 
 
 def expire_what_the_dead_left(table: Table) -> None:

@@ -13,6 +13,7 @@ from index_rules import (
     WriterInFlight,
     decide_fence,
     decide_step,
+    find_blind,
     must_mention,
 )
 from index_settings import IndexRequestError, build_settings, hudi_settings_of, index_options, stays_current
@@ -27,10 +28,12 @@ INDEX = "record_index"
         pytest.param(False, INDEX, "", BuildState.ABSENT, False, Step.REDUNDANT, id="index-is-there"),
         pytest.param(True, INDEX, "", BuildState.ABSENT, False, Step.REDUNDANT, id="died-and-a-writer-built-it"),
         pytest.param(True, "", "", BuildState.ABSENT, True, Step.BUSY, id="builder-lives"),
-        pytest.param(True, INDEX, "", BuildState.COMPLETED, True, Step.BUSY, id="builder-catches-up"),
-        pytest.param(True, INDEX, "", BuildState.COMPLETED, False, Step.FINISH, id="died-in-its-catch-up"),
+        pytest.param(True, INDEX, "", BuildState.COMPLETED, True, Step.BUSY, id="builder-checks"),
+        pytest.param(True, INDEX, "", BuildState.COMPLETED, False, Step.FINISH, id="died-in-its-check"),
         pytest.param(True, "", "", BuildState.ABSENT, False, Step.RUN_AGAIN, id="died-before-it-began"),
-        pytest.param(True, "", INDEX, BuildState.ABSENT, False, Step.RUN_AGAIN, id="died-after-it-was-listed"),
+        pytest.param(True, "", "", BuildState.PENDING, False, Step.RUN_AGAIN, id="died-before-it-was-announced"),
+        pytest.param(True, "", "", BuildState.COMPLETED, False, Step.RUN_AGAIN, id="died-before-it-was-listed"),
+        pytest.param(True, "", INDEX, BuildState.ABSENT, False, Step.RUN_AGAIN, id="build-was-rolled-back"),
         pytest.param(True, "", INDEX, BuildState.PENDING, False, Step.RUN_AGAIN, id="died-half-way"),
         pytest.param(True, "", INDEX, BuildState.COMPLETED, False, Step.RUN_AGAIN, id="died-before-it-was-complete"),
         pytest.param(False, "", INDEX, BuildState.PENDING, False, Step.RUN_AGAIN, id="cleaning-up-was-cut-short"),
@@ -67,6 +70,21 @@ def test_fence(writers: list[WriterInFlight], habit: Habit, current: bool, begin
     if begin is Begin.WAIT:
         assert writers[0].instant in verdict.reason
         assert "hoodie." in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("one", "habit", "is_blind"),
+    [
+        pytest.param(writer(), Habit.AT_COMMIT, False, id="reads-the-properties-as-part-of-its-commit"),
+        pytest.param(writer(streaming=True), Habit.AT_COMMIT, True, id="streams"),
+        pytest.param(writer(), Habit.STREAMING, True, id="may-stream"),
+        pytest.param(writer(), Habit.UNKNOWN, True, id="nobody-knows"),
+    ],
+)
+def test_writer_that_may_have_begun_without_knowing_of_an_index(
+    one: WriterInFlight, habit: Habit, is_blind: bool
+) -> None:
+    assert find_blind([one], habit) == ([one] if is_blind else [])
 
 
 def test_writer_that_was_said_not_to_run_stops_the_build() -> None:
