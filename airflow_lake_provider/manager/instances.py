@@ -30,6 +30,8 @@ LOOK_WITHIN_MS = 180_000
 KILL_WITHIN_MS = 300_000
 """How long after its time-out a try may need to end."""
 _BEGUN = frozenset({"running", "deferred", "restarting", "awaiting_input"})
+_COUNTED_AHEAD = frozenset({"scheduled", "queued"})
+"""States in which Airflow counts a try that has not begun."""
 
 
 class InstanceState(StrEnum):
@@ -156,9 +158,10 @@ def _active(run: RunFacts) -> Instance:
         reason = f"try {task.try_number} of {task.max_tries + 1} runs{where}"
         return _of(run, InstanceState.RUNNING, f"worker{where}", reason, since_ms, deadline_ms)
     start_ms = run.limit_ms("start_within_s")
-    if task.state == "up_for_retry" or task.try_number > 0:
+    failed = task.try_number - (task.state in _COUNTED_AHEAD)
+    if failed > 0:
         since_ms = task.next_try_ms or run.created_ms
-        reason = f"try {task.try_number} of {task.max_tries + 1} failed; the next one waits for its time or a slot"
+        reason = f"try {failed} of {task.max_tries + 1} failed; the next one waits for its time or a slot"
         return _of(run, InstanceState.RETRYING, SCHEDULER, reason, since_ms, min(since_ms + start_ms, ends_ms))
     reason = "the run waits for Airflow's scheduler, or for a free slot of its pool"
     return _of(run, InstanceState.SCHEDULED, SCHEDULER, reason, run.created_ms, min(run.created_ms + start_ms, ends_ms))

@@ -22,6 +22,7 @@ from airflow_lake_provider.view.view_cache import TableViewCache
 from local_stack.airflow import HUDI_JAR, LocalAirflow, scratch_env
 from local_stack.hudi_bundle import SPARK_PYTHON, spark_env
 from local_stack.processes import start, wait_until
+from local_stack.webhook_receiver import WebhookReceiver, webhook_receiver
 from tests.system.conftest import LOCK_OPTIONS, ROOT, make_airflow
 from tests.unit.tables import HandMadeTable
 
@@ -46,10 +47,25 @@ VICTIM = TABLES[3]["name"]
 
 
 @pytest.fixture(scope="module")
-def airflow() -> Iterator[LocalAirflow]:
+def receiver() -> Iterator[WebhookReceiver]:
+    with webhook_receiver() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def airflow(receiver: WebhookReceiver) -> Iterator[LocalAirflow]:
     airflow = make_airflow("end-to-end")
     airflow.more_dags = {"users": Path(__file__).parent / "dags"}
-    airflow.settings |= {"AIRFLOW__LAKE__EXECUTOR_LEASE_S": "12", "AIRFLOW__LAKE__RETRY_DELAY_S": "3"}
+    airflow.settings |= {
+        "AIRFLOW__LAKE__EXECUTOR_LEASE_S": "12",
+        "AIRFLOW__LAKE__RETRY_DELAY_S": "3",
+        "AIRFLOW__LAKE__NOTIFIERS": "airflow_lake_provider.notifications.webhook.LakeWebhookNotifier",
+        "AIRFLOW_CONN_LAKE_WEBHOOK": receiver.connection(password="s3cret"),
+        "AIRFLOW__OPENLINEAGE__NAMESPACE": "lake-airflow",
+        "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(
+            {"type": "file", "log_file_path": str(lineage_file(airflow)), "append": True}
+        ),
+    }
     try:
         airflow.start()
         airflow.wait_for_dags()
@@ -81,7 +97,7 @@ def write(airflow: LocalAirflow) -> None:
         env=spark_env() | scratch_env(airflow.home / "tmp"),
     )
     try:
-        assert writer.process.wait(timeout=240) == 0, writer.log_tail()
+        assert writer.process.wait(timeout=600) == 0, writer.log_tail()
     finally:
         writer.stop()
 
@@ -112,6 +128,32 @@ def test_commits_become_one_finished_compaction(airflow: LocalAirflow) -> None:
     assert len(compactions(airflow, "orders")) == 1
     table = next(table for table in airflow.tables() if table["table_name"] == "orders")
     assert (table["database"], table["notices"] >= 3) == ("shop", True)
+
+
+def test_service_says_in_openlineage_which_table_it_read_and_wrote(airflow: LocalAirflow) -> None:
+    """The task's own events, as Airflow's OpenLineage provider emits them before and after the run."""
+    run_id = wait_for_success(airflow, "orders")["dag_run_id"]
+
+    def ended() -> bool:
+        return any(event["eventType"] == "COMPLETE" for event in lineage_of(airflow, run_id))
+
+    wait_until(ended, 60, "the event of the completed task", [airflow.servers["scheduler"]])
+    events = {event["eventType"]: event for event in lineage_of(airflow, run_id)}
+    begun, completed = events["START"], events["COMPLETE"]
+    table = ("file", str(airflow.allowed_roots[0] / "orders"))
+    for event in (begun, completed):
+        for dataset in (*event["inputs"], *event["outputs"]):
+            assert (dataset["namespace"], dataset["name"]) == table
+            assert dataset["facets"]["symlinks"]["identifiers"][0]["name"] == "orders"
+        assert (event["job"]["namespace"], len(event["inputs"]), len(event["outputs"])) == ("lake-airflow", 1, 1)
+    assert "outcome" not in begun["run"]["facets"]["hudi_tableService"]
+    said = completed["run"]["facets"]["hudi_tableService"]
+    (instant,) = compactions(airflow, "orders")
+    assert (said["service"], said["outcome"], said["completedInstants"]) == ("compaction", "completed", [instant])
+    (written,) = completed["outputs"]
+    assert written["facets"]["version"]["datasetVersion"] == instant
+    assert written["outputFacets"]["outputStatistics"]["rowCount"] == 1000
+    assert completed["inputs"][0]["inputFacets"]["inputStatistics"]["size"] > 0
 
 
 def test_dropped_notice_is_repaired_by_the_heartbeat(airflow: LocalAirflow) -> None:
@@ -156,13 +198,46 @@ def test_worker_killed_in_the_middle_of_a_compaction_is_replaced_by_one(airflow:
     assert compactions(airflow, VICTIM) == [inflight.name.partition(".")[0]]
 
 
-def test_run_without_a_lock_provider_is_refused_before_spark_starts(airflow: LocalAirflow) -> None:
+def test_run_without_a_lock_provider_is_refused_before_spark_starts_and_people_are_told(
+    airflow: LocalAirflow, receiver: WebhookReceiver
+) -> None:
     table = airflow.allowed_roots[0] / VICTIM
     trigger(airflow, "no-lock", base_path=str(table), table_name="no-lock", hudi_options={})
     wait_until(lambda: runs_of(airflow, "no-lock")[0]["state"] == "failed", 60, "the refusal", [])
     log = task_log(airflow, "no-lock")
     assert "no hoodie.write.lock.provider is configured" in log
     assert "Spark-Submit cmd" not in log
+    told = wait_for_post(airflow, receiver, "no-lock")
+    assert (told["kind"], told["base_path"], told["service"]) == ("failed", str(table), "compaction")
+    assert "no hoodie.write.lock.provider is configured" in told["text"]
+    events = {event["eventType"]: event for event in lineage_of(airflow, "no-lock")}
+    assert events["FAIL"]["outputs"][0]["name"] == str(table)
+    assert events["FAIL"]["run"]["facets"]["hudi_tableService"]["outcome"] == "failed"
+
+
+def test_people_are_told_of_a_run_that_nobody_begins_and_of_one_that_missed_its_deadline(
+    airflow: LocalAirflow, receiver: WebhookReceiver
+) -> None:
+    """A pool without slots holds both runs back; lake_watch sweeps each minute."""
+    table = str(airflow.allowed_roots[0] / VICTIM)
+    pool = {"name": "closed", "slots": 0, "include_deferred": False}
+    httpx.post(f"{airflow.url}/api/v2/pools", json=pool, timeout=30).raise_for_status()
+    common = {"base_path": table, "table_name": VICTIM, "pool": "closed", "hudi_options": LOCK_OPTIONS}
+    trigger(airflow, "not-begun", **common, start_within_s=1)
+    trigger(airflow, "too-late", **common, deadline_s=1)
+    stuck = wait_for_post(airflow, receiver, "not-begun")
+    assert (stuck["kind"], stuck["state"], stuck["owner"]) == ("stuck", "scheduled", "Airflow's scheduler")
+    late = wait_for_post(airflow, receiver, "too-late")
+    assert (late["kind"], late["state"], late["base_path"]) == ("deadline", "failed", table)
+    assert "deadline_s" in late["text"]
+    # Both are told again by no later sweep, and the one that only waits is still there.
+    sweep(airflow)
+    assert len(posts_of(receiver, "not-begun")) == len(posts_of(receiver, "too-late")) == 1
+    states = {run["dag_run_id"]: run["state"] for run in airflow.service_runs()}
+    assert (states["not-begun"] in {"queued", "running"}, states["too-late"]) == (True, "failed")
+    httpx.patch(
+        f"{airflow.url}/api/v2/dags/lake_table_service/dagRuns/not-begun", json={"state": "failed"}, timeout=30
+    ).raise_for_status()
 
 
 def test_dry_run_says_what_it_would_do_and_does_nothing(airflow: LocalAirflow) -> None:
@@ -188,6 +263,39 @@ def test_deferred_sensor_of_a_users_dag_wakes_up_for_a_commit(airflow: LocalAirf
     wait_until(lambda: state() == "success", 60, "the sensor's end", [airflow.servers["triggerer"]])
     found = airflow.airflow_get(f"{path}/xcomEntries/return_value")
     assert requested in json.dumps(found)
+
+
+def lineage_file(airflow: LocalAirflow) -> Path:
+    return airflow.home / "lineage.jsonl"
+
+
+def lineage_of(airflow: LocalAirflow, run_id: str) -> list[dict[str, Any]]:
+    """Return the OpenLineage events of a run's task, as they were emitted."""
+    path = lineage_file(airflow)
+    events = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [
+        event
+        for event in events
+        if event["job"]["name"] == "lake_table_service.run_service"
+        and event["run"]["facets"].get("airflow", {}).get("dagRun", {}).get("run_id") == run_id
+    ]
+
+
+def posts_of(receiver: WebhookReceiver, run_id: str) -> list[dict[str, Any]]:
+    return [body for _, _, body in list(receiver.posts) if body["run_id"] == run_id]
+
+
+def wait_for_post(airflow: LocalAirflow, receiver: WebhookReceiver, run_id: str) -> dict[str, Any]:
+    wait_until(
+        lambda: bool(posts_of(receiver, run_id)), 150, f"what is told of {run_id}", list(airflow.servers.values())
+    )
+    return posts_of(receiver, run_id)[0]
+
+
+def sweep(airflow: LocalAirflow) -> None:
+    """What lake_watch does each minute."""
+    headers = {"Authorization": f"Bearer {airflow.service_token}"}
+    httpx.post(f"{airflow.url}/v1/hoodie/sweep", headers=headers, timeout=60).raise_for_status()
 
 
 def trigger(airflow: LocalAirflow, run_id: str, dag_id: str = "lake_table_service", **conf: Any) -> None:
