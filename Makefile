@@ -35,7 +35,7 @@ $(HUDI_JAR): $(SPARK_VENV)/.installed
 
 install: $(BIN)/.installed $(SPARK_VENV)/.installed $(HUDI_JAR) ## Make both environments and fetch the Hudi bundle
 
-demo: install ## Start Airflow, run real Hudi writers, show commits turning into compactions (EXIT=1: end after the story)
+demo: install ## Start Airflow, run real Hudi writers, show commits turning into compactions and changes arriving in Kafka (EXIT=1: end after the story)
 	@$(BIN)/python -m demo.run $(if $(EXIT),--exit)
 
 test: check test-unit test-spark test-integration test-storage test-system ## Everything that must land
@@ -66,6 +66,7 @@ soak: install postgres kafka ## The long form: 20 kills of the API server on eac
 	LAKE_INTERLEAVINGS=20000 $(BIN)/python -m pytest tests/unit/conflict
 	LAKE_SIMULATIONS=10000 $(BIN)/python -m pytest tests/simulation
 	LAKE_REPLICATION_SEEDS=30 $(BIN)/python -m pytest tests/integration/replication/test_kill_matrix.py
+	LAKE_REPLICATION_KILLS=10 $(BIN)/python -m pytest tests/system/test_replication.py
 	LAKE_INDEX_KILLS=10 $(SPARK_VENV)/bin/python -m pytest tests/integration/spark/test_indexing_kills_on_hudi.py
 
 bench: install hdfs kafka ## One benchmark: make bench NAME=timeline|notice|detection|namenode|latency|writer|indexing|conflict|waste|replication|engines
