@@ -5,14 +5,18 @@ from __future__ import annotations
 import fnmatch
 import json
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
-from airflow.sdk import DAG, Param, get_current_context, task
+from airflow.sdk import DAG, Param, Variable, get_current_context, task
 from airflow.sdk.configuration import conf
 
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.operators.indexing import HudiIndexOperator
 from airflow_lake_provider.plugins.airflow_settings import load_settings
-from airflow_lake_provider.tables_file import load_tables_file
+from airflow_lake_provider.tables_file import build_config, parse_tables, read_tables_file
+
+if TYPE_CHECKING:
+    from airflow_lake_provider.tables_config import TablesConfig
 
 DOC = """
 ### Build indexes of Hudi tables (RFC-45)
@@ -27,6 +31,16 @@ Give a table's base path, or a pattern of base paths that the registry knows, an
 
     airflow dags trigger lake_reindex -c '{"base_path": "/lake/orders", "indexes": ["record_index"]}'
 """
+
+
+def load_tables() -> TablesConfig:
+    """Read the tables file of this worker, and the Airflow Variable over it. Raises ConfigError."""
+    settings = load_settings()
+    name = settings.tables_variable
+    over = "" if name.lower() == "off" else str(Variable.get(name, default=""))
+    file = parse_tables(read_tables_file(settings.tables_file), settings.tables_file)
+    return build_config(file, parse_tables(over, f"Variable {name}"))
+
 
 with DAG(
     dag_id="lake_reindex",
@@ -55,7 +69,9 @@ with DAG(
         "drop_first": Param(default=False, type="boolean", title="Drop first", description="Or build what is missing"),
         "check": Param("cheap", type="string", enum=["cheap", "full"], title="Check"),
         "wait_s": Param(300, type="number", minimum=0, title="Wait", description="Seconds, for a quiet moment"),
-        "check_timeout_s": Param(900, type="integer", minimum=1, title="Catch-up", description="Seconds, for writers"),
+        "check_timeout_s": Param(
+            900, type="integer", minimum=1, title="Wait after the build", description="Seconds, for writers"
+        ),
         "no_writer": Param(
             default=False, type="boolean", title="No writer runs", description="Then no lock provider is needed"
         ),
@@ -78,7 +94,7 @@ with DAG(
             found = [
                 (row["base_path"], row["table_name"]) for row in rows if fnmatch.fnmatchcase(row["base_path"], pattern)
             ]
-        tables = load_tables_file(load_settings().tables_file)
+        tables = load_tables()
         return [
             {
                 "base_path": base_path,

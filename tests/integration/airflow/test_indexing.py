@@ -81,3 +81,13 @@ def test_reindex_dag_is_a_form_and_maps_over_tables() -> None:
     build = dag.get_task("build_indexes")
     assert build.is_mapped
     assert {task.task_id for task in build.upstream_list} == {"choose_tables"}
+
+
+def test_reindex_dag_sees_the_variable_over_the_tables_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    over = 'tables: [{base_path: "/lake/orders", hudi_options: {hoodie.x: "1"}}]'
+    monkeypatch.setenv("AIRFLOW_VAR_LAKE_TABLES", over)
+    dag = DagBag(dag_folder=str(ROOT / "dags")).dags["lake_reindex"]
+    load_tables = dag.get_task("choose_tables").python_callable.__globals__["load_tables"]
+    assert load_tables().policy_for("/lake/orders", "orders").hudi_options["hoodie.x"] == "1"
