@@ -24,7 +24,7 @@ def run_rollback(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
         raise refuse_scheduling(job, "a rollback is planned and executed in one")
     visit = open_visit(spark, job, request)
     rolled_back = roll_back_dead_writers(visit)
-    left = [instant for instant in request.instants if instant in _pending_writes(visit.look())]
+    left = [instant for instant in request.instants if instant in _open_work(visit.look())]
     if left:
         message = f"Hudi did not roll back {', '.join(left)}: the heartbeat lives, or the write is going on"
         return ServiceResult(
@@ -41,13 +41,15 @@ def run_rollback(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
 
 
 def roll_back_dead_writers(visit: Visit) -> tuple[str, ...]:
-    """Let Hudi roll back pending writes without a living heartbeat; return their requested times."""
-    look = visit.first_look
-    pending = _pending_writes(look)
-    if not pending and look.timeline.filterPendingRollbackTimeline().empty():
+    """Let Hudi roll back pending writes without a living heartbeat, and end rollbacks that were begun.
+
+    Returns the requested times of these writes and of these rollbacks.
+    """
+    pending = _open_work(visit.first_look)
+    if not pending:
         return ()
     started = time.monotonic()
-    visit.say(f"pending writes {', '.join(pending) or 'none'}: rolling back those whose heartbeat has ended")
+    visit.say(f"pending {', '.join(pending)}: rolling back those whose heartbeat has ended")
     with open_patient_client(visit) as client:
         client.rollbackFailedWrites(visit.look().meta_client)
     rolled_back = _find_rolled_back(visit.look().timeline, pending)
@@ -61,7 +63,15 @@ def _pending_writes(look: TableLook) -> tuple[str, ...]:
     return tuple(instant for instant in requested_times(writes) if instant not in clusterings)
 
 
+def _open_work(look: TableLook) -> tuple[str, ...]:
+    """Return pending writes, and rollbacks that somebody began: Hudi deletes a write's instants before it ends one."""
+    return (*_pending_writes(look), *requested_times(look.timeline.filterPendingRollbackTimeline()))
+
+
 def _find_rolled_back(timeline: Any, instants: tuple[str, ...]) -> tuple[str, ...]:
     # A write that went on to complete meanwhile is still there.
-    left = requested_times(timeline.getCommitsTimeline())
+    left = (
+        *requested_times(timeline.getCommitsTimeline()),
+        *requested_times(timeline.filterPendingRollbackTimeline()),
+    )
     return tuple(instant for instant in instants if instant not in left)

@@ -139,13 +139,28 @@ class ManagerLoop:
             self._registry.register(Notice(base_path, name, Source.CONFIG))
 
     def postpone(self, table_ids: list[str]) -> None:
-        """Say of silent tables that a sensor found nothing new: they are silent again after their own timeout."""
+        """Say of silent tables that a sensor found no new commit: they are silent again after their own timeout.
+
+        One on which something is pending is looked at instead: what a writer begins, it announces to nobody, and if it
+        dies before it commits nobody ever would.
+        """
         tables = self._load_tables()
-        for table_id in table_ids:
-            row = self._registry.find(table_id)
-            if row is not None:
-                policy = tables.policy_for(row["base_path"], row["table_name"])
-                self._registry.postpone(table_id, self._silent_ms(row["base_path"], policy))
+        for row in filter(None, map(self._registry.find, table_ids)):
+            base_path, name = row["base_path"], row["table_name"]
+            if self._may_have_pending(base_path, row["dirty_seq"]):
+                self._registry.mark_dirty(Notice(base_path, name, Source.HINT))
+            else:
+                policy = tables.policy_for(base_path, name)
+                self._registry.postpone(row["table_id"], self._silent_ms(base_path, policy))
+
+    def _may_have_pending(self, base_path: str, dirty_seq: int) -> bool:
+        if not self._timelines.pause_s(base_path):
+            return True  # nobody watches it in this process, so only a look can tell
+        try:
+            # As the heartbeats of this process's timelines know it: no look of its own for a silent table.
+            return bool(self._views.refresh(base_path, dirty_seq).timeline.pending())
+        except LakeError:
+            return False  # its own heartbeat tells of it
 
     def drain(self, most: int = 1000) -> int:
         """Look at dirty tables until none is left or `most` were looked at; return how many."""

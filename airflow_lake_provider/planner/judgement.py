@@ -113,8 +113,11 @@ def _judge_rollback(
     before: Timeline, after: Timeline, request: ServiceRequest, result: ServiceResult | None
 ) -> Judgement:
     left = {instant.requested_time for instant in after.instants}
-    pending = tuple(instant.requested_time for instant in after.pending_writes())
+    finished = {instant.requested_time for instant in after.completed() if instant.action is Action.ROLLBACK}
+    # A rollback that died after it had deleted the write's instants is itself what is asked for.
+    pending = tuple(i.requested_time for i in (*after.pending_writes(), *after.pending(Action.ROLLBACK)))
     gone = tuple(i.requested_time for i in before.pending_writes() if i.requested_time not in left)
+    gone += tuple(i.requested_time for i in before.pending(Action.ROLLBACK) if i.requested_time in finished)
     # One that went on to complete was not dead, and is no longer in the way.
     still = tuple(time for time in request.instants if time in pending)
     if still or ((result is None or result.outcome is Outcome.FAILED) and not (request.instants or gone)):

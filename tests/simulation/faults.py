@@ -32,6 +32,7 @@ class Faults:
     kill_task: float = 0.0
     kill_driver: float = 0.0
     kill_writer: float = 0.0
+    slow_writer: float = 0.0
     drop_notice: float = 0.0
     double_notice: float = 0.0
     late_notice: float = 0.0
@@ -74,7 +75,8 @@ def draw(rng: random.Random) -> Faults:
         database_error=chance(0, 0, 0.01),
         kill_task=chance(0, 0.03, 0.15),
         kill_driver=chance(0, 0.03, 0.15),
-        kill_writer=chance(0, 0.1),
+        kill_writer=chance(0, 0.1, 0.3),
+        slow_writer=chance(0, 0.1),
         drop_notice=chance(0, 0.1, 0.5),
         double_notice=chance(0, 0.2),
         late_notice=chance(0, 0.3),

@@ -15,6 +15,8 @@ from airflow_lake_provider.planner.decide import decide
 from airflow_lake_provider.planner.decision import Decision, Verdict
 from airflow_lake_provider.planner.judgement import PLANNED_AS
 from airflow_lake_provider.table_id import table_id_of
+from airflow_lake_provider.timeline.heartbeat import HeartbeatRule
+from airflow_lake_provider.timeline.instant import Action
 from airflow_lake_provider.view.shared_timelines import SharedTimelines
 from airflow_lake_provider.view.table_view import TableView
 from airflow_lake_provider.view.view_cache import TableViewCache
@@ -103,6 +105,12 @@ class Invariants:
         """A run that succeeded has its plans completed."""
         driver = task.driver
         assert driver is not None
+        if task.request.service is Service.ROLLBACK:
+            table = self.world.tables[task.base_path]
+            left = [time for time in task.request.instants if table.is_pending(time)]
+            if left:
+                self.world.violate(f"{task.name} succeeded, and {left} is still pending")
+            return
         wanted = {*task.request.instants, *(driver.result.scheduled_instants if driver.result is not None else ())}
         missing = [plan for plan in wanted if not self.completions[task.base_path, plan]]
         if missing:
@@ -145,6 +153,9 @@ class Invariants:
             if until_ms > world.now_ms and token not in holders:
                 states["lease of the dead", table_id, service, token] = lease_ms
         states.update({("plan", path, plan): look_ms for path, plan in self._plans_left_alone()})
+        silent_ms = int((world.settings.heartbeat_timeout_s + 2 * world.settings.heartbeat_max_s) * 1000)
+        failed_ms = look_ms + silent_ms + int(world.policy.rollback.after_s * 1000) + HeartbeatRule().most_ms
+        states.update({("failed", path, time): failed_ms for path, time in self._failures_left_alone()})
         return states
 
     def _plans_left_alone(self) -> list[tuple[str, str]]:
@@ -158,6 +169,27 @@ class Invariants:
                     plans = [instant.requested_time for instant in view.timeline.pending(action)]
                     left += [(path, plan) for plan in plans if not self._is_abandoned(plan, runs)]
         return left
+
+    def _failures_left_alone(self) -> list[tuple[str, str]]:
+        """Return what dead writers left, and rollbacks that nobody goes on with."""
+        world, left = self.world, []
+        if not world.policy.rollback.enabled:
+            return []
+        for path, view in self._views():
+            prefix = f"{table_id_of(path)}."
+            runs = [run for run in world.airflow.runs.values() if run.run_id.startswith(prefix)]
+            if any(run.is_active for run in runs):
+                continue  # the table's other services may have to end first
+            beats = view.heartbeats_ms or {}
+            writes = [i for i in view.timeline.pending_writes() if self._is_dead(beats.get(i.requested_time))]
+            times = sorted(i.requested_time for i in (*writes, *view.timeline.pending(Action.ROLLBACK)))
+            # They share one decision, which is given up by the oldest.
+            if times and not self._is_abandoned(times[0], runs):
+                left += [(path, time) for time in times]
+        return left
+
+    def _is_dead(self, beat_ms: int | None) -> bool:
+        return not HeartbeatRule().is_live(beat_ms, self.world.now_ms)
 
     def _is_abandoned(self, plan: str, runs: list[DagRun]) -> bool:
         tried = [run for run in runs if f".{plan}" in run.run_id]
@@ -186,7 +218,8 @@ class Invariants:
             problem = self._find_unrest_of(path, view, rows[path])
             if problem:
                 return problem
-        return ""
+        failures = self._failures_left_alone()
+        return f"{failures} are failed writes, or rollbacks that were begun, and still there" if failures else ""
 
     def _find_unrest_of(self, path: str, view: TableView, row: dict[str, Any]) -> str:
         latest = view.timeline.latest_completed()
@@ -228,4 +261,7 @@ class Invariants:
         views = TableViewCache(
             SharedTimelines(None, lambda path: open_on(world.disk, path, never), lambda: world.now_ms)
         )
-        return [(path, views.refresh(path)) for path in world.tables]
+        return [
+            (path, views.supplement(views.refresh(path), heartbeats=True, metadata_timeline=False))
+            for path in world.tables
+        ]

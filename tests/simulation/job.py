@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service, ServiceResult
 from airflow_lake_provider.planner.judgement import PLANNED_AS
+from airflow_lake_provider.timeline.heartbeat import HeartbeatRule, load_heartbeats
 from airflow_lake_provider.timeline.instant import WRITE_ACTIONS, Action
 from airflow_lake_provider.timeline.loader import load_timeline
 from airflow_lake_provider.timeline.properties import load_table_properties
@@ -69,6 +70,9 @@ class Driver:
         timeline = self._timeline()
         if self.request.service is Service.ARCHIVE:
             self._begin_archive(timeline)
+            return
+        if self.request.service is Service.ROLLBACK:
+            self._begin_rollback(timeline)
             return
         pending = [instant.requested_time for instant in timeline.pending(self._action)]
         self._todo = list(self.request.instants) or pending
@@ -153,6 +157,47 @@ class Driver:
             self._then(500, self._remove)
         else:
             self._end(ServiceResult(Service.ARCHIVE, Outcome.COMPLETED if self._done else Outcome.NOTHING_TO_DO))
+
+    # --- rolling back: `rollbackFailedWrites`, planned rollbacks first --------------------------------------
+
+    def _begin_rollback(self, timeline: Timeline) -> None:
+        rule, beats = HeartbeatRule(), load_heartbeats(self._storage)
+        planned = [self.table.rollbacks[plan.requested_time] for plan in timeline.pending(Action.ROLLBACK)]
+        writes = [write.requested_time for write in timeline.pending_writes()]
+        dead = [time for time in writes if not rule.is_live(beats.get(time), self.world.now_ms)]
+        self._todo = list(dict.fromkeys((*planned, *dead)))
+        self._next_rollback()
+
+    def _next_rollback(self) -> None:
+        if self._todo:
+            self._then(self.world.rng.randrange(100, 2_000), self._plan_rollback)
+            return
+        left = [time for time in self.request.instants if self.table.is_pending(time)]
+        if left:
+            self._fail(FailureKind.BUSY, f"Hudi did not roll back {', '.join(left)}")
+        else:
+            outcome = Outcome.COMPLETED if self._done else Outcome.NOTHING_TO_DO
+            self._end(ServiceResult(Service.ROLLBACK, outcome, (), tuple(self._done)))
+
+    def _plan_rollback(self) -> None:
+        self._plan = self._todo[0]
+        self.world.invariants.begins(self, self.table.base_path, self._plan)
+        rollback = self.table.plan_rollback(self._plan)
+        self._then(self.world.rng.randrange(50, 500), lambda: self._remove_write(rollback))
+
+    def _remove_write(self, rollback: str) -> None:
+        self.table.begin(rollback, Action.ROLLBACK)
+        self.table.remove_instant(self._plan)
+        # Hudi completes the rollback only after it deleted the write's own instants.
+        self._then(self.world.rng.randrange(1_000, 20_000), lambda: self._complete_rollback(rollback))
+
+    def _complete_rollback(self, rollback: str) -> None:
+        self.table.complete(rollback, Action.ROLLBACK)
+        self.world.counts["writes rolled back"] += 1
+        self.world.invariants.completes(self, self.table.base_path, self._plan)
+        self._stop_executing()
+        self._done.append(self._todo.pop(0))
+        self._next_rollback()
 
     # --- ends ----------------------------------------------------------------------------------------------
 

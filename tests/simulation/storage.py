@@ -20,6 +20,7 @@ COMPLETES_AS = {
     Action.CLUSTERING: Action.REPLACECOMMIT,
     Action.CLEAN: Action.CLEAN,
     Action.DELTACOMMIT: Action.DELTACOMMIT,
+    Action.ROLLBACK: Action.ROLLBACK,
 }
 OPERATIONS = {Action.COMPACTION: "COMPACT", Action.CLUSTERING: "CLUSTER", Action.DELTACOMMIT: "UPSERT"}
 
@@ -113,6 +114,8 @@ class SimTable:
         self.base_path = base_path
         self.name = last_name(base_path)
         self.archived: set[str] = set()
+        self.rollbacks: dict[str, str] = {}
+        """Which write each planned rollback is for, as its plan says."""
         self._last_ms = 0
         self._writes = 0
         properties = {
@@ -132,8 +135,26 @@ class SimTable:
         """Begin an instant; return its requested time."""
         time = self._next_time()
         if action is Action.DELTACOMMIT:
-            self.disk.write(f"{self.base_path}/{HEARTBEATS}/{time}")
+            self.beat(time)
         self._put(f"{time}.{action.value}.requested")
+        return time
+
+    def beat(self, time: str) -> None:
+        """Say that the writer of an instant lives."""
+        self.disk.write(f"{self.base_path}/{HEARTBEATS}/{time}")
+
+    def is_pending(self, time: str) -> bool:
+        """Whether an instant is on the timeline, and not completed."""
+        names = [name for name in self.disk.folders[f"{self.base_path}/{TIMELINE}"] if name.startswith(time)]
+        return bool(names) and not any("_" in name for name in names)
+
+    def plan_rollback(self, write: str) -> str:
+        """Plan the rollback of a write, or take up the one that is planned; return its requested time."""
+        for time, planned in self.rollbacks.items():
+            if planned == write and self.is_pending(time):
+                return time
+        time = self.request(Action.ROLLBACK)
+        self.rollbacks[time] = write
         return time
 
     def begin(self, time: str, action: Action) -> None:

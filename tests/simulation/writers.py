@@ -1,12 +1,16 @@
-"""Writers that commit in bursts, sometimes die with a commit inflight, and announce over a lossy network."""
+"""Writers that commit in bursts, sometimes die with a commit inflight, and announce over a lossy network.
+
+Some take their time and send heartbeats; some of these stand still without, and are refused when they want to commit.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.manager.notice import Notice, Source
+from airflow_lake_provider.timeline.heartbeat import DEFAULT_INTERVAL_MS, HeartbeatRule, load_heartbeats
 from airflow_lake_provider.timeline.instant import Action
-from tests.simulation.storage import SimTable
+from tests.simulation.storage import SimTable, open_on
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -35,11 +39,42 @@ class Writer:
             self.world.say(f"writer of {self.table.name} dies with {time} inflight")
             self._failed.append(time)
             return
-        self.world.after(self.world.rng.choice((100, 200, 300, 1_000, 8_000)), lambda: self._complete(time))
+        if self.world.faults.slow_writer and self.world.rng.random() < self.world.faults.slow_writer:
+            self._write_slowly(time)
+        else:
+            self.world.after(self.world.rng.choice((100, 200, 300, 1_000, 8_000)), lambda: self._complete(time))
+
+    def _write_slowly(self, time: str) -> None:
+        world = self.world
+        takes_ms = world.rng.choice((200_000, 900_000, 1_500_000))
+        beats = 1 if world.rng.random() < 0.3 else takes_ms // DEFAULT_INTERVAL_MS
+        world.say(f"writer of {self.table.name} takes {takes_ms} ms for {time} and beats {beats} times")
+        for beat in range(1, beats + 1):
+            world.after(beat * DEFAULT_INTERVAL_MS, lambda: self._beat(time))
+        world.after(takes_ms, lambda: self._complete_slowly(time))
+
+    def _beat(self, time: str) -> None:
+        if not self.table.is_pending(time):
+            self.world.violate(f"the write {time} of {self.table.base_path} was rolled back while its writer lived")
+        self.table.beat(time)
+
+    def _complete_slowly(self, time: str) -> None:
+        """Hudi: a writer whose own heartbeat has expired gives its commit up."""
+        world = self.world
+        beat_ms = load_heartbeats(open_on(world.disk, self.table.base_path, lambda what: None)).get(time)
+        if HeartbeatRule().is_live(beat_ms, world.now_ms):
+            if not self.table.is_pending(time):
+                world.violate(f"the write {time} of {self.table.base_path} was rolled back while its writer lived")
+            self._complete(time)
+            return
+        world.counts["commits refused for their heartbeat"] += 1
+        world.say(f"writer of {self.table.name} gives {time} up: its heartbeat has expired")
+        self._failed.append(time)
 
     def _complete(self, time: str) -> None:
         world = self.world
-        if self._failed and world.rng.random() < 0.7:  # Hudi: a later writer rolls back, before its own commit
+        # Hudi, without a service that does it: a later writer rolls back, before its own commit.
+        if self._failed and not world.policy.rollback.enabled and world.rng.random() < 0.7:
             self.table.remove_instant(self._failed.pop(0))
         self.table.complete(time, Action.DELTACOMMIT)
         world.counts["commits"] += 1

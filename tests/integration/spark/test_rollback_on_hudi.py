@@ -53,6 +53,27 @@ def test_dead_writer_goes_and_a_living_one_stays(spark: SparkSession, make_table
     assert table.files() == files
 
 
+def test_rollback_that_died_before_it_was_completed_is_ended(spark: SparkSession, make_table: MakeTable) -> None:
+    """Hudi deletes the write's instants first: what is left is a rollback of nothing, and nobody's."""
+    table = make_table(type="COW")
+    before = content(spark, table)
+    dead = begin_write(spark, table)
+    make_old(table.path / ".hoodie" / ".heartbeat" / dead)
+    assert run(spark, rollback(table, dead)).outcome is Outcome.COMPLETED
+    (done,) = table.completed("rollback")
+    timeline = table.path / ".hoodie" / "timeline"
+    (completed,) = timeline.glob(f"{done}_*.rollback")
+    completed.unlink()
+
+    decision = decide_on_storage(table)
+    assert (decision.verdict, decision.plan_instants) == (Verdict.DUE, (done,)), decision.reason
+    result = run(spark, rollback(table, *decision.plan_instants))
+    assert (result.outcome, result.completed_instants) == (Outcome.COMPLETED, (done,)), result.message
+    assert table.completed("rollback") == {done}
+    assert decide_on_storage(table).verdict is Verdict.NOT_DUE
+    assert content(spark, table) == before
+
+
 def test_scheduling_is_refused_with_a_sentence(spark: SparkSession, make_table: MakeTable) -> None:
     result = run(spark, rollback(make_table(type="COW"), mode=Mode.SCHEDULE))
     assert result.outcome is Outcome.FAILED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.manager.registry import Registry
 from airflow_lake_provider.manager.runs import RunState
 from airflow_lake_provider.table_id import table_id_of
+from airflow_lake_provider.view.freshness import NOW
+from airflow_lake_provider.view.timeline_server import TimelineServer
 from tests.unit.manager.conftest import FakeClock, FakeDoor
 from tests.unit.tables import HandMadeTable
 
@@ -248,3 +251,29 @@ def test_list_silent_after_the_heartbeat_names_the_table_until_it_is_postponed(
     loop.postpone([table_id, "unknown-table"])
     assert registry.list_silent() == []
     assert table_id == table_id_of(str(table.path))
+
+
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_silent_table_on_which_a_writer_died_is_looked_at_and_rolled_back(
+    registry: Registry,
+    make_loop: MakeLoop,
+    door: FakeDoor,
+    table: HandMadeTable,
+    clock: FakeClock,
+    timeline_server: TimelineServer,
+    is_watched: bool,
+) -> None:
+    """No commit follows, and nobody announces a write that was only begun."""
+    timeline_server.options = replace(timeline_server.options, is_watching=is_watched)
+    table.commit(1)
+    table_id = announce(registry, table)
+    loop = make_loop()
+    loop.drain()
+    begun = "20261121120100000"
+    (table.path / ".hoodie" / "timeline" / f"{begun}.deltacommit.requested").touch()
+    clock.advance(1201)
+    if is_watched:
+        timeline_server.timelines.snapshot(str(table.path), NOW)  # its heartbeat
+    loop.postpone([table_id])
+    loop.drain()
+    assert [run.run_id for run in door.runs] == [f"{table_id}.rollback.{begun}"]

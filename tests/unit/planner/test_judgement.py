@@ -156,6 +156,26 @@ def test_rollback_is_judged_by_what_is_no_longer_pending(
     assert judgement.completed_instants == ((at(5),) if outcome is Outcome.COMPLETED else ())
 
 
+HALF = Timeline((completed(1), pending(9, Action.ROLLBACK, State.INFLIGHT)))
+
+
+@pytest.mark.parametrize(
+    ("after", "result", "outcome"),
+    [
+        pytest.param(ROLLED_BACK, Outcome.COMPLETED, Outcome.COMPLETED, id="ended"),
+        pytest.param(ROLLED_BACK, None, Outcome.COMPLETED, id="driver-died-after-it"),
+        pytest.param(HALF, Outcome.COMPLETED, Outcome.FAILED, id="job-lies"),
+    ],
+)
+def test_rollback_that_was_begun_is_judged_by_its_own_completion(
+    after: Timeline, result: Outcome | None, outcome: Outcome
+) -> None:
+    word = None if result is None else ServiceResult(Service.ROLLBACK, result)
+    judgement = judge(HALF, after, ServiceRequest(Service.ROLLBACK, Mode.EXECUTE, (at(9),)), word)
+    assert judgement.outcome is outcome
+    assert judgement.completed_instants == ((at(9),) if outcome is Outcome.COMPLETED else ())
+
+
 DELETED = Timeline((completed(1), completed(5, Action.REPLACECOMMIT)))
 
 

@@ -182,6 +182,16 @@ def test_rollback_of_what_lives_or_was_not_asked_for_is_not_due() -> None:
     assert find(Service.ROLLBACK, failed(10, beats=None)).verdict is Verdict.NOT_DUE
 
 
+def test_rollback_that_died_after_it_deleted_the_write_is_gone_on_with() -> None:
+    """Hudi deletes the write's instants before it completes the rollback: no write is pending any more."""
+    table = cow(3, plans=(pending(20, Action.ROLLBACK, State.INFLIGHT),))
+    due = find(Service.ROLLBACK, table)
+    assert (due.verdict, due.plan_instants, due.key_instant) == (Verdict.DUE, (at(20),), at(20)), due.reason
+    assert f"rollback {at(20)}: begun, and not completed" in due.reason
+    young = find(Service.ROLLBACK, cow(3, plans=(pending(50, Action.ROLLBACK, State.INFLIGHT),)))
+    assert (young.verdict, young.look_again_ms) == (Verdict.NOT_DUE, NOON_MS + 80_000)
+
+
 def test_rollback_comes_first_and_cleaning_waits_for_it() -> None:
     table = replace(
         cow(9, plans=(pending(30, Action.COMMIT), pending(31, Action.CLUSTERING))), heartbeats_ms=MappingProxyType({})
