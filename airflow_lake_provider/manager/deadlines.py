@@ -2,18 +2,18 @@
 
 `POST /sweep` calls it, so each run of `lake_watch`. A run past its `deadline_s` is ended through Airflow; the manager
 then starts another one by its own rules. A look that nobody came to is done by the sweep itself (it drains). Everything
-else past a deadline is reported once: to the log, to a metric, to the notifier.
+else past a deadline is reported once, by one server: to the log, to a metric, to the notifier.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_lake_provider.manager.instances import Instance, InstanceState, Plans, instance_of_run, instances_of
 from airflow_lake_provider.manager.notifier import NoNotifier
+from airflow_lake_provider.manager.reports import Reports, report_id_of
 from airflow_lake_provider.metrics import DEADLINES, OVERDUE, STUCK, NoMetrics
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_REMEMBERED = 10_000
 MOST_OVERDUE_ROWS = 1000
 
 
@@ -66,7 +65,7 @@ class DeadlineSweep:
         self._door = door
         self._metrics = metrics if metrics is not None else NoMetrics()
         self._notifier = notifier if notifier is not None else NoNotifier()
-        self._told: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+        self._reports = Reports(registry)
 
     def sweep(self) -> Swept:
         """End what is past its `deadline_s`, report what is past any other deadline."""
@@ -82,6 +81,7 @@ class DeadlineSweep:
         for base_path, instance in overdue:
             self._tell_once(base_path, instance, now_ms)
         self._metrics.gauge(OVERDUE, len(overdue))
+        self._reports.forget_old()
         return Swept(len(ended), len(overdue))
 
     def _waiting(self, runs: Iterator[RunFacts]) -> Iterator[tuple[str, Instance]]:
@@ -108,16 +108,14 @@ class DeadlineSweep:
         return True
 
     def _tell_once(self, base_path: str, instance: Instance, now_ms: int) -> None:
-        key = (base_path, f"{instance.service} {instance.run_id} {instance.tries}", instance.state.value)
-        if key in self._told:
+        which = (instance.service, instance.run_id, str(instance.tries), instance.state.value, str(instance.since_ms))
+        report_id = report_id_of(base_path, *which)
+        if not self._reports.begin(report_id):
             return
-        self._told[key] = None
-        if len(self._told) > MOST_REMEMBERED:
-            self._told.popitem(last=False)
         late_s = (now_ms - (instance.deadline_ms or now_ms)) // 1000
         log.error(
             "table %s: %s is stuck: %s for %s s longer than it may; %s has to act: %s",
             base_path, instance.run_id or instance.service, instance.state, late_s, instance.owner, instance.reason,
         )  # fmt: skip
         self._metrics.incr(STUCK)
-        self._notifier.stuck(base_path, instance)
+        self._notifier.stuck(base_path, instance, lambda: self._reports.end(report_id))

@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_lake_provider.manager.instances import Instance
 
 
@@ -19,8 +21,11 @@ class Notifier(Protocol):
     def deadline(self, base_path: str, instance: Instance) -> None:
         """An instance was ended because its run passed `deadline_s`."""
 
-    def stuck(self, base_path: str, instance: Instance) -> None:
-        """An instance has stood in its state past its deadline; said once for each state of each instance."""
+    def stuck(self, base_path: str, instance: Instance, on_told: Callable[[], None]) -> None:
+        """An instance has stood in its state past its deadline; said once for each state of each instance.
+
+        `on_told` is called, from any thread, when people were told: until then another server may tell them.
+        """
 
 
 class NoNotifier:
@@ -29,5 +34,6 @@ class NoNotifier:
     def deadline(self, base_path: str, instance: Instance) -> None:
         """See Notifier."""
 
-    def stuck(self, base_path: str, instance: Instance) -> None:
+    def stuck(self, base_path: str, instance: Instance, on_told: Callable[[], None]) -> None:
         """See Notifier."""
+        on_told()

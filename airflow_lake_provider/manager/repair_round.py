@@ -7,10 +7,13 @@ decides them like all others, by the same timeline.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import func, update
 
 from airflow_lake_provider.doctor.treatment import TableDoctor
 from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.manager.schema import lake_table
 from airflow_lake_provider.metrics import REPAIRS, NoMetrics
 
 if TYPE_CHECKING:
@@ -24,14 +27,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EVERY_MS = 600_000
-"""How often one process examines a table: what it looks for is stuck for longer than that."""
+"""How often a table is examined, by whichever server: what is looked for is stuck for longer than that."""
 MOST_EXAMINED = 20
 """Tables in one round, so that a sweep ends; the others come in the next one."""
 _MOST_ROWS = 10_000
 
 
 class RepairRound:
-    """Examines tables in turn. Several processes may do so at once: a repair of what is gone is refused."""
+    """Examines tables in turn. Several processes may do so at once: each table is examined by one of them."""
 
     def __init__(
         self,
@@ -44,20 +47,21 @@ class RepairRound:
         self._load_tables = load_tables
         self._open_table = open_table
         self._metrics = metrics if metrics is not None else NoMetrics()
-        self._examined_ms: dict[str, int] = {}
 
     def run(self) -> int:
         """Examine the tables that are due, do what their policies allow, and return how many repairs were done."""
         tables, now_ms = self._load_tables(), self._registry.now_ms()
         due = [
-            (row["base_path"], policy)
+            (row, policy)
             for row in self._registry.list_tables(_MOST_ROWS)
             if (policy := tables.policy_for(row["base_path"], row["table_name"])).doctor.repairs
-            and now_ms - self._examined_ms.get(row["base_path"], 0) >= EVERY_MS
+            and (row["examined_ms"] or 0) <= now_ms - EVERY_MS
         ]
         done = 0
-        for base_path, policy in sorted(due, key=lambda pair: self._examined_ms.get(pair[0], 0))[:MOST_EXAMINED]:
-            self._examined_ms[base_path] = now_ms
+        for row, policy in sorted(due, key=lambda pair: pair[0]["examined_ms"] or 0)[:MOST_EXAMINED]:
+            base_path = row["base_path"]
+            if not self._take(row["table_id"]):
+                continue
             try:
                 doctor = TableDoctor(self._open_table(base_path), policy, "manager", self._registry.now_ms)
                 records = doctor.repair_all()
@@ -69,3 +73,13 @@ class RepairRound:
             done += len(records)
         self._metrics.incr(REPAIRS, done)
         return done
+
+    def _take(self, table_id: str) -> bool:
+        """Return whether this server is the one to examine the table now."""
+        with self._registry.transaction() as session:
+            now_ms = self._registry.clock.read_ms(session)
+            is_due = func.coalesce(lake_table.c.examined_ms, 0) <= now_ms - EVERY_MS
+            taken: Any = session.execute(
+                update(lake_table).where(lake_table.c.table_id == table_id, is_due).values(examined_ms=now_ms)
+            )
+            return bool(taken.rowcount)

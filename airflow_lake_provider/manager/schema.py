@@ -3,7 +3,7 @@
 `lake_table` is the registry: one row per table with its dirty mark, the claim of the loop that looks at it, and what
 the last look said. `lake_executor` is one row per table and service that has a running executor. `lake_limit` is one
 row per pool or queue with a limit; it is locked while somebody counts. `lake_sink` is one row per table
-and sink of replication, with what the sink holds back.
+and sink of replication, with what the sink holds back. `lake_report` is one row per thing that people were told of.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ lake_table = Table(
     Column("view_version", String(80), nullable=False, default=""),
     Column("decisions", Text, nullable=False, default="[]"),
     Column("problem", Text, nullable=False, default=""),
+    # When the doctor's round examined it last.
+    Column("examined_ms", BigInteger, nullable=True),
     Index("idx_lake_table_dirty", "dirty_since_ms"),
     Index("idx_lake_table_last_notice", "last_notice_ms"),
     Index("idx_lake_table_next_look", "next_look_ms"),
@@ -89,4 +91,13 @@ lake_sink = Table(
     Column("failures", Integer, nullable=False),
     Column("retry_ms", BigInteger, nullable=False),
     Column("problem", Text, nullable=False),
+)
+
+lake_report = Table(
+    "lake_report",
+    metadata,
+    Column("report_id", String(64), primary_key=True),
+    # Until then somebody is telling; who takes longer has died.
+    Column("claim_until_ms", BigInteger, nullable=False),
+    Column("told_ms", BigInteger, nullable=True),
 )

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.notifications.event import LakeEvent
 
     Tell = Callable[[LakeEvent, Mapping[str, Any]], None]
+    OnTold = Callable[[], None]
 
 log = logging.getLogger(__name__)
 
@@ -81,27 +82,28 @@ class BackgroundNotifier:
         self._notifiers = tuple(notifiers)
         self._metrics = metrics
         self._now = now if now is not None else _now
-        self._waiting: queue.Queue[LakeEvent] = queue.Queue(MOST_WAITING)
+        self._waiting: queue.Queue[tuple[LakeEvent, OnTold]] = queue.Queue(MOST_WAITING)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def deadline(self, base_path: str, instance: Instance) -> None:
         """See manager.notifier.Notifier."""
-        self._put(event_of_instance(EventKind.DEADLINE, base_path, instance, self._now()))
+        self._put(event_of_instance(EventKind.DEADLINE, base_path, instance, self._now()), lambda: None)
 
-    def stuck(self, base_path: str, instance: Instance) -> None:
+    def stuck(self, base_path: str, instance: Instance, on_told: OnTold) -> None:
         """See manager.notifier.Notifier."""
-        self._put(event_of_instance(EventKind.STUCK, base_path, instance, self._now()))
+        self._put(event_of_instance(EventKind.STUCK, base_path, instance, self._now()), on_told)
 
     def drain(self) -> None:
         """Wait until everybody was told of what was handed over."""
         self._waiting.join()
 
-    def _put(self, event: LakeEvent) -> None:
+    def _put(self, event: LakeEvent, on_told: OnTold) -> None:
         if not self._notifiers:
+            on_told()
             return
         try:
-            self._waiting.put_nowait(event)
+            self._waiting.put_nowait((event, on_told))
         except queue.Full:
             self._metrics.incr(FAILED_NOTIFICATIONS)
             log.error("notifiers are too slow, nobody is told: %s", event.text)
@@ -114,9 +116,12 @@ class BackgroundNotifier:
 
     def _run(self) -> None:
         while True:
-            event = self._waiting.get()
+            event, on_told = self._waiting.get()
             try:
                 tell_all(self._notifiers, event, {}, self._metrics)
+                on_told()
+            except Exception:  # the outermost loop; what was told may be told again
+                log.exception("it is not remembered that people were told: %s", event.text)
             finally:
                 self._waiting.task_done()
 

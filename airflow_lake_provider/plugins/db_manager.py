@@ -12,11 +12,11 @@ _MANAGER_DIR = Path(schema.__file__).parent
 
 
 class LakeDBManager(BaseDBManager):
-    """Airflow's DB manager for `lake_table` and `lake_executor`."""
+    """Airflow's DB manager for the tables of `manager.schema`."""
 
     metadata = schema.metadata
     version_table_name = schema.VERSION_TABLE
     migration_dir = str(_MANAGER_DIR / "migrations")
     alembic_file = str(_MANAGER_DIR / "alembic.ini")
     supports_table_dropping = True
-    revision_heads_map: dict[str, str] = {"0.1.0": "0004_sinks"}  # noqa: RUF012 - Airflow's attribute
+    revision_heads_map: dict[str, str] = {"0.1.0": "0005_sweeps"}  # noqa: RUF012 - Airflow's attribute

@@ -3,55 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+
+from local_stack.webhook_receiver import WebhookReceiver, webhook_receiver
 
 pytestmark = pytest.mark.integration
 
 HEARD: list[dict[str, Any]] = []
 
 
-class Receiver(ThreadingHTTPServer):
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), ReceiverHandler)
-        self.status = 200
-        self.posts: list[tuple[str, dict[str, str], dict[str, Any]]] = []
-
-
-class ReceiverHandler(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.posts.append((self.path, dict(self.headers), body))
-        self.send_response(self.server.status)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture
-def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    with Receiver() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        connection = {
-            "conn_type": "http",
-            "host": f"http://127.0.0.1:{server.server_port}",
-            "password": "s3cret-token",
-            "extra": {"headers": {"X-Team": "lake"}},
-        }
-        monkeypatch.setenv("AIRFLOW_CONN_LAKE_WEBHOOK", json.dumps(connection))
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[WebhookReceiver]:
+    with webhook_receiver() as server:
+        connection = server.connection(password="s3cret-token", extra={"headers": {"X-Team": "lake"}})
+        monkeypatch.setenv("AIRFLOW_CONN_LAKE_WEBHOOK", connection)
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -74,7 +43,7 @@ def failed_context() -> dict[str, Any]:
     return {"params": params, "run_id": "t.compaction.1", "exception": ValueError("no disk")}
 
 
-def test_webhook_posts_the_event_with_the_connections_credentials(receiver: Receiver) -> None:
+def test_webhook_posts_the_event_with_the_connections_credentials(receiver: WebhookReceiver) -> None:
     from airflow_lake_provider.notifications.dispatch import load_notifiers, tell_all
     from airflow_lake_provider.notifications.event import event_of_failure
 
@@ -86,7 +55,7 @@ def test_webhook_posts_the_event_with_the_connections_credentials(receiver: Rece
     assert (body["event"], body["text"]) == ("lake.service.failed", "compaction of orders failed: no disk")
 
 
-def test_webhook_of_any_dag_renders_its_message_and_runs_in_the_triggerer_as_well(receiver: Receiver) -> None:
+def test_webhook_of_any_dag_renders_its_message_and_runs_in_the_triggerer_as_well(receiver: WebhookReceiver) -> None:
     from airflow_lake_provider.notifications.webhook import LakeWebhookNotifier
 
     notifier = LakeWebhookNotifier(endpoint="/hooks/{{ run_id }}", message="{{ run_id }} is late")
@@ -101,7 +70,7 @@ def test_webhook_of_any_dag_renders_its_message_and_runs_in_the_triggerer_as_wel
 
 
 def test_webhook_that_refuses_is_named_and_logged_but_stops_no_other_notifier(
-    receiver: Receiver, heard: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
+    receiver: WebhookReceiver, heard: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
     from airflow_lake_provider.errors import NotificationFailedError
     from airflow_lake_provider.notifications.dispatch import load_notifiers, tell_all
@@ -144,8 +113,10 @@ def test_deadline_and_stuck_are_told_in_the_background(heard: list[dict[str, Any
     notifier = BackgroundNotifier(load_notifiers([f"{__name__}.remember"]), NoMetrics())
     instance = Instance("clean", InstanceState.RUNNING, "worker", "has not ended", "run-1")
     notifier.deadline("/lake/orders", instance)
-    notifier.stuck("/lake/orders", instance)
+    told: list[str] = []
+    notifier.stuck("/lake/orders", instance, lambda: told.append("stuck"))
     notifier.drain()
+    assert told == ["stuck"]
     assert [event["kind"] for event in heard] == ["deadline", "stuck"]
 
 

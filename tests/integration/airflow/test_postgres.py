@@ -20,7 +20,11 @@ from airflow_lake_provider.manager.clock import DatabaseClock
 from airflow_lake_provider.manager.executors import Executors
 from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.manager.registry import Registry
+from airflow_lake_provider.manager.repair_round import RepairRound
+from airflow_lake_provider.manager.reports import Reports, report_id_of
 from airflow_lake_provider.manager.schema import metadata
+from airflow_lake_provider.tables_config import TablesConfig
+from airflow_lake_provider.timeline.storage import open_storage
 from local_stack.postgres import LocalPostgres
 
 pytestmark = pytest.mark.integration
@@ -92,3 +96,28 @@ def test_airflow_on_postgresql_keeps_the_same_promises(url: str) -> None:
         command, env=env | {"LAKE_DATABASE_URL": url}, capture_output=True, text=True, timeout=900, check=False
     )
     assert ended.returncode == 0, ended.stdout[-5000:] + ended.stderr[-2000:]
+
+
+def test_servers_that_sweep_at_once_tell_people_once_and_examine_a_table_once(engine: Engine) -> None:
+    make, told, examined = sessionmaker(engine), list[str](), list[bool]()
+    first = Registry(make, DatabaseClock(make))
+    table_id = first.mark_dirty(Notice("/lake/orders", "orders", Source.CONFIG)).table_id
+    barrier = threading.Barrier(6)
+
+    def sweep() -> None:
+        registry = Registry(make, DatabaseClock(make))
+        reports, rounds = Reports(registry), RepairRound(registry, TablesConfig, open_storage)
+        for number in range(20):
+            barrier.wait(60)
+            if reports.begin(report := report_id_of("/lake/orders", str(number))):
+                told.append(report)
+                reports.end(report)
+        barrier.wait(60)
+        examined.append(rounds._take(table_id))
+
+    threads = [threading.Thread(target=sweep) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(told), len(set(told)), sum(examined)) == (20, 20, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from airflow_lake_provider.manager.instances import (
 )
 from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.manager.registry import LookResult, Registry
+from airflow_lake_provider.manager.reports import KEEP_MS, TELL_WITHIN_MS, Reports
 from airflow_lake_provider.manager.runs import RunState
 from airflow_lake_provider.metrics import DEADLINES, OVERDUE, STUCK
 from tests.unit.manager.conftest import FakeClock, FakeInstanceDoor
@@ -71,7 +73,11 @@ def decision(run: str, **more: Any) -> dict[str, Any]:
             "Airflow's scheduler", T + 660_000, id="between-two-tries",
         ),
         pytest.param(
-            replace(RUN, task=TaskTry("queued", 1, 4)), PENDING, "retrying", "Airflow's scheduler", T + 600_000,
+            replace(RUN, task=TaskTry("scheduled", 1, 4)), PENDING, "scheduled", "Airflow's scheduler", T + 600_000,
+            id="airflow-counts-the-first-try-before-it-begins",
+        ),
+        pytest.param(
+            replace(RUN, task=TaskTry("queued", 2, 4)), PENDING, "retrying", "Airflow's scheduler", T + 600_000,
             id="next-try-waits-for-a-slot",
         ),
         pytest.param(replace(RUN, state=RunState.SUCCESS), COMPLETED, "done", "", None, id="succeeded"),
@@ -138,13 +144,16 @@ class Heard:
     deadlines: list[Instance] = field(default_factory=list)
     stucks: list[Instance] = field(default_factory=list)
     counts: dict[str, float] = field(default_factory=dict)
+    answers: bool = True
 
     def deadline(self, base_path: str, instance: Instance) -> None:
         assert base_path == "/lake/orders"
         self.deadlines.append(instance)
 
-    def stuck(self, base_path: str, instance: Instance) -> None:
+    def stuck(self, base_path: str, instance: Instance, on_told: Callable[[], None]) -> None:
         self.stucks.append(instance)
+        if self.answers:
+            on_told()
 
     def incr(self, name: str, count: int = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + count
@@ -180,6 +189,38 @@ def test_sweep_tells_of_what_is_stuck_once_for_each_state(registry: Registry) ->
     door.runs = [replace(waiting, created_ms=hung_ms, task=TaskTry("running", 1, 4, "w1", hung_ms))]
     sweep.sweep()
     assert [instance.state for instance in heard.stucks] == [InstanceState.SCHEDULED, InstanceState.RUNNING]
+
+
+def test_sweep_of_another_server_or_after_a_restart_does_not_tell_again(registry: Registry) -> None:
+    waiting = replace(RUN, state=RunState.QUEUED, created_ms=registry.now_ms() - 601_000)
+    door, heard = FakeInstanceDoor([waiting]), Heard()
+    assert [DeadlineSweep(registry, door, heard, heard).sweep().overdue for _ in range(3)] == [1, 1, 1]
+    assert (len(heard.stucks), heard.counts[STUCK]) == (1, 1)
+
+
+def test_sweep_tells_again_when_the_server_that_told_died_over_it(registry: Registry, clock: FakeClock) -> None:
+    waiting = replace(RUN, state=RunState.QUEUED, created_ms=registry.now_ms() - 601_000)
+    door, dies, heard = FakeInstanceDoor([waiting]), Heard(answers=False), Heard()
+    DeadlineSweep(registry, door, dies, dies).sweep()
+    sweep = DeadlineSweep(registry, door, heard, heard)
+    sweep.sweep()
+    assert (len(dies.stucks), len(heard.stucks)) == (1, 0), "it may still be telling"
+    clock.advance(TELL_WITHIN_MS / 1000)
+    sweep.sweep()
+    sweep.sweep()
+    assert len(heard.stucks) == 1
+
+
+def test_sweep_forgets_what_was_told_long_ago(registry: Registry, clock: FakeClock) -> None:
+    reports = Reports(registry)
+    assert (reports.begin("a"), reports.begin("a")) == (True, False)
+    reports.end("a")
+    clock.advance(KEEP_MS / 1000)
+    reports.forget_old()
+    assert not reports.begin("a")
+    clock.advance(TELL_WITHIN_MS / 1000 + 1)
+    reports.forget_old()
+    assert reports.begin("a")
 
 
 def test_sweep_tells_of_a_mark_that_nobody_looks_at(registry: Registry, clock: FakeClock) -> None:

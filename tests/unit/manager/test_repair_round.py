@@ -70,6 +70,8 @@ def test_table_is_examined_again_only_after_a_while(
     lock.write_bytes(b"")
     os.utime(lock, (LONG_AGO_S, LONG_AGO_S))
     assert rounds.run() == 0
+    # Nor by another server, or after a restart.
+    assert RepairRound(registry, lambda: config, open_storage).run() == 0
     clock.advance(EVERY_MS / 1000)
     assert rounds.run() == 1
 
