@@ -10,7 +10,7 @@ import confluent_kafka.admin
 import pytest
 import sqlalchemy as sa
 
-from airflow_lake_provider.errors import RecordRefusedError, SinkUnavailableError
+from airflow_lake_provider.errors import RecordRefusedError, SinkFencedError, SinkUnavailableError
 from airflow_lake_provider.replication.change import Mode
 from airflow_lake_provider.replication.sink import Sink, SinkSettings
 from airflow_lake_provider.replication.sink_contract import SinkContract, batch, checkpoint, delete, insert, update
@@ -92,6 +92,28 @@ def test_deleted_row_is_a_tombstone_in_mode_latest(broker: LocalKafka) -> None:
     sink.close()
     values = [record.value for record in read_topic(broker.bootstrap, stream)]
     assert values == [{"id": 1, "value": 10}, {"id": 1, "value": 11}, None]
+
+
+def write_for(sink: Sink, most_s: float) -> None:
+    """Write on: a client learns that it is shut out from the broker's answer to some record, and refuses the next."""
+    deadline = time.monotonic() + most_s
+    while time.monotonic() < deadline:
+        sink.write(batch(1, [insert(2, 20)]))
+
+
+def test_run_that_is_shut_out_while_it_writes_says_so(broker: LocalKafka) -> None:
+    stream = new_stream()
+    first, second = kafka_sink(broker, stream), kafka_sink(broker, stream)
+    first.open()
+    first.write(batch(1, [insert(1, 10)]))
+    second.open()
+    second.write(batch(1, [insert(1, 10)]))
+    second.commit(checkpoint(stream, 1))
+    with pytest.raises(SinkFencedError, match=f"another run has opened stream {stream}"):
+        write_for(first, 60)
+    first.close()
+    second.close()
+    assert len(read_topic(broker.bootstrap, stream)) == 1
 
 
 def test_missing_topic_is_said_and_replication_goes_on_once_it_is_there(broker: LocalKafka) -> None:
