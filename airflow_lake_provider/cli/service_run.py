@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import RepairRefusedError
-from airflow_lake_provider.manager.registry import Claim
+from airflow_lake_provider.manager.claim import Claim
 from airflow_lake_provider.manager.runs import StartVerdict, decide_start, run_conf, run_id_prefix
 from airflow_lake_provider.planner.decision import Decision, Verdict
 from airflow_lake_provider.plugins.airflow_runs import AirflowRunDoor

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_lake_provider.errors import LakeError, LeaseLostError
+from airflow_lake_provider.manager.claim import LookResult
 from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.manager.registry import LookResult
 from airflow_lake_provider.manager.runs import ACTIVE_RUN_CHECK_MS, StartDecision, StartVerdict
 from airflow_lake_provider.manager.starts import Starts
 from airflow_lake_provider.metrics import (
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_lake_provider.config import LakeSettings
-    from airflow_lake_provider.manager.registry import Claim, Mark, Registry
+    from airflow_lake_provider.manager.claim import Claim, Mark
+    from airflow_lake_provider.manager.registry import Registry
     from airflow_lake_provider.manager.runs import RunDoor
     from airflow_lake_provider.manager.timelines_door import TimelinesDoor
     from airflow_lake_provider.metrics import Metrics

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import uuid
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import and_, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.errors import LeaseLostError, TableUnknownError
+from airflow_lake_provider.manager.claim import Claim, Mark
 from airflow_lake_provider.manager.schema import lake_table
 from airflow_lake_provider.table_id import table_id_of
 
@@ -24,51 +24,9 @@ if TYPE_CHECKING:
     from sqlalchemy import CursorResult, RowMapping
     from sqlalchemy.orm import Session
 
+    from airflow_lake_provider.manager.claim import LookResult
     from airflow_lake_provider.manager.clock import Clock
     from airflow_lake_provider.manager.notice import Notice
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A durable dirty mark: whoever looks at the table after it was made has seen what it stands for."""
-
-    table_id: str
-    seq: int
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The right to look at one dirty table until the lease ends."""
-
-    table_id: str
-    base_path: str
-    table_name: str
-    database: str
-    token: str
-    dirty_seq: int
-    dirty_since_ms: int
-    look_failures: int
-    looked_ms: int | None = None
-    """When the table was looked at before; None when it never was."""
-    is_retry: bool = False
-    """The loop's own time to look again has come; otherwise only the marks up to `dirty_seq` made the table due."""
-
-
-@dataclass(frozen=True, slots=True)
-class LookResult:
-    """What a look at a table said.
-
-    `next_look_ms` is when the table counts as silent. `retry_ms` is when the loop itself shall look again although
-    nothing was announced: a back-off ends, a run should have ended, a failed look is due again.
-    """
-
-    next_look_ms: int
-    retry_ms: int | None = None
-    completed_time: str = ""
-    view_version: str = ""
-    decisions_json: str = "[]"
-    problem: str = ""
-    failed: bool = False
 
 
 class Registry:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.job_contract import Service
     from airflow_lake_provider.maintenance_window import MaintenanceWindow
-    from airflow_lake_provider.manager.registry import Claim
+    from airflow_lake_provider.manager.claim import Claim
     from airflow_lake_provider.planner.decision import Decision
     from airflow_lake_provider.policies import TablePolicy
     from airflow_lake_provider.tables_config import Limits

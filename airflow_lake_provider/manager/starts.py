@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from airflow_lake_provider.manager.registry import Claim, Registry
+    from airflow_lake_provider.manager.claim import Claim
+    from airflow_lake_provider.manager.registry import Registry
     from airflow_lake_provider.manager.runs import RunDoor, RunLimit, StartDecision
     from airflow_lake_provider.planner.decision import Decision
     from airflow_lake_provider.policies import TablePolicy

@@ -8,7 +8,7 @@ from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.view.timeline_server import FedTable
 
 if TYPE_CHECKING:
-    from airflow_lake_provider.manager.registry import Mark
+    from airflow_lake_provider.manager.claim import Mark
     from airflow_lake_provider.view.timeline_server import TimelineServer
 
 WRITERS_SOURCES = frozenset({Source.COMMIT_CALLBACK, Source.SERVICE_MANAGER_CLIENT})

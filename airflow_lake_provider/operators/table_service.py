@@ -21,6 +21,7 @@ from airflow_lake_provider.hooks.timeline import table_opener
 from airflow_lake_provider.job_contract import SAFEPOINT, FailureKind, JobRequest, Mode, Outcome, Service
 from airflow_lake_provider.metrics import outcomes
 from airflow_lake_provider.operators.conflict_watch import ConflictWatch
+from airflow_lake_provider.operators.dry_run import describe
 from airflow_lake_provider.operators.executor_lease import ExecutorLease
 from airflow_lake_provider.operators.job_run import JobRun
 from airflow_lake_provider.operators.memory import ran_out_of_memory, with_more_memory
@@ -152,19 +153,21 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         plans = ", ".join(wanted.instants) or "all pending, else a new one"
         self.log.info("table %s: %s, mode %s, plans %s", base_path, wanted.service, wanted.mode, plans)
         folder = open_folder(str(context["run_id"]), int(context["ti"].try_number))
-        job = self._job(folder, base_path, wanted, options)
+        hook = LakeHook(self.lake_conn_id)
+        job = self._job(folder, base_path, wanted, options | self._held_back(hook, base_path, wanted))
         if is_true(self.is_dry_run):
             return self._dry_run(before, job)
         table.require_guarded_writers()
         admission = self._admission(base_path, options)
         admitted = admission.ask(wanted)
+        waits = ServiceFailedError(
+            f"table {base_path}: {wanted.service} waits: {admitted.reason}", FailureKind.CONFLICT
+        )
         if admitted.verdict is AdmissionVerdict.WAIT and not admitted.withdraw:
-            raise ServiceFailedError(
-                f"table {base_path}: {wanted.service} waits: {admitted.reason}", FailureKind.CONFLICT
-            )
+            raise waits
         self.log.info("table %s: %s: %s", base_path, admitted.verdict, admitted.reason)
         job = replace(job, request=replace(job.request, services=(narrow(wanted, admitted),)))
-        hook, began_s = LakeHook(self.lake_conn_id), time.monotonic()
+        began_s = time.monotonic()
         measure_try(AirflowMetrics(), wanted.service, context)
         try:
             judgement = self._judge(table, before, self._execute_job(hook, folder, job, admission))
@@ -172,9 +175,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             self._tell_manager(hook, job.request)
         self.log.info("table %s: %s: %s", base_path, judgement.outcome, judgement.reason)
         if admitted.withdraw:
-            raise ServiceFailedError(
-                f"table {base_path}: {wanted.service} waits: {admitted.reason}", FailureKind.CONFLICT
-            )
+            raise waits
         effect = measure_service(AirflowMetrics(), table, wanted.service, judgement, time.monotonic() - began_s)
         self.keep_lineage(judgement, effect)
         return judgement
@@ -198,23 +199,24 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             table_name=self.table_name or base_path.rsplit("/", 1)[-1],
             services=(wanted,),
             result_path=folder.result_path,
-            hudi_options=options | self._held_back(base_path, wanted),
+            hudi_options=options,
             submitter=this_submitter(),
         )
         return build_job(request, folder, self.engine, self.spark_conn_id, settings)
 
-    def _held_back(self, base_path: str, wanted: ServiceRequest) -> dict[str, str]:
+    @staticmethod
+    def _held_back(hook: LakeHook, base_path: str, wanted: ServiceRequest) -> dict[str, str]:
         """Return the safepoint as an option: asked for at the last moment, and without an answer nothing is removed."""
         if wanted.service not in (Service.CLEAN, Service.ARCHIVE):
             return {}
-        safepoint = LakeHook(self.lake_conn_id).find_safepoint(table_id_of(base_path))
+        safepoint = hook.find_safepoint(table_id_of(base_path))
         return {} if safepoint is None else {SAFEPOINT: safepoint}
 
     def _dry_run(self, before: Timeline, job: EngineJob) -> Judgement:
-        self.log.info("dry run, nothing is started: %s", job)
         (wanted,) = job.request.services
         action = PLANNED_AS.get(wanted.service)
         pending = () if action is None else tuple(instant.requested_time for instant in before.pending(action))
+        self.log.info("dry run, nothing is started; this would be:\n%s", describe(job, pending))
         return Judgement(Outcome.NOTHING_TO_DO, f"dry run of {wanted.service} {wanted.mode}", (), pending)
 
     def _admission(self, base_path: str, options: dict[str, str]) -> ServiceAdmission:

@@ -49,6 +49,7 @@ def open_services() -> ManagerServices:
     from airflow_lake_provider.view.view_cache import TableViewCache
 
     settings, registry, metrics = load_settings(), open_registry(), AirflowMetrics()
+    open_table = open_with_connections(settings.storage_conn_ids)
     tables = open_tables(settings)
     timeline_server = build_timeline_server(settings, registry, tables.load)
     views, instance_door = TableViewCache(timeline_server.timelines), AirflowInstanceDoor()
@@ -60,7 +61,7 @@ def open_services() -> ManagerServices:
         door=AirflowRunDoor(),
         load_tables=tables.load,
         metrics=metrics,
-        admit=AdmissionDesk(open_with_connections(settings.storage_conn_ids)).admit,
+        admit=AdmissionDesk(open_table).admit,
     )
     return ManagerServices(
         settings=settings,
@@ -72,7 +73,7 @@ def open_services() -> ManagerServices:
         views=views,
         instance_door=instance_door,
         deadlines=DeadlineSweep(registry, instance_door, metrics, BackgroundNotifier(configured_notifiers(), metrics)),
-        repairs=RepairRound(registry, tables.load, open_with_connections(settings.storage_conn_ids), metrics),
+        repairs=RepairRound(registry, tables.load, open_table, metrics),
     )
 
 

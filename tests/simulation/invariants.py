@@ -7,9 +7,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.manager.claim import Claim, LookResult
 from airflow_lake_provider.manager.loop import MAX_LOOK_BACKOFF_S
 from airflow_lake_provider.manager.notice import Notice
-from airflow_lake_provider.manager.registry import Claim, LookResult
 from airflow_lake_provider.manager.runs import StartVerdict, decide_start, run_id_prefix
 from airflow_lake_provider.planner.decide import decide
 from airflow_lake_provider.planner.decision import Decision, Verdict

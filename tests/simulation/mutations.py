@@ -10,9 +10,10 @@ import pytest
 
 from airflow_lake_provider.job_contract import Outcome, Service
 from airflow_lake_provider.manager import starts as starts_module
+from airflow_lake_provider.manager.claim import Claim, LookResult
 from airflow_lake_provider.manager.executors import ExecutorLease, Executors
 from airflow_lake_provider.manager.loop import ManagerLoop
-from airflow_lake_provider.manager.registry import Claim, LookResult, Registry
+from airflow_lake_provider.manager.registry import Registry
 from airflow_lake_provider.manager.runs import decide_start
 from airflow_lake_provider.manager.schema import lake_executor
 from airflow_lake_provider.planner import decide as decide_module

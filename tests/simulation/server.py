@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_lake_provider.config import LakeSettings
+from airflow_lake_provider.manager.claim import Claim, LookResult, Mark
 from airflow_lake_provider.manager.clock import ProcessClock
 from airflow_lake_provider.manager.executors import Executors
 from airflow_lake_provider.manager.loop import ManagerLoop
 from airflow_lake_provider.manager.notice import Notice
-from airflow_lake_provider.manager.registry import Claim, LookResult, Mark, Registry
+from airflow_lake_provider.manager.registry import Registry
 from airflow_lake_provider.manager.timeline_feed import RegistryFeed
 from airflow_lake_provider.manager.timelines_door import ServerDoor
 from airflow_lake_provider.manager.unannounced import UnannouncedCommits

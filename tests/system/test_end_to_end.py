@@ -245,7 +245,10 @@ def test_dry_run_says_what_it_would_do_and_does_nothing(airflow: LocalAirflow) -
     before = sorted(path.name for path in (table / ".hoodie" / "timeline").iterdir())
     trigger(airflow, "dry", base_path=str(table), table_name="dry", hudi_options=LOCK_OPTIONS, dry_run=True)
     wait_until(lambda: runs_of(airflow, "dry")[0]["state"] == "success", 60, "the dry run", [])
-    assert "dry run, nothing is started" in task_log(airflow, "dry")
+    log = task_log(airflow, "dry")
+    assert "dry run, nothing is started" in log
+    assert "compaction, mode schedule_and_execute" in log
+    assert "spark-submit --name lake-compaction-victim" in log
     assert sorted(path.name for path in (table / ".hoodie" / "timeline").iterdir()) == before
 
 

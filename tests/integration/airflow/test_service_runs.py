@@ -173,8 +173,8 @@ def test_tables_that_start_at_once_share_the_places_of_a_queue() -> None:
     import threading
 
     from airflow_lake_provider.job_contract import Service
+    from airflow_lake_provider.manager.claim import Claim
     from airflow_lake_provider.manager.notice import Notice, Source
-    from airflow_lake_provider.manager.registry import Claim
     from airflow_lake_provider.manager.runs import StartVerdict
     from airflow_lake_provider.manager.starts import Starts
     from airflow_lake_provider.planner.decision import Decision, Verdict

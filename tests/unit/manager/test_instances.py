@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_lake_provider.manager.claim import LookResult
 from airflow_lake_provider.manager.deadlines import DeadlineSweep
 from airflow_lake_provider.manager.instances import (
     KILL_WITHIN_MS,
@@ -22,7 +23,7 @@ from airflow_lake_provider.manager.instances import (
     instances_of,
 )
 from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.manager.registry import LookResult, Registry
+from airflow_lake_provider.manager.registry import Registry
 from airflow_lake_provider.manager.reports import KEEP_MS, TELL_WITHIN_MS, Reports
 from airflow_lake_provider.manager.runs import RunState
 from airflow_lake_provider.metrics import DEADLINES, OVERDUE, STUCK

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.manager.claim import Claim
 from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.manager.registry import Claim, Registry
+from airflow_lake_provider.manager.registry import Registry
 from airflow_lake_provider.manager.runs import RunState, ServiceRun, StartVerdict
 from airflow_lake_provider.manager.starts import Starts
 from airflow_lake_provider.planner.decision import Decision, Verdict

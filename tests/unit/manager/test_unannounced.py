@@ -9,8 +9,9 @@ import pytest
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import OperationalError
 
+from airflow_lake_provider.manager.claim import LookResult
 from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.manager.registry import LookResult, Registry
+from airflow_lake_provider.manager.registry import Registry
 from airflow_lake_provider.manager.timeline_feed import RegistryFeed
 from airflow_lake_provider.manager.unannounced import UnannouncedCommits
 from airflow_lake_provider.table_id import table_id_of
