@@ -130,8 +130,7 @@ class KafkaSink:
                 self._producer.produce(topic, key=key, value=value, headers=headers, on_delivery=self._delivered)
             except BufferError:
                 # The client's queue is full: wait until the broker has taken some of it.
-                self._producer.poll(0.1)
-                self._raise_failure()
+                self._raise_failure(wait_s=0.1)
                 if time.monotonic() > deadline:
                     raise SinkUnavailableError(
                         f"the broker {self._options.bootstrap_servers} took nothing for {self._options.timeout_s:g} s"
@@ -143,10 +142,15 @@ class KafkaSink:
 
     def _delivered(self, error: KafkaError | None, message: Any) -> None:
         if error is not None and self._failure is None:
-            self._failure = self._as_lake_error(error)
+            # Not polled for the cause: this is called from within a poll.
+            self._failure = as_lake_error(error, self._options, self._settings.stream)
 
-    def _raise_failure(self) -> None:
-        self._producer.poll(0)
+    def _raise_failure(self, wait_s: float = 0.0) -> None:
+        try:
+            self._producer.poll(wait_s)
+        except confluent_kafka.KafkaException as error:
+            # A poll raises what made the producer useless, once.
+            raise as_lake_error(error.args[0], self._options, self._settings.stream) from error
         if self._failure is not None:
             raise self._failure
 
