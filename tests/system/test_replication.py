@@ -1,44 +1,68 @@
-"""The whole corridor of replication: a stock writer's changes in a topic of a real Kafka, which goes away meanwhile."""
+"""The whole corridor of replication: a stock writer's changes in a topic of a real Kafka, which goes away meanwhile;
+then runs that are killed, doubled, and cleared by hand: `LAKE_REPLICATION_KILLS` of them (short form: 1).
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import random
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
+from airflow_lake_provider.table_id import table_id_of
 from local_stack.airflow import HUDI_JAR, LocalAirflow, scratch_env
 from local_stack.hudi_bundle import SPARK_PYTHON, spark_env
 from local_stack.kafka import LocalKafka
 from local_stack.kafka_consumer import Record, read_topic
 from local_stack.processes import start, wait_until
 from tests.system.conftest import LOCK_OPTIONS, ROOT, make_airflow
+from tests.system.crashes.driver_watch import DriverWatch, members_of_session, parent_of
+from tests.system.crashes.faults import Victim
+from tests.system.crashes.stage import SETTINGS, kill_all
 
 pytestmark = pytest.mark.system
 
 KEYS, ROWS = 200, 40
 TOPIC = "orders.changes"
+KILLS = int(os.environ.get("LAKE_REPLICATION_KILLS", "1"))
+# Each commit changes ROWS orders and adds a tenth as many.
+CHANGES = ROWS + ROWS // 10
+VICTIMS = (Victim.TASK, Victim.SUPERVISOR, Victim.DRIVER, Victim.MACHINE)
 
 
 @dataclass
 class Corridor:
     airflow: LocalAirflow
     broker: LocalKafka
+    watch: DriverWatch
+    commits: int = 0
+
+    @property
+    def table_id(self) -> str:
+        return table_id_of(self.base_path)
+
+    @property
+    def stream(self) -> str:
+        return f"{self.table_id}.kafka"
 
     @property
     def base_path(self) -> str:
         return str(self.airflow.allowed_roots[0] / "orders")
 
-    def write(self, first_commit: int, commits: int) -> None:
+    def write(self, commits: int) -> None:
         table: dict[str, Any] = {
             "name": "orders",
             "base_path": self.base_path,
             "type": "COW",
             "commits": commits,
-            "first_commit": first_commit,
+            "first_commit": self.commits,
             "keys": KEYS,
             "rows": ROWS,
             "pause_s": 0,
@@ -62,15 +86,15 @@ class Corridor:
             assert writer.process.wait(timeout=300) == 0, writer.log_tail()
         finally:
             writer.stop()
+        self.commits += commits
 
     def sink(self) -> dict[str, Any]:
-        table_id = self.airflow.tables()[0]["table_id"]
-        answer = self.airflow.get(f"/v1/hoodie/tables/{table_id}/sinks")
+        answer = self.airflow.get(f"/v1/hoodie/tables/{self.table_id}/sinks")
         sinks = [] if answer is None else answer["sinks"]
         return sinks[0] if sinks else {}
 
     def safepoint(self) -> Any:
-        answer = self.airflow.get(f"/v1/hoodie/tables/{self.airflow.tables()[0]['table_id']}/safepoint")
+        answer = self.airflow.get(f"/v1/hoodie/tables/{self.table_id}/safepoint")
         return None if answer is None else answer["instant"]
 
     def records(self) -> list[Record]:
@@ -82,11 +106,53 @@ class Corridor:
     def wait(self, ready: Any, what: str) -> None:
         wait_until(ready, 400, what, [self.airflow.servers["scheduler"]])
 
+    def pause_sink(self, *, paused: bool) -> None:
+        """The schedule leaves a paused sink alone; runs by hand do not."""
+        headers = {"Authorization": f"Bearer {self.airflow.service_token}"}
+        url = f"{self.airflow.url}/v1/hoodie/tables/{self.table_id}/sinks/kafka/pause"
+        httpx.post(url, json={"paused": paused}, headers=headers, timeout=20).raise_for_status()
+
+    def replicate_by_hand(self, run_id: str) -> None:
+        options = {"topic": TOPIC, "bootstrap_servers": self.broker.bootstrap, "timeout_s": "20"}
+        conf = {"action": "replicate", "base_path": self.base_path, "sink": "kafka", "options": options}
+        self._post("dagRuns", {"dag_run_id": run_id, "logical_date": None, "conf": conf})
+
+    def clear(self, run_id: str) -> None:
+        body = {"dry_run": False, "dag_run_id": run_id, "only_failed": False, "task_ids": ["replicate"]}
+        self._post("clearTaskInstances", body)
+
+    def states(self, run_ids: list[str]) -> set[str]:
+        paths = [f"/api/v2/dags/lake_replication/dagRuns/{run_id}" for run_id in run_ids]
+        return {(self.airflow.airflow_get(path) or {"state": "unknown"})["state"] for path in paths}
+
+    def kill(self, victim: Victim) -> None:
+        """Kill -9 of one process of the living run, or of the scheduler and everything that it started."""
+        if victim is Victim.MACHINE:
+            server = self.airflow.servers["scheduler"]
+            kill_all(members_of_session(server.process.pid))
+            server.process.wait()
+            self.airflow.start_component("scheduler")
+            return
+        drivers = self.watch.living(self.stream)
+        task = parent_of(drivers[0].pid) if drivers else None
+        if task is None or task == 1:
+            return
+        wanted = {Victim.DRIVER: drivers[0].pid, Victim.TASK: task, Victim.SUPERVISOR: parent_of(task)}[victim]
+        if wanted is not None and wanted != 1:
+            kill_all([wanted])
+
+    def _post(self, path: str, body: dict[str, Any]) -> None:
+        url = f"{self.airflow.url}/api/v2/dags/lake_replication/{path}"
+        httpx.post(url, json=body, timeout=60).raise_for_status()
+
 
 @pytest.fixture(scope="module")
 def corridor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corridor]:
     broker = LocalKafka(tmp_path_factory.mktemp("kafka"))
     airflow = make_airflow("replication")
+    # Airflow's own deadlines for the dead, short enough for a test.
+    airflow.settings |= SETTINGS
+    watch = DriverWatch(airflow.home / "lake" / "jobs")
     assert airflow.tables_file is not None
     tables = yaml.safe_load(airflow.tables_file.read_text())
     sink = {
@@ -102,14 +168,18 @@ def corridor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corridor]:
         broker.start()
         airflow.start()
         airflow.wait_for_dags()
-        yield Corridor(airflow, broker)
+        yield Corridor(airflow, broker, watch)
     finally:
+        sessions = [server.process.pid for server in airflow.servers.values()]
         airflow.stop()
+        for session in sessions:
+            kill_all(members_of_session(session))
         broker.stop()
+        watch.close()
 
 
 def test_changes_arrive_and_a_broker_that_is_away_holds_the_table(corridor: Corridor) -> None:
-    corridor.write(0, 2)
+    corridor.write(2)
     corridor.airflow.pause("lake_replication", is_paused=False)
     corridor.wait(lambda: len(corridor.records()) == KEYS + 4, "the snapshot in the topic")
     corridor.wait(lambda: corridor.sink()["hold"] != "0", "the sink's hold")
@@ -117,16 +187,45 @@ def test_changes_arrive_and_a_broker_that_is_away_holds_the_table(corridor: Corr
     assert held == corridor.sink()["checkpoint"]["commit"]["requested_time"]
 
     corridor.broker.kill()
-    corridor.write(2, 2)
+    corridor.write(2)
     corridor.wait(lambda: "Kafka at" in corridor.sink()["problem"], "the error on the sink")
     assert corridor.safepoint() == held
 
     corridor.broker.start()
-    # Each commit changes ROWS orders and adds a tenth as many.
-    corridor.wait(lambda: len(corridor.records()) == KEYS + 4 + 2 * (ROWS + ROWS // 10), "the changes in the topic")
+    corridor.wait(lambda: len(corridor.records()) == KEYS + 4 + 2 * CHANGES, "the changes in the topic")
+    require_each_once(corridor.records())
+    corridor.wait(lambda: corridor.sink()["problem"] == "", "the sink without an error")
+    assert corridor.safepoint() > held
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_runs_that_are_killed_doubled_and_cleared_deliver_each_version_once(corridor: Corridor, number: int) -> None:
+    rng = random.Random(number)
+    victim = rng.choice(VICTIMS) if number else Victim.TASK
+    before = len(corridor.records())
+    assert before > 0
+    corridor.pause_sink(paused=True)
+    corridor.wait(lambda: not corridor.watch.living(corridor.stream), "the end of the schedule's last driver")
+    corridor.write(2)
+    runs = [f"by-hand-{number}-{one}" for one in "ab"]
+    for run in runs:
+        corridor.replicate_by_hand(run)
+    corridor.wait(lambda: bool(corridor.watch.living(corridor.stream)), "a driver")
+    if number:
+        time.sleep(rng.uniform(0, 8))
+    corridor.kill(victim)
+    corridor.clear(runs[1])
+    # Should the two have shut each other out until their tries were over, the schedule does it.
+    corridor.pause_sink(paused=False)
+    corridor.wait(lambda: len(corridor.records()) >= before + 2 * CHANGES, f"the changes, after a kill of the {victim}")
+    corridor.wait(lambda: corridor.states(runs) <= {"success", "failed"}, "the runs' end")
+    corridor.wait(lambda: not corridor.watch.living(corridor.stream), "the drivers' end")
     records = corridor.records()
+    assert len(records) == before + 2 * CHANGES
+    require_each_once(records)
+
+
+def require_each_once(records: list[Record]) -> None:
     seen = [(record.headers["commit"], record.key["id"]) for record in records]
     assert len(seen) == len(set(seen))
     assert {record.headers["generation"] for record in records} == {"1"}
-    corridor.wait(lambda: corridor.sink()["problem"] == "", "the sink without an error")
-    assert corridor.safepoint() > held
