@@ -13,6 +13,7 @@ from hudi_table import NoTableError, be_sole_executor, hold_lock, open_client, r
 from index_fence import find_habit, look_at_writers
 from index_method import find_method
 from index_outcome import PlanOutdatedError
+from index_place import keep_place
 from index_rules import Begin, BuildState, IndexPlan, decide_fence, find_blind
 from index_settings import build_settings, reads_up_to_its_plan, stays_current
 from index_table import find_begun_ms, find_build_state, look_at_indexes
@@ -186,6 +187,7 @@ def _announce_when_there_is_room(visit: Visit, build: _Build) -> bool:
     """
     while not build.ended:
         if build.is_under_way:
+            keep_place(visit, build.plan)
             build.is_announced = announce(visit, build.plan) and build.is_under_way
             return build.is_announced
         time.sleep(LOOK_EVERY_S)

@@ -14,6 +14,7 @@ UNGUARDED_S = 600.0
 """A pending write without heartbeat, touched more recently, is taken for a writer that takes no part in locking."""
 STREAMING_OFF = "hoodie.metadata.streaming.write.enabled=false"
 COMPACT = "COMPACT"
+MOST_TRIES = 1000
 
 
 class BuildState(StrEnum):
@@ -173,6 +174,12 @@ def decide_step(
     if plan.is_inflight or plan.partition in inflight or built is not BuildState.ABSENT:
         return Step.RUN_AGAIN
     return Step.RUN
+
+
+def unknown_instant(instant: str, known: Collection[str]) -> str:
+    """Return an instant a little younger than this one that is not known."""
+    # Milliseconds are the last three of 17 digits, and roll over like any number: nobody reads this one as a time.
+    return next(str(int(instant) + more) for more in range(1, MOST_TRIES) if str(int(instant) + more) not in known)
 
 
 def _named(writers: Sequence[WriterInFlight]) -> str:

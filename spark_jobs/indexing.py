@@ -19,6 +19,7 @@ from index_build import (
 from index_check import find_differences, find_unmentioned
 from index_fence import look_at_writers
 from index_outcome import IndexFailure, PlanOutdatedError, Tally, caught_up_to, failure_of, refused, result_of
+from index_place import give_place_up
 from index_rules import BuildState, IndexPlan, Step, decide_step
 from index_settings import WantedIndex, build_settings, hudi_settings_of, index_options
 from index_table import (
@@ -260,6 +261,7 @@ def _finish(visit: Visit, plan: IndexPlan, options: IndexOptions, built: Built) 
         with hold_lock(visit.spark, built.guard), keep_lock_file(visit):
             damage = _check(visit, plan, replace(options, check="cheap"))
             if not damage:
+                give_place_up(visit, plan)
                 complete_plan(visit, plan, caught_up_to(look_at_indexes(visit)))
     return damage
 

@@ -15,6 +15,7 @@ from index_rules import (
     decide_step,
     find_blind,
     must_mention,
+    unknown_instant,
 )
 from index_settings import IndexRequestError, build_settings, hudi_settings_of, index_options, stays_current
 
@@ -111,6 +112,17 @@ def test_writer_that_was_said_not_to_run_stops_the_build() -> None:
 )
 def test_write_that_an_index_must_mention(partition: str, change: WriteChange, must: bool) -> None:
     assert must_mention(partition, change) is must
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        pytest.param(set(), "20261121100059999", id="next-millisecond"),
+        pytest.param({"20261121100059999"}, "20261121100060000", id="known-and-no-time-of-day"),
+    ],
+)
+def test_instant_that_no_timeline_knows_is_a_little_younger(known: set[str], expected: str) -> None:
+    assert unknown_instant("20261121100059998", known) == expected
 
 
 def test_builder_announces_itself_and_fixes_the_number_of_file_groups() -> None:
