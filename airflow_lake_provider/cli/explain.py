@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.cli.command import find_table, run_command
 from airflow_lake_provider.hooks.open_tables import open_with_connections
+from airflow_lake_provider.job_contract import find_lock_problem
 from airflow_lake_provider.manager.admission_desk import AdmissionDesk
 from airflow_lake_provider.manager.instances import InstanceState
 from airflow_lake_provider.manager.moments import moment, next_look_ms
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_lake_provider.manager.registry import Registry
+    from airflow_lake_provider.manager.runs import StartDecision
     from airflow_lake_provider.planner.decision import Decision
     from airflow_lake_provider.policies import TablePolicy
     from airflow_lake_provider.view.table_view import TableView
@@ -49,6 +51,7 @@ class Explanation:
     settings_problem: str
     look_problem: str
     next_look: str
+    lock_problem: str
     services: list[dict[str, Any]] = field(default_factory=list)
     instances: list[dict[str, Any]] = field(default_factory=list)
 
@@ -68,12 +71,15 @@ def _explain(args: Namespace) -> None:
     view = views.refresh(base_path)
     desk, starts = AdmissionDesk(open_table), Starts(registry, AirflowRunDoor(), tables.load)
     now_ms = registry.now_ms()
-    decided = [desk.admit(view, policy, due, now_ms) for due in decide_now(views, view, policy, now_ms)]
-    services = [_service(decision, policy, starts, table_id_of(base_path)) for decision in decided]
+    decided = [desk.admit(view, policy, found, now_ms) for found in decide_now(views, view, policy, now_ms)]
+    due = [decision for decision in decided if decision.verdict is Verdict.DUE]
+    said = starts.preview(table_id_of(base_path), policy, due)
+    started = {decision.service: start for decision, start in zip(due, said, strict=True)}
+    services = [_service(decision, policy, started.get(decision.service)) for decision in decided]
     if args.dry_run:
         _print_dry_run(args, services)
         return
-    explanation = _describe(view, name, tables.problem, registry)
+    explanation = _describe(view, name, tables.problem, registry, policy)
     explanation.services.extend(services)
     explanation.instances.extend(_instances(registry, views, base_path))
     if args.output == "json":
@@ -82,7 +88,9 @@ def _explain(args: Namespace) -> None:
         _print_text(explanation)
 
 
-def _describe(view: TableView, name: str, settings_problem: str, registry: Registry) -> Explanation:
+def _describe(
+    view: TableView, name: str, settings_problem: str, registry: Registry, policy: TablePolicy
+) -> Explanation:
     latest = view.timeline.latest_completed()
     shown = "nothing completed" if latest is None else f"last completed {latest.action} {latest.requested_time}"
     row = registry.find(table_id_of(view.base_path))
@@ -96,10 +104,11 @@ def _describe(view: TableView, name: str, settings_problem: str, registry: Regis
         settings_problem=settings_problem,
         look_problem="" if row is None else row["problem"],
         next_look="never: not in the registry" if row is None else moment(next_look_ms(row, registry.now_ms())),
+        lock_problem=find_lock_problem(policy.hudi_options) or "",
     )
 
 
-def _service(decision: Decision, policy: TablePolicy, starts: Starts, table_id: str) -> dict[str, Any]:
+def _service(decision: Decision, policy: TablePolicy, start: StartDecision | None) -> dict[str, Any]:
     section = getattr(policy, decision.service.value, None)
     body: dict[str, Any] = {
         "service": decision.service.value,
@@ -110,8 +119,7 @@ def _service(decision: Decision, policy: TablePolicy, starts: Starts, table_id: 
         "now": "",
         "run_id": "",
     }
-    if decision.verdict is Verdict.DUE:
-        start = starts.preview(table_id, policy, decision)
+    if start is not None:
         body |= {"now": start.verdict.value, "run_id": start.run_id, "run_reason": start.reason}
         body["mode"] = decision.mode.value
         body["plans"] = list(decision.plan_instants)
@@ -156,17 +164,20 @@ def _print_text(explanation: Explanation) -> None:
     problems = {
         "damaged or unknown files": explanation.damaged,
         "the last look failed": explanation.look_problem if not explanation.damaged else "",
+        "in the way of every service": explanation.lock_problem,
         "the tables' settings are wrong, these are the last good ones": explanation.settings_problem,
     }
     for what, problem in problems.items():
         if problem:
             print(f"{what}: {problem}")
     for row in explanation.services:
-        print(f"{row['service']:<14} {row['verdict']:<8} {row['reason']}")
+        reason = _brief(row["reason"], explanation)
+        print(f"{row['service']:<14} {row['verdict'].replace('_', ' '):<8} {reason}")
         if row["now"]:
-            print(f"{'':<14} now      {row['now']}{_of(row['run_id'])}: {row['run_reason']}")
+            why = f": {row['run_reason']}" if row["run_reason"] != row["reason"] else ""
+            print(f"{'':<14} now      {row['now'].replace('_', ' ')}{_of(row['run_id'])}{why}")
         for label in ("rules", "found"):
-            values = ", ".join(f"{key} {_shown(value)}" for key, value in row[label].items())
+            values = ", ".join(f"{key} {_brief(_shown(value), explanation)}" for key, value in row[label].items())
             if values:
                 print(f"{'':<14} {label:<8} {values}")
     for row in explanation.instances:
@@ -179,5 +190,17 @@ def _of(run_id: str) -> str:
     return f" {run_id}" if run_id else ""
 
 
+def _brief(text: str, explanation: Explanation) -> str:
+    """Return a text without what is said above once for all services."""
+    problem = explanation.lock_problem
+    return text.replace(problem, "a lock provider is missing (see above)") if problem else text
+
+
 def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value)) or "none"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
     return "off" if value is None else str(value)

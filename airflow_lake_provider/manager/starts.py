@@ -8,6 +8,8 @@ from sqlalchemy import update
 from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.manager.runs import (
+    RunState,
+    ServiceRun,
     StartVerdict,
     decide_start,
     find_limits,
@@ -20,7 +22,7 @@ from airflow_lake_provider.manager.runs import (
 from airflow_lake_provider.manager.schema import lake_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy.orm import Session
 
@@ -58,20 +60,33 @@ class Starts:
             self._door.create_run(session, start.run_id, conf, note=decision.reason)
             return start
 
-    def preview(self, table_id: str, policy: TablePolicy, decision: Decision) -> StartDecision:
-        """Say what `start` would say now, and change nothing."""
+    def preview(self, table_id: str, policy: TablePolicy, decisions: Sequence[Decision]) -> list[StartDecision]:
+        """Say what `start` would say now of each in turn, those before it being started; change nothing."""
         limits = find_limits(policy, self._load_tables().limits)
-        with self._registry.transaction() as session:
-            start = self._ask(session, table_id, policy, decision)
-            if start.verdict is not StartVerdict.START:
-                return start
-            return self._wait_for_limit(session, limits, is_locked=False) or start
+        runs: list[ServiceRun] = []
+        said: list[StartDecision] = []
+        for decision in decisions:
+            with self._registry.transaction() as session:
+                start = self._ask(session, table_id, policy, decision, runs)
+                if start.verdict is StartVerdict.START:
+                    start = self._wait_for_limit(session, limits, runs, is_locked=False) or start
+            if start.verdict is StartVerdict.START:
+                runs.append(ServiceRun(start.run_id, RunState.QUEUED, pool=policy.pool, queue=policy.queue))
+            said.append(start)
+        return said
 
-    def _ask(self, session: Session, table_id: str, policy: TablePolicy, decision: Decision) -> StartDecision:
+    def _ask(
+        self,
+        session: Session,
+        table_id: str,
+        policy: TablePolicy,
+        decision: Decision,
+        more: Sequence[ServiceRun] = (),
+    ) -> StartDecision:
         now_ms = self._registry.now_ms()
         waiting = wait_for_window(decision, policy.maintenance_window, now_ms)
         if waiting is None:
-            active = self._door.find_active_runs(session, f"{table_id}.")
+            active = [*self._door.find_active_runs(session, f"{table_id}."), *more]
             waiting = wait_for_others(decision, table_id, active, policy.max_active_runs, now_ms)
         if waiting is not None:
             return waiting
@@ -85,7 +100,12 @@ class Starts:
         )
 
     def _wait_for_limit(
-        self, session: Session, limits: tuple[RunLimit, ...], *, is_locked: bool
+        self,
+        session: Session,
+        limits: tuple[RunLimit, ...],
+        more: Sequence[ServiceRun] = (),
+        *,
+        is_locked: bool,
     ) -> StartDecision | None:
         if not limits:
             return None
@@ -95,7 +115,8 @@ class Starts:
                 session.execute(
                     update(lake_limit).where(lake_limit.c.name == _key(limit)).values(held_ms=self._registry.now_ms())
                 )
-        return wait_for_limit(limits, self._door.find_active_runs(session, ""), self._registry.now_ms())
+        active = [*self._door.find_active_runs(session, ""), *more]
+        return wait_for_limit(limits, active, self._registry.now_ms())
 
     def _make_row(self, limit: RunLimit) -> None:
         try:

@@ -42,7 +42,9 @@ def test_explain_says_of_each_service_whether_and_why(table: HandMadeTable, caps
     assert code == 0
     assert "MERGE_ON_READ, version 9" in output
     assert re.search(r"compaction +blocked +6 delta commits and no compaction yet \(rule: 5\)", output)
-    assert re.search(r"rules +enabled True, delta_commits 5", output)
+    # What is in the way of every service is said once.
+    assert output.count("no hoodie.write.lock.provider is configured") == 1
+    assert re.search(r"rules +enabled yes, delta_commits 5", output)
     assert re.search(r"found +delta_commits 6", output)
     assert "next look never: not in the registry" in output
     for service in DECIDED:
@@ -79,6 +81,13 @@ def test_explain_says_what_would_be_started_now_and_starts_nothing(
     _, text = run(capsys, "explain", str(table.path), "--dry-run", "-o", "json")
     assert "compaction" in [row["service"] for row in json.loads(text)]
     assert re.search(r"now +start \S+\.compaction\.", run(capsys, "explain", str(table.path))[1])
+    # A second service of the table would have to wait for the first.
+    dead = table.path / ".hoodie" / "timeline" / "20261121120009000.deltacommit.requested"
+    dead.touch()
+    _, output = run(capsys, "explain", str(table.path))
+    assert re.search(r"now +start \S+\.rollback\.20261121120009000\n", output)
+    assert re.search(r"now +waiting: waits for \S+\.rollback\.\d+: at most 1 service of a table", output)
+    assert run(capsys, "explain", str(table.path), "--dry-run")[1].count("would start") == 1
     with open_registry().transaction() as session:
         assert AirflowRunDoor().find_runs(session, table_id_of(str(table.path))) == []
 

@@ -54,7 +54,7 @@ def test_start_within_the_limits_of_pool_and_queue(
     door.runs = list(runs)
     starts = Starts(registry, door, lambda: TABLES)
     claim = claim_of(registry, "orders")
-    previewed = starts.preview(claim.table_id, HEAVY, DUE)
+    (previewed,) = starts.preview(claim.table_id, HEAVY, [DUE])
     assert len(door.runs) == len(runs), "a preview starts nothing"
     start = starts.start(claim, HEAVY, DUE)
     assert start == previewed
