@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.job_contract import Outcome, Service
+from airflow_lake_provider.job_contract import Outcome
 from airflow_lake_provider.manager import starts as starts_module
 from airflow_lake_provider.manager.claim import Claim, LookResult
 from airflow_lake_provider.manager.executors import ExecutorLease, Executors
@@ -16,13 +16,8 @@ from airflow_lake_provider.manager.loop import ManagerLoop
 from airflow_lake_provider.manager.registry import Registry
 from airflow_lake_provider.manager.runs import decide_start
 from airflow_lake_provider.manager.schema import lake_executor
-from airflow_lake_provider.planner import decide as decide_module
-from airflow_lake_provider.planner.decision import Decision, not_due
 from airflow_lake_provider.planner.judgement import Judgement, judge
-from airflow_lake_provider.planner.rollback import decide_rollback
-from airflow_lake_provider.policies import TablePolicy
 from airflow_lake_provider.view.shared_timelines import SharedTimelines
-from airflow_lake_provider.view.table_view import TableView
 from tests.simulation import task as task_module
 
 Patch = pytest.MonkeyPatch
@@ -102,17 +97,6 @@ def silent_tables_are_left_alone(patch: Patch) -> None:
     patch.setattr(ManagerLoop, "_may_have_pending", lambda self, base_path, dirty_seq: False)
 
 
-def rollbacks_are_begun_once(patch: Patch) -> None:
-    """A rollback that died after it had deleted the write's instants is nobody's."""
-
-    def decide(view: TableView, policy: TablePolicy, now_ms: int) -> Decision:
-        if not view.timeline.pending_writes():
-            return not_due(Service.ROLLBACK, "no write is pending")
-        return decide_rollback(view, policy, now_ms)
-
-    patch.setattr(decide_module, "decide_rollback", decide)
-
-
 MUTATIONS: tuple[Callable[[Patch], None], ...] = (
     settle_always_cleans,
     active_runs_are_ignored,
@@ -123,5 +107,4 @@ MUTATIONS: tuple[Callable[[Patch], None], ...] = (
     claims_never_end,
     drivers_outlive_their_task,
     silent_tables_are_left_alone,
-    rollbacks_are_begun_once,
 )

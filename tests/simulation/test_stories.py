@@ -71,6 +71,22 @@ def test_a_plan_that_a_retry_left_is_found_although_the_table_was_not_due_when_i
     assert any(f".{plan}" in run_id for run_id in world.airflow.runs)
 
 
+def test_a_rollback_that_died_after_it_deleted_the_write_is_ended(database: Database) -> None:
+    """Hudi deletes the write's instants first: no write is pending any more, and no other writer fails later."""
+    worlds = (World(seed, database, lambda faults: Faults(), is_idle=True) for seed in range(20))
+    world = next(world for world in worlds if world.policy.rollback.enabled)
+    table, process = world.tables["/lake/a"], world.servers[0].process
+    newest = commit(table)
+    dead = table.request(Action.DELTACOMMIT)
+    rollback = table.plan_rollback(dead)
+    table.begin(rollback, Action.ROLLBACK)
+    table.remove_instant(dead)
+    process.loop.mark_dirty(Notice("/lake/a", "a", Source.COMMIT_CALLBACK, (newest,)))
+    world.pass_time(3 * 3_600_000)
+    assert not table.is_pending(rollback)
+    assert world.invariants.completions["/lake/a", dead] == 1
+
+
 def test_executors_never_meet_although_a_job_takes_longer_to_begin_than_its_lease_lasts(database: Database) -> None:
     stories = [find_violation(seed, database) for seed in range(60)]
     assert [story for story in stories if story and not known_mistake(story)] == []

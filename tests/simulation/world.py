@@ -104,7 +104,7 @@ class World:
             clean=CleanPolicy(enabled=rng.random() < 0.3, commits=4, retained_commits=2),
             archive=ArchivePolicy(enabled=rng.random() < 0.2, min_commits=4, max_commits=7),
             # Where it is off the next writer rolls the dead back.
-            rollback=RollbackPolicy(enabled=rng.random() < 0.8, after_s=rng.choice((120.0, 600.0))),
+            rollback=RollbackPolicy(enabled=rng.random() < 0.8, after_s=rng.choice((10.0, 30.0, 600.0))),
             hudi_options=LOCK,
             retry_backoff_s=rng.choice((20.0, 60.0)),
             max_active_runs=rng.choice((1, 1, 2)),
