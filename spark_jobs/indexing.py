@@ -9,31 +9,25 @@ from typing import TYPE_CHECKING
 
 from hudi_table import PlanBusyError, find_heartbeat_age_s, hold_lock, open_client
 from index_build import (
-    FENCE_EVERY_S,
     Built,
     WritersInTheWayError,
     built_index,
     find_unaware,
-    keep_lock_file,
 )
-from index_check import find_differences, find_unmentioned
-from index_fence import look_at_writers
-from index_outcome import IndexFailure, PlanOutdatedError, Tally, caught_up_to, failure_of, refused, result_of
-from index_place import give_place_up
+from index_check import find_differences
+from index_finish import check, finish
+from index_outcome import IndexFailure, PlanOutdatedError, Tally, failure_of, refused, result_of
 from index_rules import BuildState, IndexPlan, Step, decide_step
 from index_settings import WantedIndex, build_settings, hudi_settings_of, index_options
 from index_table import (
     IndexLook,
     builder_lives,
-    complete_plan,
     drop_index,
     find_build_state,
-    find_modified_ms,
     leave_expired_heartbeat,
     look_at_indexes,
     remove_heartbeat,
     remove_plan,
-    timeline_file,
 )
 from job_contract import FailureKind, Mode
 from planned_service import open_visit, seconds_since
@@ -212,7 +206,7 @@ def _run(visit: Visit, plan: IndexPlan, wanted: WantedIndex | None, options: Ind
     try:
         with built_index(visit, plan, wanted, options) as built:
             # Hudi itself completes a plan of the file listing.
-            end = _check if plan.partition == "files" else partial(_finish, built=built)
+            end = check if plan.partition == "files" else partial(finish, built=built)
             damage = end(visit, plan, options)
     except PlanBusyError as error:
         raise IndexFailure(FailureKind.BUSY, f"another builder has plan {plan.instant}") from error
@@ -225,7 +219,7 @@ def _run(visit: Visit, plan: IndexPlan, wanted: WantedIndex | None, options: Ind
         leave_expired_heartbeat(visit, plan.instant)
         if not _is_completed(visit, plan.instant):
             raise failure_of(visit, plan, error) from error
-        damage = _check(visit, plan, options)
+        damage = check(visit, plan, options)
     if damage:
         _forget(visit, plan)
         return damage
@@ -238,7 +232,7 @@ def _take_over(visit: Visit, plan: IndexPlan, options: IndexOptions, tally: Tall
     with open_client(visit.spark, visit.job.base_path, visit.settings, ALWAYS) as client:
         with hold_lock(visit.spark, client):
             unaware = find_unaware(visit)
-        damage = _finish(visit, plan, options, Built(client, unaware))
+        damage = finish(visit, plan, options, Built(client, unaware))
     if damage:
         _forget(visit, plan)
         return damage
@@ -246,60 +240,6 @@ def _take_over(visit: Visit, plan: IndexPlan, options: IndexOptions, tally: Tall
     visit.say(f"indexing {plan.instant}: what the dead builder left is whole, and completed")
     tally.completed.append(plan.instant)
     return ""
-
-
-def _finish(visit: Visit, plan: IndexPlan, options: IndexOptions, built: Built) -> str:
-    """Complete a plan whose index is built and in use; return what its check found, empty when the index is whole.
-
-    Writers in flight do not matter, unless they may have begun without knowing of the index: they are waited for, and
-    what they left out shows in the check. Dead ones are not waited for: their rows are in no file of the table.
-    """
-    _wait_for_unaware_writers(visit, plan, options, built)
-    # A full check takes long, so writers do not wait for it; what commits meanwhile is in the cheap one.
-    damage = _check(visit, plan, options) if options.check == "full" else ""
-    if not damage:
-        with hold_lock(visit.spark, built.guard), keep_lock_file(visit):
-            damage = _check(visit, plan, replace(options, check="cheap"))
-            if not damage:
-                give_place_up(visit, plan)
-                complete_plan(visit, plan, caught_up_to(look_at_indexes(visit)))
-    return damage
-
-
-def _wait_for_unaware_writers(visit: Visit, plan: IndexPlan, options: IndexOptions, built: Built) -> None:
-    deadline = time.monotonic() + options.check_timeout_s
-    said = ""
-    while built.unaware:
-        pending = look_at_writers(visit.spark, visit.look())
-        awaited = ", ".join(str(w) for w in pending if w.is_live and w.instant in built.unaware)
-        if not awaited:
-            return
-        if not said:
-            said = awaited
-            visit.say(f"index {plan.partition} is built; it may be unknown to {awaited}: waiting")
-        if time.monotonic() >= deadline:
-            indexes = look_at_indexes(visit)
-            raise IndexFailure(
-                FailureKind.CONFLICT,
-                f"{plan.partition} is built and holds every write up to {caught_up_to(indexes)}; {awaited} may not "
-                f"know of it and did not end within {options.check_timeout_s:.0f} s; the next run goes on from there",
-            )
-        time.sleep(FENCE_EVERY_S)
-
-
-def _check(visit: Visit, plan: IndexPlan, options: IndexOptions) -> str:
-    """Return what is wrong with a built index, empty when nothing is."""
-    started = time.monotonic()
-    look = visit.look()
-    begun_ms = find_modified_ms(visit.spark, timeline_file(look, f"{plan.instant}.indexing.inflight"))
-    missing = find_unmentioned(visit.spark, look, plan.partition, begun_ms or 0, plan.instant)
-    damage = f"not in the index: {', '.join(missing)}" if missing else ""
-    if not damage and options.check == "full":
-        damage = "; ".join(find_differences(visit.spark, look, plan.partition))
-    visit.say(
-        f"index {plan.partition}: {options.check} check {'FAILED' if damage else 'passed'} in {seconds_since(started)}"
-    )
-    return damage
 
 
 def _forget(visit: Visit, plan: IndexPlan) -> None:

@@ -112,7 +112,7 @@ def test_writers_go_on_after_a_builder_that_died_when_it_had_made_file_groups(
     is_announced: bool,
 ) -> None:
     table = make_table(**STREAMING_OFF)
-    request = indexing(table, BOTH, "record_index", lake__index__check="full", **MANY_GROUPS)
+    request = indexing(table, BOTH, "record_index", **MANY_GROUPS)
     builder = submit(request)
     metadata = table.path / ".hoodie" / "metadata"
     if is_announced:
