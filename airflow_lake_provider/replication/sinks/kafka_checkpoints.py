@@ -27,18 +27,9 @@ class KafkaCheckpoints:
 
     def find_last(self) -> str | None:
         """Return the stream's newest committed checkpoint: from the end of the topic, further back until found."""
-        consumer = confluent_kafka.Consumer(
-            {
-                **self._options.client_settings,
-                "group.id": f"lake.{self._stream}",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": "false",
-                "auto.offset.reset": "error",
-                "enable.partition.eof": "true",
-            }
-        )
+        consumer, everything = self._consumer("read_committed"), self._consumer("read_uncommitted")
         try:
-            low, high = self._watermarks(consumer)
+            low, high = self._wait_until_stable(consumer, self._watermarks(everything)[1])
             back = _LOOK_BACK_RECORDS
             while high > low:
                 start = max(low, high - back)
@@ -50,7 +41,37 @@ class KafkaCheckpoints:
             raise self._as_lake_error(error.args[0]) from error
         finally:
             consumer.close()
+            everything.close()
         return None
+
+    def _consumer(self, isolation: str) -> Any:
+        return confluent_kafka.Consumer(
+            {
+                **self._options.client_settings,
+                "group.id": f"lake.{self._stream}",
+                "isolation.level": isolation,
+                "enable.auto.commit": "false",
+                "auto.offset.reset": "error",
+                "enable.partition.eof": "true",
+            }
+        )
+
+    def _wait_until_stable(self, consumer: Any, end: int) -> tuple[int, int]:
+        """Return the ends of what is committed, once nothing before `end` is undecided.
+
+        A transaction that another stream left open in a shared topic hides every later checkpoint, ours as well.
+        """
+        deadline = time.monotonic() + self._options.timeout_s
+        while True:
+            low, high = self._watermarks(consumer)
+            if high >= end:
+                return low, high
+            if time.monotonic() > deadline:
+                raise SinkUnavailableError(
+                    f"topic {self._options.checkpoint_topic} has an open transaction at offset {high}, of another "
+                    "stream: checkpoints behind it cannot be read until that stream runs again or the broker ends it"
+                )
+            time.sleep(0.2)
 
     def _watermarks(self, consumer: Any) -> tuple[int, int]:
         """Ask for the ends of the checkpoint topic; a topic made just now is not known everywhere at once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
@@ -64,13 +65,20 @@ class KafkaTopics:
 
     def _topic_limit(self, admin: Any) -> int:
         resource = kafka_admin.ConfigResource(kafka_admin.ConfigResource.Type.TOPIC, self._options.topic)
-        try:
-            config = admin.describe_configs([resource], request_timeout=15)[resource].result(timeout=20)
-        except confluent_kafka.KafkaException as error:
-            if error.args[0].code() in REFUSALS:
-                return 1_000_000  # may not be asked: what both sides have when nobody set anything
-            raise self._as_lake_error(error.args[0]) from error
-        return int(config["max.message.bytes"].value)
+        deadline = time.monotonic() + self._options.timeout_s
+        while True:
+            try:
+                config = admin.describe_configs([resource], request_timeout=15)[resource].result(timeout=20)
+            except confluent_kafka.KafkaException as error:
+                code = error.args[0].code()
+                if code in REFUSALS:
+                    return 1_000_000  # may not be asked: what both sides have when nobody set anything
+                # A topic made just now is not known everywhere at once.
+                if code != confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > deadline:
+                    raise self._as_lake_error(error.args[0]) from error
+                time.sleep(0.2)
+            else:
+                return int(config["max.message.bytes"].value)
 
     def _as_lake_error(self, error: KafkaError) -> LakeError:
         return as_lake_error(error, self._options, self._stream)

@@ -168,6 +168,28 @@ def test_broker_that_is_away_is_said_within_the_timeout() -> None:
     sink.close()
 
 
+def test_checkpoint_behind_a_transaction_that_another_stream_left_open_is_not_overlooked(broker: LocalKafka) -> None:
+    shared, stream = f"shared-{uuid.uuid4().hex[:8]}", new_stream()
+    ours = kafka_sink(broker, stream, checkpoint_topic=shared, timeout_s="5")
+    ours.open()
+    ours.commit(checkpoint(stream, 1))
+    dead = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"dead.{stream}"})
+    dead.init_transactions(30)
+    dead.begin_transaction()
+    dead.produce(shared, key=b"dead", value=b"{}")
+    assert dead.flush(30) == 0
+    ours.commit(checkpoint(stream, 2))
+    ours.close()
+    with pytest.raises(SinkUnavailableError, match=f"topic {shared} has an open transaction at offset"):
+        ours.open()
+    ours.close()
+    dead.abort_transaction(30)
+    text = ours.open()
+    ours.close()
+    assert text is not None
+    assert '"sequence":2' in text
+
+
 def test_newest_checkpoint_is_found_among_those_of_other_streams(broker: LocalKafka) -> None:
     shared = f"shared-{uuid.uuid4().hex[:8]}"
     quiet, busy = new_stream(), new_stream()
