@@ -1,1 +1,1 @@
-"""Asynchronous indexing (RFC-45), its pure rules: which indexes, holes, catch-up, readiness, writers' settings."""
+"""Asynchronous indexing (RFC-45), its pure rules: which indexes, holes, readiness, writers' settings."""

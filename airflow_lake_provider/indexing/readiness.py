@@ -2,7 +2,7 @@
 
 The truth is the table's properties: Hudi's readers ask nothing else, and index instants need not be on the active
 timeline for it, so the answer is the same after they were archived. One thing overrides it: Hudi lists an index as
-complete as soon as its files are written, while the build's catch-up still runs. As long as a build that names the
+complete as soon as its files are written, before its build has been checked. As long as a build that names the
 index is in flight, it is not declared ready.
 """
 

@@ -46,7 +46,7 @@ class HudiIndexOperator(HudiTableServiceOperator):
     :param mode: `schedule` only writes the plans; somebody else builds them (templated).
     :param check: `cheap` verifies by timeline and metadata table, `full` also by the data files' contents (templated).
     :param wait_s: seconds to wait for a moment without writers that would be missing in the index (templated).
-    :param check_timeout_s: seconds that the catch-up waits for writers in flight (templated).
+    :param check_timeout_s: seconds that a finished build waits for writers that may not know of it (templated).
     :param drop_first: drop the indexes before they are built anew (templated).
     :param no_writer: say that no writer runs; then the build refuses while it sees one (templated).
     """
