@@ -146,7 +146,7 @@ class IndexingPolicy:
     wait_s: float = setting(SECONDS, 300.0)
     """How long a build waits for a moment without writers that would be missing in the index."""
     check_timeout_s: int = setting(FROM_1, 900)
-    """`hoodie.metadata.index.check.timeout.seconds`: how long a finished build waits for writers that may not know of it."""
+    """`hoodie.metadata.index.check.timeout.seconds`: how long a built index waits for writers that may not know it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class LocalJob:
         """Log the job's output until it ends; of another process's job, only wait for its end."""
         mark = handle.job.request_path
         if self._process is not None:
-            code = self._process.follow()
+            code = self._process.follow(FAMILY_PATIENCE_S)
             # Not the verdict: a driver may die after its plan was completed.
             log.log(logging.INFO if code == 0 else logging.WARNING, "%s ended with code %d", handle.job.name, code)
             # A JVM outlives its Python by a moment, or for good, and would go on writing.

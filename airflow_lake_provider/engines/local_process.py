@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
+import selectors
 import signal
 import socket
 import subprocess
@@ -24,14 +26,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KILL_PATIENCE_S = 10.0
+LINGER_S = 5.0
+"""How long output is followed when its process has ended: a child that outlives it may hold it open for good."""
 _PAUSE_S = 0.05
+_LOOK_EVERY_S = 0.2
+_CHUNK_BYTES = 65_536
 PROC = Path("/proc")
 
 
 class LocalProcess:
     """A process with its output. Started by the task's main thread; any thread may end it by its mark."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
 
     @classmethod
@@ -43,22 +49,37 @@ class LocalProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
+                bufsize=0,
                 env=None if env is None else dict(env),
             )
         except OSError as error:
             raise EngineError(f"cannot run {command[0]}: {error}; is it on the worker's PATH?") from error
         return cls(process)
 
-    def follow(self) -> int:
-        """Log the output line by line until the process ends; return its exit code."""
+    def follow(self, linger_s: float = LINGER_S) -> int:
+        """Log the output line by line until the process ends, its children's `linger_s` longer; return its code."""
         output = self._process.stdout
         if output is not None:
-            with output:
-                for line in output:
-                    log.info("%s", line.rstrip())
+            with output, selectors.DefaultSelector() as selector:
+                selector.register(output, selectors.EVENT_READ)
+                self._log_lines(output.fileno(), selector, linger_s)
         return self._process.wait()
+
+    def _log_lines(self, output: int, selector: selectors.BaseSelector, linger_s: float) -> None:
+        rest, until = b"", math.inf
+        while time.monotonic() < until:
+            if until == math.inf and self._process.poll() is not None:
+                until = time.monotonic() + linger_s
+            if not selector.select(_LOOK_EVERY_S):
+                continue
+            chunk = os.read(output, _CHUNK_BYTES)
+            if not chunk:
+                break
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                log.info("%s", line.decode(errors="replace").rstrip())
+        if rest:
+            log.info("%s", rest.decode(errors="replace").rstrip())
 
     def kill(self) -> None:
         """Kill this process alone, for machines without /proc."""

@@ -70,11 +70,23 @@ def test_child_that_outlives_its_parent_ends_with_the_job(tmp_path: Path, monkey
     """A JVM whose Python is gone goes on with what it was doing."""
     monkeypatch.setattr("airflow_lake_provider.engines.local_job.FAMILY_PATIENCE_S", 0.2)
     local, job = LocalJob(), engine_job(tmp_path)
-    handle = local.start(
-        job, [sys.executable, "-c", FAMILY.replace("time.sleep", "len(sys.argv) == 2 or time.sleep"), job.request_path]
-    )
-    local.wait(handle)
+    child_only = "len(sys.argv) == 2 or (time.sleep(60), open(sys.argv[1] + '.ended', 'w'))"
+    program = FAMILY.replace("time.sleep(60)", child_only)
+    local.wait(local.start(job, [sys.executable, "-c", program, job.request_path]))
     assert list(find_marked(job.request_path)) == []
+    # It was killed, although it has the output open for as long as it lives.
+    assert not Path(f"{job.request_path}.ended").exists()
+
+
+def test_last_line_without_an_end_and_bytes_that_are_no_text_are_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    local, job = LocalJob(), engine_job(tmp_path)
+    program = "import sys; sys.stdout.buffer.write(b'one\\xff\\n' + b'x' * 100_000 + b'\\nlast')"
+    with caplog.at_level(logging.INFO):
+        local.wait(local.start(job, [sys.executable, "-c", program, job.request_path]))
+    assert [len(message) for message in caplog.messages[:3]] == [4, 100_000, 4]
+    assert caplog.messages[2] == "last"
 
 
 def test_job_of_another_host_is_left_to_its_own_watch(tmp_path: Path) -> None:
