@@ -221,7 +221,10 @@ def main() -> int:
         demo.say("the story is told" if well else f"a part of the story FAILED; logs are in {demo.airflow.home}/logs")
         if not options.exit:
             print(
-                f"\nAirflow's UI: {demo.airflow.url}  (DAG lake_table_service; no login)  Ctrl-C ends it.", flush=True
+                f"\nAirflow's UI: {demo.airflow.url}  (DAG lake_table_service; no login)"
+                f"\nAll tables, with what is due and why: {demo.airflow.url}/plugin/lake_tables"
+                "\nCtrl-C ends it.",
+                flush=True,
             )
             signal.pause()
         else:

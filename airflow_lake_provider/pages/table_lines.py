@@ -35,6 +35,7 @@ def to_line(row: RowMapping, now_ms: int) -> TableLine:
         verdict: tuple((d["service"], d["reason"]) for d in decisions if d["verdict"] == verdict.value)
         for verdict in (Verdict.DUE, Verdict.BLOCKED)
     }
+    next_ms = next_look_ms(row, now_ms)
     return TableLine(
         table_id=row["table_id"],
         name=row["table_name"],
@@ -43,6 +44,6 @@ def to_line(row: RowMapping, now_ms: int) -> TableLine:
         due=by_verdict[Verdict.DUE],
         blocked=by_verdict[Verdict.BLOCKED],
         looked=distance(row["looked_ms"], now_ms),
-        next_look=distance(next_look_ms(row, now_ms), now_ms),
+        next_look="now" if next_ms == now_ms else distance(next_ms, now_ms),
         problem=row["problem"],
     )
