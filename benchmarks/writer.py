@@ -9,6 +9,8 @@
 * managed_niced: the same, with Airflow's and the jobs' priority below the writer's
 * managed_elsewhere: Airflow takes the notices, but no job runs on this machine (services switched off): what
   the writer itself pays; the difference to managed is competition for the cores
+* managed_elsewhere_synced: the same, told that clocks differ by 5 ms at most: in multi-writer mode Hudi waits that long
+  (200 ms unless set) for each instant time
 
 Each with the writer's wall time, the log files that a snapshot query has to merge at the end, and such a query's time.
 """
@@ -70,6 +72,7 @@ MODES: dict[str, dict[str, str]] = {
     "managed": NO_SERVICES | LOCK_OPTIONS,
     "managed_niced": NO_SERVICES | LOCK_OPTIONS,
     "managed_elsewhere": NO_SERVICES | LOCK_OPTIONS,
+    "managed_elsewhere_synced": NO_SERVICES | LOCK_OPTIONS | {"hoodie.time.generator.max_expected_clock_skew_ms": "5"},
 }
 
 
@@ -99,7 +102,7 @@ class Bench:
         with ExitStack() as stack:
             airflow = self._start_airflow(mode, name, stack) if mode.startswith("managed") else None
             seconds = self._stream(mode, name, airflow)
-            if airflow is not None and mode != "managed_elsewhere":
+            if airflow is not None and not mode.startswith("managed_elsewhere"):
                 wait_until(lambda: is_at_rest(airflow, name), 300, "the end of the table's services")
         return self.lake / name, seconds
 
@@ -134,7 +137,7 @@ class Bench:
         home = HOME / "airflows" / name
         home.mkdir(parents=True)
         options = "\n".join(f"    {key}: '{value}'" for key, value in LOCK_OPTIONS.items())
-        is_on = str(mode != "managed_elsewhere").lower()
+        is_on = str(not mode.startswith("managed_elsewhere")).lower()
         (home / "tables.yaml").write_text(
             "defaults:\n"
             f"  compaction: {{enabled: {is_on}, delta_commits: {DELTA_COMMITS}, log_to_base_ratio: null}}\n"
