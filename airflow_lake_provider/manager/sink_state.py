@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.metrics import (
@@ -21,10 +22,11 @@ from airflow_lake_provider.timeline.loader import load_timeline
 from airflow_lake_provider.timeline.properties import load_table_properties
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from airflow_lake_provider.metrics import Metrics
     from airflow_lake_provider.timeline.commit_metadata import CommitMetadata
+    from airflow_lake_provider.timeline.instant import Instant
     from airflow_lake_provider.timeline.storage import Storage
 
 
@@ -43,17 +45,23 @@ class SinkState:
 
 def load_lag(storage: Storage, checkpoint_text: str) -> tuple[Lag, str]:
     """Return how far a checkpoint is behind a table, and the table's time zone (`UTC` or `LOCAL`)."""
-    checkpoint = from_text(checkpoint_text) if checkpoint_text else None
     properties = load_table_properties(storage)
+    writes = load_timeline(storage, properties).completed_writes_by_completion()
+    load = partial(load_commit_metadata, storage, properties.timeline_path)
+    return _find_lag(checkpoint_text, writes, load), properties.time_zone
+
+
+def _find_lag(checkpoint_text: str, writes: Iterable[Instant], metadata_of: Callable[[Instant], CommitMetadata]) -> Lag:
+    """`metadata_of` is asked only about writes that the checkpoint does not have."""
+    checkpoint = from_text(checkpoint_text) if checkpoint_text else None
     completed = []
-    for instant in load_timeline(storage, properties).completed_writes_by_completion():
+    for instant in writes:
         commit = CommitRef(instant.requested_time, instant.completed_time or instant.requested_time)
         if checkpoint is not None and checkpoint.snapshot is None and checkpoint.has(commit):
             continue
-        metadata = load_commit_metadata(storage, properties.timeline_path, instant)
-        if metadata.operation not in OPERATIONS_WITHOUT_CHANGES:
+        if metadata_of(instant).operation not in OPERATIONS_WITHOUT_CHANGES:
             completed.append(commit)
-    return lag_of(checkpoint, Look(tuple(completed))), properties.time_zone
+    return lag_of(checkpoint, Look(tuple(completed)))
 
 
 def load_sink_state(storage: Storage, checkpoint_text: str, hold: str, now_s: float) -> SinkState:
@@ -61,10 +69,12 @@ def load_sink_state(storage: Storage, checkpoint_text: str, hold: str, now_s: fl
 
     Reads the metadata of every completed write on the active timeline. Raises what the timeline's reading raises.
     """
-    lag, zone = load_lag(storage, checkpoint_text)
     properties = load_table_properties(storage)
+    zone = properties.time_zone
     writes = load_timeline(storage, properties).completed_writes_by_completion()
-    commits = [(i.requested_time, load_commit_metadata(storage, properties.timeline_path, i)) for i in writes]
+    loaded = {write: load_commit_metadata(storage, properties.timeline_path, write) for write in writes}
+    lag = _find_lag(checkpoint_text, writes, loaded.__getitem__)
+    commits = [(write.requested_time, metadata) for write, metadata in loaded.items()]
     begin = min((requested for requested, _ in commits), default="") if hold == EVERYTHING else hold
     return SinkState(
         lag=lag,
