@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_lake_provider.cli.command import MOST_ROWS, find_table, print_rows, run_command
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hooks.open_tables import open_with_connections
-from airflow_lake_provider.manager.sink_state import load_sink_state
+from airflow_lake_provider.manager.sink_state import load_sink_state, state_of
 from airflow_lake_provider.manager.sinks import Sinks
 from airflow_lake_provider.plugins.airflow_settings import load_settings
 from airflow_lake_provider.plugins.lake_plugin import open_registry
@@ -75,21 +75,6 @@ def sink_row(sink: Mapping[Any, Any], table: Mapping[Any, Any], now_s: float) ->
         "failures": sink["failures"],
         "problem": sink["problem"],
     }
-
-
-def state_of(sink: Mapping[Any, Any], checkpoint: Mapping[str, Any], now_ms: float) -> str:
-    """Return the state in one or two words; what an operator must act on comes first."""
-    if sink["paused"]:
-        return "paused"
-    if sink["running_until_ms"] > now_ms:
-        return "snapshot runs" if checkpoint.get("snapshot") else "running"
-    if sink["needs_snapshot"]:
-        return "needs snapshot"
-    if sink["problem"]:
-        return "failing"
-    if not checkpoint:
-        return "not begun"
-    return "within snapshot" if checkpoint["snapshot"] else "waiting"
 
 
 def _measured(storage: Storage, sink: Mapping[Any, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.metrics import (
     REPLICATION_HELD_BYTES,
@@ -22,7 +22,7 @@ from airflow_lake_provider.timeline.loader import load_timeline
 from airflow_lake_provider.timeline.properties import load_table_properties
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from airflow_lake_provider.metrics import Metrics
     from airflow_lake_provider.timeline.commit_metadata import CommitMetadata
@@ -108,6 +108,21 @@ def age_s(instant: str, time_zone: str, now_s: float) -> float:
     moment = datetime.strptime(instant[:14], "%Y%m%d%H%M%S")  # noqa: DTZ007 - the zone follows
     moment = moment.replace(tzinfo=UTC) if time_zone == "UTC" else moment.astimezone()
     return max(0.0, now_s - moment.timestamp() - int(instant[14:] or 0) / 1000)
+
+
+def state_of(sink: Mapping[Any, Any], checkpoint: Mapping[str, Any], now_ms: float) -> str:
+    """Return the state in one or two words; what an operator must act on comes first."""
+    if sink["paused"]:
+        return "paused"
+    if sink["running_until_ms"] > now_ms:
+        return "snapshot runs" if checkpoint.get("snapshot") else "running"
+    if sink["needs_snapshot"]:
+        return "needs snapshot"
+    if sink["problem"]:
+        return "failing"
+    if not checkpoint:
+        return "not begun"
+    return "within snapshot" if checkpoint["snapshot"] else "waiting"
 
 
 def report_state(metrics: Metrics, state: SinkState) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.manager.moments import distance, moment
+from airflow_lake_provider.manager.sink_state import state_of
 from airflow_lake_provider.manager.sinks import Sinks
 from airflow_lake_provider.manager.table_instances import load_instances
 from airflow_lake_provider.pages.table_lines import TableLine, to_line
@@ -131,16 +132,11 @@ def _instance(instance: Instance, now_ms: int) -> InstanceLine:
 
 
 def _sink(row: RowMapping, now_ms: int) -> SinkLine:
-    states = {
-        "paused": row["paused"],
-        "needs a snapshot": row["needs_snapshot"],
-        "running": row["running_until_ms"] > now_ms,
-        "failing": bool(row["failures"]),
-    }
+    checkpoint = json.loads(row["checkpoint"]) if row["checkpoint"] else {}
     return SinkLine(
         sink=row["sink"],
-        state=", ".join(name for name, holds in states.items() if holds) or "waiting for commits",
-        hold=row["hold"],
+        state=state_of(row, checkpoint, now_ms),
+        hold="" if row["needs_snapshot"] else row["hold"],
         renewed=distance(row["renewed_ms"], now_ms),
         problem=row["problem"],
     )

@@ -15,6 +15,7 @@ from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.manager.registry import Registry
 from airflow_lake_provider.manager.runs import RunState
 from airflow_lake_provider.manager.services import ManagerServices
+from airflow_lake_provider.manager.sinks import Sinks
 from airflow_lake_provider.manager.table_search import PAGE_SIZE, Search, Show, search_tables
 from airflow_lake_provider.pages.app import create_pages
 from airflow_lake_provider.table_id import table_id_of
@@ -64,6 +65,15 @@ def test_table_shows_services_with_reasons_instances_and_timeline(
     assert f'href="../dags/lake_table_service/runs/{run_id}"' in page
     assert "deltacommit" in page
     assert "owner shop" in page
+
+
+def test_sinks_are_shown_in_the_state_that_the_command_tells(
+    client: httpx.Client, registry: Registry, looked: str
+) -> None:
+    Sinks(registry).configure(looked, {"kafka": 3600})
+    Sinks(registry).pause(looked, "kafka", paused=True)
+    page = client.get("/table", params={"id": looked}).text
+    assert '<td class="name">kafka</td><td>paused</td>' in page
 
 
 def test_search_matches_any_case_and_takes_signs_literally(registry: Registry) -> None:
