@@ -33,6 +33,10 @@ class MaintenanceWindow:
         """Return when it opens next, later than now."""
         return min(opens for opens, _ in self._around(now, days_ahead=8) if opens > now)
 
+    def find_wait_end(self, now: datetime) -> datetime | None:
+        """Return when it opens next; None while it is open."""
+        return None if self.is_open(now) else self.next_opening(now)
+
     def __str__(self) -> str:
         """Return it as people write it."""
         days = "each day" if set(self.days) == set(DAYS) else ", ".join(self.days)

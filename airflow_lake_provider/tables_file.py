@@ -31,9 +31,10 @@ import yaml
 
 from airflow_lake_provider.errors import ConfigError, LakeError
 from airflow_lake_provider.located import Located, SettingError, parse_mapping
+from airflow_lake_provider.maintenance_window import MaintenanceWindow
 from airflow_lake_provider.policies import TablePolicy
 from airflow_lake_provider.scalar_kinds import FROM_1, Text, Whole
-from airflow_lake_provider.setting_kinds import Section, apply_changes, kinds_of
+from airflow_lake_provider.setting_kinds import Off, Section, apply_changes, kinds_of
 from airflow_lake_provider.table_id import normalise_root
 from airflow_lake_provider.tables_config import (
     Discovery,
@@ -68,6 +69,7 @@ ENTRY_KINDS: Mapping[str, Kind] = MappingProxyType(
 LIMIT_KINDS: Mapping[str, Kind] = MappingProxyType({"pools": FROM_1, "queues": FROM_1})
 TOP_KEYS = ("defaults", "limits", "tables")
 POLICY = Section(TablePolicy)
+WINDOW = Off(Section(MaintenanceWindow, is_whole=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,19 @@ def read_tables_file(path: str) -> str:
 def parse_tables_file(text: str, file_name: str) -> TablesConfig:
     """Parse the text of a tables file. Raises ConfigError that names file and line."""
     return build_config(parse_tables(text, file_name))
+
+
+def parse_window(text: str, what: str) -> MaintenanceWindow:
+    """Parse one maintenance window, in YAML or JSON; without a word in it, it is always open. Raises ConfigError."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        located = _Reader().locate(node) if node is not None else Located(None, 1)
+        window: MaintenanceWindow | None = WINDOW.parse(located, what)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"{what}: not YAML: {error}") from error
+    except SettingError as error:
+        raise ConfigError(f"{what}: {error}") from error
+    return window or MaintenanceWindow()
 
 
 def parse_tables(text: str, file_name: str) -> ParsedTables:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import fnmatch
 import json
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
-from airflow.sdk import DAG, Param, Variable, get_current_context, task
+from airflow.sdk import DAG, Param, get_current_context, task
 from airflow.sdk.configuration import conf
 
 from airflow_lake_provider.hooks.lake import LakeHook
+from airflow_lake_provider.hooks.tables import load_tables
 from airflow_lake_provider.operators.indexing import HudiIndexOperator
-from airflow_lake_provider.plugins.airflow_settings import load_settings
-from airflow_lake_provider.tables_file import build_config, parse_tables, read_tables_file
-
-if TYPE_CHECKING:
-    from airflow_lake_provider.tables_config import TablesConfig
+from airflow_lake_provider.tables_file import WINDOW, parse_window
 
 DOC = """
 ### Build indexes of Hudi tables (RFC-45)
@@ -27,19 +23,12 @@ Give a table's base path, or a pattern of base paths that the registry knows, an
   left is finished or cleaned up. With *drop first* the index is built anew.
 * **Writers go on** where they have `hoodie.metadata.streaming.write.enabled=false`; else the build waits for a moment
   without a writer in flight, and says whom it waits for.
+* **In its window**: with a *window*, each try begins inside it; outside, the task is deferred, without a worker slot,
+  and its log says until when.
 * **Verified**: each build is compared with the metadata table's log, with check `full` also with the data files.
 
     airflow dags trigger lake_reindex -c '{"base_path": "/lake/orders", "indexes": ["record_index"]}'
 """
-
-
-def load_tables() -> TablesConfig:
-    """Read the tables file of this worker, and the Airflow Variable over it. Raises ConfigError."""
-    settings = load_settings()
-    name = settings.tables_variable
-    over = "" if name.lower() == "off" else str(Variable.get(name, default=""))
-    file = parse_tables(read_tables_file(settings.tables_file), settings.tables_file)
-    return build_config(file, parse_tables(over, f"Variable {name}"))
 
 
 with DAG(
@@ -75,6 +64,14 @@ with DAG(
         "no_writer": Param(
             default=False, type="boolean", title="No writer runs", description="Then no lock provider is needed"
         ),
+        "window": Param(
+            {},
+            **{**WINDOW.kind.schema(), "type": ["object", "null"]},
+            title="Window",
+            description="When a build may begin; empty: now. "
+            '{"days": ["sat", "sun"], "begin": "22:00", "end": "06:00", "time_zone": "Europe/Berlin"}',
+        ),
+        "dry_run": Param(default=False, type="boolean", title="Dry run", description="Show what would be submitted"),
         "hudi_options": Param({}, type="object", title="Hudi options", description="Over those of the tables file"),
         "spark_conf": Param({}, type="object", title="Spark conf"),
     },
@@ -84,6 +81,7 @@ with DAG(
     def choose_tables() -> list[dict[str, str]]:
         """Return base path, name and Hudi options of each table that is meant."""
         params = get_current_context()["params"]
+        parse_window(json.dumps(params["window"]), "window")  # a wrong time zone is said now, not when it opens
         pattern = str(params["base_path"]).rstrip("/")
         found = [(pattern, pattern.rsplit("/", 1)[-1])]
         if any(character in pattern for character in "*?["):
@@ -115,6 +113,8 @@ with DAG(
         wait_s="{{ params.wait_s }}",
         check_timeout_s="{{ params.check_timeout_s }}",
         no_writer="{{ params.no_writer }}",
+        window="{{ params.window | tojson }}",
+        is_dry_run="{{ params.dry_run }}",
         spark_conf="{{ params.spark_conf | tojson }}",
         retries=4,
         retry_delay=timedelta(seconds=conf.getint("lake", "retry_delay_s", fallback=30)),

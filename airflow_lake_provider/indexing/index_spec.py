@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 WANTED = "lake.index.wanted"
 CHECK = "lake.index.check"
@@ -114,6 +114,18 @@ def parse_indexes(texts: Iterable[str]) -> tuple[IndexSpec, ...]:
     specs = {spec.partition: spec for spec in map(parse_index, texts)}
     order = list(IndexKind)
     return tuple(sorted(specs.values(), key=lambda spec: (order.index(spec.kind), spec.partition)))
+
+
+def split_indexes(indexes: Sequence[str] | str) -> list[str]:
+    """Return the spellings of a list, or of a text: separated by semicolons, or a JSON list as templates render it.
+
+    Raises ValueError for a text that begins as a list and is none.
+    """
+    if not isinstance(indexes, str):
+        return list(indexes)
+    if indexes.lstrip().startswith("["):
+        return [str(name) for name in json.loads(indexes)]
+    return [name for name in indexes.split(";") if name.strip()]
 
 
 def kind_of(partition: str) -> IndexKind | None:

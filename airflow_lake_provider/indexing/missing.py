@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.indexing.index_spec import NEEDS
+from airflow_lake_provider.timeline.instant import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_lake_provider.indexing.index_spec import IndexSpec
     from airflow_lake_provider.timeline.properties import TableProperties
+    from airflow_lake_provider.timeline.timeline import Timeline
 
 
 def find_missing(wanted: Sequence[IndexSpec], properties: TableProperties) -> tuple[IndexSpec, ...]:
@@ -21,6 +23,15 @@ def find_missing(wanted: Sequence[IndexSpec], properties: TableProperties) -> tu
     have = frozenset(properties.metadata_partitions)
     impossible = frozenset() if properties.partition_fields else frozenset({"partition_stats"})
     return tuple(spec for spec in wanted if spec.partition not in have | impossible)
+
+
+def find_buildable(
+    wanted: Sequence[IndexSpec], properties: TableProperties, timeline: Timeline
+) -> tuple[IndexSpec, ...]:
+    """Return the missing indexes that Hudi would plan now: from table version 8 on, and not before a first write."""
+    if properties.layout is Layout.V1 or timeline.latest_write_without_holes() is None:
+        return ()
+    return find_missing(wanted, properties)
 
 
 def find_unmet_need(wanted: Sequence[IndexSpec], properties: TableProperties) -> str | None:

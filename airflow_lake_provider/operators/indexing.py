@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_lake_provider.errors import LakeError
@@ -16,14 +18,17 @@ from airflow_lake_provider.indexing.index_spec import (
     WAIT_S,
     CheckLevel,
     parse_indexes,
+    split_indexes,
     wish_options,
 )
 from airflow_lake_provider.job_contract import LOCK_PROVIDER, Mode, Service
+from airflow_lake_provider.maintenance_window import MaintenanceWindow
 from airflow_lake_provider.operators.service_arguments import is_true, parse_settings
 from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
+from airflow_lake_provider.tables_file import parse_window
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
 
@@ -48,6 +53,8 @@ class HudiIndexOperator(HudiTableServiceOperator):
     :param wait_s: seconds to wait for a moment without writers that would be missing in the index (templated).
     :param check_timeout_s: seconds that a finished build waits for writers that may not know of it (templated).
     :param drop_first: drop the indexes before they are built anew (templated).
+    :param window: days and hours in which a try may begin, as `maintenance_window` in the tables file; a mapping, or
+        its text (templated). Outside it the task is deferred until it opens: it needs a triggerer and holds no slot.
     :param no_writer: say that no writer runs; then the build refuses while it sees one (templated).
     """
 
@@ -59,6 +66,7 @@ class HudiIndexOperator(HudiTableServiceOperator):
         "check_timeout_s",
         "drop_first",
         "no_writer",
+        "window",
     )
 
     def __init__(
@@ -71,6 +79,7 @@ class HudiIndexOperator(HudiTableServiceOperator):
         check_timeout_s: int | str = 900,
         drop_first: bool | str = False,
         no_writer: bool | str = False,
+        window: Mapping[str, Any] | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(service=Service.INDEXING.value, mode=mode, **kwargs)
@@ -80,22 +89,30 @@ class HudiIndexOperator(HudiTableServiceOperator):
         self.check_timeout_s = check_timeout_s
         self.drop_first = drop_first
         self.no_writer = no_writer
+        self.window = window
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Build the indexes; see HudiTableServiceOperator."""
+        """Build the indexes, or wait for the window; see HudiTableServiceOperator."""
         try:
+            opens = self._find_opening()
             options = parse_settings(self.hudi_options, "hudi_options") | self.build_options()
             if is_true(self.no_writer):
                 options = LOCK_FOR_ALONE | options
             self.hudi_options = options
         except (LakeError, ValueError) as error:
             raise AirflowFailException(str(error)) from error
+        if opens is not None and not is_true(self.is_dry_run):
+            self.defer(trigger=DateTimeTrigger(moment=opens), method_name="execute_in_window")
         return super().execute(context)
+
+    def execute_in_window(self, context: Context, event: datetime | None = None) -> dict[str, Any]:
+        """Resume when the window opened; where it is closed again meanwhile, wait for the next one."""
+        return self.execute(context)
 
     def build_options(self) -> dict[str, str]:
         """Return what the job is told beyond Hudi's settings. Raises ConfigError, ValueError."""
         return {
-            **wish_options(parse_indexes(_names(self.indexes))),
+            **wish_options(parse_indexes(split_indexes(self.indexes))),
             CHECK: CheckLevel(self.check).value,
             WAIT_S: f"{float(self.wait_s):g}",
             CHECK_TIMEOUT: str(int(self.check_timeout_s)),
@@ -103,10 +120,13 @@ class HudiIndexOperator(HudiTableServiceOperator):
             NO_WRITER: str(is_true(self.no_writer)).lower(),
         }
 
-
-def _names(indexes: Sequence[str] | str) -> list[str]:
-    if not isinstance(indexes, str):
-        return list(indexes)
-    if indexes.lstrip().startswith("["):
-        return [str(name) for name in json.loads(indexes)]
-    return [name for name in indexes.split(";") if name.strip()]
+    def _find_opening(self) -> datetime | None:
+        """Return when the window opens, None while it is open or when there is none. Raises ConfigError."""
+        text = self.window if isinstance(self.window, str) else json.dumps(self.window)
+        window = parse_window(text, "window")
+        if window == MaintenanceWindow():
+            return None
+        opens = window.find_wait_end(datetime.now(UTC))
+        said = "is open" if opens is None else f"is closed: the build begins at {opens:%Y-%m-%d %H:%M} UTC"
+        self.log.info("table %s: the window (%s) %s", self.base_path, window, said)
+        return opens

@@ -1,19 +1,68 @@
-"""Wait for a pending index build of a Hudi table."""
+"""Wait for an index build of a Hudi table that is to be done: planned on the timeline, or wanted by the policy."""
 
 from __future__ import annotations
 
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.hooks.tables import load_tables
+from airflow_lake_provider.indexing.index_spec import split_indexes
+from airflow_lake_provider.indexing.wanted_indexes import WantedIndexes, indexes_of, parse_wanted
 from airflow_lake_provider.sensors.timeline_sensor import TimelineSensor
-from airflow_lake_provider.view.watch import WatchKind
+from airflow_lake_provider.table_id import normalise_base_path
+from airflow_lake_provider.view.watch import WatchKind, tables_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 class HudiPendingIndexSensor(TimelineSensor):
-    """Succeeds when the timeline has an `indexing` instant that is requested or inflight, whoever scheduled it.
+    """Succeeds when the timeline has a pending `indexing` instant, whoever scheduled it, or a wanted index is missing.
+
+    The findings name the instants (`instants`) and the missing indexes' folders in the metadata table (`missing`).
+    Missing is what could be built now: a table of version 6, or without a first write, lacks nothing.
 
     :param base_path: the table's base path (templated).
-    :param tables: instead of one table, a list of mappings with `base_path` (templated).
+    :param tables: instead of one table, a list of mappings with `base_path`, and `table_name` for the tables file
+        (templated).
+    :param indexes: what each of the tables shall have, for example `["record_index"]`; a text is separated by
+        semicolons (templated). Without it each table's `indexing.indexes` in the tables file, and the Variable over it;
+        `[]` waits for pending instants only.
     :param storage_options: how to open the store; the task then reads it itself. Without them the timeline server is
         asked, else `[lake] storage_conn_ids` names the connection.
     :param deferrable: wait in the triggerer instead of a worker.
     """
 
     kind = WatchKind.PENDING_INDEX
+    template_fields: Sequence[str] = (*TimelineSensor.template_fields, "indexes")
+
+    def __init__(self, *, indexes: Sequence[str] | str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.indexes = indexes
+
+    @cached_property
+    def wanted(self) -> WantedIndexes:
+        """Which indexes the tables shall have. What is wrong fails a sensor of one table; many are watched without."""
+        try:
+            return parse_wanted(self._texts())
+        except (LakeError, ValueError) as error:
+            if self.tables is None or self.indexes is not None:
+                raise AirflowFailException(str(error)) from error
+            self.log.warning("looking for pending builds only: %s", error)
+            return WantedIndexes()
+
+    def _texts(self) -> Mapping[str, Sequence[str]]:
+        paths = [base_path for base_path, _ in tables_of(self.base_path, self.after, self.tables)]
+        if self.indexes is not None:
+            return dict.fromkeys(paths, split_indexes(self.indexes))
+        names = {str(table["base_path"]): str(table.get("table_name", "")) for table in self.tables or ()}
+        policies = load_tables()
+        texts = {}
+        for path in paths:
+            base_path = normalise_base_path(path)
+            name = names.get(path) or base_path.rsplit("/", 1)[-1]
+            texts[path] = indexes_of(policies.policy_for(base_path, name).indexing)
+        return texts

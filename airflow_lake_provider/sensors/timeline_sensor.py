@@ -13,7 +13,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID
 from airflow_lake_provider.hooks.timeline import timeline_views
+from airflow_lake_provider.indexing.wanted_indexes import WantedIndexes
 from airflow_lake_provider.triggers.timeline import TimelineTrigger
+from airflow_lake_provider.view.changes import COMMIT_ACTIONS
 from airflow_lake_provider.view.freshness import Freshness
 from airflow_lake_provider.view.watch import Watch, WatchKind, found, look, tables_of
 
@@ -30,7 +32,7 @@ class TimelineSensor(BaseSensorOperator):
 
     Exactly one of `base_path` and `tables` must be given. With `tables` (a list of mappings with `base_path` and
     `after`) one task looks at many tables: a table that cannot be read is logged and the others still count.
-    Returns the findings as XCom: a list of `{"base_path", "instants", "after", "error"}`.
+    Returns the findings as XCom: a list of `{"base_path", "instants", "missing", "after", "error", "incomplete"}`.
     """
 
     template_fields: Sequence[str] = ("base_path", "after", "tables", "storage_options")
@@ -84,8 +86,9 @@ class TimelineSensor(BaseSensorOperator):
             self.log.warning("%s", finding.error)
         new = found(findings)
         for finding in new:
-            instants = ", ".join(f"{i.requested_time} {i.action} {i.state}" for i in finding.instants)
-            self.log.info("table %s: %s", finding.base_path, instants)
+            seen = [f"{i.requested_time} {i.action} {i.state}" for i in finding.instants]
+            seen += [f"{partition} is missing" for partition in finding.missing]
+            self.log.info("table %s: %s", finding.base_path, ", ".join(seen))
             if finding.incomplete:
                 self.log.warning("table %s: archived commits may be missing: %s", finding.base_path, finding.incomplete)
         return PokeReturnValue(is_done=bool(new), xcom_value=[finding.to_dict() for finding in new])
@@ -99,10 +102,13 @@ class TimelineSensor(BaseSensorOperator):
         if (self.tables is None) == (not self.base_path):
             raise AirflowFailException("give base_path or tables, and not both")
         watched = tables_of(self.base_path, self.after, self.tables)
-        options = self.storage_options or {}
-        if self.actions:
-            return Watch(self.kind, watched, frozenset(self.actions), options)
-        return Watch(self.kind, watched, storage_options=options)
+        actions = frozenset(self.actions) or COMMIT_ACTIONS
+        return Watch(self.kind, watched, actions, self.storage_options or {}, self.wanted.find_missing)
+
+    @cached_property
+    def wanted(self) -> WantedIndexes:
+        """Which indexes the tables shall have: of no interest but to a sensor of index builds."""
+        return WantedIndexes()
 
     @cached_property
     def views(self) -> TimelineViewManager:
@@ -129,6 +135,7 @@ class TimelineSensor(BaseSensorOperator):
             actions=sorted(str(action) for action in watch.actions),
             storage_options=dict(watch.storage_options),
             lake_conn_id=self.lake_conn_id,
+            indexes=self.wanted.to_dict(),
         )
 
 

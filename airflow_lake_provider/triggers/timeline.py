@@ -9,6 +9,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hooks.timeline import stream_options
+from airflow_lake_provider.indexing.wanted_indexes import parse_wanted
 from airflow_lake_provider.view.changes import archive_begin
 from airflow_lake_provider.view.timeline_stream import TimelineStream
 from airflow_lake_provider.view.watch import Finding, Watch, WatchKind, examine, found, needs_archive
@@ -38,6 +39,7 @@ class TimelineTrigger(BaseEventTrigger):
         actions: list[str],
         storage_options: dict[str, Any],
         lake_conn_id: str = "lake_default",
+        indexes: dict[str, list[str]] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.kind = kind
@@ -46,6 +48,8 @@ class TimelineTrigger(BaseEventTrigger):
         self.actions = actions
         self.storage_options = storage_options
         self.lake_conn_id = lake_conn_id
+        # By base path; a trigger that was stored before there was such a thing wants none.
+        self.indexes = indexes or {}
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class path and arguments."""
@@ -58,6 +62,7 @@ class TimelineTrigger(BaseEventTrigger):
                 "actions": self.actions,
                 "storage_options": self.storage_options,
                 "lake_conn_id": self.lake_conn_id,
+                "indexes": self.indexes,
             },
         )
 
@@ -81,6 +86,7 @@ class TimelineTrigger(BaseEventTrigger):
             tuple((base_path, after) for base_path, after in self.tables),
             frozenset(self.actions),
             self.storage_options,
+            parse_wanted(self.indexes).find_missing,
         )
         paths = sorted({base_path for base_path, _ in watch.tables})
         stream.watched.add(paths, self.poll_interval_s)

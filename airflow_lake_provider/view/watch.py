@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.view.changes import (
@@ -17,7 +17,7 @@ from airflow_lake_provider.view.changes import (
 from airflow_lake_provider.view.snapshot import problems_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from airflow_lake_provider.timeline.archived_timeline import ArchivedTimeline
     from airflow_lake_provider.timeline.instant import Instant
@@ -25,6 +25,15 @@ if TYPE_CHECKING:
     from airflow_lake_provider.view.snapshot import TimelineSnapshot
     from airflow_lake_provider.view.timeline_view import TableTimelineView
     from airflow_lake_provider.view.view_manager import TimelineViewManager
+
+
+FindMissing: TypeAlias = "Callable[[str, TimelineSnapshot], tuple[str, ...]]"
+"""Says by base path and timeline what a table shall have and has not."""
+
+
+def nothing_missing(base_path: str, snapshot: TimelineSnapshot) -> tuple[str, ...]:
+    """Want nothing of any table."""
+    return ()
 
 
 class WatchKind(StrEnum):
@@ -43,6 +52,8 @@ class Watch:
     """Pairs of base path and `after`."""
     actions: frozenset[str] = COMMIT_ACTIONS
     storage_options: Mapping[str, Any] = field(default_factory=dict)
+    find_missing: FindMissing = nothing_missing
+    """Asked by a watch for index builds, which are pending, or missing altogether."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +62,8 @@ class Finding:
 
     base_path: str
     instants: tuple[Instant, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Indexes that the table shall have and has not, by their folders in the metadata table."""
     error: LakeError | None = None
     incomplete: str = ""
     """Why instants of the archived timeline may be missing; empty when none are."""
@@ -68,6 +81,7 @@ class Finding:
                 }
                 for instant in self.instants
             ],
+            "missing": list(self.missing),
             "after": max((i.completed_time or i.requested_time for i in self.instants), default=""),
             "error": None if self.error is None else str(self.error),
             "incomplete": self.incomplete,
@@ -98,14 +112,15 @@ def examine(
 ) -> Finding:
     """Return what a timeline has for the watch. Pure."""
     if watch.kind is WatchKind.PENDING_INDEX:
-        return Finding(base_path, find_pending_index_builds(snapshot.timeline))
+        missing = watch.find_missing(base_path, snapshot)
+        return Finding(base_path, find_pending_index_builds(snapshot.timeline), missing)
     instants = find_commits_after(snapshot.timeline, after, watch.actions, archive)
     return Finding(base_path, instants, incomplete="" if archive is None else problems_text(archive.problems))
 
 
 def found(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that have new instants."""
-    return [finding for finding in findings if finding.instants]
+    """Return the findings that have new instants, or something missing."""
+    return [finding for finding in findings if finding.instants or finding.missing]
 
 
 def tables_of(base_path: str, after: str, tables: Collection[Mapping[str, Any]] | None) -> tuple[tuple[str, str], ...]:

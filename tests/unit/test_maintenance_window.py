@@ -9,7 +9,7 @@ from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.maintenance_window import MaintenanceWindow
 from airflow_lake_provider.manager.runs import StartVerdict, wait_for_window
 from airflow_lake_provider.planner.decision import Decision, Verdict
-from airflow_lake_provider.tables_file import parse_tables_file
+from airflow_lake_provider.tables_file import parse_tables_file, parse_window
 
 NIGHTS = MaintenanceWindow(("fri", "sat"), time(22), time(6), "Europe/Berlin")
 
@@ -67,6 +67,41 @@ tables:
     tables = parse_tables_file(text, "t.yaml")
     assert tables.defaults.maintenance_window == NIGHTS
     assert tables.policy_for("/x", "free").maintenance_window is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"days": ["fri", "sat"], "begin": "22:00", "end": "06:00", "time_zone": "Europe/Berlin"}',
+        "{days: [fri, sat], begin: '22:00', end: '06:00', time_zone: Europe/Berlin}",
+    ],
+    ids=["json", "yaml"],
+)
+def test_window_of_one_run_is_written_as_in_the_tables_file(text: str) -> None:
+    window = parse_window(text, "window")
+    assert window == NIGHTS
+    assert window.find_wait_end(berlin("2026-11-18 12:00")) == berlin("2026-11-20 22:00")
+    assert window.find_wait_end(berlin("2026-11-20 23:00")) is None
+
+
+@pytest.mark.parametrize("text", ["", "{}", "null"])
+def test_window_of_which_nothing_is_said_is_always_open(text: str) -> None:
+    assert parse_window(text, "window") == MaintenanceWindow()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"time_zone": "Mars/Base"}', "window: time_zone is 'Mars/Base', allowed: a name"),
+        ('{"begin": "25:00"}', "window: begin is '25:00'"),
+        ("5", "window must be a mapping"),
+        ("{", "window: not YAML"),
+    ],
+)
+def test_wrong_window_of_one_run_says_what_is_allowed(text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_window(text, "window")
+    assert says in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from airflow_lake_provider.maintenance_window import DAYS
+from airflow_lake_provider.tables_file import parse_window
+from tests.unit.tables import HandMadeTable
 from tests.unit.timeline.fixture_tables import unpack
 
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[3]
+LOCK = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}
 CONTEXT: Any = {"run_id": "manual", "ti": SimpleNamespace(try_number=1)}
 
 
 def operator(**arguments: Any) -> Any:
     from airflow_lake_provider.operators.indexing import HudiIndexOperator
 
-    return HudiIndexOperator(task_id="build", base_path="/lake/orders", **arguments)
+    return HudiIndexOperator(task_id="build", **{"base_path": "/lake/orders", **arguments})
 
 
 def test_operator_hands_its_wishes_to_the_job() -> None:
@@ -42,6 +48,7 @@ def test_operator_hands_its_wishes_to_the_job() -> None:
         ({"indexes": "recordindex"}, "is no index"),
         ({"indexes": ["record_index"], "check": "some"}, "some"),
         ({"indexes": ["record_index"]}, "hoodie.write.lock.provider"),
+        ({"indexes": ["record_index"], "window": {"time_zone": "Mars/Base"}}, "time_zone is 'Mars/Base'"),
     ],
 )
 def test_operator_refuses_before_anything_is_started(arguments: dict[str, Any], words: str) -> None:
@@ -49,6 +56,56 @@ def test_operator_refuses_before_anything_is_started(arguments: dict[str, Any], 
 
     with pytest.raises(AirflowFailException, match=words):
         operator(**arguments).execute(CONTEXT)
+
+
+def closed_window() -> dict[str, Any]:
+    """An hour of a day that is neither today nor near it, anywhere on Earth."""
+    day = DAYS[(datetime.now(UTC).weekday() + 3) % 7]
+    return {"days": [day], "begin": "12:00", "end": "13:00", "time_zone": "Europe/Berlin"}
+
+
+OPEN = {"begin": "00:00", "end": "00:00", "time_zone": "Europe/Berlin"}
+
+
+def test_build_outside_its_window_waits_without_a_slot_and_begins_when_it_opens(tmp_path: Path) -> None:
+    from airflow.sdk.exceptions import AirflowException, TaskDeferred
+
+    table = HandMadeTable.create(tmp_path / "orders")
+    table.commit(1)
+    waiting = operator(base_path=str(table.path), indexes="record_index", hudi_options=LOCK, window=closed_window())
+    with pytest.raises(TaskDeferred) as deferred:
+        waiting.execute(CONTEXT)
+    opens = parse_window(json.dumps(closed_window()), "window").next_opening(datetime.now(UTC))
+    assert (deferred.value.trigger.moment, deferred.value.method_name) == (opens, "execute_in_window")
+    # A triggerer that was away while it was open.
+    with pytest.raises(TaskDeferred):
+        waiting.execute_in_window(CONTEXT, opens)
+    waiting.window = json.dumps(OPEN)
+    with pytest.raises(AirflowException, match="manager"):  # it goes on to the lease, and nobody serves that here
+        waiting.execute_in_window(CONTEXT, opens)
+
+
+def test_dry_run_outside_the_window_says_when_the_build_begins(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = HandMadeTable.create(tmp_path / "orders")
+    table.commit(1)
+    arguments = {"base_path": str(table.path), "indexes": "record_index", "hudi_options": LOCK}
+    with caplog.at_level("INFO"):
+        result = operator(**arguments, window=closed_window(), is_dry_run="True").execute(CONTEXT)
+    assert result["reason"] == "dry run of indexing schedule_and_execute"
+    assert "12:00 to 13:00 Europe/Berlin) is closed: the build begins at 20" in caplog.text
+    assert "dry run, nothing is started" in caplog.text
+
+
+@pytest.mark.parametrize("window", [None, {}, "{}", "null", "", OPEN], ids=str)
+def test_build_without_a_window_or_inside_it_does_not_wait(tmp_path: Path, window: Any) -> None:
+    from airflow.sdk.exceptions import AirflowException
+
+    table = HandMadeTable.create(tmp_path / "orders")
+    table.commit(1)
+    with pytest.raises(AirflowException, match="manager"):
+        operator(base_path=str(table.path), indexes="record_index", hudi_options=LOCK, window=window).execute(CONTEXT)
 
 
 def test_sensor_answers_for_a_table_on_disk(tmp_path: Path) -> None:
@@ -77,10 +134,50 @@ def test_reindex_dag_is_a_form_and_maps_over_tables() -> None:
     from airflow.dag_processing.dagbag import DagBag
 
     dag = DagBag(dag_folder=str(ROOT / "dags")).dags["lake_reindex"]
-    assert {"base_path", "indexes", "drop_first", "check", "wait_s", "mode", "spark_conf"} <= set(dag.params)
+    named = {"base_path", "indexes", "drop_first", "check", "wait_s", "mode", "window", "dry_run", "spark_conf"}
+    assert named <= set(dag.params)
     build = dag.get_task("build_indexes")
     assert build.is_mapped
     assert {task.task_id for task in build.upstream_list} == {"choose_tables"}
+
+
+Trigger = Callable[[dict[str, Any]], str]
+
+
+def trigger_by_command(conf: dict[str, Any]) -> str:
+    """As `airflow dags trigger` does; return the complaint, empty when a run was made."""
+    from airflow.cli.cli_parser import get_parser
+    from airflow.sdk.exceptions import ParamValidationError
+
+    arguments = get_parser().parse_args(["dags", "trigger", "lake_reindex", "-c", json.dumps(conf)])
+    try:
+        arguments.func(arguments)
+    except (ParamValidationError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def trigger_by_rest(conf: dict[str, Any]) -> str:
+    """As the form in the UI and any HTTP client do."""
+    from airflow.api_fastapi.app import create_app, get_auth_manager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+    from starlette.testclient import TestClient
+
+    client = TestClient(create_app(apps="core"))
+    user = SimpleAuthManagerUser(username="boss", role="admin")
+    client.cookies.set("_token", get_auth_manager().generate_jwt(user))
+    shown = client.get("/api/v2/dags/lake_reindex/details").json()["params"]["window"]["schema"]
+    assert set(shown["properties"]) == {"days", "begin", "end", "time_zone"}
+    response = client.post("/api/v2/dags/lake_reindex/dagRuns", json={"logical_date": None, "conf": conf})
+    return "" if response.is_success else response.text
+
+
+@pytest.mark.parametrize("trigger", [trigger_by_command, trigger_by_rest], ids=["command", "form-and-rest"])
+def test_reindex_takes_a_window_and_refuses_a_wrong_one(trigger: Trigger) -> None:
+    conf = {"base_path": "/lake/orders", "indexes": ["record_index"]}
+    assert trigger({**conf, "window": closed_window()}) == ""
+    assert "friday" in trigger({**conf, "window": {"days": ["friday"]}})
+    assert "25:00" in trigger({**conf, "window": {"begin": "25:00"}})
 
 
 def test_reindex_dag_sees_the_variable_over_the_tables_file(monkeypatch: pytest.MonkeyPatch) -> None:

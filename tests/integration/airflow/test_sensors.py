@@ -86,6 +86,76 @@ def test_pending_index_sensor_sees_requested_and_inflight_builds(table: HandMade
     assert not sensor.poke({}).is_done
 
 
+def index_sensor(table: HandMadeTable, **arguments: Any) -> Any:
+    from airflow_lake_provider.sensors.pending_index import HudiPendingIndexSensor
+
+    arguments = {"base_path": str(table.path)} | arguments
+    return HudiPendingIndexSensor(task_id="wait", max_age_s=0, poke_interval=0.05, timeout=5, **arguments)
+
+
+def list_index(table: HandMadeTable, partition: str) -> None:
+    with (table.path / ".hoodie" / "hoodie.properties").open("a", encoding="utf-8") as properties:
+        properties.write(f"\nhoodie.table.metadata.partitions={partition}\n")
+
+
+def test_pending_index_sensor_misses_what_the_table_shall_have(table: HandMadeTable) -> None:
+    sensor = index_sensor(table, indexes='["record_index", "secondary_index:city"]')
+    assert not sensor.poke({}).is_done  # Hudi plans nothing before the first write
+    table.commit(1)
+    (finding,) = sensor.poke({}).xcom_value
+    assert (finding["instants"], finding["missing"]) == ([], ["record_index", "secondary_index_city"])
+    list_index(table, "files,record_index,secondary_index_city")
+    assert not sensor.poke({}).is_done
+
+
+def test_pending_index_sensor_when_deferred_fires_when_an_index_is_gone(table: HandMadeTable) -> None:
+    from airflow.sdk.exceptions import TaskDeferred
+
+    table.commit(1)
+    list_index(table, "files,record_index")
+    sensor = index_sensor(table, indexes=["record_index"], deferrable=True)
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.execute({})
+    list_index(table, "files")
+    event = asyncio.run(first_event(rebuild(deferred.value.trigger)))
+    assert [finding["missing"] for finding in sensor.execute_complete({}, event)] == [["record_index"]]
+
+
+def test_pending_index_sensor_takes_the_tables_file_and_the_variable_over_it(
+    table: HandMadeTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = HandMadeTable.create(tmp_path / "returns")
+    for each in (table, other):
+        each.commit(1)
+    file = tmp_path / "tables.yaml"
+    file.write_text("tables: [{name: named, indexing: {indexes: [record_index]}}, {name: off}]", encoding="utf-8")
+    monkeypatch.setenv("AIRFLOW__LAKE__TABLES_FILE", str(file))
+    rows = [{"base_path": str(table.path), "table_name": "named"}, {"base_path": str(other.path), "table_name": "off"}]
+    both = {"base_path": "", "tables": rows}
+    (finding,) = index_sensor(table, **both).poke({}).xcom_value
+    assert (finding["base_path"], finding["missing"]) == (str(table.path), ["record_index"])
+    assert not index_sensor(table, **both, indexes=[]).poke({}).is_done
+    monkeypatch.setenv("AIRFLOW_VAR_LAKE_TABLES", "tables: [{name: named, indexing: {enabled: false}}]")
+    assert not index_sensor(table, **both).poke({}).is_done
+
+
+def test_pending_index_sensor_with_a_wrong_policy_fails_for_one_table_and_looks_for_plans_of_many(
+    table: HandMadeTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    table.commit(1)
+    with pytest.raises(AirflowFailException, match="allowed"):
+        index_sensor(table, indexes=["recordindex"]).poke({})
+    monkeypatch.setenv("AIRFLOW__LAKE__TABLES_FILE", str(tmp_path / "none.yaml"))
+    with pytest.raises(AirflowFailException, match="cannot be read"):
+        index_sensor(table).poke({})
+    many = index_sensor(table, base_path="", tables=[{"base_path": str(table.path)}])
+    assert not many.poke({}).is_done
+    (table.path / ".hoodie" / "timeline" / "20261121120009000.indexing.requested").write_bytes(b"")
+    assert many.poke({}).is_done
+
+
 @pytest.mark.parametrize("event", [None, {}, {"status": "surprise"}, {"status": "error", "message": "no"}])
 def test_sensor_resumed_with_a_bad_event_fails(table: HandMadeTable, event: dict[str, Any] | None) -> None:
     from airflow.sdk.exceptions import AirflowException
