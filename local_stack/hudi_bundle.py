@@ -1,7 +1,7 @@
 """Fetch the Hudi bundle once, by its coordinates, with the Ivy that Spark brings along: no Maven needed.
 
 `python -m local_stack.hudi_bundle` puts the jar in place (nothing to do when it is there) and prints its path;
-`--check` only prints the path and exits with 1 when the jar is missing.
+`--check` only prints the path and exits with 1 when the jar is missing; `--version 1.0.2` is for another one than ours.
 """
 
 from __future__ import annotations
@@ -22,9 +22,18 @@ EXCLUDED = "org.apache.hive:hive-storage-api,org.slf4j:slf4j-api"
 
 ROOT = Path(__file__).parent.parent
 WORK = ROOT / ".work"
-JAR = WORK / "jars" / f"{ARTIFACT}-{VERSION}.jar"
 SPARK_PYTHON = ROOT / ".venv-spark" / "bin" / "python"
 TIMEOUT_S = 900
+OLDER_VERSIONS = ("1.1.1", "1.0.2")
+"""Other writers' versions, which tests run beside ours."""
+
+
+def jar_of(version: str) -> Path:
+    """Return where the bundle of a version lies, or would."""
+    return WORK / "jars" / f"{ARTIFACT}-{version}.jar"
+
+
+JAR = jar_of(VERSION)
 
 
 class BundleError(RuntimeError):
@@ -49,20 +58,21 @@ def spark_env(python: Path = SPARK_PYTHON) -> dict[str, str]:
     }
 
 
-def fetch(jar: Path = JAR, ivy: Path = WORK / "ivy") -> Path:
-    """Resolve the bundle into `jar` unless it is there. Raises BundleError."""
+def fetch(version: str = VERSION) -> Path:
+    """Resolve a version's bundle unless it is there, and return its path. Raises BundleError."""
+    jar, ivy = jar_of(version), WORK / f"ivy-{version}"
     if jar.exists():
         return jar
     env = spark_env()
     # The application is SparkSubmit itself, asked for its version: Spark resolves the packages and does nothing else.
     command = [f"{env['SPARK_HOME']}/bin/spark-submit", "--master", "local[1]"]
-    command += ["--conf", f"spark.jars.ivy={ivy}", "--packages", f"{GROUP}:{ARTIFACT}:{VERSION}"]
+    command += ["--conf", f"spark.jars.ivy={ivy}", "--packages", f"{GROUP}:{ARTIFACT}:{version}"]
     command += ["--exclude-packages", EXCLUDED]
     command += ["--class", "org.apache.spark.deploy.SparkSubmit", "spark-internal", "--version"]
     run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    resolved = ivy / "jars" / f"{GROUP}_{ARTIFACT}-{VERSION}.jar"
+    resolved = ivy / "jars" / f"{GROUP}_{ARTIFACT}-{version}.jar"
     if run.returncode != 0 or not resolved.exists():
-        raise BundleError(f"cannot resolve {GROUP}:{ARTIFACT}:{VERSION}\n{run.stderr[-3000:]}")
+        raise BundleError(f"cannot resolve {GROUP}:{ARTIFACT}:{version}\n{run.stderr[-3000:]}")
     jar.parent.mkdir(parents=True, exist_ok=True)
     part = jar.with_suffix(f".{os.getpid()}.part")
     shutil.copyfile(resolved, part)
@@ -86,11 +96,14 @@ def require_readable(jar: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="print the path, fetch nothing")
-    if parser.parse_args().check:
-        print(JAR)
-        return 0 if JAR.exists() else 1
+    parser.add_argument("--version", default=VERSION, help="Hudi's version")
+    options = parser.parse_args()
+    if options.check:
+        jar = jar_of(options.version)
+        print(jar)
+        return 0 if jar.exists() else 1
     try:
-        print(fetch())
+        print(fetch(options.version))
     except BundleError as error:
         print(error, file=sys.stderr)
         return 1

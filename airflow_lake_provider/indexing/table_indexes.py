@@ -16,6 +16,7 @@ from airflow_lake_provider.timeline.properties import load_table_properties
 if TYPE_CHECKING:
     from airflow_lake_provider.timeline.properties import TableProperties
     from airflow_lake_provider.timeline.storage import Storage
+    from airflow_lake_provider.timeline.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +39,20 @@ def load_table_indexes(storage: Storage, now_ms: int) -> TableIndexes:
     heartbeats = load_heartbeats(storage)
     properties = load_table_properties(storage)
     timeline = load_timeline(storage, properties)
-    touched_ms = {}
-    for instant in timeline.pending():
-        entry = storage.stat(f"{properties.timeline_path}/{instant.file_name}")
-        if entry is not None:
-            touched_ms[instant.requested_time] = entry.modified_ms
     plans = load_pending_plans(storage, properties, timeline)
+    touched_ms = _touched_ms(storage, properties, timeline)
     return TableIndexes(properties, plans, find_holes(timeline, touched_ms, heartbeats, now_ms))
+
+
+def load_holes(storage: Storage, now_ms: int) -> Holes:
+    """Read what is in the way of the last completed write. `now_ms` is by the store's clock.
+
+    Raises what reading properties and timeline raises.
+    """
+    heartbeats = load_heartbeats(storage)
+    properties = load_table_properties(storage)
+    timeline = load_timeline(storage, properties)
+    return find_holes(timeline, _touched_ms(storage, properties, timeline), heartbeats, now_ms)
 
 
 def load_readiness(storage: Storage, index: str) -> Readiness:
@@ -55,3 +63,11 @@ def load_readiness(storage: Storage, index: str) -> Readiness:
     timeline = load_timeline(storage, load_table_properties(storage))
     plans = load_pending_plans(storage, load_table_properties(storage), timeline)
     return readiness_of(parse_index(index).partition, load_table_properties(storage), plans)
+
+
+def _touched_ms(storage: Storage, properties: TableProperties, timeline: Timeline) -> dict[str, int]:
+    entries = {
+        instant.requested_time: storage.stat(f"{properties.timeline_path}/{instant.file_name}")
+        for instant in timeline.pending()
+    }
+    return {requested_time: entry.modified_ms for requested_time, entry in entries.items() if entry is not None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.indexing.table_indexes import load_holes
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.operators.service_effect import read_effect
 from airflow_lake_provider.planner.lock_rule import require_guarded_writers
@@ -44,6 +45,12 @@ class TableReader:
         if service is Service.METACOMPACTION:
             return load_metadata_timeline(self._storage) or Timeline()
         return self.timeline()
+
+    def explain_holes(self, service: Service) -> tuple[str, ...]:
+        """Return in sentences what is in the way of the last completed write; of interest to index builds only."""
+        if service is not Service.INDEXING:
+            return ()
+        return load_holes(self._storage, int(time.time() * 1000)).explain()
 
     def effect_of(self, instants: Iterable[str]) -> ServiceEffect:
         """Return what completed instants say they did."""

@@ -89,13 +89,18 @@ def test_dry_run_outside_the_window_says_when_the_build_begins(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     table = HandMadeTable.create(tmp_path / "orders")
-    table.commit(1)
+    first, _ = table.commit(1), table.commit(3)
+    (table.path / ".hoodie" / "timeline" / "20261121120002000.deltacommit.inflight").touch()
     arguments = {"base_path": str(table.path), "indexes": "record_index", "hudi_options": LOCK}
     with caplog.at_level("INFO"):
         result = operator(**arguments, window=closed_window(), is_dry_run="True").execute(CONTEXT)
     assert result["reason"] == "dry run of indexing schedule_and_execute"
     assert "12:00 to 13:00 Europe/Berlin) is closed: the build begins at 20" in caplog.text
     assert "dry run, nothing is started" in caplog.text
+    # What is in the way of the plan's base, and what becomes of the commits beyond.
+    assert f"last completed instant without holes: {first}" in caplog.text
+    assert "in the way: deltacommit 20261121120002000" in caplog.text
+    assert "completed beyond: 20261121120003000" in caplog.text
 
 
 @pytest.mark.parametrize("window", [None, {}, "{}", "null", "", OPEN], ids=str)

@@ -10,7 +10,7 @@ import fastavro
 import pytest
 
 from airflow_lake_provider.errors import ConfigError, DamagedFileError
-from airflow_lake_provider.indexing.table_indexes import load_readiness, load_table_indexes
+from airflow_lake_provider.indexing.table_indexes import load_holes, load_readiness, load_table_indexes
 from airflow_lake_provider.timeline.storage import Storage, open_storage
 from tests.unit.timeline.fixture_tables import unpack
 
@@ -110,5 +110,6 @@ def test_hole_is_found_with_its_heartbeat(table: Path, storage: Storage) -> None
     heartbeat.touch()
     os.utime(heartbeat, (1_000, 1_000))
     found = load_table_indexes(storage, now_ms=1_060_000)
+    assert load_holes(storage, now_ms=1_060_000) == found.holes
     hole = found.holes.holes[-1]
     assert (hole.instant, hole.beat_age_s, hole.is_live) == (INSTANT, 60.0, True)
