@@ -18,25 +18,13 @@ from typing import Any
 
 import httpx
 
-from local_stack.hudi_bundle import find_spark_home
+from local_stack.hudi_bundle import JAR as HUDI_JAR
+from local_stack.hudi_bundle import find_spark_home, scratch_env
 from local_stack.processes import ServerProcess, free_port, start, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-HUDI_JAR = ROOT / ".work" / "jars" / "hudi-spark3.5-bundle_2.12-1.2.0.jar"
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
-
-
-def scratch_env(folder: Path) -> dict[str, str]:
-    """Return the variables that keep the scratch files of Python, Spark and its JVMs in one folder."""
-    # Start-up is most of a small job's time, so little is compiled, and with few threads.
-    jvm = f"-Djava.io.tmpdir={folder} -XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    return {
-        "TMPDIR": str(folder),
-        "SPARK_LOCAL_DIRS": str(folder),
-        "SPARK_SUBMIT_OPTS": jvm,
-        "SPARK_LAUNCHER_OPTS": jvm,
-    }
 
 
 @dataclass

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from local_stack.airflow import HUDI_JAR, scratch_env
-from local_stack.hudi_bundle import SPARK_PYTHON, spark_env
+from local_stack.hudi_bundle import JAR, SPARK_PYTHON, scratch_env, spark_env
 
 SCRIPT = Path(__file__).parent / "standing_writer.py"
 
@@ -29,7 +28,7 @@ class StandingWriter:
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
         (home / "tmp").mkdir(parents=True, exist_ok=True)
         conf_path = home / "standing-writer.json"
-        conf_path.write_text(json.dumps({"spark.jars": str(HUDI_JAR), **(spark_conf or {})}), encoding="utf-8")
+        conf_path.write_text(json.dumps({"spark.jars": str(JAR), **(spark_conf or {})}), encoding="utf-8")
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [str(SPARK_PYTHON), str(SCRIPT), str(conf_path)],
