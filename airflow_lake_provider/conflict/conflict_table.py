@@ -118,8 +118,8 @@ class ConflictTable:
 
     def check(self, claim: Claim, now_ms: int, partitions: Collection[str] | None = None) -> Verdict:
         """Compare a claim with who is at work, and with what completed since it began."""
-        # Writers give way to older ones only (RFC-56).
-        activity = self.look(now_ms, partitions, claim.instant if claim.role is Role.WRITER else None)
+        looks_at_older = claim.role is Role.WRITER and claim.comes_first
+        activity = self.look(now_ms, partitions, claim.instant if looks_at_older else None)
         verdict = find_active_clashes(claim, activity.actives)
         commits, damaged = self.find_commits(claim, activity.snapshot)
         return Verdict((*verdict.clashes, *commits), (*verdict.unread, *damaged))

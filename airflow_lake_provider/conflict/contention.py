@@ -30,12 +30,15 @@ class Claim:
     """The file groups (keys) that somebody writes or is about to rewrite.
 
     `instant` is its requested time. Instants that completed after `since` (exclusive) have changed what it began with.
+    A writer gives way to older writers only, so that two never end each other (RFC-56); one whose `comes_first` is
+    false also to younger ones that marked first, because they were told under a lock that nobody is there.
     """
 
     instant: str
     file_groups: frozenset[bytes]
     role: Role = Role.WRITER
     since: str = ""
+    comes_first: bool = True
 
 
 class ClashKind(StrEnum):
@@ -106,7 +109,7 @@ def must_yield(claim: Claim, other: ActiveInstant) -> bool:
     if other.role is not Role.WRITER:
         return True
     if claim.role is Role.WRITER:
-        return other.is_live and other.instant < claim.instant
+        return other.is_live and (other.instant < claim.instant or not claim.comes_first)
     # A service waits for writers, older and younger: beside a clustering it is the writer who loses.
     return other.is_live and claim.role is Role.CLUSTERING
 

@@ -6,12 +6,12 @@ partitions, per claim under locks on its file groups, or periodically and all at
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Protocol
 
+from airflow_lake_provider.conflict.claim_lock import ReservedError
 from airflow_lake_provider.conflict.contention import Verdict, partitions_of
-from airflow_lake_provider.conflict.reservation import ReservedError
 from airflow_lake_provider.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -59,9 +59,10 @@ class SimpleDirectMarkerBased:
 
 
 class SimpleTransactionDirectMarkerBased:
-    """Looks and writes the claim's markers under a lock on each file group, so that of two at once one sees the other.
+    """Looks and writes the claim's markers under a lock on each file group: of all who claim one, exactly one gets it.
 
-    Hudi's own of this name releases its lock before it writes the marker.
+    That is whoever comes first, also before an older one: nobody who was told that a file group is free has to be ended
+    later. Hudi's own of this name releases its lock before it writes the marker.
     """
 
     def __init__(self, settings: StrategySettings) -> None:
@@ -75,11 +76,14 @@ class SimpleTransactionDirectMarkerBased:
             return table.check(claim, now_ms, partitions)
         reservation = self._reserve(claim.instant)
         try:
-            with reservation.lock(claim.file_groups, now_ms):
-                verdict = table.check(claim, now_ms, partitions)
+            with reservation.lock(claim.file_groups) as lock:
+                verdict = table.check(replace(claim, comes_first=False), now_ms, partitions)
                 if verdict.is_free:
                     reservation.beat()
                     reservation.plant(claim.file_groups)
+                    if not lock.is_held():
+                        reservation.release()
+                        return Verdict(unread=(f"the claim of {claim.instant}, which was taken for dead",))
                 return verdict
         except ReservedError as error:
             return Verdict(unread=(str(error),))

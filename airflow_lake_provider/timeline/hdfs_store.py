@@ -101,6 +101,7 @@ class HdfsStore(Store):
 
     folders_tell_time = True
     moves_at_once = True
+    lists_at_once = True
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         self._url = url
@@ -148,6 +149,21 @@ class HdfsStore(Store):
             client.rename(unfinished, path)
 
         self._call(path, write)
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file in place."""
+
+        def write(client: Client) -> None:
+            with client.create(path, WriteOptions(overwrite=True, create_parent=True)) as stream:
+                if content:
+                    stream.write(content)
+
+        self._call(path, write)
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder with all that lies in it; past the user's trash."""
+        if not self._call(path, lambda client: client.delete(path, recursive=True)):
+            raise FileNotFoundError(path)
 
     def move(self, source: str, target: str) -> None:
         """Move a file in one step."""

@@ -45,6 +45,8 @@ _FOLDER_MARKER = "_$folder$"
 class S3Store(Store):
     """One S3 endpoint. A folder is there while a file below it is, or a marker object of its name with a slash."""
 
+    lists_at_once = True  # since December 2020, and in what is compatible with it
+
     def __init__(self, options: Mapping[str, Any]) -> None:
         arguments = parse_options(options)
         attempts = int(arguments.pop("max_attempts", MAX_ATTEMPTS))
@@ -79,6 +81,17 @@ class S3Store(Store):
         """Write a new object; it is seen as a whole."""
         with self._fs.open_output_stream(path) as stream:
             stream.write(content)
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write an object; it is seen as a whole."""
+        self.create(path, content)
+
+    def remove(self, path: str) -> None:
+        """Remove an object, or all below a folder, one after the other."""
+        if self.stat(path).is_folder:
+            self._fs.delete_dir(path)
+        else:
+            self._fs.delete_file(path)
 
     def move(self, source: str, target: str) -> None:
         """Copy an object, then remove the first one."""

@@ -1,4 +1,6 @@
-"""A table's storage: list, read, stat below its base path, on whatever store that lies; create and move for repairs."""
+"""A table's storage: list, read, stat below its base path, on whatever store that lies; and the few writes of repairs
+and reservations.
+"""
 
 from __future__ import annotations
 
@@ -91,6 +93,29 @@ class Storage:
         full = self._path(path)
         try:
             self.store.create(full, content)
+        except OSError as error:
+            raise _as_storage_error(error, full) from error
+
+    @property
+    def lists_at_once(self) -> bool:
+        """Whether a listing shows every file whose creation ended before the listing began."""
+        return self.store.lists_at_once
+
+    def write(self, path: str, content: bytes = b"") -> None:
+        """Write a file, or write it anew; a reader may meet it unfinished. Raises StorageError."""
+        full = self._path(path)
+        try:
+            self.store.write(full, content)
+        except OSError as error:
+            raise _as_storage_error(error, full) from error
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder with all that lies in it, unless it is gone already. Raises StorageError."""
+        full = self._path(path)
+        try:
+            self.store.remove(full)
+        except (FileNotFoundError, NotADirectoryError):
+            return
         except OSError as error:
             raise _as_storage_error(error, full) from error
 

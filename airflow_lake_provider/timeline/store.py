@@ -6,6 +6,7 @@ A path is only ever a path here: nothing is globbed, quoted or handed to a shell
 from __future__ import annotations
 
 import os
+import shutil
 import stat as stat_flags
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ class Store(ABC):
     """Whether a folder's modification time changes when its children come, go or are renamed."""
     moves_at_once: ClassVar[bool] = False
     """Whether `move` is one step that keeps content and modification time, not a copy and a removal."""
+    lists_at_once: ClassVar[bool] = False
+    """Whether a listing shows every file whose creation ended before the listing began."""
 
     @abstractmethod
     def list_entries(self, path: str) -> list[FileEntry]:
@@ -61,6 +64,14 @@ class Store(ABC):
         """Write a new file as a whole, and the folders that it needs. The caller gives a name that nobody else uses."""
         raise OSError(f"{type(self).__name__} is only read here")
 
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file, or write it anew with a new modification time. A reader may meet it unfinished."""
+        raise OSError(f"{type(self).__name__} is only read here")
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder with all that lies in it."""
+        raise OSError(f"{type(self).__name__} is only read here")
+
     def move(self, source: str, target: str) -> None:
         """Move a file to a name that nobody else uses. Who reads the source meanwhile reads it whole or not at all."""
         raise OSError(f"{type(self).__name__} is only read here")
@@ -72,6 +83,7 @@ class LocalStore(Store):
     is_local = True
     folders_tell_time = True
     moves_at_once = True
+    lists_at_once = True
 
     def list_names(self, path: str) -> list[str]:
         """Return the names in a folder, without a stat of each."""
@@ -102,6 +114,20 @@ class LocalStore(Store):
             stream.flush()
             os.fsync(stream.fileno())
         os.rename(unfinished, path)
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file in place."""
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as stream:
+            stream.write(content)
+            os.utime(stream.fileno())  # a file that was empty and stays so keeps its time otherwise
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder with all that lies in it."""
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
 
     def move(self, source: str, target: str) -> None:
         """Move a file in one step."""

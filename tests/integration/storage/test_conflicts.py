@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from airflow_lake_provider.conflict.claim_lock import LOCK_FOLDER, ReservedError
 from airflow_lake_provider.conflict.conflict_table import ConflictTable
 from airflow_lake_provider.conflict.contention import Claim, Verdict
 from airflow_lake_provider.conflict.reservation import Reservation
-from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.conflict.strategies import StrategySettings, make_strategy
 from airflow_lake_provider.timeline.markers import MarkerKind
 from airflow_lake_provider.view.file_system_view import FileSystemTimelineView
+from local_stack.processes import wait_until
 from tests.integration.storage.lakes import Lake, upload
 from tests.unit.conflict.fake_table import commit_body, keys, marker
 from tests.unit.timeline.fixture_tables import unpack
 
+PATIENCE_S = 60.0
 OLDER, YOUNGER = "20991231000000001", "20991231000000002"
 OSLO, BONN, ROME = ("city=Oslo", "f1-0"), ("city=Bonn", "f2-0"), ("event_date=2026-01-02", "f3-0")
 
@@ -29,9 +35,13 @@ class TableOnLake:
         self.path = f"/conflicts/{test}/mor_{layout}"
         upload(lake, unpack(f"mor_{layout}", folder).path, self.path)
         self.timeline = "" if layout == "v6" else "timeline/"
-        storage = lake.open(self.path)
+        self.opened = self.open()
+        self.settings = StrategySettings(reserve=lambda instant: Reservation(lake.open(self.path), instant))
+
+    def open(self) -> ConflictTable:
+        storage = self.lake.open(self.path)
         view = FileSystemTimelineView(self.path, lambda _: storage)
-        self.opened = ConflictTable(storage, view.snapshot)
+        return ConflictTable(storage, view.snapshot)
 
     def put(self, name: str, content: bytes = b"") -> None:
         self.lake.put(f"{self.path}/.hoodie/{name}", content)
@@ -46,13 +56,31 @@ class TableOnLake:
         self.put(f".temp/{OLDER}/MARKERS.type", b"TIMELINE_SERVER_BASED")
         self.put(f".temp/{OLDER}/{file}", content)
 
+    def lock_entries(self) -> list[str]:
+        try:
+            return self.lake.open(self.path).list_names(LOCK_FOLDER)
+        except FileNotFoundError:
+            return []
+
     def check(self, *groups: tuple[str, str], ahead_ms: int = 0) -> Verdict:
         """Compare the younger writer's claim."""
         claim = Claim(YOUNGER, keys(list(groups)), since=YOUNGER)
-        return self.opened.check(claim, int(time.time() * 1000) + ahead_ms)
+        return self.opened.check(claim, now_ms() + ahead_ms)
 
     def clashes(self, *groups: tuple[str, str], ahead_ms: int = 0) -> list[str]:
         return [clash.instant for clash in self.check(*groups, ahead_ms=ahead_ms).clashes]
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def until_certain(check: Callable[[], Verdict]) -> Verdict:
+    """Ask again as long as the answer is neither yes nor no."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not ((verdict := check()).is_free or verdict.clashes):
+        assert time.monotonic() < deadline_s, verdict
+    return verdict
 
 
 def lines(*groups: tuple[str, str]) -> bytes:
@@ -72,7 +100,7 @@ def test_direct_markers_are_seen_as_they_come_and_forgotten_with_their_folder(ta
     table.put(f".temp/{OLDER}/{marker(OLDER, *BONN, is_log=True)}")
     table.put(f".temp/{OLDER}/{marker(OLDER, *ROME)}")
     assert [table.clashes(group) for group in (OSLO, BONN, ROME)] == [[OLDER]] * 3
-    (writer,) = table.opened.look(int(time.time() * 1000)).live_writers()
+    (writer,) = table.opened.look(now_ms()).live_writers()
     assert (writer.markers.kind, writer.markers.count) == (MarkerKind.DIRECT, 3)
 
 
@@ -118,6 +146,53 @@ def test_announced_file_groups_are_seen_before_the_first_marker(table: TableOnLa
     assert (table.clashes(OSLO), table.clashes(BONN)) == ([OLDER], [])
 
 
-def test_reservations_are_refused_where_creation_is_not_exclusive(table: TableOnLake) -> None:
-    with pytest.raises(ConfigError, match="local file system only"):
-        Reservation(table.lake.open(table.path), YOUNGER)
+ROUNDS = 5
+CLAIMANTS = tuple(f"2099123100000001{n}" for n in range(4))
+only_one_layout = pytest.mark.parametrize("table", ["v9"], indirect=True)
+
+
+@only_one_layout
+def test_one_of_several_claims_on_a_file_group_wins(table: TableOnLake) -> None:
+    with ThreadPoolExecutor(len(CLAIMANTS)) as pool:
+        for n in range(ROUNDS):
+            group, together = ("city=Oslo", f"f{n}-0"), threading.Barrier(len(CLAIMANTS))
+
+            def claim(instant: str, group: tuple[str, str] = group, together: threading.Barrier = together) -> Verdict:
+                opened, strategy = table.open(), make_strategy("SimpleTransactionDirectMarkerBased", table.settings)
+                together.wait(PATIENCE_S)
+                return until_certain(lambda: strategy.check(opened, Claim(instant, keys([group])), now_ms()))
+
+            verdicts = dict(zip(CLAIMANTS, pool.map(claim, CLAIMANTS), strict=True))
+            (winner,) = [instant for instant, verdict in verdicts.items() if verdict.is_free]
+            losers = [verdict for instant, verdict in verdicts.items() if instant != winner]
+            assert [[clash.instant for clash in verdict.clashes] for verdict in losers] == [[winner]] * len(losers)
+    assert not table.lock_entries()
+
+
+@only_one_layout
+def test_reservation_is_seen_until_it_is_released(table: TableOnLake) -> None:
+    mine = make_strategy("SimpleTransactionDirectMarkerBased", table.settings)
+    for _ in range(2):  # the second time its own markers are no obstacle
+        assert mine.check(table.opened, Claim(OLDER, keys([OSLO, ROME])), now_ms()).is_free
+    assert (table.clashes(ROME), table.clashes(BONN)) == ([OLDER], [])
+    Reservation(table.lake.open(table.path), OLDER).release()
+    assert table.check(OSLO, ROME).is_free
+    Reservation(table.lake.open(table.path), OLDER).release()
+
+
+@only_one_layout
+def test_lock_of_a_dead_owner_is_passed_by(table: TableOnLake) -> None:
+    storage = table.lake.open(table.path)
+    with Reservation(storage, OLDER).lock(keys([OSLO])) as dead:
+        with pytest.raises(ReservedError), Reservation(storage, YOUNGER).lock(keys([OSLO])):
+            pass
+
+        def take() -> bool:
+            try:
+                with Reservation(storage, YOUNGER).lock(keys([OSLO]), expires_ms=500) as taken:
+                    return taken.is_held() and not dead.is_held()
+            except ReservedError:
+                return False
+
+        wait_until(take, PATIENCE_S, "the age at which a lock counts no more")
+    assert not table.lock_entries()

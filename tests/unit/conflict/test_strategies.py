@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from importlib.metadata import EntryPoint, EntryPoints
@@ -11,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.conflict import strategies
+from airflow_lake_provider.conflict.claim_lock import LOCK_FOLDER
 from airflow_lake_provider.conflict.conflict_table import ConflictTable
 from airflow_lake_provider.conflict.contention import Claim, Verdict
-from airflow_lake_provider.conflict.reservation import LOCK_FOLDER, Reservation, ReservedError
+from airflow_lake_provider.conflict.reservation import Reservation
 from airflow_lake_provider.conflict.service_watch import ServiceWatch
 from airflow_lake_provider.conflict.strategies import BUILT_IN, StrategySettings, make_strategy
 from airflow_lake_provider.errors import ConfigError
@@ -74,6 +74,7 @@ def test_transaction_leaves_a_claim_that_the_next_one_sees(disk: tuple[ConflictT
     assert os.listdir(f"{storage.root}/{LOCK_FOLDER}") == [], "locks are given back"
     Reservation(storage, W1).release()
     assert strategy.check(table, claim(W2, BONN), now_ms).is_free
+    assert [clash.instant for clash in strategy.check(table, claim(W1, BONN), now_ms).clashes] == [W2], "it came first"
 
 
 def test_transaction_is_not_free_while_another_claim_is_being_made(disk: tuple[ConflictTable, Storage]) -> None:
@@ -81,17 +82,11 @@ def test_transaction_is_not_free_while_another_claim_is_being_made(disk: tuple[C
     now_ms = int(time.time() * 1000)
     settings = StrategySettings(reserve=lambda instant: Reservation(storage, instant))
     strategy = make_strategy("SimpleTransactionDirectMarkerBased", settings)
-    with Reservation(storage, W1).lock(keys([OSLO]), now_ms):
+    with Reservation(storage, W1).lock(keys([OSLO])):
         verdict = strategy.check(table, claim(W2, OSLO, BONN), now_ms)
         assert (verdict.clashes, verdict.is_free) == ((), False)
-        with pytest.raises(ReservedError), Reservation(storage, W3).lock(keys([OSLO]), now_ms):
-            pass
-    # One whose owner died counts no more when it is old.
-    Path(storage.root, LOCK_FOLDER, hashlib.sha256(*keys([OSLO])).hexdigest()).touch()
-    with pytest.raises(ReservedError), Reservation(storage, W3).lock(keys([OSLO]), now_ms):
-        pass
-    with Reservation(storage, W3).lock(keys([OSLO]), now_ms + 120_000):
-        pass
+        with Reservation(storage, W3).lock(keys([BONN])):
+            """Another file group is free."""
 
 
 def test_reservation_is_refused_where_it_cannot_be_exclusive() -> None:
