@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from airflow_lake_provider.conflict.contention import Claim
-from airflow_lake_provider.conflict.strategies import StrategySettings, make_strategy
+from airflow_lake_provider.conflict.strategies import BUILT_IN, StrategySettings, make_strategy
 from tests.unit.conflict.fake_table import RULE, FakeTable, keys
 
 INTERLEAVINGS = int(os.environ.get("LAKE_INTERLEAVINGS", "1000"))
@@ -52,13 +52,13 @@ def run(seed: int) -> tuple[int, int]:
         step(draw, table, writers, clock)
         for writer in writers:
             if writer.state == "writing" and draw.random() < 0.5:
-                strategy = make_strategy(draw.choice(("SimpleDirectMarkerBased", "AsyncTimelineMarkerBased")), NO_PAUSE)
+                strategy = make_strategy(draw.choice(STRATEGIES), NO_PAUSE)
                 checks += 1
                 clashes += compare(strategy.check(opened, claim_of(writer), table.now_ms), table, writers, writer)
     return checks, clashes
 
 
-NO_PAUSE = StrategySettings(period_s=0)
+STRATEGIES, NO_PAUSE = sorted(BUILT_IN), StrategySettings(period_s=0)
 
 
 def step(draw: random.Random, table: FakeTable, writers: list[Writer], clock: list[int]) -> None:

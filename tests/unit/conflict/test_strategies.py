@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.conflict import strategies
 from airflow_lake_provider.conflict.claim_lock import LOCK_FOLDER
 from airflow_lake_provider.conflict.conflict_table import ConflictTable
 from airflow_lake_provider.conflict.contention import Claim, Verdict
 from airflow_lake_provider.conflict.reservation import Reservation
 from airflow_lake_provider.conflict.service_watch import ServiceWatch
-from airflow_lake_provider.conflict.strategies import BUILT_IN, StrategySettings, make_strategy
+from airflow_lake_provider.conflict.strategies import BUILT_IN, ENTRY_POINTS, StrategySettings, make_strategy
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.policies import ConflictPolicy
 from airflow_lake_provider.timeline.storage import Storage, open_storage
@@ -115,15 +113,28 @@ class AlwaysFree:
         return Verdict()
 
 
-def entry(name: str, value: str = f"{__name__}:AlwaysFree") -> EntryPoint:
-    return EntryPoint(name, value, strategies.ENTRY_POINTS)
+def install(folder: Path, package: str, *lines: str) -> None:
+    """Lay down what an installed package leaves of its entry points."""
+    info = folder / f"{package}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n", encoding="utf-8")
+    text = "\n".join([f"[{ENTRY_POINTS}]", *lines])
+    (info / "entry_points.txt").write_text(text, encoding="utf-8")
 
 
-def test_third_party_registers_a_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = EntryPoints([entry("mine"), entry("twice"), entry("twice", "other:Strategy")])
-    monkeypatch.setattr(strategies, "entry_points", lambda group: found)
-    assert isinstance(make_strategy("mine", StrategySettings()), AlwaysFree)
+def test_third_party_registers_a_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "one", f"mine = {__name__}:AlwaysFree", f"twice = {__name__}:AlwaysFree")
+    install(tmp_path, "two", "twice = other:Strategy", f"AsyncTimelineMarkerBased = {__name__}:AlwaysFree")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    table = FakeTable()
+    table.plan(W1, [OSLO])
+    table.begin(W2)
+    table.mark_direct(W2, [OSLO])
+    strategy = make_strategy("mine", StrategySettings())
+    assert type(strategy).__name__ == "AlwaysFree"
+    assert ServiceWatch(table.open(), ConflictPolicy(strategy="mine")).check(table.now_ms) is None
+    assert ServiceWatch(table.open(), ConflictPolicy()).check(table.now_ms), "nobody takes a built-in one's place"
     with pytest.raises(ConfigError, match="twice"):
         make_strategy("twice", StrategySettings())
-    with pytest.raises(ConfigError, match="AsyncTimelineMarkerBased"):
+    with pytest.raises(ConfigError, match=r"AsyncTimelineMarkerBased.*mine"):
         make_strategy("unheard-of", StrategySettings())
