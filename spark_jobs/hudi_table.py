@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MERGE_ON_READ = "MERGE_ON_READ"
+LOOKS = 20
+LOOK_EVERY_S = 0.1
 
 
 class NoTableError(Exception):
@@ -59,16 +62,7 @@ def find_instant(timeline: Any, requested_time: str) -> Any | None:
 
 def look_at_table(spark: SparkSession, base_path: str) -> TableLook:
     """Read a table afresh. Raises NoTableError, or Py4JJavaError when the storage cannot be read."""
-    jvm = spark._jvm
-    conf = jvm.org.apache.hudi.storage.hadoop.HadoopStorageConfiguration(spark._jsc.hadoopConfiguration())
-    builder = jvm.org.apache.hudi.common.table.HoodieTableMetaClient.builder()
-    try:
-        meta_client = builder.setConf(conf).setBasePath(base_path).build()
-    except Py4JJavaError as error:
-        causes = causes_of(error.java_exception)
-        if any(cause.class_name.endswith(".TableNotFoundException") for cause in causes):
-            raise NoTableError(f"there is no Hudi table at {base_path}") from error
-        raise
+    meta_client = _open_meta_client(spark, base_path)
     table_config = meta_client.getTableConfig()
     return TableLook(
         base_path=base_path,
@@ -153,6 +147,25 @@ def find_heartbeat_age_s(spark: SparkSession, base_path: str, instant: str) -> f
     except Py4JJavaError:
         return None
     return float(jvm.java.lang.System.currentTimeMillis() - status.getModificationTime()) / 1000
+
+
+def _open_meta_client(spark: SparkSession, base_path: str) -> Any:
+    """Open a table; Hudi rewrites `hoodie.properties` in place, so one that was just created may be empty yet."""
+    jvm = spark._jvm
+    conf = jvm.org.apache.hudi.storage.hadoop.HadoopStorageConfiguration(spark._jsc.hadoopConfiguration())
+    builder = jvm.org.apache.hudi.common.table.HoodieTableMetaClient.builder().setConf(conf).setBasePath(base_path)
+    for _ in range(LOOKS):
+        try:
+            return builder.build()
+        except Py4JJavaError as error:
+            causes = causes_of(error.java_exception)
+            if not any(cause.class_name.endswith(".TableNotFoundException") for cause in causes):
+                raise
+            properties = jvm.org.apache.hadoop.fs.Path(f"{base_path}/.hoodie/hoodie.properties")
+            if not properties.getFileSystem(conf.unwrap()).exists(properties):
+                raise NoTableError(f"there is no Hudi table at {base_path}") from error
+        time.sleep(LOOK_EVERY_S)
+    raise NoTableError(f"{base_path}/.hoodie/hoodie.properties names no table: restore it, or remove the folder")
 
 
 def _create_client(spark: SparkSession, base_path: str, settings: Mapping[str, str]) -> Any:

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from failure_kind import causes_of, describe
-from hudi_table import NoTableError, be_sole_executor, hold_lock, open_client, requested_times
+from hudi_table import be_sole_executor, hold_lock, open_client, requested_times
 from index_fence import find_habit, look_at_writers
-from index_method import find_method
 from index_outcome import PlanOutdatedError
 from index_place import keep_place
 from index_rules import Begin, BuildState, IndexPlan, decide_fence, find_blind
 from index_settings import build_settings, reads_up_to_its_plan, stays_current
 from index_table import find_begun_ms, find_build_state, look_at_indexes
-from index_writer import announce, open_index_writer, settle, take_plan, writer_class
+from index_writer import announce, find_build_method, open_index_writer, settle, take_plan
 from planned_service import open_patient_client
 from py4j.protocol import Py4JJavaError
 from service_settings import ALWAYS, LOCK_FILE_PROVIDER, wait_for_lock_without_end
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
     from hudi_table import TableLook
     from index_settings import IndexOptions, WantedIndex
+    from index_writer import IndexWriter
     from planned_service import Visit
 
 FENCE_EVERY_S = 2.0
@@ -60,14 +60,14 @@ def built_index(visit: Visit, plan: IndexPlan, wanted: WantedIndex | None, optio
         # The guard outlives the build: closing it would delete a lock file that the builder holds.
         guard = stack.enter_context(open_patient_client(visit))
         builder = stack.enter_context(open_client(spark, base_path, settings, ALWAYS))
-        method = find_method(writer_class(visit, builder))
+        method = find_build_method(visit, builder)
         stack.enter_context(be_sole_executor(spark, guard, plan.instant))
         build = _Build(visit, builder, method, plan)
         in_the_way = _begin(visit, guard, build, options)
         build.wait()
         if in_the_way is None:
             with hold_lock(spark, guard), keep_lock_file(visit):
-                settle(visit, plan)
+                settle(visit, plan, build.definition)
                 in_the_way = find_unaware(visit)
         yield Built(guard, in_the_way)
 
@@ -83,6 +83,7 @@ class _Build:
         self._method = method
         self._stale_ms = find_begun_ms(visit.spark, visit.job.base_path, plan.instant)
         self._error: Exception | None = None
+        self._writer: IndexWriter | None = None
         self._thread = threading.Thread(target=self._run, name=f"index-build-{plan.instant}", daemon=True)
 
     def start(self) -> None:
@@ -100,6 +101,11 @@ class _Build:
         is_ours = begun_ms is not None and begun_ms != self._stale_ms
         return is_ours and find_build_state(spark, base_path, instant) is BuildState.PENDING
 
+    @property
+    def definition(self) -> Any:
+        """Hudi's definition of the index that is being built; None when it has none, or none yet."""
+        return None if self._writer is None else self._writer.definition()
+
     def join(self) -> None:
         self._thread.join()
 
@@ -113,8 +119,8 @@ class _Build:
             if self.plan.partition == "files":
                 self._client.index(self.plan.instant)
                 return
-            with open_index_writer(self._visit, self._client, self._method, self.plan) as writer:
-                writer.build()
+            with open_index_writer(self._visit, self._client, self._method, self.plan) as self._writer:
+                self._writer.build()
         except Exception as error:  # noqa: BLE001 - handed to the waiting thread as it is
             self._error = error
 
@@ -166,7 +172,7 @@ def _start(visit: Visit, build: _Build, begin: Begin) -> frozenset[str] | None:
             # Whatever went wrong: what commits while an index is built that nobody knows of is missing in it.
             build.join()
     build.wait()
-    settle(visit, build.plan)
+    settle(visit, build.plan, build.definition)
     return find_unaware(visit)
 
 
@@ -182,14 +188,14 @@ def _require_fresh_plan(look: TableLook, plan: IndexPlan) -> None:
 def _announce_when_there_is_room(visit: Visit, build: _Build) -> bool:
     """Announce an index as soon as its file groups are there: Hudi makes them before its delta commit.
 
-    Returns whether the build goes on, and writers know of it. A build that is done by then lists the index itself, and
-    perhaps at the very moment of the announcement: the lock is held until it has ended.
+    Returns whether writers know of it; not when the build is done by then, or failed.
     """
     while not build.ended:
         if build.is_under_way:
             keep_place(visit, build.plan)
-            build.is_announced = announce(visit, build.plan) and build.is_under_way
-            return build.is_announced
+            announce(visit, build.plan, build.definition)
+            build.is_announced = True
+            return True
         time.sleep(LOOK_EVERY_S)
     return False
 
@@ -203,18 +209,9 @@ def find_unaware(visit: Visit) -> frozenset[str]:
 
 def _wait_for_files(visit: Visit, build: _Build) -> None:
     while not build.ended:
-        indexes = _look_or_none(visit)
-        if indexes is not None and build.plan.partition in indexes.complete:
+        if build.plan.partition in look_at_indexes(visit).complete:
             return
         time.sleep(LOOK_EVERY_S)
-
-
-def _look_or_none(visit: Visit) -> Any:
-    try:
-        return look_at_indexes(visit)
-    except (NoTableError, Py4JJavaError):
-        # Hudi rewrites hoodie.properties in place; a look may fall into that moment.
-        return None
 
 
 @contextmanager

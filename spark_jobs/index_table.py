@@ -130,25 +130,21 @@ def remove_heartbeat(visit: Visit, instant: str) -> None:
     path.getFileSystem(visit.spark._jsc.hadoopConfiguration()).delete(path)
 
 
-def drop_index(visit: Visit, partition: str) -> None:
-    """Remove an index, complete or half built, from properties and metadata table. Raises Py4JJavaError."""
-    with open_client(visit.spark, visit.job.base_path, visit.settings, ALWAYS) as client:
-        names = visit.spark._jvm.java.util.ArrayList()
-        names.add(partition)
-        client.dropIndex(names)
-
-
 def remove_plan(visit: Visit, instant: str, *, keep_request: bool) -> None:
     """Remove a plan's inflight file, and its request unless it shall run again; under the table's lock."""
     with (
         open_client(visit.spark, visit.job.base_path, visit.settings, ALWAYS) as client,
         hold_lock(visit.spark, client),
     ):
-        look = visit.look()
-        generator = look.meta_client.getInstantGenerator()
-        look.timeline.deleteInstantFileIfExists(generator.getIndexInflightInstant(instant))
-        if not keep_request:
-            look.timeline.deleteInstantFileIfExists(generator.getIndexRequestedInstant(instant))
+        remove_plan_files(visit.look(), instant, keep_request=keep_request)
+
+
+def remove_plan_files(look: TableLook, instant: str, *, keep_request: bool = False) -> None:
+    """Remove a plan's inflight file, and its request; the caller holds the table's lock."""
+    generator = look.meta_client.getInstantGenerator()
+    look.timeline.deleteInstantFileIfExists(generator.getIndexInflightInstant(instant))
+    if not keep_request:
+        look.timeline.deleteInstantFileIfExists(generator.getIndexRequestedInstant(instant))
 
 
 def complete_plan(visit: Visit, plan: IndexPlan, up_to: str) -> None:

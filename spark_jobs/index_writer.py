@@ -3,32 +3,36 @@
 `HoodieWriteClient.index()` lists an index in the table's properties before it makes the index's file groups, and a
 writer that commits in between fails; a builder that dies there leaves such a table behind. Hudi's metadata writer
 makes file groups, entries and delta commit in one method that announces nothing (`initializeFromFilesystem`, private in
-Hudi 1.2.0), so it is called here, and the announcement follows when the file groups are there.
+Hudi 1.2.0), so it is called here, and the announcement follows when the file groups are there. That method ends with
+listing the index as complete, without the lock: it does so in a folder of its own, and we list it under the lock.
 """
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from hudi_table import NoTableError, PlanBusyError
-from index_method import PARAMETERS, WRITER_CLASS
+from hudi_table import PlanBusyError
+from index_listing import Listing, class_of, list_index, own_folder, write_aside
+from index_method import (
+    DATA_META_CLIENT,
+    META_CLIENT_CLASS,
+    META_PATH,
+    PARAMETERS,
+    WRITER_CLASS,
+    find_field,
+    find_method,
+)
 from index_outcome import IndexFailure, PlanOutdatedError
 from index_rules import BuildState
-from index_table import IndexLook, find_build_state, look_at_indexes
+from index_table import find_build_state, look_at_indexes
 from job_contract import FailureKind
-from py4j.protocol import Py4JJavaError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from index_rules import IndexPlan
     from planned_service import Visit
-
-ANNOUNCEMENTS = 3
-LOOKS = 20
-LOOK_EVERY_S = 0.1
 
 
 class IndexWriter:
@@ -51,6 +55,11 @@ class IndexWriter:
         arguments[2] = jvm.org.apache.hudi.common.util.Option.empty()
         self._method.invoke(self._writer, arguments)
 
+    def definition(self) -> Any:
+        """Return Hudi's definition of the index; None while the build has none, or when this kind has none."""
+        found = data_meta_client_of(self._visit, self._writer).getIndexForMetadataPartition(self._plan.partition)
+        return found.get() if found.isPresent() else None
+
 
 @contextmanager
 def open_index_writer(visit: Visit, client: Any, method: Any, plan: IndexPlan) -> Iterator[IndexWriter]:
@@ -70,15 +79,24 @@ def open_index_writer(visit: Visit, client: Any, method: Any, plan: IndexPlan) -
             raise IndexFailure(
                 FailureKind.OTHER, f"the settings do not enable {plan.partition}: Hudi would build nothing"
             )
-        yield IndexWriter(visit, java_writer, method, plan)
+        with own_folder(visit, f"build-{plan.partition}") as folder:
+            write_aside(visit, data_meta_client_of(visit, java_writer), folder)
+            yield IndexWriter(visit, java_writer, method, plan)
     finally:
         java_writer.close()
 
 
-def writer_class(visit: Visit, client: Any) -> Any:
-    """Return Hudi's class that builds; Spark loads the jars of a submission with a loader of its own."""
-    initialize = False
-    return visit.spark._jvm.java.lang.Class.forName(WRITER_CLASS, initialize, client.getClass().getClassLoader())
+def find_build_method(visit: Visit, client: Any) -> Any:
+    """Return Hudi's method that builds. Raises IndexFailure when this Hudi lacks a part that a build needs."""
+    writer_class = class_of(visit, WRITER_CLASS, client)
+    find_field(writer_class, DATA_META_CLIENT)
+    find_field(class_of(visit, META_CLIENT_CLASS, client), META_PATH)
+    return find_method(writer_class)
+
+
+def data_meta_client_of(visit: Visit, java_writer: Any) -> Any:
+    """Return the meta client by which Hudi's metadata writer sees the table."""
+    return find_field(class_of(visit, WRITER_CLASS, java_writer), DATA_META_CLIENT).get(java_writer)
 
 
 def take_plan(visit: Visit, plan: IndexPlan) -> None:
@@ -97,52 +115,23 @@ def take_plan(visit: Visit, plan: IndexPlan) -> None:
     look.timeline.transitionIndexRequestedToInflight(requested)
 
 
-def announce(visit: Visit, plan: IndexPlan) -> bool:
-    """List an index as being built, so that writers update it; the caller holds the table's lock.
+def announce(visit: Visit, plan: IndexPlan, definition: Any) -> None:
+    """List an index whose file groups are there as being built, so that writers update it.
 
-    Its file groups are there. Returns whether writers know of it now: listed as being built, or complete already. Hudi
-    writes the properties as well when a build was quick, so a failure is looked at again.
+    The caller holds the table's lock. Raises Py4JJavaError.
     """
-    for _ in range(ANNOUNCEMENTS):
-        indexes = _look_patiently(visit)
-        if plan.partition in indexes.complete | indexes.inflight:
-            return True
-        names = visit.spark._jvm.java.util.ArrayList()
-        names.add(plan.partition)
-        try:
-            meta_client = indexes.look.meta_client
-            meta_client.getTableConfig().setMetadataPartitionsInflight(meta_client, names)
-        except Py4JJavaError as error:
-            visit.say(f"{plan.partition} could not be announced: {error.java_exception}")
-    indexes = _look_patiently(visit)
-    return plan.partition in indexes.complete | indexes.inflight
+    list_index(visit, plan.partition, Listing.INFLIGHT, definition)
 
 
-def settle(visit: Visit, plan: IndexPlan) -> None:
-    """List an index that is built as complete, unless Hudi did; the caller holds the table's lock.
+def settle(visit: Visit, plan: IndexPlan, definition: Any) -> None:
+    """List an index that is built as complete; the caller holds the table's lock.
 
-    Raises IndexFailure when Hudi ended without building it.
+    Raises IndexFailure when Hudi ended without building it, or Py4JJavaError.
     """
     if find_build_state(visit.spark, visit.job.base_path, plan.instant) is not BuildState.COMPLETED:
         raise IndexFailure(FailureKind.OTHER, f"Hudi ended without building {plan.partition}")
-    indexes = _look_patiently(visit)
-    if plan.partition in indexes.complete and plan.partition not in indexes.inflight:
-        return
-    visit.say(f"index {plan.partition} is built, and the table's properties do not say so: setting them right")
-    meta_client = indexes.look.meta_client
-    enabled = True
-    meta_client.getTableConfig().setMetadataPartitionState(meta_client, plan.partition, enabled)
+    list_index(visit, plan.partition, Listing.COMPLETE, definition)
 
 
 def _kind_of(visit: Visit, plan: IndexPlan) -> Any:
     return visit.spark._jvm.org.apache.hudi.metadata.MetadataPartitionType.fromPartitionPath(plan.partition)
-
-
-def _look_patiently(visit: Visit) -> IndexLook:
-    """Read the table afresh; Hudi rewrites hoodie.properties in place, and a look may fall into that moment."""
-    for _ in range(LOOKS):
-        try:
-            return look_at_indexes(visit)
-        except (NoTableError, Py4JJavaError):
-            time.sleep(LOOK_EVERY_S)
-    return look_at_indexes(visit)

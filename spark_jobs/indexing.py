@@ -16,13 +16,13 @@ from index_build import (
 )
 from index_check import find_differences
 from index_finish import check, finish
+from index_listing import drop_index
 from index_outcome import IndexFailure, PlanOutdatedError, Tally, failure_of, refused, result_of
 from index_rules import BuildState, IndexPlan, Step, decide_step
 from index_settings import WantedIndex, build_settings, hudi_settings_of, index_options
 from index_table import (
     IndexLook,
     builder_lives,
-    drop_index,
     find_build_state,
     leave_expired_heartbeat,
     look_at_indexes,

@@ -29,11 +29,9 @@ KILLS = int(os.environ.get("LAKE_INDEX_KILLS", "1"))
 SEED = int(os.environ.get("LAKE_INDEX_SEED", "1"))
 SPAN_S = float(os.environ.get("LAKE_INDEX_SPAN_S", "8"))
 """About how long a builder process is at work after its plan appeared."""
-HALF_WRITTEN = "TableNotFoundException: Hoodie table not found in path Table does not exist"
-"""What Hudi says of a hoodie.properties that was created and not yet written (`ConfigUtils.fetchConfigs`)."""
 BOTH = Mode.SCHEDULE_AND_EXECUTE
 # Many file groups take long to make and to write.
-MANY_GROUPS = {"hoodie__metadata__global__record__level__index__min__filegroup__count": "200"}
+MANY_GROUPS = {"hoodie__metadata__global__record__level__index__min__filegroup__count": "60"}
 Submit = Callable[[JobRequest], "subprocess.Popen[str]"]
 
 
@@ -63,8 +61,6 @@ class GoingOn:
         self._stop.set()
         self._thread.join(timeout=240)
         assert not self._thread.is_alive(), "the writer hangs"
-        if self.error is not None and HALF_WRITTEN in str(self.error):
-            pytest.xfail("a writer read hoodie.properties while Hudi rewrote it: docs/indexing.md, known limits")
         assert self.error is None, str(self.error)
 
 

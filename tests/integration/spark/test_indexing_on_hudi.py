@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -90,8 +92,11 @@ def test_every_kind_of_index_is_built_and_survives_writers(
     partitions = {"column_stats", "partition_stats", "bloom_filters", "record_index"}
     partitions |= {"secondary_index_customer", "expr_index_by_day"}
 
-    result = run(spark, indexing(table, BOTH, *wanted))
+    with never_half_written(table) as readings:
+        result = run(spark, indexing(table, BOTH, *wanted))
     assert result.outcome is Outcome.COMPLETED, result.message
+    assert readings.damaged == []
+    assert readings.count > 100
     assert set(result.completed_instants) == table.completed("indexing")
     assert len(result.completed_instants) == len(wanted)
     assert complete(table) == {"files", *partitions}
@@ -344,6 +349,18 @@ def test_writer_that_takes_no_part_in_locking_keeps_the_build_away(spark: SparkS
     unlocked = run(spark, replace(without_lock, hudi_options={}))
     assert "hoodie.write.lock.provider" in unlocked.message
     assert complete(table) == {"files"}
+    # A long write of such a writer: it has not touched the timeline for an hour, but it still makes markers.
+    marker = table.path / ".hoodie" / ".temp" / unguarded / "Cork" / "file.parquet.marker.CREATE"
+    marker.parent.mkdir(parents=True)
+    marker.touch()
+    for name in table.files():
+        if name.startswith(unguarded):
+            make_old(table.timeline / name, 3600)
+    long_write = indexing(table, BOTH, "record_index", lake__index__wait_s="0", lake__index__no_writer="true")
+    assert unguarded in run(spark, long_write).message
+    make_old(marker, 3600)
+    dead = run(spark, long_write)
+    assert (dead.outcome, complete(table)) == (Outcome.COMPLETED, {"files", "record_index"}), dead.message
 
 
 def test_damaged_index_is_reported_with_what_differs_and_built_anew(spark: SparkSession, make_table: MakeTable) -> None:
@@ -362,6 +379,48 @@ def test_damaged_index_is_reported_with_what_differs_and_built_anew(spark: Spark
     anew = run(spark, indexing(table, BOTH, "files", "record_index", **FULL_OPTION, **dropped))
     assert anew.outcome is Outcome.COMPLETED, anew.message
     assert missing(spark, table) == []
+
+
+class Readings:
+    """What is found in the files that list a table's indexes, read again and again: Hudi's readers take no lock."""
+
+    def __init__(self, table: Table) -> None:
+        self.damaged: list[str] = []
+        self.count = 0
+        self._meta = table.path / ".hoodie"
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+
+    def _read(self) -> None:
+        definitions = self._meta / ".index_defs" / "index.json"
+        while not self._stop.wait(0.0005):
+            self._look_at(self._meta / "hoodie.properties", "hoodie.table.checksum=")
+            # Before the first index with a definition there is none.
+            if definitions.exists():
+                self._look_at(definitions, "\n}")
+            self.count += 1
+
+    def _look_at(self, file: Path, part: str) -> None:
+        try:
+            text = file.read_text()
+        except FileNotFoundError:
+            text = "absent"
+        if part not in text:
+            self.damaged.append(f"{file.name}: {text}")
+
+
+@contextmanager
+def never_half_written(table: Table) -> Iterator[Readings]:
+    readings = Readings(table)
+    try:
+        yield readings
+    finally:
+        readings.stop()
 
 
 def begin_write(spark: SparkSession, table: Table) -> str:

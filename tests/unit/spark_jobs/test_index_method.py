@@ -1,11 +1,11 @@
-"""The one private method of Hudi that builds rest on: found by its parameters, and refused by name when it is gone."""
+"""The private parts of Hudi that builds rest on: found, and refused by name when they are gone."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 import pytest
-from index_method import METHOD, PARAMETERS, WRITER_CLASS, find_method
+from index_method import DATA_META_CLIENT, METHOD, PARAMETERS, WRITER_CLASS, find_field, find_method
 from index_outcome import IndexFailure
 
 
@@ -18,9 +18,9 @@ class JavaClass:
 
 
 @dataclass
-class JavaMethod:
+class JavaMember:
     name: str
-    parameters: tuple[str, ...]
+    parameters: tuple[str, ...] = ()
     is_accessible: bool = False
 
     def getName(self) -> str:
@@ -35,10 +35,16 @@ class JavaMethod:
 
 @dataclass
 class WriterClass:
-    methods: list[JavaMethod] = field(default_factory=list)
+    members: list[JavaMember] = field(default_factory=list)
 
-    def getDeclaredMethods(self) -> list[JavaMethod]:
-        return self.methods
+    def getName(self) -> str:
+        return WRITER_CLASS
+
+    def getDeclaredMethods(self) -> list[JavaMember]:
+        return self.members
+
+    def getDeclaredFields(self) -> list[JavaMember]:
+        return self.members
 
     def getPackage(self) -> WriterClass:
         return self
@@ -48,15 +54,27 @@ class WriterClass:
 
 
 def test_method_is_found_among_others_and_made_accessible() -> None:
-    wanted = JavaMethod(METHOD, PARAMETERS)
-    others = [JavaMethod("close", ()), JavaMethod(METHOD, PARAMETERS[:1])]
+    wanted = JavaMember(METHOD, PARAMETERS)
+    others = [JavaMember("close", ()), JavaMember(METHOD, PARAMETERS[:1])]
     assert find_method(WriterClass([*others, wanted])) is wanted
     assert wanted.is_accessible
     assert not any(other.is_accessible for other in others)
 
 
-@pytest.mark.parametrize("methods", [[], [JavaMethod(METHOD, PARAMETERS[:1])]], ids=["gone", "other-parameters"])
-def test_version_of_hudi_without_it_is_named(methods: list[JavaMethod]) -> None:
+@pytest.mark.parametrize("methods", [[], [JavaMember(METHOD, PARAMETERS[:1])]], ids=["gone", "other-parameters"])
+def test_version_of_hudi_without_it_is_named(methods: list[JavaMember]) -> None:
     with pytest.raises(IndexFailure) as raised:
         find_method(WriterClass(methods))
     assert all(part in raised.value.message for part in ("1.9.0", WRITER_CLASS, METHOD))
+
+
+def test_field_is_found_among_others_and_made_accessible() -> None:
+    wanted, other = JavaMember(DATA_META_CLIENT), JavaMember("metadataMetaClient")
+    assert find_field(WriterClass([other, wanted]), DATA_META_CLIENT) is wanted
+    assert (wanted.is_accessible, other.is_accessible) == (True, False)
+
+
+def test_version_of_hudi_without_a_field_is_named() -> None:
+    with pytest.raises(IndexFailure) as raised:
+        find_field(WriterClass([JavaMember("metadataMetaClient")]), DATA_META_CLIENT)
+    assert all(part in raised.value.message for part in ("1.9.0", WRITER_CLASS, DATA_META_CLIENT))

@@ -1,0 +1,151 @@
+"""Where a table lists its indexes: `hoodie.properties` and `index.json`, replaced whole and never rewritten in place.
+
+Hudi 1.2.0 rewrites both in place, and its readers take a file that was created and not yet written for an empty one
+(`ConfigUtils.fetchConfigs`): a writer that opens the table at that moment fails with "Table does not exist". So Hudi
+writes them in a folder of their own below `.hoodie/.aux`, and what it wrote takes the place of the table's file in one
+step, under the table's lock. Where files cannot be replaced so, Hudi writes in place: object stores show a file whole.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from hudi_table import hold_lock, open_client
+from index_method import META_CLIENT_CLASS, META_PATH, find_field
+from index_table import METADATA_FOLDER, look_at_indexes, remove_plan_files
+from service_settings import ALWAYS
+from whole_file import can_replace, copy_if_there, open_path, replace_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from planned_service import Visit
+
+FOLDER = ".hoodie/.aux/lake_index"
+PROPERTIES = "hoodie.properties"
+DEFINITIONS = "index.json"
+SCHEMAS = ".schema"
+DEFINITIONS_SETTING = "hoodie.table.index.defs.path"
+
+
+class Listing(StrEnum):
+    """How a table lists an index."""
+
+    ABSENT = "absent"
+    INFLIGHT = "inflight"
+    """Being built: writers update it."""
+    COMPLETE = "complete"
+
+
+def list_index(visit: Visit, partition: str, listing: Listing, definition: Any = None) -> None:
+    """List an index so; the caller holds the table's lock. Raises NoTableError, or Py4JJavaError.
+
+    `definition` is what Hudi's builder knows of the index, for an index that has a definition.
+    """
+    spark, meta_client = visit.spark, visit.look().meta_client
+    table = f"{visit.job.base_path}/.hoodie/{PROPERTIES}"
+    if definition is not None and listing is not Listing.ABSENT:
+        _define(visit, meta_client, partition, definition)
+    with own_folder(visit, f"listing-{partition}") as folder:
+        if can_replace(spark, table):
+            # What somebody who died left half written must not be copied.
+            config_class = spark._jvm.org.apache.hudi.common.table.HoodieTableConfig
+            config_class.recover(meta_client.getStorage(), meta_client.getMetaPath())
+            copy_if_there(spark, table, f"{folder}/{PROPERTIES}")
+            _redirect(visit, meta_client, folder)
+        _write(visit, meta_client, partition, listing)
+        if can_replace(spark, table):
+            replace_file(spark, f"{folder}/{PROPERTIES}", table)
+    if listing is Listing.ABSENT:
+        _define(visit, visit.look().meta_client, partition, None)
+
+
+def drop_index(visit: Visit, partition: str) -> None:
+    """Remove an index, complete or half built, and plans of it that nobody began. Raises Py4JJavaError.
+
+    As Hudi's `dropIndex`, which rewrites the properties in place, and starts a metadata writer, which builds others.
+    """
+    with open_client(visit.spark, visit.job.base_path, visit.settings, ALWAYS) as client:
+        if partition == "files":
+            names = visit.spark._jvm.java.util.ArrayList()
+            names.add(partition)
+            client.dropIndex(names)
+            return
+        with hold_lock(visit.spark, client):
+            list_index(visit, partition, Listing.ABSENT)
+            indexes = look_at_indexes(visit)
+            for plan in indexes.plans:
+                if plan.partition == partition and not plan.is_inflight:
+                    remove_plan_files(indexes.look, plan.instant)
+            fs, path = open_path(visit.spark, f"{visit.job.base_path}/{METADATA_FOLDER}/{partition}")
+            recursive = True
+            fs.delete(path, recursive)
+
+
+@contextmanager
+def own_folder(visit: Visit, name: str) -> Iterator[str]:
+    """Give an empty folder to write in, and remove it; the next one of its name removes what the dead left."""
+    folder = f"{visit.job.base_path}/{FOLDER}/{name}"
+    fs, path = open_path(visit.spark, folder)
+    recursive = True
+    fs.delete(path, recursive)
+    fs.mkdirs(path)
+    try:
+        yield folder
+    finally:
+        fs.delete(path, recursive)
+
+
+def write_aside(visit: Visit, meta_client: Any, folder: str) -> None:
+    """Let a build's meta client write properties and definitions into a folder of its own, not into the table's.
+
+    It finds there what it reads by the same path: the properties, and the schemas that schema evolution keeps.
+    """
+    for name in (PROPERTIES, SCHEMAS):
+        copy_if_there(visit.spark, f"{visit.job.base_path}/.hoodie/{name}", f"{folder}/{name}")
+    meta_client.getTableConfig().setValue(DEFINITIONS_SETTING, f"{folder[folder.index(FOLDER) :]}/{DEFINITIONS}")
+    _redirect(visit, meta_client, folder)
+
+
+def class_of(visit: Visit, name: str, neighbour: Any) -> Any:
+    """Return a class of Hudi, from where an object of Hudi is: Spark loads a submission's jars with its own loader."""
+    initialize = False
+    return visit.spark._jvm.java.lang.Class.forName(name, initialize, neighbour.getClass().getClassLoader())
+
+
+def _redirect(visit: Visit, meta_client: Any, folder: str) -> None:
+    """Let a meta client of Hudi write the properties into another folder; timeline and data stay the table's."""
+    field = find_field(class_of(visit, META_CLIENT_CLASS, meta_client), META_PATH)
+    field.set(meta_client, visit.spark._jvm.org.apache.hudi.storage.StoragePath(folder))
+
+
+def _write(visit: Visit, meta_client: Any, partition: str, listing: Listing) -> None:
+    config = meta_client.getTableConfig()
+    if listing is Listing.INFLIGHT:
+        names = visit.spark._jvm.java.util.ArrayList()
+        names.add(partition)
+        config.setMetadataPartitionsInflight(meta_client, names)
+    else:
+        config.setMetadataPartitionState(meta_client, partition, listing is Listing.COMPLETE)
+
+
+def _define(visit: Visit, meta_client: Any, partition: str, definition: Any) -> None:
+    """Replace a definition, or remove it; the properties get to know of the file when they are written next."""
+    found = meta_client.getIndexMetadata()
+    metadata = found.get() if found.isPresent() else visit.spark._jvm.org.apache.hudi.common.model.HoodieIndexMetadata()
+    before = str(metadata.toJson())
+    if definition is None:
+        metadata.getIndexDefinitions().remove(partition)
+    else:
+        metadata.getIndexDefinitions().put(partition, definition)
+    if str(metadata.toJson()) == before:
+        return
+    config, target = meta_client.getTableConfig(), str(meta_client.getIndexDefinitionPath())
+    with own_folder(visit, f"definition-{partition}") as folder:
+        place = f"{folder}/{DEFINITIONS}" if can_replace(visit.spark, target) else target
+        meta_client.writeIndexMetadataToStorage(meta_client.getStorage(), place, metadata, config.getTableVersion())
+        if place != target:
+            replace_file(visit.spark, place, target)
+    config.setValue(DEFINITIONS_SETTING, target.removeprefix(f"{meta_client.getBasePath().toString()}/"))
