@@ -1,0 +1,56 @@
+"""Write a table on any store and build indexes on it; runs in a Python that has pyspark, and prints one JSON line.
+
+`python -m tests.integration.storage.index_job hdfs://host:port/lake/orders /tmp/folder`
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+INDEXES = ("column_stats", "record_index")
+STREAMING_OFF = {"hoodie.metadata.streaming.write.enabled": "false"}
+
+
+def main(base_path: str, folder: str) -> None:
+    sys.path.insert(0, str(ROOT / "spark_jobs"))
+    from airflow_lake_provider import job_contract
+    from airflow_lake_provider.indexing.index_spec import parse_indexes, wish_options
+    from local_stack import lake_writer
+    from local_stack.hudi_bundle import JAR
+
+    # Jobs find it beside them, as spark-submit delivers it.
+    sys.modules["job_contract"] = job_contract
+    jobs: Any = importlib.import_module("run_services")
+    spark = lake_writer.open_session({"spark.master": "local[2]", "spark.jars": str(JAR)})
+    table = lake_writer.WrittenTable("orders", base_path, "MOR", 9, commits=1, keys=400, hudi_options=STREAMING_OFF)
+
+    def commit(number: int) -> None:
+        lake_writer.write_commit(spark, table, number, lake_writer.write_options(table, number, None, {}))
+
+    commit(0)
+    service = job_contract.ServiceRequest(
+        job_contract.Service.INDEXING,
+        job_contract.Mode.SCHEDULE_AND_EXECUTE,
+        options=wish_options(parse_indexes(INDEXES)) | {"lake.index.check": "full"},
+    )
+    lock = {key: value for key, value in lake_writer.MANAGED_LAKE.items() if key.startswith("hoodie.write.lock.")}
+    job = job_contract.JobRequest("job-1", base_path, "orders", (service,), f"{folder}/result.json", lock)
+    (result,) = jobs.run_job(spark, job).services
+    commit(1)
+    rows = spark.read.format("hudi").load(base_path)
+    key = rows.select("id").first()["id"]
+    with_index = spark.read.format("hudi").option("hoodie.metadata.global.record.level.index.enable", "true")
+    found = with_index.load(base_path).where(f"id = '{key}'").count()
+    print(
+        json.dumps({"outcome": result.outcome.value, "message": result.message, "rows": rows.count(), "found": found})
+    )
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

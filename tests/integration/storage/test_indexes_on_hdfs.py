@@ -1,0 +1,27 @@
+"""An index build on HDFS, where the files that list a table's indexes are replaced by another call than on a disk."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from airflow_lake_provider.timeline.properties import load_table_properties
+from local_stack.hudi_bundle import SPARK_PYTHON, spark_env
+from tests.integration.storage.lakes import HdfsLake
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_indexes_are_built_and_listed_on_hdfs(hdfs_lake: HdfsLake, tmp_path: Path) -> None:
+    path = "/indexed/orders"
+    command = [str(SPARK_PYTHON), "-m", "tests.integration.storage.index_job"]
+    command += [f"{hdfs_lake.cluster.url}{path}", str(tmp_path)]
+    run = subprocess.run(command, cwd=ROOT, env=spark_env(), capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+    told = json.loads(run.stdout.splitlines()[-1])
+    assert (told["outcome"], told["found"]) == ("completed", 1), told
+    storage = hdfs_lake.open(path)
+    properties = load_table_properties(storage)
+    assert {"column_stats", "record_index"} <= set(properties.metadata_partitions)
+    assert storage.list_names(".hoodie/.aux/lake_index") == []
