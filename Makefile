@@ -14,7 +14,7 @@ export UV_CACHE_DIR := $(CURDIR)/$(WORK)/cache/uv
 $(shell mkdir -p $(TMPDIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-unit test-spark test-integration test-storage test-system soak bench check format hdfs kafka postgres clean
+.PHONY: help install demo test test-beside-spark test-unit test-spark test-integration test-storage test-system soak bench check format hdfs kafka postgres clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -27,7 +27,7 @@ $(BIN)/.installed: pyproject.toml constraints/airflow.txt
 
 $(SPARK_VENV)/.installed: constraints/spark.txt $(BIN)/.installed
 	$(PYTHON) -m venv $(SPARK_VENV)
-	$(UV) pip install --quiet --python $(SPARK_VENV)/bin/python -c constraints/spark.txt pyspark pytest fastavro fsspec 'moto[server]' confluent-kafka sqlalchemy
+	$(UV) pip install --quiet --python $(SPARK_VENV)/bin/python -c constraints/spark.txt pyspark pytest fastavro fsspec 'moto[server]' confluent-kafka sqlalchemy pyarrow
 	@touch $@
 
 $(HUDI_JAR): $(SPARK_VENV)/.installed
@@ -38,7 +38,15 @@ install: $(BIN)/.installed $(SPARK_VENV)/.installed $(HUDI_JAR) ## Make both env
 demo: install ## Start Airflow, run real Hudi writers, show commits turning into compactions and changes arriving in Kafka (EXIT=1: end after the story)
 	@$(BIN)/python -m demo.run $(if $(EXIT),--exit)
 
-test: check test-unit test-spark test-integration test-storage test-system ## Everything that must land
+test: check test-unit ## Everything that must land
+	@$(MAKE) --no-print-directory install postgres kafka hdfs
+	@echo "test-spark, and beside it test-integration and test-storage; each prints when it has ended (up to 25 minutes)"
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-spark test-beside-spark
+	@$(MAKE) --no-print-directory test-system
+
+# Spark keeps one core busy and a half; these wait for servers most of their time.
+test-beside-spark:
+	@$(MAKE) --no-print-directory test-integration test-storage
 
 test-unit: $(BIN)/.installed ## Seconds: no JVM, no network
 	$(BIN)/python -m pytest tests/unit tests/simulation
