@@ -174,6 +174,14 @@ class SinkUnknownError(LakeError):
     http_status = 404
 
 
+class SinkBusyError(LakeError):
+    """Another run has this sink; it must end, or its lease must run out, first."""
+
+    retriable = True
+    http_status = 409
+    failure_kind = "busy"
+
+
 class SinkUnavailableError(LakeError):
     """The sink does not answer, or lacks its topic or table; the hold stays, and a later try may succeed."""
 

@@ -9,7 +9,7 @@ an absent result means that the driver died. Neither is the truth about the tabl
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from types import MappingProxyType
@@ -19,6 +19,8 @@ CONTRACT_VERSION = 1
 
 SAFEPOINT = "lake.safepoint"
 """Option of clean and archive: the requested time that they must leave to the readers of changes; `0` is all."""
+MARGIN_COMMITS = 10
+"""Room for the commits that complete between the question what is held and the plan of a clean."""
 
 LOCK_PROVIDER = "hoodie.write.lock.provider"
 CONCURRENCY_MODE = "hoodie.write.concurrency.mode"
@@ -28,6 +30,16 @@ MULTI_WRITER_MODES = (OPTIMISTIC, "non_blocking_concurrency_control")
 PROVIDERS_WITHOUT_REACH = ("InProcessLockProvider", "NoopLockProvider")
 
 _E = TypeVar("_E", bound=StrEnum)
+
+
+def commits_to_keep(completed: Collection[str], safepoint: str) -> int:
+    """Return how many of the newest writes a clean or an archive must keep for a safepoint (a requested time).
+
+    Hudi knows no consumer's position: it retains so many commits. `completed` are the requested times of the completed
+    writes on the active timeline, services' among them, because Hudi counts those as well.
+    """
+    # One more than is held: the version before it is what an update's row before is read from.
+    return sum(1 for requested in completed if requested >= safepoint) + 1 + MARGIN_COMMITS
 
 
 class ContractError(ValueError):

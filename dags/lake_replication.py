@@ -54,13 +54,14 @@ with DAG(
 ) as dag:
 
     @task(retries=2, retry_delay=timedelta(seconds=5))
-    def find_work(params: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    def find_work(params: dict[str, Any] | None = None, run_id: str | None = None) -> list[dict[str, Any]]:
         """Return the operator's arguments for each sink that is to run."""
         wanted = params or {}
         action, hook = wanted.get("action", "due"), LakeHook()
         if action == "due":
             common = ("base_path", "table_name", "name", "sink", "mode", "key", "options", "ttl_s", "spark_conf")
-            return [{key: sink[key] for key in common} for sink in hook.list_due_sinks()]
+            claimed = hook.claim_due_sinks(str(run_id))
+            return [{"is_claimed": True, **{key: sink[key] for key in common}} for sink in claimed]
         base_path = normalise_base_path(wanted["base_path"])
         table_id, name = table_id_of(base_path), wanted["name"] or wanted["sink"]
         if action in {"pause", "resume"}:

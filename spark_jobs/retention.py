@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from job_contract import SAFEPOINT, Service
+from job_contract import SAFEPOINT, Service, commits_to_keep
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-
-MARGIN_COMMITS = 10
 
 _RETAINED, _LEAST, _MOST = "hoodie.clean.commits.retained", "hoodie.keep.min.commits", "hoodie.keep.max.commits"
 # Hudi's own defaults.
@@ -24,15 +22,13 @@ _RETAINED_DEFAULT, _LEAST_DEFAULT, _MOST_DEFAULT = 10, 20, 30
 def hold_back(service: Service, options: Mapping[str, str], completed: Collection[str]) -> dict[str, str]:
     """Return the options with retention raised to the safepoint, which is taken out of them.
 
-    `completed` are the requested times of all completed writes on the active timeline, services' among them, because
-    Hudi counts those as well.
+    `completed` are those of `commits_to_keep`.
     """
     options = dict(options)
     safepoint = options.pop(SAFEPOINT, "")
     if not safepoint or service not in (Service.CLEAN, Service.ARCHIVE):
         return options
-    # One more than is held: the version before it is what an update's row before is read from.
-    needed = sum(1 for requested in completed if requested >= safepoint) + 1 + MARGIN_COMMITS
+    needed = commits_to_keep(completed, safepoint)
     retained = int(options.get(_RETAINED, _RETAINED_DEFAULT))
     if needed > retained or "hoodie.clean.policy" in options:
         # Another policy does not count commits.

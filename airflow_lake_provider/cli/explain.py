@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.cli.command import find_table, run_command
 from airflow_lake_provider.hooks.open_tables import open_with_connections
+from airflow_lake_provider.indexing.table_indexes import load_holes
 from airflow_lake_provider.job_contract import find_lock_problem
 from airflow_lake_provider.manager.admission_desk import AdmissionDesk
 from airflow_lake_provider.manager.instances import InstanceState
 from airflow_lake_provider.manager.moments import moment, next_look_ms
+from airflow_lake_provider.manager.sinks import Sinks
 from airflow_lake_provider.manager.starts import Starts
 from airflow_lake_provider.manager.table_instances import load_instances
 from airflow_lake_provider.planner.decide import decide_now
@@ -52,6 +54,8 @@ class Explanation:
     look_problem: str
     next_look: str
     lock_problem: str
+    holes: tuple[str, ...] = ()
+    """The last completed write without holes, what is in the way, and what becomes of the commits beyond."""
     services: list[dict[str, Any]] = field(default_factory=list)
     instances: list[dict[str, Any]] = field(default_factory=list)
 
@@ -71,7 +75,8 @@ def _explain(args: Namespace) -> None:
     view = views.refresh(base_path)
     desk, starts = AdmissionDesk(open_table), Starts(registry, AirflowRunDoor(), tables.load)
     now_ms = registry.now_ms()
-    decided = [desk.admit(view, policy, found, now_ms) for found in decide_now(views, view, policy, now_ms)]
+    hold = Sinks(registry).find_hold(table_id_of(base_path))
+    decided = [desk.admit(view, policy, found, now_ms) for found in decide_now(views, view, policy, now_ms, hold)]
     due = [decision for decision in decided if decision.verdict is Verdict.DUE]
     said = starts.preview(table_id_of(base_path), policy, due)
     started = {decision.service: start for decision, start in zip(due, said, strict=True)}
@@ -80,6 +85,8 @@ def _explain(args: Namespace) -> None:
         _print_dry_run(args, services)
         return
     explanation = _describe(view, name, tables.problem, registry, policy)
+    holes = load_holes(open_table(base_path), now_ms)
+    explanation = replace(explanation, holes=holes.explain() if holes.holes else ())
     explanation.services.extend(services)
     explanation.instances.extend(_instances(registry, views, base_path))
     if args.output == "json":
@@ -161,6 +168,8 @@ def _print_dry_run(args: Namespace, services: list[dict[str, Any]]) -> None:
 def _print_text(explanation: Explanation) -> None:
     print(f"{explanation.table} at {explanation.base_path}: {explanation.type}, version {explanation.version}")
     print(f"{explanation.timeline}; next look {explanation.next_look}")
+    for line in explanation.holes:
+        print(line)
     problems = {
         "damaged or unknown files": explanation.damaged,
         "the last look failed": explanation.look_problem if not explanation.damaged else "",

@@ -17,6 +17,7 @@ from airflow_lake_provider.errors import (
     LakeError,
     LeaseLostError,
     ManagerUnreachableError,
+    SinkBusyError,
 )
 
 if TYPE_CHECKING:
@@ -127,9 +128,9 @@ class LakeHook(BaseHook):
         """Give the lease back."""
         self._call("POST", f"{_executor(table_id, service)}/release", json={"token": token})
 
-    def list_due_sinks(self) -> list[dict[str, Any]]:
-        """Return the sinks of replication that should run now."""
-        return list(self._call("GET", "/sinks/due")["sinks"])
+    def claim_due_sinks(self, run_id: str) -> list[dict[str, Any]]:
+        """Claim the sinks of replication that should run now for a DAG run, and return them."""
+        return list(self._call("POST", "/sinks/claim", json={"run_id": run_id})["sinks"])
 
     def list_sinks(self, table_id: str) -> list[dict[str, Any]]:
         """Return a table's sinks with their holds, checkpoints and problems."""
@@ -140,14 +141,21 @@ class LakeHook(BaseHook):
         instant = self._call("GET", f"/tables/{table_id}/safepoint")["instant"]
         return None if instant is None else str(instant)
 
-    def begin_replication(self, table_id: str, sink: str, ttl_s: float) -> tuple[bool, str]:
-        """Announce a run; return whether it must begin with a snapshot, and the request that it obeys with it."""
-        answer = self._call("POST", f"/tables/{table_id}/sinks/{sink}/begin", json={"ttl_s": ttl_s})
+    def begin_replication(self, table_id: str, sink: str, ttl_s: float, run_id: str) -> tuple[bool, str]:
+        """Announce a run; return whether it must begin with a snapshot, and the request that it obeys with it.
+
+        Raises SinkBusyError while another run has the sink.
+        """
+        body = {"ttl_s": ttl_s, "run_id": run_id}
+        answer = self._call("POST", f"/tables/{table_id}/sinks/{sink}/begin", json=body, conflict=SinkBusyError)
         return bool(answer["needs_snapshot"]), str(answer["request"])
 
     def tell_replication(self, table_id: str, sink: str, news: Mapping[str, Any]) -> None:
-        """Tell a run's progress or end: `checkpoint`, `completed_time`, `problem`, `ended`."""
-        self._call("POST", f"/tables/{table_id}/sinks/{sink}/news", json=dict(news))
+        """Tell a run's progress or end: `run_id`, `checkpoint`, `completed_time`, `problem`, `ended`.
+
+        Raises SinkBusyError when another run has taken over.
+        """
+        self._call("POST", f"/tables/{table_id}/sinks/{sink}/news", json=dict(news), conflict=SinkBusyError)
 
     def pause_replication(self, table_id: str, sink: str, *, paused: bool) -> None:
         """Pause or resume a sink."""

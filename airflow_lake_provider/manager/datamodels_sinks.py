@@ -9,9 +9,19 @@ from pydantic import BaseModel, Field
 LONGEST_TTL_S = 10 * 365 * 86_400
 
 
+RunId = Annotated[str, Field(min_length=1, max_length=250, description="The DAG run's id; its tries share it")]
+
+
+class ClaimBody(BaseModel):
+    """A run asks for what is due."""
+
+    run_id: RunId
+
+
 class BeginBody(BaseModel):
     """A run begins."""
 
+    run_id: RunId
     ttl_s: Annotated[
         float, Field(gt=0, le=LONGEST_TTL_S, description="Time to live of the hold, for a sink that is not configured")
     ]
@@ -27,6 +37,7 @@ class BeginAnswer(BaseModel):
 class NewsBody(BaseModel):
     """What a run tells of itself."""
 
+    run_id: RunId
     checkpoint: Annotated[str, Field(max_length=1_000_000, description="Durable in the sink; empty: none new")] = ""
     completed_time: Annotated[str, Field(max_length=40, description="How far the table was, nothing left")] = ""
     problem: Annotated[str, Field(max_length=10_000)] = ""

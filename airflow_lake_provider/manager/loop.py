@@ -17,6 +17,7 @@ from airflow_lake_provider.errors import LakeError, LeaseLostError
 from airflow_lake_provider.manager.claim import LookResult
 from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.manager.runs import ACTIVE_RUN_CHECK_MS, StartDecision, StartVerdict
+from airflow_lake_provider.manager.sinks import Sinks
 from airflow_lake_provider.manager.starts import Starts
 from airflow_lake_provider.metrics import (
     DECISION_LATENCY,
@@ -203,7 +204,9 @@ class ManagerLoop:
         view = self._views.refresh(claim.base_path, None if claim.is_retry else claim.dirty_seq)
         now_ms = self._registry.now_ms()
         self._holes.put(claim.table_id, len(view.timeline.holes()))
-        found = [self._admit(view, policy, due, now_ms) for due in decide_now(self._views, view, policy, now_ms)]
+        hold = Sinks(self._registry).find_hold(claim.table_id)
+        decided = decide_now(self._views, view, policy, now_ms, hold)
+        found = [self._admit(view, policy, due, now_ms) for due in decided]
         outcomes = [self._act(claim, policy, decision) for decision in found]
         for outcome in outcomes:
             _log_outcome(claim, outcome)

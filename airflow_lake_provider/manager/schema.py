@@ -87,6 +87,8 @@ lake_sink = Table(
     Column("checkpoint", Text, nullable=False),
     # How far the last look went that left nothing to do: a completion time of the table.
     Column("completed_time", String(40), nullable=False),
+    # The run that has the sink until then, unless it is heard of again.
+    Column("run_id", String(250), nullable=False, server_default=""),
     Column("running_until_ms", BigInteger, nullable=False),
     Column("failures", Integer, nullable=False),
     Column("retry_ms", BigInteger, nullable=False),

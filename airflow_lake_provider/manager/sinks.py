@@ -10,11 +10,12 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from airflow_lake_provider.errors import SinkUnknownError
+from airflow_lake_provider.errors import SinkBusyError, SinkUnknownError
 from airflow_lake_provider.manager.schema import lake_sink
+from airflow_lake_provider.planner.hold import Hold
 from airflow_lake_provider.replication.checkpoint import from_text
 from airflow_lake_provider.replication.safepoint import EVERYTHING, Safepoint, SinkHold, find_safepoint
 
@@ -30,12 +31,16 @@ log = logging.getLogger(__name__)
 
 RUN_LEASE_MS = 90_000
 """A run that was not heard of for so long is over; another one may begin. Sinks bear two at once, so this is thrift."""
+CLAIM_LEASE_MS = 180_000
+"""So long a run that has claimed a sink may wait for a worker."""
 FIRST_RETRY_MS, LAST_RETRY_MS = 30_000, 1_800_000
 
 
 @dataclass(frozen=True, slots=True)
 class RunNews:
     """What a run tells of itself: while it lasts, and when it has ended."""
+
+    run_id: str
 
     checkpoint: str = ""
     """The durable checkpoint's text; empty when there is none, or none that is new."""
@@ -82,18 +87,38 @@ class Sinks:
                     return Safepoint(EVERYTHING, sink)
         return safepoint
 
-    def begin_run(self, table_id: str, sink: str, ttl_s: float) -> RowMapping:
-        """Take note that a run begins; return the sink's row. A sink that nobody configured counts from now on."""
+    def find_hold(self, table_id: str) -> Hold | None:
+        """Return the hold that the safepoint is, None when nothing is held. Changes nothing: an overdue one is over."""
+        now_ms = self._registry.now_ms()
+        holds = {row["sink"]: _hold_of(row, now_ms) for row in self.list_sinks(table_id)}
+        found = find_safepoint(holds.values(), now_ms)
+        if found.instant is None:
+            return None
+        return Hold(found.instant, found.holder, holds[found.holder].ends_ms())
+
+    def claim(self, table_id: str, sink: str, run_id: str) -> bool:
+        """Give the sink to a run that will begin soon; whether it has it now. Who asks again has it still."""
+        return self._take(table_id, sink, run_id, CLAIM_LEASE_MS)
+
+    def begin_run(self, table_id: str, sink: str, ttl_s: float, run_id: str) -> RowMapping:
+        """Take note that a run begins; return the sink's row. A sink that nobody configured counts from now on.
+
+        A later try of the same run begins at once. Raises SinkBusyError while another run has the sink.
+        """
         if self._find(table_id, sink) is None:
             self._insert(table_id, sink, ttl_s, is_configured=False)
-        now_ms = self._registry.now_ms()
-        self._update(table_id, sink, running_until_ms=now_ms + RUN_LEASE_MS)
+        if not self._take(table_id, sink, run_id, RUN_LEASE_MS):
+            raise self._busy(table_id, sink)
         return self.get(table_id, sink)
 
     def tell(self, table_id: str, sink: str, news: RunNews) -> None:
-        """Take note of a run's news: progress and being up to date renew the hold, an error does not."""
+        """Take note of a run's news: progress and being up to date renew the hold, an error does not.
+
+        Raises SinkBusyError when another run has taken over: what that one tells is newer.
+        """
         row, now_ms = self.get(table_id, sink), self._registry.now_ms()
-        values: dict[str, Any] = {"running_until_ms": 0 if news.ended else now_ms + RUN_LEASE_MS}
+        values: dict[str, Any] = {"run_id": "" if news.ended else news.run_id}
+        values["running_until_ms"] = 0 if news.ended else now_ms + RUN_LEASE_MS
         if news.checkpoint and news.checkpoint != row["checkpoint"]:
             checkpoint = from_text(news.checkpoint)
             values |= {
@@ -109,7 +134,11 @@ class Sinks:
             failures = row["failures"] + 1
             pause_ms = min(LAST_RETRY_MS, FIRST_RETRY_MS * 2 ** min(failures - 1, 10))
             values |= {"failures": failures, "retry_ms": now_ms + pause_ms, "problem": news.problem}
-        self._update(table_id, sink, **values)
+        mine = lake_sink.c.run_id.in_(("", news.run_id))
+        with self._registry.transaction() as session:
+            told: Any = session.execute(update(lake_sink).where(*_of(table_id, sink), mine).values(**values))
+        if told.rowcount == 0:
+            raise self._busy(table_id, sink)
 
     def pause(self, table_id: str, sink: str, *, paused: bool) -> None:
         """Start no more runs, or start them again. A paused sink holds until its time to live is over."""
@@ -135,10 +164,11 @@ class Sinks:
             query = select(lake_sink).order_by(lake_sink.c.table_id, lake_sink.c.sink)
             return session.execute(query).mappings().all()
 
-    def is_due(self, row: RowMapping, table_completed_time: str) -> bool:
-        """Whether a run should begin now, given how far the table is."""
+    def is_due(self, row: RowMapping, table_completed_time: str, run_id: str = "") -> bool:
+        """Whether a run should begin now, given how far the table is; `run_id` is the one that asks."""
         now_ms = self._registry.now_ms()
-        if row["paused"] or row["running_until_ms"] > now_ms or row["retry_ms"] > now_ms:
+        is_taken = row["running_until_ms"] > now_ms and row["run_id"] != run_id
+        if row["paused"] or is_taken or row["retry_ms"] > now_ms:
             return False
         return bool(row["needs_snapshot"] or row["problem"] or row["completed_time"] != table_completed_time)
 
@@ -151,6 +181,22 @@ class Sinks:
         if released.rowcount:
             log.error("sink %s of table %s: %s", sink, table_id, problem)
         return bool(released.rowcount)
+
+    def _take(self, table_id: str, sink: str, run_id: str, lease_ms: int) -> bool:
+        # One conditional update: of any number of runs that ask at once, on any database, one finds the sink free.
+        with self._registry.transaction() as session:
+            now_ms = self._registry.clock.read_ms(session)
+            is_free = or_(lake_sink.c.running_until_ms <= now_ms, lake_sink.c.run_id == run_id)
+            values = {"run_id": run_id, "running_until_ms": now_ms + lease_ms}
+            taken: Any = session.execute(update(lake_sink).where(*_of(table_id, sink), is_free).values(**values))
+        return bool(taken.rowcount)
+
+    def _busy(self, table_id: str, sink: str) -> SinkBusyError:
+        row = self.get(table_id, sink)
+        rest_s = max(0, row["running_until_ms"] - self._registry.now_ms()) // 1000
+        return SinkBusyError(
+            f"sink {sink} of table {table_id} is run {row['run_id']}'s for {rest_s} s more, unless that run goes on"
+        )
 
     def _find(self, table_id: str, sink: str) -> RowMapping | None:
         with self._registry.transaction() as session:
@@ -168,6 +214,7 @@ class Sinks:
             "paused": False,
             "checkpoint": "",
             "completed_time": "",
+            "run_id": "",
             "running_until_ms": 0,
             "failures": 0,
             "retry_ms": 0,

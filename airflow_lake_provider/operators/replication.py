@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from airflow_lake_provider.engines.job_files import JobFolder, find_text, remove, write_text
 from airflow_lake_provider.engines.local_process import this_submitter
 from airflow_lake_provider.engines.replication_job import application, submit_arguments, write_package
-from airflow_lake_provider.errors import ConfigError, LakeError, ReplicationFailedError, ReplicationRefusedError
+from airflow_lake_provider.errors import (
+    ConfigError,
+    LakeError,
+    ReplicationFailedError,
+    ReplicationRefusedError,
+    SinkBusyError,
+)
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
 from airflow_lake_provider.hooks.metrics import AirflowMetrics
 from airflow_lake_provider.metrics import REPLICATION_FAILURES
@@ -46,7 +52,8 @@ TELL_INTERVAL_S = 20.0
 class HudiReplicationOperator(BaseOperator):
     """Replicates what is new in a table to one sink, beginning with a snapshot where one is needed.
 
-    It may run twice at once, die anywhere, and be cleared at any time: what is durable is asked of the sink.
+    It may die anywhere, and be cleared at any time: what is durable is asked of the sink. While another run has the
+    sink, this one does not begin: it is tried again, or skipped when it had claimed the sink and came too late.
 
     :param base_path: the table's base path (templated).
     :param table_name: the table's name, for people (templated).
@@ -59,6 +66,7 @@ class HudiReplicationOperator(BaseOperator):
     :param action: `replicate`, `snapshot` (a new one), or `seek` (templated).
     :param seek_until: for `seek`: go on with commits that completed after this time (templated).
     :param spark_conf: Spark settings of the job (templated).
+    :param is_claimed: the DAG run has claimed the sink of the manager; nobody waits for this very run.
     """
 
     template_fields: Sequence[str] = (
@@ -92,6 +100,7 @@ class HudiReplicationOperator(BaseOperator):
         spark_conf: dict[str, str] | str | None = None,
         spark_conn_id: str | None = None,
         lake_conn_id: str = DEFAULT_CONN_ID,
+        is_claimed: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -108,12 +117,15 @@ class HudiReplicationOperator(BaseOperator):
         self.spark_conf = spark_conf
         self.spark_conn_id = spark_conn_id
         self.lake_conn_id = lake_conn_id
+        self.is_claimed = is_claimed
         self._spark_hook: SparkSubmitHook | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run; return how much was replicated (XCom, for people)."""
         try:
             result = self._run(context)
+        except SinkBusyError as error:
+            raise (AirflowSkipException if self.is_claimed else AirflowException)(str(error)) from error
         except LakeError as error:
             AirflowMetrics().incr(REPLICATION_FAILURES)
             self._report_sink()
@@ -134,11 +146,11 @@ class HudiReplicationOperator(BaseOperator):
         run_id, try_number = str(context["run_id"]), int(context["ti"].try_number)
         folder = JobFolder(work_dir(), f"{run_id}.{table_id}.{name}", try_number)
         table = hook.get_table(table_id)
-        needs_snapshot, release = hook.begin_replication(table_id, name, float(self.ttl_s))
-        order = self._order(f"{table_id}.{name}", run_id, release if needs_snapshot else "")
-        request = self._request(base_path, order, folder.result_path)
-        news = _News(hook, table_id, name, folder.result_path)
+        needs_snapshot, release = hook.begin_replication(table_id, name, float(self.ttl_s), run_id)
+        news = _News(hook, table_id, name, run_id, folder.result_path)
         try:
+            order = self._order(f"{table_id}.{name}", run_id, release if needs_snapshot else "")
+            request = self._request(base_path, order, folder.result_path)
             with news:
                 self._submit(request, folder)
             result = _result_of(folder.result_path, order.stream)
@@ -202,8 +214,9 @@ class HudiReplicationOperator(BaseOperator):
 class _News:
     """Tells the manager how far the run is, from a thread, so that the hold moves while a long run lasts."""
 
-    def __init__(self, hook: LakeHook, table_id: str, name: str, result_path: str) -> None:
+    def __init__(self, hook: LakeHook, table_id: str, name: str, run_id: str, result_path: str) -> None:
         self._hook, self._table_id, self._name, self._result_path = hook, table_id, name, result_path
+        self._run_id = run_id
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="lake-replication-news", daemon=True)
 
@@ -225,7 +238,7 @@ class _News:
 
     def _tell(self, news: Mapping[str, Any]) -> None:
         try:
-            self._hook.tell_replication(self._table_id, self._name, news)
+            self._hook.tell_replication(self._table_id, self._name, {"run_id": self._run_id, **news})
         except LakeError:
             return
 

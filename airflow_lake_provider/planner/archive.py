@@ -14,6 +14,7 @@ from airflow_lake_provider.timeline.instant import WRITE_ACTIONS, Action
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from airflow_lake_provider.planner.hold import Hold
     from airflow_lake_provider.policies import ArchivePolicy, TablePolicy
     from airflow_lake_provider.view.table_view import TableView
 
@@ -21,8 +22,11 @@ _TRY_AGAIN_AFTER_WRITES = 10
 _UNCOMPACTED = "came after the metadata table's last compaction"
 
 
-def decide_archive(view: TableView, policy: TablePolicy, clean: Decision) -> Decision:
-    """Say whether archiving is due, and why; `clean` is the decision about cleaning, which comes first."""
+def decide_archive(view: TableView, policy: TablePolicy, clean: Decision, hold: Hold | None = None) -> Decision:
+    """Say whether archiving is due, and why; `clean` is the decision about cleaning, which comes first.
+
+    While `hold` leaves nothing to archive it is not due.
+    """
     rules = policy.archive
     if not rules.enabled:
         return not_due(Service.ARCHIVE, "archiving is switched off for this table (archive.enabled: false)")
@@ -43,6 +47,10 @@ def decide_archive(view: TableView, policy: TablePolicy, clean: Decision) -> Dec
     if not old:
         return not_due(Service.ARCHIVE, f"nothing is older than {what}, which archiving never passes", evidence)
     reason = f"{len(writes)} writes on the active timeline (rule: more than {rules.max_commits})"
+    # The job keeps more than is held (spark_jobs/retention.py), and Hudi archives what is above its upper bound.
+    if hold is not None and len(writes) <= hold.commits(view.timeline) + 2:
+        reason = f"{reason}, but held back: {hold.describe()}"
+        return not_due(Service.ARCHIVE, reason, {**evidence, **hold.evidence()}, hold.ends_ms)
     due = Decision(
         Service.ARCHIVE,
         Verdict.DUE,

@@ -13,6 +13,7 @@ from airflow_lake_provider.timeline.instant import Action
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from airflow_lake_provider.planner.hold import Hold
     from airflow_lake_provider.policies import CleanPolicy, TablePolicy
     from airflow_lake_provider.timeline.instant import Instant
     from airflow_lake_provider.view.table_view import TableView
@@ -20,8 +21,13 @@ if TYPE_CHECKING:
 _TRY_AGAIN_AFTER_WRITES = 5
 
 
-def decide_clean(view: TableView, policy: TablePolicy, rollback: Decision, now_ms: int) -> Decision:
-    """Say whether cleaning is due, and why; `rollback` is the decision about failed writes, which comes first."""
+def decide_clean(
+    view: TableView, policy: TablePolicy, rollback: Decision, now_ms: int, hold: Hold | None = None
+) -> Decision:
+    """Say whether cleaning is due, and why; `rollback` is the decision about failed writes, which comes first.
+
+    While `hold` leaves nothing to delete it is not due, or its job would run again and again for nothing.
+    """
     rules = policy.clean
     if not rules.enabled:
         return not_due(Service.CLEAN, "cleaning is switched off for this table (clean.enabled: false)")
@@ -55,6 +61,9 @@ def decide_clean(view: TableView, policy: TablePolicy, rollback: Decision, now_m
         why_not = _why_not(view, rules, since)
         if why_not:
             return not_due(Service.CLEAN, why_not, evidence)
+        if hold is not None and _leaves_nothing(hold, view, rules, last):
+            reason = f"{ruling.says}, but held back: {hold.describe()}"
+            return not_due(Service.CLEAN, reason, {**evidence, **hold.evidence()}, hold.ends_ms)
         reason = ruling.says
         key = stable_key(since, rules.commits or _TRY_AGAIN_AFTER_WRITES)
         mode = Mode.SCHEDULE_AND_EXECUTE
@@ -78,6 +87,16 @@ def _why_not(view: TableView, rules: CleanPolicy, since: Sequence[Instant]) -> s
     if view.properties.table_type == "MERGE_ON_READ" and all(w.action is Action.DELTACOMMIT for w in since):
         return "only delta commits since the last clean: no file slice was replaced"
     return ""
+
+
+def _leaves_nothing(hold: Hold, view: TableView, rules: CleanPolicy, last: Instant | None) -> bool:
+    kept = hold.commits(view.timeline)
+    if kept <= rules.retained_commits:
+        return False
+    if len(view.timeline.completed_writes_by_completion()) <= kept:
+        return True
+    # The clean before was held by the same, and has deleted what may go; a later one waits until the sink is past it.
+    return last is not None and hold.instant <= last.requested_time
 
 
 def _counted(writes: Sequence[Instant]) -> str:

@@ -17,6 +17,7 @@ from airflow_lake_provider.planner.rollback import decide_rollback, find_overdue
 from airflow_lake_provider.planner.ttl import decide_ttl
 
 if TYPE_CHECKING:
+    from airflow_lake_provider.planner.hold import Hold
     from airflow_lake_provider.policies import TablePolicy
     from airflow_lake_provider.view.table_view import TableView
     from airflow_lake_provider.view.view_cache import TableViewCache
@@ -25,15 +26,19 @@ DECIDED = frozenset(Service)
 """The services that `decide` speaks of."""
 
 
-def decide_now(views: TableViewCache, view: TableView, policy: TablePolicy, now_ms: int) -> tuple[Decision, ...]:
+def decide_now(
+    views: TableViewCache, view: TableView, policy: TablePolicy, now_ms: int, hold: Hold | None = None
+) -> tuple[Decision, ...]:
     """Decide with what the rules ask for beside the timeline, which is read here. Raises StorageError."""
     is_overdue = policy.rollback.enabled and bool(find_overdue_writes(view, policy, now_ms))
     complete = views.supplement(view, heartbeats=is_overdue, metadata_timeline=may_be_behind(view, policy))
-    return decide(complete, policy, now_ms)
+    return decide(complete, policy, now_ms, hold)
 
 
-def decide(view: TableView, policy: TablePolicy, now_ms: int) -> tuple[Decision, ...]:
+def decide(view: TableView, policy: TablePolicy, now_ms: int, hold: Hold | None = None) -> tuple[Decision, ...]:
     """Return one decision per service, most urgent first. `now_ms` is the time of deciding, ms since the epoch.
+
+    `hold` is what replication's slowest sink needs.
 
     Pending plans come before new ones, what failed writers left first: a clustering plan holds writers' updates back,
     a compaction plan readers. Then what readers feel (compaction), what rewrites (clustering), what removes (expired
@@ -41,7 +46,7 @@ def decide(view: TableView, policy: TablePolicy, now_ms: int) -> tuple[Decision,
     """
     rollback = decide_rollback(view, policy, now_ms)
     compaction = decide_compaction(view, policy, now_ms)
-    clean = decide_clean(view, policy, rollback, now_ms)
+    clean = decide_clean(view, policy, rollback, now_ms, hold)
     decisions = (
         rollback,
         compaction,
@@ -51,7 +56,7 @@ def decide(view: TableView, policy: TablePolicy, now_ms: int) -> tuple[Decision,
         clean,
         decide_metadata_compaction(view, policy),
         decide_indexing(view, policy),
-        decide_archive(view, policy, clean),
+        decide_archive(view, policy, clean, hold),
     )
     return tuple(sorted(decisions, key=_urgency))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
@@ -10,6 +11,7 @@ from fastapi import APIRouter, Depends, Query
 from airflow_lake_provider.manager.datamodels_sinks import (
     BeginAnswer,
     BeginBody,
+    ClaimBody,
     DueAnswer,
     DueSink,
     NewsBody,
@@ -22,6 +24,8 @@ from airflow_lake_provider.manager.routes.tables import Services, check_service_
 from airflow_lake_provider.manager.sinks import RunNews, Sinks
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sqlalchemy import RowMapping
 
     from airflow_lake_provider.manager.services import ManagerServices
@@ -29,18 +33,24 @@ if TYPE_CHECKING:
 
 router = APIRouter(tags=["replication"], dependencies=[Depends(check_service_token)])
 
+Limit = Annotated[int, Query(ge=1, le=1000)]
+
 
 @router.get("/sinks/due")
-def list_due(services: Services, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> DueAnswer:
+def list_due(services: Services, limit: Limit = 100) -> DueAnswer:
     """List the configured sinks whose tables moved, that failed and may be tried again, or that need a snapshot."""
-    sinks, due, after = Sinks(services.registry), [], ""
-    while rows := services.registry.list_tables(1000, after):
-        after = rows[-1]["table_id"]
-        for row in rows:
-            due += _due_of(services, sinks, row)
-            if len(due) >= limit:
-                return DueAnswer(sinks=due[:limit])
-    return DueAnswer(sinks=due)
+    return DueAnswer(sinks=list(islice(_find_due(services, ""), limit)))
+
+
+@router.post("/sinks/claim")
+def claim_due(services: Services, body: ClaimBody, limit: Limit = 100) -> DueAnswer:
+    """Give the sinks that are due to one run, and answer which; it must begin each within three minutes.
+
+    Whoever asks again under the same run, because the answer got lost, is given the same ones.
+    """
+    sinks = Sinks(services.registry)
+    mine = (due for due in _find_due(services, body.run_id) if sinks.claim(due.table_id, due.name, body.run_id))
+    return DueAnswer(sinks=list(islice(mine, limit)))
 
 
 @router.get("/tables/{table_id}/safepoint")
@@ -56,13 +66,14 @@ def get_safepoint(services: Services, table_id: str) -> SafepointAnswer:
 @router.get("/tables/{table_id}/sinks")
 def list_sinks(services: Services, table_id: str) -> SinksAnswer:
     """List a table's sinks with their holds and problems."""
-    return SinksAnswer(sinks=[_to_answer(row) for row in Sinks(services.registry).list_sinks(table_id)])
+    now_ms = services.registry.now_ms()
+    return SinksAnswer(sinks=[_to_answer(row, now_ms) for row in Sinks(services.registry).list_sinks(table_id)])
 
 
 @router.post("/tables/{table_id}/sinks/{sink}/begin")
 def begin(services: Services, table_id: str, sink: str, body: BeginBody) -> BeginAnswer:
-    """Take note that a run begins; the answer says whether it must take a snapshot."""
-    row = Sinks(services.registry).begin_run(table_id, sink, body.ttl_s)
+    """Take note that a run begins; the answer says whether it must take a snapshot. 409 while another run has it."""
+    row = Sinks(services.registry).begin_run(table_id, sink, body.ttl_s, body.run_id)
     request = f"released.{row['renewed_ms']}" if row["needs_snapshot"] else ""
     return BeginAnswer(needs_snapshot=bool(row["needs_snapshot"]), request=request)
 
@@ -70,7 +81,7 @@ def begin(services: Services, table_id: str, sink: str, body: BeginBody) -> Begi
 @router.post("/tables/{table_id}/sinks/{sink}/news", status_code=204)
 def tell(services: Services, table_id: str, sink: str, body: NewsBody) -> None:
     """Take note of a run's progress, or of its end."""
-    news = RunNews(body.checkpoint, body.completed_time, body.problem, body.ended)
+    news = RunNews(body.run_id, body.checkpoint, body.completed_time, body.problem, body.ended)
     Sinks(services.registry).tell(table_id, sink, news)
 
 
@@ -86,7 +97,15 @@ def forget(services: Services, table_id: str, sink: str) -> None:
     Sinks(services.registry).forget(table_id, sink)
 
 
-def _due_of(services: ManagerServices, sinks: Sinks, table: RowMapping) -> list[DueSink]:
+def _find_due(services: ManagerServices, run_id: str) -> Iterator[DueSink]:
+    sinks, after = Sinks(services.registry), ""
+    while rows := services.registry.list_tables(1000, after):
+        after = rows[-1]["table_id"]
+        for row in rows:
+            yield from _due_of(services, sinks, row, run_id)
+
+
+def _due_of(services: ManagerServices, sinks: Sinks, table: RowMapping, run_id: str) -> list[DueSink]:
     policy, table_id = _policy(services, table), table["table_id"]
     _configure(sinks, table_id, policy)
     rows = {row["sink"]: row for row in sinks.list_sinks(table_id)} if policy.replication else {}
@@ -104,7 +123,7 @@ def _due_of(services: ManagerServices, sinks: Sinks, table: RowMapping) -> list[
             spark_conf=dict(policy.spark_conf),
         )
         for sink in policy.replication
-        if sink.name in rows and sinks.is_due(rows[sink.name], table["completed_time"])
+        if sink.name in rows and sinks.is_due(rows[sink.name], table["completed_time"], run_id)
     ]
 
 
@@ -116,7 +135,7 @@ def _policy(services: ManagerServices, table: RowMapping) -> TablePolicy:
     return services.tables.load().policy_for(table["base_path"], table["table_name"])
 
 
-def _to_answer(row: RowMapping) -> SinkAnswer:
+def _to_answer(row: RowMapping, now_ms: int) -> SinkAnswer:
     checkpoint: dict[str, Any] = json.loads(row["checkpoint"]) if row["checkpoint"] else {}
     checkpoint.pop("schema", None)
     return SinkAnswer(
@@ -128,7 +147,7 @@ def _to_answer(row: RowMapping) -> SinkAnswer:
         checkpoint=checkpoint,
         checkpoint_text=row["checkpoint"],
         completed_time=row["completed_time"],
-        running=row["running_until_ms"] > 0,
+        running=row["running_until_ms"] > now_ms,
         failures=row["failures"],
         problem=row["problem"],
     )

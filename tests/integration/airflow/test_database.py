@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,38 @@ def test_migrations_build_what_the_code_expects(tmp_path: Path) -> None:
         assert context.get_current_revision() == LakeDBManager.revision_heads_map["0.1.0"]
     engine.dispose()
     assert differences == []
+
+
+def test_of_runs_that_ask_for_a_sink_at_once_one_has_it() -> None:
+    from airflow_lake_provider.errors import SinkBusyError
+    from airflow_lake_provider.manager.sinks import RunNews, Sinks
+    from airflow_lake_provider.plugins.lake_plugin import open_registry
+
+    barrier, claimed, begun = threading.Barrier(6), list[str](), list[str]()
+
+    def ask(run_id: str) -> None:
+        sinks = Sinks(open_registry())
+        for number in range(10):
+            barrier.wait(60)
+            if sinks.claim("orders-1", f"claimed-{number}", run_id):
+                claimed.append(f"claimed-{number}")
+            try:
+                sinks.begin_run("orders-1", f"begun-{number}", 60, run_id)
+            except SinkBusyError:
+                continue
+            begun.append(f"begun-{number}")
+
+    sinks = Sinks(open_registry())
+    sinks.configure("orders-1", {f"claimed-{number}": 60 for number in range(10)})
+    threads = [threading.Thread(target=ask, args=(f"run-{number}",)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(claimed) == sorted(set(claimed))
+    assert (len(claimed), len(set(begun)), len(begun)) == (10, 10, 10)
+    # It is free again when its run has ended.
+    sinks.tell("orders-1", "begun-0", RunNews(sinks.get("orders-1", "begun-0")["run_id"], ended=True))
+    assert sinks.claim("orders-1", "begun-0", "another")
+    for sink in sinks.list_sinks("orders-1"):
+        sinks.forget("orders-1", sink["sink"])

@@ -38,7 +38,7 @@ def table(tmp_path: Path) -> Iterator[Path]:
     for name, last, problem in (("ahead", -1, ""), ("behind", -3, "Kafka is away")):
         done = times[: len(times) + 1 + last]
         text = to_text(Checkpoint(f"{table_id}.{name}", 7, 2, commits[last], done=done, hold=times[last]))
-        sinks.tell(table_id, name, RunNews(text, problem=problem, ended=True))
+        sinks.tell(table_id, name, RunNews("run-1", text, problem=problem, ended=True))
     yield path
     sinks.configure(table_id, {})
 

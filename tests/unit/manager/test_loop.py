@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,9 @@ from airflow_lake_provider.manager.loop import ManagerLoop
 from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.manager.registry import Registry
 from airflow_lake_provider.manager.runs import RunState
+from airflow_lake_provider.manager.sinks import RunNews, Sinks
+from airflow_lake_provider.replication.change import CommitRef
+from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
 from airflow_lake_provider.table_id import table_id_of
 from airflow_lake_provider.view.freshness import NOW
 from airflow_lake_provider.view.timeline_server import TimelineServer
@@ -277,3 +282,48 @@ def test_silent_table_on_which_a_writer_died_is_looked_at_and_rolled_back(
     loop.postpone([table_id])
     loop.drain()
     assert [run.run_id for run in door.runs] == [f"{table_id}.rollback.{begun}"]
+
+
+def test_clean_that_a_sink_holds_back_starts_no_run_until_the_sink_goes_on(
+    registry: Registry, make_loop: MakeLoop, door: FakeDoor, lake: Path
+) -> None:
+    table, sinks, loop = HandMadeTable.create(lake / "orders", "COPY_ON_WRITE"), Sinks(registry), make_loop()
+    instants = [table.commit(second) for second in range(1, 31)]
+    table_id = announce(registry, table)
+    sinks.configure(table_id, {"mirror": 3600})
+
+    def decided_clean() -> dict[str, Any]:
+        announce(registry, table)
+        loop.drain()
+        decisions = json.loads(registry.get(table_id)["decisions"])
+        return next(decision for decision in decisions if decision["service"] == "clean")
+
+    for _ in range(3):
+        clean = decided_clean()
+        assert clean["verdict"] == "not_due"
+        assert "held back: sink mirror holds everything, until 2026-11-21 13:00:00 UTC" in clean["reason"]
+        assert clean["evidence"]["held_by"] == "mirror"
+    assert door.runs == []
+    assert not sinks.get(table_id, "mirror")["needs_snapshot"], "a look releases nothing"
+
+    newest = CommitRef(instants[-1], instants[-1])
+    text = to_text(Checkpoint(f"{table_id}.mirror", 1, 1, newest, hold=instants[-1]))
+    sinks.tell(table_id, "mirror", RunNews("run-1", text, ended=True))
+    assert decided_clean()["run"] == "start"
+    assert [run.run_id.split(".")[1] for run in door.runs] == ["clean"]
+
+
+def test_hold_that_is_over_lets_the_clean_start(
+    registry: Registry, make_loop: MakeLoop, door: FakeDoor, lake: Path, clock: FakeClock
+) -> None:
+    table, loop = HandMadeTable.create(lake / "orders", "COPY_ON_WRITE"), make_loop()
+    for second in range(1, 31):
+        table.commit(second)
+    table_id = announce(registry, table)
+    Sinks(registry).configure(table_id, {"mirror": 3600})
+    loop.drain()
+    assert door.runs == []
+    clock.advance(3601)
+    # Nobody announces anything: its own time to look again has come.
+    loop.drain()
+    assert [run.run_id.split(".")[1] for run in door.runs] == ["clean"]

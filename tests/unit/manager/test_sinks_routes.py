@@ -49,10 +49,11 @@ def test_configured_sink_is_due_holds_everything_and_moves_with_its_checkpoint(
     assert due["options"] == {"topic": "orders", "bootstrap_servers": "b:9092"}
     assert client.get(f"{table}/safepoint").json() == {"instant": "0", "holder": "kafka", "released": []}
 
-    assert client.post(f"{table}/sinks/kafka/begin", json={"ttl_s": 1}).json()["needs_snapshot"] is False
+    begin = {"ttl_s": 1, "run_id": "run-1"}
+    assert client.post(f"{table}/sinks/kafka/begin", json=begin).json()["needs_snapshot"] is False
     assert client.get("/sinks/due").json()["sinks"] == []
     checkpoint = Checkpoint("s", 1, 1, CommitRef("20260101", "20260102"), hold="20260101")
-    news = {"checkpoint": to_text(checkpoint), "ended": True}
+    news = {"run_id": "run-1", "checkpoint": to_text(checkpoint), "ended": True}
     assert client.post(f"{table}/sinks/kafka/news", json=news).status_code == 204
     assert client.get(f"{table}/safepoint").json()["instant"] == "20260101"
     (sink,) = client.get(f"{table}/sinks").json()["sinks"]
@@ -60,9 +61,30 @@ def test_configured_sink_is_due_holds_everything_and_moves_with_its_checkpoint(
 
     clock.advance(TTL_S + 1)
     assert client.get(f"{table}/safepoint").json() == {"instant": None, "holder": "", "released": ["kafka"]}
-    answer = client.post(f"{table}/sinks/kafka/begin", json={"ttl_s": 1}).json()
+    answer = client.post(f"{table}/sinks/kafka/begin", json=begin).json()
     assert answer["needs_snapshot"]
     assert answer["request"].startswith("released.")
+
+
+def test_due_sink_is_given_to_one_run_and_the_second_does_not_begin(
+    client: httpx.Client, base_path: str, clock: FakeClock
+) -> None:
+    table = f"/tables/{table_id_of(base_path)}"
+
+    def claimed(run_id: str) -> list[str]:
+        return [sink["name"] for sink in client.post("/sinks/claim", json={"run_id": run_id}).json()["sinks"]]
+
+    assert claimed("run-1") == ["kafka"]
+    assert claimed("run-2") == []
+    assert claimed("run-1") == ["kafka"], "the answer may have been lost"
+    refused = client.post(f"{table}/sinks/kafka/begin", json={"ttl_s": 1, "run_id": "run-2"})
+    assert (refused.status_code, refused.json()["error"]) == (409, "SinkBusyError")
+    assert client.post(f"{table}/sinks/kafka/begin", json={"ttl_s": 1, "run_id": "run-1"}).is_success
+    assert client.get(f"{table}/sinks").json()["sinks"][0]["running"]
+    clock.advance(91)  # nothing was heard of it
+    assert not client.get(f"{table}/sinks").json()["sinks"][0]["running"]
+    assert claimed("run-2") == ["kafka"]
+    assert client.post(f"{table}/sinks/kafka/news", json={"run_id": "run-1", "ended": True}).status_code == 409
 
 
 def test_pause_and_forget(client: httpx.Client, base_path: str) -> None:
@@ -76,7 +98,7 @@ def test_pause_and_forget(client: httpx.Client, base_path: str) -> None:
 
 def test_unknown_table_holds_nothing_and_unknown_sink_is_told(client: httpx.Client) -> None:
     assert client.get("/tables/nobody/safepoint").json()["instant"] is None
-    answer = client.post("/tables/nobody/sinks/kafka/news", json={"ended": True})
+    answer = client.post("/tables/nobody/sinks/kafka/news", json={"run_id": "run-1", "ended": True})
     assert answer.status_code == 404
     assert "has no sink 'kafka'" in answer.json()["detail"]
 
@@ -90,11 +112,13 @@ def test_what_is_no_checkpoint_is_refused_and_changes_nothing(client: httpx.Clie
     table = f"/tables/{table_id_of(base_path)}"
     client.get("/sinks/due")
     before = client.get(f"{table}/sinks").json()
-    answer = client.post(f"{table}/sinks/kafka/news", json={"checkpoint": "0", "ended": True})
+    answer = client.post(f"{table}/sinks/kafka/news", json={"run_id": "run-1", "checkpoint": "0", "ended": True})
     assert (answer.status_code, answer.json()["error"]) == (422, "CheckpointDamagedError")
     assert client.get(f"{table}/sinks").json() == before
 
 
 def test_time_to_live_longer_than_ten_years_is_refused(client: httpx.Client, base_path: str) -> None:
-    answer = client.post(f"/tables/{table_id_of(base_path)}/sinks/kafka/begin", json={"ttl_s": 1e300})
+    answer = client.post(
+        f"/tables/{table_id_of(base_path)}/sinks/kafka/begin", json={"ttl_s": 1e300, "run_id": "run-1"}
+    )
     assert answer.status_code == 422

@@ -11,6 +11,7 @@ import pytest
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.decide import decide
 from airflow_lake_provider.planner.decision import Decision, Verdict
+from airflow_lake_provider.planner.hold import Hold
 from airflow_lake_provider.planner.writes import stable_key
 from airflow_lake_provider.policies import ArchivePolicy, CleanPolicy, ClusteringPolicy, CompactionPolicy, TablePolicy
 from airflow_lake_provider.timeline.instant import Action
@@ -37,8 +38,12 @@ def cow(count: int, *, plans: tuple[Any, ...] = (), cleaned: int | None = None) 
     return view(*writes, plans=plans, table_type="COPY_ON_WRITE")
 
 
-def find(service: Service, table: TableView, policy: TablePolicy = POLICY) -> Decision:
-    return next(decision for decision in decide(table, policy, NOW_MS) if decision.service is service)
+def find(service: Service, table: TableView, policy: TablePolicy = POLICY, hold: Hold | None = None) -> Decision:
+    return next(decision for decision in decide(table, policy, NOW_MS, hold) if decision.service is service)
+
+
+def held(instant: str) -> Hold:
+    return Hold(instant, "mirror", NOW_MS + 3_600_000)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +90,39 @@ def test_clean_of_a_merge_on_read_table_waits_for_a_replaced_file_slice() -> Non
     assert "only delta commits" in find(Service.CLEAN, view(*logs)).reason
     compacted = (completed(20, Action.COMMIT), commit(base("a", 60), operation="COMPACT"))
     assert find(Service.CLEAN, view(*logs, compacted)).verdict is Verdict.DUE
+
+
+@pytest.mark.parametrize(
+    ("table", "instant", "verdict"),
+    [
+        pytest.param(cow(20), "0", Verdict.NOT_DUE, id="everything"),
+        pytest.param(cow(20), at(20), Verdict.NOT_DUE, id="all-but-what-is-too-new"),
+        pytest.param(cow(20), at(24), Verdict.DUE, id="some-may-go"),
+        pytest.param(cow(20, cleaned=25), at(24), Verdict.NOT_DUE, id="gone-with-the-clean-before"),
+        pytest.param(cow(20, cleaned=25), at(26), Verdict.DUE, id="sink-went-on-since"),
+        pytest.param(cow(20, plans=(pending(50, Action.CLEAN),)), "0", Verdict.DUE, id="planned-already"),
+    ],
+)
+def test_clean_that_would_delete_nothing_for_a_sink_is_held_back_by_it(
+    table: TableView, instant: str, verdict: Verdict
+) -> None:
+    decision = find(Service.CLEAN, table, hold=held(instant))
+    assert decision.verdict is verdict
+    if verdict is Verdict.NOT_DUE:
+        assert "held back: sink mirror holds everything" in decision.reason
+        assert "until 2026-11-21 13:01:00 UTC" in decision.reason
+        assert (decision.evidence["held_by"], decision.evidence["held_from"]) == ("mirror", instant)
+        assert decision.look_again_ms == NOW_MS + 3_600_000
+
+
+def test_archive_is_held_back_with_the_clean() -> None:
+    assert "held back: sink mirror" in find(Service.ARCHIVE, cow(20, cleaned=37), hold=held(at(20))).reason
+    assert find(Service.ARCHIVE, cow(20, cleaned=37), hold=held(at(34))).verdict is Verdict.DUE
+
+
+def test_hold_within_the_retention_changes_nothing() -> None:
+    policy = replace(POLICY, clean=CleanPolicy(commits=3, retained_commits=15))
+    assert find(Service.CLEAN, cow(20, cleaned=25), policy, held(at(34))).verdict is Verdict.DUE
 
 
 def test_archive_waits_for_cleaning_and_then_keeps_its_key() -> None:

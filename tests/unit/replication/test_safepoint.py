@@ -11,11 +11,12 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.orm import sessionmaker
 
-from airflow_lake_provider.errors import SinkUnknownError
+from airflow_lake_provider.errors import SinkBusyError, SinkUnknownError
 from airflow_lake_provider.manager.clock import ProcessClock
 from airflow_lake_provider.manager.registry import Registry
 from airflow_lake_provider.manager.schema import metadata
 from airflow_lake_provider.manager.sinks import RunNews, Sinks
+from airflow_lake_provider.planner.hold import Hold
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
 from airflow_lake_provider.replication.safepoint import (
@@ -26,6 +27,7 @@ from airflow_lake_provider.replication.safepoint import (
 )
 
 HOUR_S = 3600.0
+RUN = "run-1"
 
 
 @dataclass
@@ -52,13 +54,14 @@ def sinks(tmp_path: Path, clock: FakeClock) -> Iterator[Sinks]:
     engine.dispose()
 
 
-def at(hold: str) -> RunNews:
+def at(hold: str, run_id: str = RUN) -> RunNews:
     """News of a run that made this hold durable."""
-    return RunNews(to_text(Checkpoint("t.s", 1, 1, CommitRef(hold, hold), hold=hold)), completed_time=hold, ended=True)
+    text = to_text(Checkpoint("t.s", 1, 1, CommitRef(hold, hold), hold=hold))
+    return RunNews(run_id, text, completed_time=hold, ended=True)
 
 
 def failed(problem: str = "the broker is away") -> RunNews:
-    return RunNews(problem=problem, ended=True)
+    return RunNews(RUN, problem=problem, ended=True)
 
 
 def hold(name: str, instant: str, renewed_ms: int = 0, ttl_s: float = 10, needs_snapshot: bool = False) -> SinkHold:
@@ -79,9 +82,23 @@ def test_find_safepoint(holds: list[SinkHold], expected: Safepoint) -> None:
     assert find_safepoint(holds, 9_000) == expected
 
 
+def test_what_holds_a_clean_back_is_told_without_releasing_anything(sinks: Sinks, clock: FakeClock) -> None:
+    assert sinks.find_hold("t") is None
+    sinks.configure("t", {"a": HOUR_S, "b": 2 * HOUR_S})
+    sinks.tell("t", "a", at("5"))
+    assert sinks.find_hold("t") == Hold(EVERYTHING, "b", int((clock.now.timestamp() + 2 * HOUR_S) * 1000))
+    sinks.tell("t", "b", at("7"))
+    assert sinks.find_hold("t") == Hold("5", "a", int((clock.now.timestamp() + HOUR_S) * 1000))
+    clock.advance(HOUR_S + 1)
+    hold = sinks.find_hold("t")
+    assert hold is not None
+    assert hold.sink == "b"
+    assert not sinks.get("t", "a")["needs_snapshot"]
+
+
 def test_ticdc_603_stopped_sink_still_counts(sinks: Sinks, clock: FakeClock) -> None:
     sinks.configure("t", {"a": HOUR_S})
-    sinks.begin_run("t", "a", HOUR_S)
+    sinks.begin_run("t", "a", HOUR_S, RUN)
     sinks.tell("t", "a", at("5"))
     clock.advance(HOUR_S - 60)
     assert sinks.safepoint("t") == Safepoint("5", "a")
@@ -89,7 +106,7 @@ def test_ticdc_603_stopped_sink_still_counts(sinks: Sinks, clock: FakeClock) -> 
 
 def test_ticdc_9543_sink_that_never_started_counts(sinks: Sinks) -> None:
     sinks.configure("t", {"a": HOUR_S})
-    sinks.begin_run("t", "a", HOUR_S)
+    sinks.begin_run("t", "a", HOUR_S, RUN)
     sinks.tell("t", "a", at("5"))
     sinks.configure("t", {"a": HOUR_S, "b": HOUR_S})
     assert sinks.safepoint("t") == Safepoint(EVERYTHING, "b")
@@ -100,7 +117,7 @@ def test_ticdc_9388_failed_sink_counts_until_its_time_to_live_is_over(sinks: Sin
     sinks.tell("t", "a", at("5"))
     for _ in range(3):
         clock.advance(1000)
-        sinks.begin_run("t", "a", HOUR_S)
+        sinks.begin_run("t", "a", HOUR_S, RUN)
         sinks.tell("t", "a", failed())
         assert sinks.safepoint("t") == Safepoint("5", "a")
 
@@ -110,13 +127,13 @@ def test_ticdc_1731_failing_sink_does_not_pin_for_ever(sinks: Sinks, clock: Fake
     sinks.tell("t", "a", at("5"))
     for _ in range(40):
         clock.advance(100)
-        sinks.begin_run("t", "a", HOUR_S)
+        sinks.begin_run("t", "a", HOUR_S, RUN)
         sinks.tell("t", "a", failed())
     assert sinks.safepoint("t").instant is None
     row = sinks.get("t", "a")
     assert row["needs_snapshot"]
     # Nor does it pin again by trying to take its snapshot, and failing, once more.
-    sinks.begin_run("t", "a", HOUR_S)
+    sinks.begin_run("t", "a", HOUR_S, RUN)
     assert sinks.safepoint("t") == Safepoint(EVERYTHING, "a")
     sinks.tell("t", "a", failed())
     assert sinks.safepoint("t").instant is None
@@ -138,7 +155,7 @@ def test_released_sink_says_so_and_holds_again_from_its_new_snapshot(sinks: Sink
     assert sinks.safepoint("t").released == ("a",)
     assert "time to live is over" in sinks.get("t", "a")["problem"]
     assert sinks.is_due(sinks.get("t", "a"), "5")
-    row = sinks.begin_run("t", "a", HOUR_S)
+    row = sinks.begin_run("t", "a", HOUR_S, RUN)
     assert row["needs_snapshot"]
     sinks.tell("t", "a", at("9"))
     assert sinks.safepoint("t") == Safepoint("9", "a")
@@ -149,7 +166,7 @@ def test_progress_renews_and_a_sink_that_is_up_to_date_is_renewed_by_looking(sin
     sinks.configure("t", {"a": HOUR_S})
     for _ in range(5):
         clock.advance(HOUR_S - 1)
-        sinks.begin_run("t", "a", HOUR_S)
+        sinks.begin_run("t", "a", HOUR_S, RUN)
         sinks.tell("t", "a", at("5"))
     assert sinks.safepoint("t") == Safepoint("5", "a")
 
@@ -169,7 +186,7 @@ def test_paused_sink_holds_and_is_not_due(sinks: Sinks, clock: FakeClock) -> Non
 def test_sink_is_due_when_the_table_moved_and_no_run_is_alive(sinks: Sinks, clock: FakeClock) -> None:
     sinks.configure("t", {"a": HOUR_S})
     assert sinks.is_due(sinks.get("t", "a"), "5")
-    sinks.begin_run("t", "a", HOUR_S)
+    sinks.begin_run("t", "a", HOUR_S, RUN)
     assert not sinks.is_due(sinks.get("t", "a"), "5")
     clock.advance(91)
     assert sinks.is_due(sinks.get("t", "a"), "5")
@@ -182,8 +199,29 @@ def test_sink_is_due_when_the_table_moved_and_no_run_is_alive(sinks: Sinks, cloc
     assert sinks.is_due(sinks.get("t", "a"), "6")
 
 
+def test_sink_is_one_run_s_until_it_ends_or_is_not_heard_of(sinks: Sinks, clock: FakeClock) -> None:
+    sinks.configure("t", {"a": HOUR_S})
+    assert sinks.claim("t", "a", "first")
+    assert sinks.claim("t", "a", "first"), "the answer may have been lost"
+    assert not sinks.claim("t", "a", "second")
+    assert sinks.is_due(sinks.get("t", "a"), "5", "first")
+    assert not sinks.is_due(sinks.get("t", "a"), "5", "second")
+    with pytest.raises(SinkBusyError, match="sink a of table t is run first's for 180 s more"):
+        sinks.begin_run("t", "a", HOUR_S, "second")
+    sinks.begin_run("t", "a", HOUR_S, "first")
+    clock.advance(91)
+    sinks.begin_run("t", "a", HOUR_S, "second")
+    # What the first tells now is older than what the second one knows.
+    before = dict(sinks.get("t", "a"))
+    with pytest.raises(SinkBusyError):
+        sinks.tell("t", "a", at("5", "first"))
+    assert dict(sinks.get("t", "a")) == before
+    sinks.tell("t", "a", at("6", "second"))
+    assert sinks.claim("t", "a", "third")
+
+
 def test_sink_that_was_started_by_hand_stays_when_the_configuration_is_read(sinks: Sinks) -> None:
-    sinks.begin_run("t", "by-hand", HOUR_S)
+    sinks.begin_run("t", "by-hand", HOUR_S, RUN)
     sinks.tell("t", "by-hand", at("3"))
     sinks.configure("t", {})
     assert sinks.safepoint("t") == Safepoint("3", "by-hand")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from job_contract import SAFEPOINT, Service
-from retention import MARGIN_COMMITS, hold_back
+from job_contract import MARGIN_COMMITS, SAFEPOINT, Service
+from retention import hold_back
 
 COMPLETED = [str(number) for number in range(100, 160)]
 

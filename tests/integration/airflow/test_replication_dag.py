@@ -1,0 +1,170 @@
+"""The DAG `lake_replication` against the manager over HTTP; only Spark's job is played."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fastapi import FastAPI, Request
+from sqlalchemy import update
+
+from airflow_lake_provider.errors import SinkUnknownError
+from airflow_lake_provider.replication.change import CommitRef
+from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
+from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult, result_to_text
+from airflow_lake_provider.table_id import table_id_of
+from local_stack.processes import free_port, wait_until
+from tests.unit.timeline.fixture_tables import unpack
+
+if TYPE_CHECKING:
+    from airflow_lake_provider.manager.sinks import Sinks
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@dataclass
+class Replication:
+    """One table with a configured sink, the manager's rows of it, and what Spark was asked for."""
+
+    table: str
+    sinks: Sinks
+    asked: list[ReplicationRequest]
+
+    @property
+    def table_id(self) -> str:
+        return table_id_of(self.table)
+
+    def dag(self) -> Any:
+        from airflow.dag_processing.dagbag import DagBag
+
+        # A DAG of its own each, as each try has a process of its own.
+        return DagBag(dag_folder=str(ROOT / "dags" / "lake_replication.py")).dags["lake_replication"]
+
+    def by_form(self, **conf: str) -> str:
+        """Run the DAG by hand as its form does; return the run's id."""
+        run = self.dag().test(run_conf={"base_path": self.table, "sink": "noop", **conf})
+        assert run.state == "success"
+        return str(run.run_id)
+
+
+@pytest.fixture
+def replication(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Replication]:
+    import uvicorn
+
+    from airflow_lake_provider.app_path import MOUNT_PATH
+    from airflow_lake_provider.engines.job_files import write_text
+    from airflow_lake_provider.manager.app import create_app
+    from airflow_lake_provider.manager.notice import Notice, Source
+    from airflow_lake_provider.manager.schema import lake_table
+    from airflow_lake_provider.manager.sinks import Sinks
+    from airflow_lake_provider.manager.tables_source import TablesSource
+    from airflow_lake_provider.operators.replication import HudiReplicationOperator
+    from airflow_lake_provider.plugins.lake_plugin import open_registry, open_services
+
+    table, registry = str(unpack("cow_v9", tmp_path).path), open_registry()
+    tables = tmp_path / "tables.yaml"
+    tables.write_text(f"tables:\n  - {{base_path: '{table}', replication: [{{sink: noop}}]}}\n")
+    registry.register(Notice(table, "orders", Source.CONFIG))
+    with registry.transaction() as session:
+        moved = update(lake_table).where(lake_table.c.table_id == table_id_of(table))
+        session.execute(moved.values(completed_time="20260101000000000"))
+
+    app, port = FastAPI(), free_port()
+
+    @app.middleware("http")
+    async def close(request: Request, call_next: Any) -> Any:
+        # A task's process closes the hook's connection by ending; here it would be left open.
+        response = await call_next(request)
+        response.headers["Connection"] = "close"
+        return response
+
+    app.mount(MOUNT_PATH, create_app(lambda: replace(open_services(), tables=TablesSource(str(tables)))))
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    wait_until(lambda: server.started, 60, "the manager", [])
+    monkeypatch.setenv("AIRFLOW__LAKE__MANAGER_URL", f"http://127.0.0.1:{port}")
+
+    asked: list[ReplicationRequest] = []
+
+    def submit(_: HudiReplicationOperator, request: ReplicationRequest, folder: Any) -> None:
+        asked.append(request)
+        commit = CommitRef("20260101000000000", "20260101000000001")
+        text = to_text(Checkpoint(request.order.stream, len(asked), 1, commit, hold=commit.requested_time))
+        write_text(folder.result_path, result_to_text(ReplicationResult(request.order.stream, True, text)))
+
+    monkeypatch.setattr(HudiReplicationOperator, "_submit", submit)
+    yield Replication(table, Sinks(registry), asked)
+    server.should_exit = True
+    thread.join()
+    Sinks(registry).configure(table_id_of(table), {})
+
+
+def test_each_action_of_the_form_does_what_it_says(replication: Replication) -> None:
+    sinks, table_id = replication.sinks, replication.table_id
+    replication.by_form(action="replicate", name="copy", mode="latest")
+    assert sinks.get(table_id, "copy")["hold"] == "20260101000000000"
+    again = replication.by_form(action="snapshot", name="copy")
+    since = replication.by_form(action="seek", name="copy", seek_until="20251231000000000")
+    plain, snapshot, seek = (request.order for request in replication.asked)
+    assert {plain.stream, snapshot.stream, seek.stream} == {f"{table_id}.copy"}
+    assert (plain.request, plain.snapshot, plain.seek_until) == ("", False, "")
+    assert (snapshot.request, snapshot.snapshot) == (again, True)
+    assert (seek.request, seek.snapshot, seek.seek_until) == (since, False, "20251231000000000")
+
+    replication.by_form(action="pause", name="copy")
+    assert sinks.get(table_id, "copy")["paused"]
+    replication.by_form(action="resume", name="copy")
+    assert not sinks.get(table_id, "copy")["paused"]
+    replication.by_form(action="forget", name="copy")
+    with pytest.raises(SinkUnknownError):
+        sinks.get(table_id, "copy")
+    assert len(replication.asked) == 3, "the last three start no job"
+
+
+def test_second_run_of_a_sink_starts_no_job(replication: Replication) -> None:
+    from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+
+    from airflow_lake_provider.operators.replication import HudiReplicationOperator
+
+    find_work = replication.dag().get_task("find_work").python_callable
+    (work,) = find_work({"action": "due"}, "scheduled-1")
+    assert find_work({"action": "due"}, "scheduled-2") == []
+    late = HudiReplicationOperator(task_id="late", **work)
+    by_hand = HudiReplicationOperator(task_id="by-hand", base_path=replication.table, sink="noop")
+    context: Any = {"run_id": "scheduled-2", "ti": SimpleNamespace(try_number=1)}
+    with pytest.raises(AirflowSkipException, match="is run scheduled-1's"):
+        late.execute(context)
+    with pytest.raises(AirflowException, match="is run scheduled-1's") as refused:
+        by_hand.execute(context)
+    assert not isinstance(refused.value, AirflowSkipException), "somebody waits for it: it is tried again"
+    assert replication.asked == []
+    assert replication.sinks.get(replication.table_id, "noop")["problem"] == ""
+
+    late.execute({**context, "run_id": "scheduled-1"})
+    assert len(replication.asked) == 1
+    by_hand.execute(context)
+    assert len(replication.asked) == 2
+
+
+def test_connection_that_is_not_there_is_told_of_the_sink(replication: Replication) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from airflow_lake_provider.operators.replication import HudiReplicationOperator
+
+    task = HudiReplicationOperator(
+        task_id="t", base_path=replication.table, sink="noop", options={"conn_id": "nowhere"}
+    )
+    context: Any = {"run_id": "run-1", "ti": SimpleNamespace(try_number=1)}
+    with pytest.raises(AirflowFailException, match="there is no connection 'nowhere'"):
+        task.execute(context)
+    row = replication.sinks.get(replication.table_id, "noop")
+    assert "nowhere" in row["problem"]
+    assert row["running_until_ms"] == 0
