@@ -17,7 +17,7 @@ from airflow_lake_provider.replication.change import message_of
 from airflow_lake_provider.replication.checkpoint import to_text
 from airflow_lake_provider.replication.sinks.kafka_avro import open_avro
 from airflow_lake_provider.replication.sinks.kafka_checkpoints import KafkaCheckpoints
-from airflow_lake_provider.replication.sinks.kafka_errors import as_lake_error
+from airflow_lake_provider.replication.sinks.kafka_errors import PURGED, as_lake_error
 from airflow_lake_provider.replication.sinks.kafka_options import AVRO, parse_options
 from airflow_lake_provider.replication.sinks.kafka_topics import KafkaTopics
 
@@ -141,7 +141,8 @@ class KafkaSink:
                 return
 
     def _delivered(self, error: KafkaError | None, message: Any) -> None:
-        if error is not None and self._failure is None:
+        # A purged record is not the cause: the transaction's own error says why it was given up.
+        if error is not None and error.code() not in PURGED and self._failure is None:
             # Not polled for the cause: this is called from within a poll.
             self._failure = as_lake_error(error, self._options, self._settings.stream)
 

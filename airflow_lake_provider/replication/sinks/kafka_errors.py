@@ -28,6 +28,7 @@ REFUSALS = frozenset(
         confluent_kafka.KafkaError._AUTHENTICATION,
     }
 )
+PURGED = frozenset({confluent_kafka.KafkaError._PURGE_QUEUE, confluent_kafka.KafkaError._PURGE_INFLIGHT})
 _FENCED = frozenset(
     {
         confluent_kafka.KafkaError._FENCED,

@@ -29,12 +29,14 @@ class KafkaTopics:
 
         Raises SinkUnavailableError, SinkRefusedError.
         """
-        admin = kafka_admin.AdminClient(self._options.client_settings)
+        heard: list[KafkaError] = []
+        settings: dict[str, Any] = {**self._options.client_settings, "error_cb": heard.append}
+        admin = kafka_admin.AdminClient(settings)
         options = self._options
         wanted = {options.topic: options.partitions, options.checkpoint_topic: 1}
         if options.dead_letter_topic:
             wanted[options.dead_letter_topic] = 1
-        known = self._list_topics(admin)
+        known = self._list_topics(admin, heard)
         missing = [topic for topic in wanted if topic not in known]
         if missing and not options.create_topics:
             raise SinkUnavailableError(
@@ -47,11 +49,14 @@ class KafkaTopics:
             raise SinkRefusedError(f"checkpoint topic {options.checkpoint_topic} must have one partition")
         return self._topic_limit(admin)
 
-    def _list_topics(self, admin: Any) -> dict[str, Any]:
+    def _list_topics(self, admin: Any, heard: list[KafkaError]) -> dict[str, Any]:
         try:
             topics = admin.list_topics(timeout=min(self._options.timeout_s, 15)).topics
         except confluent_kafka.KafkaException as error:
-            raise self._as_lake_error(error.args[0]) from error
+            # The client goes on with a refused login until the time is over; the cause it only tells on the side.
+            admin.poll(0)
+            refused = next((told for told in heard if told.code() in REFUSALS), error.args[0])
+            raise self._as_lake_error(refused) from error
         return {name: topic.partitions for name, topic in topics.items() if topic.error is None}
 
     def _create_topic(self, admin: Any, topic: str, partitions: int) -> None:

@@ -11,6 +11,7 @@ import pytest
 from local_stack import kafka
 from local_stack.kafka import LocalKafka
 from local_stack.postgres import LocalPostgres
+from local_stack.processes import free_port
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,13 +20,45 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.integration)
 
 
+LOGIN_USER, LOGIN_PASSWORD = "lake", "s3cret"
+
+
+def broker_with_a_login(folder: Path) -> tuple[LocalKafka, int]:
+    """Return a broker that serves anybody on its port, and on the second port only who logs in."""
+    broker, port = LocalKafka(folder), free_port()
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    broker.settings = {
+        "listeners": f"PLAINTEXT://{broker.bootstrap},SASL_PLAINTEXT://127.0.0.1:{port},"
+        f"CONTROLLER://127.0.0.1:{broker.controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{broker.bootstrap},SASL_PLAINTEXT://127.0.0.1:{port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{login} user_{LOGIN_USER}="{LOGIN_PASSWORD}";',
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    return broker, port
+
+
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+def login_address(brokers: tuple[LocalKafka, int]) -> str:
+    """Where the broker asks for a login."""
+    return f"127.0.0.1:{brokers[1]}"
+
+
+@pytest.fixture(scope="session")
+def broker(brokers: tuple[LocalKafka, int]) -> LocalKafka:
+    return brokers[0]
+
+
+@pytest.fixture(scope="session")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKafka, int]]:
     if not kafka.LIB.is_dir() and (shutil.which("mvn") is None or shutil.which("java") is None):
         pytest.skip("Kafka needs Maven and Java 17")
-    started = LocalKafka(tmp_path_factory.mktemp("kafka"))
+    started, port = broker_with_a_login(tmp_path_factory.mktemp("kafka"))
     started.start()
-    yield started
+    yield started, port
     started.stop()
 
 

@@ -10,7 +10,7 @@ import confluent_kafka.admin
 import pytest
 import sqlalchemy as sa
 
-from airflow_lake_provider.errors import RecordRefusedError, SinkFencedError, SinkUnavailableError
+from airflow_lake_provider.errors import RecordRefusedError, SinkFencedError, SinkRefusedError, SinkUnavailableError
 from airflow_lake_provider.replication.change import Mode
 from airflow_lake_provider.replication.sink import Sink, SinkSettings
 from airflow_lake_provider.replication.sink_contract import SinkContract, batch, checkpoint, delete, insert, update
@@ -18,6 +18,7 @@ from airflow_lake_provider.replication.sink_registry import create_sink
 from local_stack.kafka import LocalKafka
 from local_stack.kafka_consumer import read_topic
 from local_stack.postgres import LocalPostgres
+from tests.integration.replication.conftest import LOGIN_PASSWORD, LOGIN_USER
 
 
 def kafka_sink(broker: LocalKafka, stream: str, mode: Mode = Mode.CHANGES, **options: str) -> Sink:
@@ -166,6 +167,70 @@ def test_broker_that_is_away_is_said_within_the_timeout() -> None:
     with pytest.raises(SinkUnavailableError, match=r"127\.0\.0\.1:1, topic t"):
         sink.open()
     sink.close()
+
+
+def logged_in(broker: LocalKafka, address: str, stream: str, password: str) -> Sink:
+    client = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": LOGIN_USER}
+    client["sasl.password"] = password
+    options = {f"kafka.{key}": value for key, value in client.items()}
+    return kafka_sink(broker, stream, bootstrap_servers=address, timeout_s="5", **options)
+
+
+def test_refused_login_is_said_and_not_tried_again(broker: LocalKafka, login_address: str) -> None:
+    sink = logged_in(broker, login_address, new_stream(), "wrong")
+    with pytest.raises(SinkRefusedError, match=f"Kafka refuses this client at {login_address}.*[Aa]uthentication"):
+        sink.open()
+    sink.close()
+
+
+def test_topic_that_the_login_may_not_write_is_said_and_keeps_its_checkpoint(
+    broker: LocalKafka, login_address: str
+) -> None:
+    stream = new_stream()
+    sink = logged_in(broker, login_address, stream, LOGIN_PASSWORD)
+    assert sink.open() is None
+    deliver(sink, stream, 1)
+    sink.close()
+    deny_writes(broker, stream)
+    assert sink.open() is not None
+    with pytest.raises(SinkRefusedError, match=f"Kafka refuses this client at {login_address}, topic {stream}"):
+        deliver(sink, stream, 2)
+    sink.close()
+    assert len(read_topic(broker.bootstrap, stream)) == 1
+    text = kafka_sink(broker, stream).open()
+    assert text is not None
+    assert '"sequence":1' in text
+
+
+def deliver(sink: Sink, stream: str, number: int) -> None:
+    sink.write(batch(number, [insert(number, 10 * number)]))
+    sink.commit(checkpoint(stream, number))
+
+
+def deny_writes(broker: LocalKafka, topic: str) -> None:
+    """As an administrator does it: the login may look at the topic, and no longer write to it."""
+    kafka_admin = confluent_kafka.admin
+    rule = kafka_admin.AclBinding(
+        kafka_admin.ResourceType.TOPIC,
+        topic,
+        kafka_admin.ResourcePatternType.LITERAL,
+        f"User:{LOGIN_USER}",
+        "*",
+        kafka_admin.AclOperation.WRITE,
+        kafka_admin.AclPermissionType.DENY,
+    )
+    rest = kafka_admin.AclBinding(
+        kafka_admin.ResourceType.TOPIC,
+        topic,
+        kafka_admin.ResourcePatternType.LITERAL,
+        f"User:{LOGIN_USER}",
+        "*",
+        kafka_admin.AclOperation.DESCRIBE,
+        kafka_admin.AclPermissionType.ALLOW,
+    )
+    admin = kafka_admin.AdminClient({"bootstrap.servers": broker.bootstrap})
+    for made in admin.create_acls([rule, rest]).values():
+        made.result(30)
 
 
 def test_checkpoint_behind_a_transaction_that_another_stream_left_open_is_not_overlooked(broker: LocalKafka) -> None:
