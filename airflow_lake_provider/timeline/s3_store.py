@@ -67,8 +67,13 @@ class S3Store(Store):
 
     def read_bytes(self, path: str) -> bytes:
         """Return a file's content."""
-        with self._fs.open_input_stream(path) as stream:
-            return bytes(stream.read())
+        try:
+            with self._fs.open_input_stream(path) as stream:
+                return bytes(stream.read())
+        except OSError:
+            # One that is removed between the request for its size and that for its content ends in many kinds of error.
+            self.stat(path)
+            raise
 
     def stat(self, path: str) -> FileEntry:
         """Return what is known of one file or folder."""

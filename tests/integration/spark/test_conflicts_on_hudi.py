@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import MakeTable, Table, content, run
+from conftest import MakeTable, Table, content, rows, run
 from held_writers import HeldWriter, start_writer
 from job_contract import JobRequest, Mode, Outcome, Service
 
 from airflow_lake_provider.conflict.admission import Admission, AdmissionVerdict
 from airflow_lake_provider.conflict.conflict_table import ConflictTable
-from airflow_lake_provider.conflict.contention import Claim, ClashKind
+from airflow_lake_provider.conflict.contention import Claim, ClashKind, Verdict
 from airflow_lake_provider.conflict.gate import ask_admission
+from airflow_lake_provider.conflict.strategies import BUILT_IN, StrategySettings, make_strategy
 from airflow_lake_provider.policies import ConflictPolicy
 from airflow_lake_provider.timeline.commit_metadata import load_commit_metadata
 from airflow_lake_provider.timeline.storage import open_storage
@@ -50,6 +55,34 @@ def claim_of(table: ConflictTable, writer: HeldWriter) -> Claim:
     return Claim(writer.instant, active.markers.file_groups(), since=writer.instant)
 
 
+def check(table: ConflictTable, claim: Claim) -> Verdict:
+    """Return what all strategies say of a claim; they differ in what they read, never in what they find."""
+    at_once = StrategySettings(period_s=0)
+    verdict, *others = [make_strategy(name, at_once).check(table, claim, now_ms()) for name in BUILT_IN]
+    assert others == [verdict] * len(others)
+    return verdict
+
+
+@contextmanager
+def looking_on(table: Table) -> Iterator[list[dict[str, int]]]:
+    """Read all markers again and again while writers write them; yields how many each one had at each look."""
+    looks: list[dict[str, int]] = []
+    is_over = threading.Event()
+
+    def look_on() -> None:
+        opened = open_table(table)
+        while not is_over.wait(0.02):
+            looks.append({active.instant: active.markers.count for active in opened.look(now_ms()).actives})
+
+    with ThreadPoolExecutor(1) as pool:
+        looker = pool.submit(look_on)
+        try:
+            yield looks
+        finally:
+            is_over.set()
+            looker.result()
+
+
 def ask(table: Table, *plans: str) -> Admission:
     storage = open_storage(str(table.path))
     snapshot = look(storage, None, Depth.LIST, now_ms()).snapshot
@@ -76,60 +109,106 @@ def only(*cities: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("markers", [DIRECT, SERVER], ids=["direct", "server"])
 @pytest.mark.parametrize("type", ["MOR", "COW"])
-def test_two_writers_and_a_clustering(
+def test_each_pair_is_found_before_the_commit_when_hudi_rejects_it_there(
     spark: SparkSession, make_table: MakeTable, tmp_path: Path, type: str, markers: dict[str, str]
 ) -> None:
     table = make_table(type=type)
     opened = open_table(table)
-    first, *_ = writers = [
-        start_writer(spark, table, city, tmp_path / f"lock-{n}", markers)
-        for n, city in enumerate(("Bilbao", "Bilbao", "Aachen"))
-    ]
-    verdicts = [opened.check(claim_of(opened, writer), now_ms()) for writer in writers]
-    # The smaller instant survives, and disjoint file groups raise no alarm.
-    assert [verdict.is_free for verdict in verdicts] == [True, False, True]
-    assert [(clash.instant, clash.kind) for clash in verdicts[1].clashes] == [(first.instant, ClashKind.MARKER)]
 
-    # All three said what they touch, so a clustering is planned around them: it may run, and hurts nobody.
+    def start(name: str, city: str, options: Mapping[str, str] = markers) -> HeldWriter:
+        return start_writer(spark, table, city, tmp_path / f"lock-{name}", options)
+
+    # Writers and writers: the smaller instant survives, and disjoint file groups raise no alarm.
+    with looking_on(table) as looks:
+        writers = [start("older", "Bilbao"), start("younger", "Bilbao"), start("elsewhere", "Aachen")]
+    assert len(looks) > 1
+    for before, after in pairwise(looks):
+        assert all(after[instant] >= count for instant, count in before.items()), "markers are only ever added"
+    older, younger, elsewhere = writers
+    claims = [claim_of(opened, writer) for writer in writers]
+    verdicts = [check(opened, claim) for claim in claims]
+    assert [[(clash.instant, clash.kind) for clash in verdict.clashes] for verdict in verdicts] == [
+        [],
+        [(older.instant, ClashKind.MARKER)],
+        [],
+    ]
+    assert all(not verdict.unread for verdict in verdicts)
+
+    if type == "MOR":
+        # A compaction of the same file groups: Hudi lets both commit, and nobody is warned.
+        result = run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE))
+        assert result.outcome is Outcome.COMPLETED, result.message
+        assert [check(opened, claim).is_free for claim in claims] == [True, False, True]
+
+    # A clustering and writers: all three said what they touch, so it is planned around them and hurts nobody.
     admission = ask(table)
     assert admission.verdict is AdmissionVerdict.SHRINK, admission.reason
     assert admission.options == only("Cork", "Dublin")
     result = run(spark, clustering(table, Mode.SCHEDULE_AND_EXECUTE, options=admission.options))
     assert result.outcome is Outcome.COMPLETED, result.message
-    assert [writer.release() for writer in writers] == ["", REJECTED, ""]
+    assert older.release() == ""
+    # Its markers are gone, and its commit tells.
+    (clash,) = check(opened, claims[1]).clashes
+    assert (clash.instant, clash.kind) == (older.instant, ClashKind.COMMIT)
+    assert check(opened, claims[2]).is_free
+    assert [younger.release(), elsewhere.release()] == [REJECTED, ""]
 
-    # And in a partition where a writer is at work it would end that writer's commit.
-    late = start_writer(spark, table, "Aachen", tmp_path / "lock-late", markers)
+    # In a partition where a writer is at work it would end that writer's commit.
+    late = start("late", "Aachen")
     assert "Aachen" not in ask(table).options[SELECTED]
     claim = claim_of(opened, late)
-    assert opened.check(claim, now_ms()).is_free
+    assert check(opened, claim).is_free
     result = run(spark, clustering(table, Mode.SCHEDULE_AND_EXECUTE, options=only("Aachen")))
     assert result.outcome is Outcome.COMPLETED, result.message
-    (clash,) = opened.check(claim, now_ms()).clashes
+    (clash,) = check(opened, claim).clashes
     assert (clash.instant, clash.kind) == (result.completed_instants[0], ClashKind.COMMIT)
     assert late.release() == REJECTED
 
+    # A plan that is only requested, and writers on its file groups and on others.
+    (plan,) = run(spark, clustering(table, Mode.SCHEDULE, options=only("Bilbao"))).scheduled_instants
+    lost, free = start("lost", "Bilbao", {**markers, **ALLOWED}), start("free", "Cork")
+    assert {(clash.instant, clash.kind) for clash in check(opened, claim_of(opened, lost)).clashes} == {
+        (plan, ClashKind.PLAN)
+    }
+    assert check(opened, claim_of(opened, free)).is_free
+    admission = ask(table, plan)
+    assert (admission.verdict, admission.withdraw) == (AdmissionVerdict.WAIT, (plan,)), admission.reason
+    assert [lost.release(), free.release()] == [REJECTED, ""]
 
-def test_writer_on_file_groups_of_a_pending_plan_is_found_and_saved(
+    if markers is DIRECT:
+        clusterings_pass_each_other(spark, table, plan)
+    assert {row[1] for row in rows(spark, table) if row[3] == table.written.commits} == {"Aachen", "Bilbao", "Cork"}
+
+
+def clusterings_pass_each_other(spark: SparkSession, table: Table, plan: str) -> None:
+    """Hudi plans nothing twice, so two real plans never meet, and we say so of each."""
+    assert run(spark, clustering(table, Mode.SCHEDULE, options=only("Bilbao"))).outcome is Outcome.NOTHING_TO_DO
+    (other,) = run(spark, clustering(table, Mode.SCHEDULE, options=only("Dublin"))).scheduled_instants
+    assert [ask(table, name).verdict for name in (plan, other)] == [AdmissionVerdict.GO, AdmissionVerdict.GO]
+    # One of unknown origin on the same file groups is seen.
+    foreign = f"{int(other) + 1}"
+    copy = shutil.copy(
+        table.timeline / f"{plan}.clustering.requested", table.timeline / f"{foreign}.clustering.requested"
+    )
+    admission = ask(table, plan)
+    assert (admission.verdict, admission.in_the_way) == (AdmissionVerdict.WAIT, (foreign,))
+    assert ask(table, other).verdict is AdmissionVerdict.GO
+    Path(copy).unlink()
+    result = run(spark, clustering(table, Mode.EXECUTE, plan, other))
+    assert result.outcome is Outcome.COMPLETED, result.message
+
+
+def test_writer_on_file_groups_of_a_pending_plan_is_saved_by_its_withdrawal(
     spark: SparkSession, make_table: MakeTable, tmp_path: Path
 ) -> None:
     table = make_table(type="COW")
-    opened = open_table(table)
     (plan,) = run(spark, clustering(table, Mode.SCHEDULE, options=only("Bilbao"))).scheduled_instants
     assert ask(table, plan).verdict is AdmissionVerdict.GO
-    lost, saved = (
-        start_writer(spark, table, "Bilbao", tmp_path / f"lock-{n}", {**DIRECT, **ALLOWED}) for n in range(2)
-    )
-    elsewhere = start_writer(spark, table, "Aachen", tmp_path / "lock-2", DIRECT)
-    kinds = {clash.kind for clash in opened.check(claim_of(opened, lost), now_ms()).clashes}
-    assert kinds == {ClashKind.PLAN}
-    assert opened.check(claim_of(opened, elsewhere), now_ms()).is_free
-    admission = ask(table, plan)
-    assert (admission.verdict, admission.withdraw) == (AdmissionVerdict.WAIT, (plan,)), admission.reason
-    assert lost.release() == REJECTED
+    saved = start_writer(spark, table, "Bilbao", tmp_path / "lock", {**DIRECT, **ALLOWED})
+    assert ask(table, plan).withdraw == (plan,)
     withdrawn = run(spark, clustering(table, Mode.WITHDRAW, plan))
     assert withdrawn.outcome is Outcome.COMPLETED, withdrawn.message
-    assert [saved.release(), elsewhere.release()] == ["", ""]
+    assert saved.release() == ""
     assert not any(name.startswith(plan) for name in table.files())
     again = run(spark, clustering(table, Mode.WITHDRAW, plan))
     assert again.outcome is Outcome.NOTHING_TO_DO
@@ -151,24 +230,6 @@ def test_plan_of_a_killed_executor_is_withdrawn_with_what_it_wrote(spark: SparkS
     assert content(spark, table) == before
     assert run(spark, clustering(table, Mode.SCHEDULE_AND_EXECUTE, options=only("Bilbao"))).outcome is Outcome.COMPLETED
     assert content(spark, table) == before
-
-
-def test_two_clusterings(spark: SparkSession, make_table: MakeTable) -> None:
-    table = make_table(type="COW")
-    (first,) = run(spark, clustering(table, Mode.SCHEDULE, options=only("Bilbao"))).scheduled_instants
-    # Hudi plans nothing twice, so two real plans never meet, and we say so of each.
-    assert run(spark, clustering(table, Mode.SCHEDULE, options=only("Bilbao"))).outcome is Outcome.NOTHING_TO_DO
-    (second,) = run(spark, clustering(table, Mode.SCHEDULE)).scheduled_instants
-    assert [ask(table, plan).verdict for plan in (first, second)] == [AdmissionVerdict.GO, AdmissionVerdict.GO]
-    # One of unknown origin on the same file groups is seen.
-    foreign = f"{int(second) + 1}"
-    shutil.copy(table.timeline / f"{first}.clustering.requested", table.timeline / f"{foreign}.clustering.requested")
-    admission = ask(table, first)
-    assert (admission.verdict, admission.in_the_way) == (AdmissionVerdict.WAIT, (foreign,))
-    assert ask(table, second).verdict is AdmissionVerdict.GO
-    (table.timeline / f"{foreign}.clustering.requested").unlink()
-    result = run(spark, clustering(table, Mode.EXECUTE, first, second))
-    assert result.outcome is Outcome.COMPLETED, result.message
 
 
 def test_writer_counts_as_long_as_its_heartbeat_lives(

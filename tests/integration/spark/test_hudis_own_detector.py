@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import MakeTable, Table, run
-from held_writers import start_writer
-from job_contract import Mode, Outcome, Service
+from held_writers import PATIENCE_S, start_writer
+from job_contract import Mode, Service
 from py4j.protocol import Py4JJavaError
 
+from airflow_lake_provider.conflict.conflict_table import open_conflict_table
+from airflow_lake_provider.conflict.contention import Claim, Verdict
 from airflow_lake_provider.conflict.reservation import Reservation
+from airflow_lake_provider.conflict.strategies import StrategySettings, make_strategy
 from airflow_lake_provider.timeline.storage import open_storage
 from local_stack import lake_writer
 
@@ -22,7 +25,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EARLY = {"hoodie.write.concurrency.early.conflict.detection.enable": "true"}
+DIRECT = {"hoodie.write.markers.type": "DIRECT", "hoodie.embed.timeline.server": "false"}
+SERVER = {"hoodie.write.markers.type": "TIMELINE_SERVER_BASED", "hoodie.embed.timeline.server": "true"}
+REJECTED = "HoodieWriteConflictException"
 FOREVER_MS = 10**12
+LONG_AGO, FROM_NOW_ON = "19700101000000000", "9"
 
 
 def marker(partition: str, file_id: str = "f1-0") -> str:
@@ -53,13 +60,18 @@ def test_it_takes_partitions_that_begin_alike_for_one_file_group(spark: SparkSes
     assert cut(marker("event_date=2026-01-01", "f1-0")) == cut(marker("event_date=2026-12-31", "f2-0")) == "event"
 
 
-def test_it_leaves_clusterings_out(spark: SparkSession, make_table: MakeTable) -> None:
-    table = make_table(type="COW")
-    result = run(spark, table.request(Mode.SCHEDULE, service=Service.CLUSTERING))
-    assert result.outcome is Outcome.SCHEDULED, result.message
-    (plan,) = result.scheduled_instants
+def test_it_leaves_clusterings_and_compactions_out(spark: SparkSession, make_table: MakeTable) -> None:
+    table = make_table()
+    bilbao = {
+        "hoodie.clustering.plan.partition.filter.mode": "SELECTED_PARTITIONS",
+        "hoodie.clustering.plan.strategy.partition.selected": "Bilbao",
+    }
+    (plan,) = run(
+        spark, table.request(Mode.SCHEDULE, service=Service.CLUSTERING, service_options=bilbao)
+    ).scheduled_instants
+    (compaction,) = run(spark, table.request(Mode.SCHEDULE)).scheduled_instants
     writer = f"{int(plan) - 1}"
-    for instant in (plan, writer):
+    for instant in (plan, compaction, writer):
         reservation = Reservation(open_storage(str(table.path)), instant)
         reservation.beat()
         reservation.plant([b"Bilbao/f1-0"])
@@ -101,9 +113,9 @@ def test_stock_writer_respects_our_reservation_and_only_its_file_groups(
 ) -> None:
     table = make_table(type="COW")
     groups = {path.name.split("_")[0] for path in (table.path / "Bilbao").glob("*.parquet")}
-    reservation = Reservation(open_storage(str(table.path)), time.strftime("%Y%m%d%H%M%S000", time.gmtime(0)))
-    reservation.beat()
-    reservation.plant(f"Bilbao/{group}".encode() for group in groups)
+    storage = open_storage(str(table.path))
+    reservation = Reservation(storage, LONG_AGO)
+    assert reserve(table, frozenset(f"Bilbao/{group}".encode() for group in groups)).is_free
     with pytest.raises(Py4JJavaError, match="HoodieEarlyConflictDetectionException"):
         update(spark, table, "Bilbao", EARLY)
     update(spark, table, "Aachen", EARLY)
@@ -112,12 +124,37 @@ def test_stock_writer_respects_our_reservation_and_only_its_file_groups(
     assert not (table.path / ".hoodie" / ".heartbeat" / reservation.instant).exists()
 
 
-def test_writers_with_other_markers_do_not_see_each_other_there(
+def reserve(table: Table, file_groups: frozenset[bytes]) -> Verdict:
+    """Claim file groups in the name of an instant that is older than every writer's."""
+    storage = open_storage(str(table.path))
+    settings = StrategySettings(reserve=lambda instant: Reservation(storage, instant))
+    strategy = make_strategy("SimpleTransactionDirectMarkerBased", settings)
+    now_ms = int(time.time() * 1000)
+    return strategy.check(open_conflict_table(storage, {}), Claim(LONG_AGO, file_groups, since=FROM_NOW_ON), now_ms)
+
+
+def test_with_direct_markers_the_younger_of_two_writers_fails_at_its_first_marker(
     spark: SparkSession, make_table: MakeTable, tmp_path: Path
 ) -> None:
     table = make_table(type="COW")
-    server = {"hoodie.write.markers.type": "TIMELINE_SERVER_BASED", "hoodie.embed.timeline.server": "true"}
-    first = start_writer(spark, table, "Bilbao", tmp_path / "lock-0", server)
-    second = start_writer(spark, table, "Bilbao", tmp_path / "lock-1", EARLY)
-    assert second.marker_folder.exists(), "it was not stopped at its marker"
-    assert [first.release(), second.release()] == ["", "HoodieWriteConflictException"]
+    older = start_writer(spark, table, "Bilbao", tmp_path / "lock-0", {**DIRECT, **EARLY})
+    (file_group, *_) = {path.name.split("_")[0] for path in older.marker_folder.rglob("*.marker.MERGE")}
+    assert reserve(table, frozenset({f"Bilbao/{file_group}".encode()})).clashes, "who came first, keeps it"
+    younger = start_writer(spark, table, "Bilbao", tmp_path / "lock-1", {**DIRECT, **EARLY})
+    assert "HoodieEarlyConflictDetectionException" in str(younger.outcome.exception(PATIENCE_S))
+    elsewhere = start_writer(spark, table, "Aachen", tmp_path / "lock-2", {**DIRECT, **EARLY})
+    assert [older.release(), elsewhere.release()] == ["", ""]
+
+
+def test_writers_with_other_markers_and_short_ones_with_a_timeline_server_reach_their_commit(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path
+) -> None:
+    table = make_table(type="COW")
+    # The checker runs with the first marker, which may come too early or not, and then each 30 s. Between two runs:
+    between = {**SERVER, "hoodie.write.concurrency.async.conflict.detector.initial_delay_ms": "30000"}
+    first, *younger = [
+        start_writer(spark, table, "Bilbao", tmp_path / f"lock-{n}", {**markers, **EARLY})
+        for n, markers in enumerate((SERVER, DIRECT, between))
+    ]
+    assert all(writer.marker_folder.exists() for writer in younger), "none was stopped at its marker"
+    assert [first.release(), *(writer.release() for writer in younger)] == ["", REJECTED, REJECTED]

@@ -146,7 +146,7 @@ def test_announced_file_groups_are_seen_before_the_first_marker(table: TableOnLa
     assert (table.clashes(OSLO), table.clashes(BONN)) == ([OLDER], [])
 
 
-ROUNDS = 5
+ROUNDS = 3
 CLAIMANTS = tuple(f"2099123100000001{n}" for n in range(4))
 only_one_layout = pytest.mark.parametrize("table", ["v9"], indirect=True)
 
