@@ -169,15 +169,15 @@ def test_broker_that_is_away_is_said_within_the_timeout() -> None:
     sink.close()
 
 
-def logged_in(broker: LocalKafka, address: str, stream: str, password: str) -> Sink:
+def logged_in(broker: LocalKafka, address: str, stream: str, password: str, timeout_s: str = "30") -> Sink:
     client = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": LOGIN_USER}
     client["sasl.password"] = password
     options = {f"kafka.{key}": value for key, value in client.items()}
-    return kafka_sink(broker, stream, bootstrap_servers=address, timeout_s="5", **options)
+    return kafka_sink(broker, stream, bootstrap_servers=address, timeout_s=timeout_s, **options)
 
 
 def test_refused_login_is_said_and_not_tried_again(broker: LocalKafka, login_address: str) -> None:
-    sink = logged_in(broker, login_address, new_stream(), "wrong")
+    sink = logged_in(broker, login_address, new_stream(), "wrong", timeout_s="3")
     with pytest.raises(SinkRefusedError, match=f"Kafka refuses this client at {login_address}.*[Aa]uthentication"):
         sink.open()
     sink.close()
