@@ -42,7 +42,6 @@ def airflow() -> Iterator[LocalAirflow]:
     airflow.settings |= {"AIRFLOW__LAKE__RETRY_DELAY_S": "1"}
     airflow.more_dags = {"users": Path(__file__).parent / "dags"}
     try:
-        airflow.start()
         yield airflow
     finally:
         airflow.stop()
@@ -50,7 +49,6 @@ def airflow() -> Iterator[LocalAirflow]:
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[StandingWriter]:
-    # Requested before Airflow, so that both start at the same time.
     writer = StandingWriter(tmp_path / "writer")
     yield writer
     writer.stop()
@@ -108,16 +106,18 @@ def test_clustering_is_stopped_and_withdrawn_for_a_writer_and_runs_when_it_has_c
 ) -> None:
     table = airflow.allowed_roots[0] / TABLE["name"]
     timeline = table / ".hoodie" / "timeline"
-    writer.wait_until_ready()
-    for commit in range(COMMITS):
-        writer.write({**TABLE, "base_path": str(table)}, commit)
-    airflow.wait_for_dags()
+    with ThreadPoolExecutor(1) as pool:
+        # Spark starts and writes while Airflow starts.
+        written = pool.submit(write_commits, writer, table)
+        airflow.start()
+        airflow.wait_for_dags()
+        written.result(timeout=PATIENCE_S)
     airflow.pause("lake_watch")  # its runs have nothing to do here
 
     conflict = {"period_s": "0.5", "initial_delay_s": "0.1"}
     conf: dict[str, Any] = {"base_path": str(table), "table_name": TABLE["name"], "service": "clustering"}
-    # On a busy machine the rhythm is slower: each try that waits for its end is one.
-    trigger(airflow, RUN, hudi_options=LOCK_OPTIONS, conflict=conflict, retries=30, **conf)
+    # How often it has to wait for the writer, and then for the end of the table's rhythm, is up to the machine.
+    trigger(airflow, RUN, hudi_options=LOCK_OPTIONS, conflict=conflict, retries=1000, **conf)
     begun = wait_for(lambda: list(timeline.glob("*.clustering.inflight")), "the clustering", airflow)
     plan = begun[0].name.partition(".")[0]
     # With markers it writes, and holds no lock that would outlive it.
@@ -147,6 +147,12 @@ def test_clustering_is_stopped_and_withdrawn_for_a_writer_and_runs_when_it_has_c
     read = writer.read(table)
     expected = TABLE["keys"] + COMMITS * (TABLE["rows"] // 10)
     assert (read["rows"], read["ids"]) == (expected, expected)
+
+
+def write_commits(writer: StandingWriter, table: Path) -> None:
+    writer.wait_until_ready()
+    for commit in range(COMMITS):
+        writer.write({**TABLE, "base_path": str(table)}, commit)
 
 
 def wait_for(look: Callable[[], Any], what: str, airflow: LocalAirflow) -> Any:
