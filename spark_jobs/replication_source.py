@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _RECORD_KEY, _PARTITION = "_hoodie_record_key", "_hoodie_partition_path"
 _FIRST_VERSION_WITH_COMPLETION_TIMES = 8
+_OPS = {op.value: op for op in Op}
 
 
 class HudiSource:
@@ -51,6 +52,8 @@ class HudiSource:
         self._key = key or (tuple(fields.get()) if fields.isPresent() else ())
         self._operations: dict[str, Any] = {}
         self._cleans: dict[str, tuple[str, int]] = {}
+        self._newest = ""
+        self._schemas: dict[str, T.StructType] = {}
         self._require_replicable(bool(config.populateMetaFields()))
 
     def look(self) -> Look:
@@ -58,13 +61,16 @@ class HudiSource:
         table = look_at_table(self._spark, self._base_path)
         timeline = table.timeline
         writes = timeline.getCommitsTimeline()
-        completed, silent = [], set()
+        completed, silent, newest = [], set(), ""
         for instant in writes.filterCompletedInstants().getInstants():
             requested_time = str(instant.requestedTime())
+            completed_time = str(instant.getCompletionTime() or requested_time)
+            newest = max(newest, completed_time)
             if self._metadata(timeline, instant).operation in OPERATIONS_WITHOUT_CHANGES:
                 silent.add(requested_time)
             else:
-                completed.append(CommitRef(requested_time, str(instant.getCompletionTime() or requested_time)))
+                completed.append(CommitRef(requested_time, completed_time))
+        self._newest = newest
         retained_from, unbounded = self._look_at_cleans(timeline)
         return Look(
             completed=tuple(completed),
@@ -79,8 +85,10 @@ class HudiSource:
     def read(self, commit: CommitRef) -> Iterator[Change]:
         """Return the changes of one completed commit alone, in order per key."""
         found = self._changes(commit) if self._mode is Mode.CHANGES else self._latest(commit)
-        for row in in_order_per_key(found).toLocalIterator(prefetchPartitions=True):
-            yield Change(Op(row.op), row.key, row.before, row.after)
+        rows = in_order_per_key(found).select("op", "key", "before", "after")
+        # Unpacked, not asked by name: a row looks a name up anew each time, and this is done for each row.
+        for op, key, before, after in rows.toLocalIterator(prefetchPartitions=True):
+            yield Change(_OPS[op], key, before, after)
 
     def read_snapshot(self, progress: SnapshotProgress) -> Iterator[tuple[tuple[str, str], Change]]:
         """Return the rows of the table at an instant behind `progress.after`, in the order of key and partition."""
@@ -151,8 +159,10 @@ class HudiSource:
         return self._spark.read.format("hudi")
 
     def _schema(self) -> T.StructType:
-        # Of the newest commit: what it added is null in the rows of earlier ones.
-        return data_schema(self._reader().load(self._base_path).schema)
+        # Of the newest commit: what it added is null in the rows of earlier ones. Opening the table takes a while.
+        if self._newest not in self._schemas:
+            self._schemas = {self._newest: data_schema(self._reader().load(self._base_path).schema)}
+        return self._schemas[self._newest]
 
     def _metadata(self, timeline: Any, instant: Any) -> CommitFacts:
         requested_time = str(instant.requestedTime())

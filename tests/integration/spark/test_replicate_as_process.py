@@ -1,9 +1,10 @@
-"""The replication job through spark-submit, with only the zip of this package that travels; killed, repeated."""
+"""The replication job through spark-submit, with only the zip of this package that travels: Parquet files, as the
+driver's own Python writes them; killed, repeated.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -14,18 +15,21 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
+import pyarrow.parquet as pq
 
+from airflow_lake_provider.replication.checkpoint import from_text, to_text
 from airflow_lake_provider.replication.job import ReplicationRequest, request_to_text, result_from_text
 from airflow_lake_provider.replication.pump import Order
 from local_stack import hudi_bundle, lake_writer
 
 if TYPE_CHECKING:
     from conftest import MakeTable
+    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "airflow_lake_provider"
 TIMEOUT_S = 300
+META = [f"_hoodie_{name}" for name in ("commit_time", "commit_seqno", "record_key", "partition_path", "file_name")]
 
 
 def write_package(path: Path) -> Path:
@@ -59,8 +63,9 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-@pytest.mark.usefixtures("spark")
-def test_driver_killed_in_its_snapshot_goes_on_where_the_sink_is(make_table: MakeTable, tmp_path: Path) -> None:
+def test_driver_killed_in_its_snapshot_goes_on_where_the_sink_is(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path
+) -> None:
     table = make_table(**{"hoodie.table.cdc.enabled": "true"})
     sink = tmp_path / "files"
     request = ReplicationRequest(
@@ -69,16 +74,16 @@ def test_driver_killed_in_its_snapshot_goes_on_where_the_sink_is(make_table: Mak
         "file",
         Order("orders.file", snapshot_part_rows=20, batch_rows=10),
         str(tmp_path / "result.json"),
-        options={"path": str(sink)},
+        options={"path": str(sink), "format": "parquet"},
     )
     first = submit(tmp_path, request)
     deadline = time.monotonic() + TIMEOUT_S
-    while len(list(sink.glob("[0-9]*.jsonl"))) < 2:
+    while len(list(sink.glob("[0-9]*.parquet"))) < 2:
         assert first.poll() is None, (tmp_path / "driver.log").read_text()[-3000:]
         assert time.monotonic() < deadline
         time.sleep(0.02)
     end(first)
-    whole = {path.name: path.read_bytes() for path in sink.glob("[0-9]*.jsonl")}
+    whole = {path.name: path.read_bytes() for path in sink.glob("[0-9]*.parquet")}
 
     second = submit(tmp_path, request)
     try:
@@ -87,12 +92,14 @@ def test_driver_killed_in_its_snapshot_goes_on_where_the_sink_is(make_table: Mak
         end(second)
     result = result_from_text((tmp_path / "result.json").read_text())
     assert (result.ended, result.error) == (True, "")
-    records = [
-        json.loads(line)
-        for path in sorted(sink.glob("[0-9]*.jsonl"))
-        for line in path.read_text(encoding="utf-8").splitlines()[:-1]
-    ]
+    paths = sorted(sink.glob("[0-9]*.parquet"))
+    records = [record for path in paths for record in pq.ParquetFile(path).read().to_pylist()]
     assert all((sink / name).read_bytes() == content for name, content in whole.items())
     counts = Counter(record["key"]["id"] for record in records)
     assert set(counts.values()) == {1}
     assert len(counts) == lake_writer.rows_expected(table.written, table.written.commits - 1)
+    # As the table's own rows: typed, by another reader.
+    rows = {row.id: row.asDict() for row in spark.read.format("hudi").load(str(table.path)).drop(*META).collect()}
+    assert {record["key"]["id"]: record["after"] for record in records} == rows
+    checkpoint = from_text(pq.ParquetFile(paths[-1]).metadata.metadata[b"lake.checkpoint"].decode())
+    assert (checkpoint.snapshot, to_text(checkpoint)) == (None, result.checkpoint)

@@ -7,21 +7,29 @@ import decimal
 import json
 import threading
 import time
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from change_columns import data_schema, find_decimal, row_json
 from conftest import LOCK, run
-from job_contract import SAFEPOINT, JobRequest, Outcome, Service, ServiceRequest
+from job_contract import SAFEPOINT, JobRequest, Outcome, Service, ServiceRequest, ServiceResult
 from job_contract import Mode as ServiceMode
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from replicate import replicate
 from replication_source import HudiSource, one_ms_before
+from sqlalchemy import NullPool, create_engine
+from sqlalchemy.orm import sessionmaker
 
+from airflow_lake_provider.manager.clock import ProcessClock
+from airflow_lake_provider.manager.registry import Registry
+from airflow_lake_provider.manager.schema import metadata
+from airflow_lake_provider.manager.sinks import RunNews, Sinks
 from airflow_lake_provider.replication.change import Change, CommitRef, Mode, Op, checksum_of
 from airflow_lake_provider.replication.checkpoint import Checkpoint, from_text
 from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
@@ -31,6 +39,8 @@ from local_stack import lake_writer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+HISTORY = Path(__file__).parents[2] / "fixtures" / "tables" / "history_200.zip"
+TTL_S = 3600.0
 SCHEMA = T.StructType(
     [
         T.StructField("id", T.LongType()),
@@ -143,7 +153,7 @@ class Lake:
         texts = [row[0] for row in rows.select(row_json(data_schema(rows.schema))).collect()]
         return {body["id"]: body for body in map(json.loads, texts)}
 
-    def service(self, service: Service, **options: str) -> None:
+    def service(self, service: Service, **options: str) -> ServiceResult:
         request = JobRequest(
             "job-1",
             self.path,
@@ -152,8 +162,7 @@ class Lake:
             str(self.folder / "service.json"),
             LOCK,
         )
-        result = run(self.spark, request)
-        assert result.outcome is Outcome.COMPLETED, result.message
+        return run(self.spark, request)
 
 
 def slow_write(lake: Lake, ids: list[int], ts: int) -> threading.Thread:
@@ -217,9 +226,10 @@ def test_every_kind_of_commit_arrives_as_the_table_has_it(spark: SparkSession, t
     lake.write(lake.rows([1, 2], 3))
     lake.write(lake.rows([3], 4), "delete")
     if type == "MOR":
-        lake.service(Service.COMPACTION, **{"hoodie.compact.inline.max.delta.commits": "1"})
+        done = lake.service(Service.COMPACTION, **{"hoodie.compact.inline.max.delta.commits": "1"})
+        assert done.outcome is Outcome.COMPLETED, done.message
     lake.write(lake.rows([2, 10], 5))
-    lake.service(
+    done = lake.service(
         Service.CLUSTERING,
         **{
             "hoodie.clustering.async.max.commits": "1",
@@ -227,6 +237,7 @@ def test_every_kind_of_commit_arrives_as_the_table_has_it(spark: SparkSession, t
             "hoodie.clustering.plan.strategy.sort.columns": "id",
         },
     )
+    assert done.outcome is Outcome.COMPLETED, done.message
     lake.write(lake.rows([0, 12], 6))
     lake.write(lake.rows([20, 22], 7), "insert_overwrite")
     assert lake.replicate().error == ""
@@ -366,31 +377,86 @@ def test_writers_clean_that_passed_the_checkpoint_is_answered_with_a_snapshot(
     assert lake.delivered()[-1][0].generation == 2
 
 
-@pytest.mark.parametrize("held", [True, False], ids=["held", "not-held"])
-def test_our_clean_and_archive_leave_what_a_sink_still_needs(spark: SparkSession, tmp_path: Path, held: bool) -> None:
-    lake = Lake(spark, tmp_path, "COW")
+@pytest.mark.parametrize("is_over", [False, True], ids=["within-its-time-to-live", "past-it"])
+def test_our_clean_and_archive_leave_what_a_sink_needs_until_its_time_to_live_is_over(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_over: bool
+) -> None:
+    # Without a metadata table nothing but the retention limits Hudi's archiver.
+    lake = Lake(spark, tmp_path, "COW", **{"hoodie.metadata.enable": "false"})
+    clock = SetClock()
+    sinks = sinks_in(tmp_path, clock)
+    sinks.configure("t", {"files": TTL_S})
     lake.write(lake.rows(range(4), 1))
-    assert lake.replicate().error == ""
-    safepoint = lake.delivered()[-1][0].hold
+    tell(sinks, lake.replicate())
     # The sink is away from here on.
     for ts in range(2, 7):
         lake.write(lake.rows([0, 1], ts))
-    options = {"hoodie.clean.commits.retained": "1"} | ({SAFEPOINT: safepoint} if held else {})
-    request = JobRequest(
-        "job-1",
-        lake.path,
-        "events",
-        (ServiceRequest(Service.CLEAN, ServiceMode.SCHEDULE_AND_EXECUTE, (), options),),
-        str(tmp_path / "service.json"),
-        LOCK,
-    )
-    cleaned = run(spark, request)
-    assert cleaned.outcome is (Outcome.NOTHING_TO_DO if held else Outcome.COMPLETED), cleaned.message
-    result = lake.replicate()
-    assert result.error == ""
-    assert bool(result.snapshot_reason) is not held
-    assert lake.delivered()[-1][0].generation == (1 if held else 2)
+    sinks.tell("t", "files", RunNews("run", problem="Kafka is away", ended=True))
+    clock.now += datetime.timedelta(seconds=TTL_S + 1 if is_over else TTL_S - 1)
+
+    safepoint = sinks.safepoint("t")
+    assert safepoint.released == (("files",) if is_over else ())
+    assert ("sink files of table t: its time to live is over" in caplog.text) is is_over
+    retention = {"hoodie.clean.commits.retained": "1", "hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
+    held = {} if safepoint.instant is None else {SAFEPOINT: safepoint.instant}
+    expected = Outcome.COMPLETED if is_over else Outcome.NOTHING_TO_DO
+    for service in (Service.CLEAN, Service.ARCHIVE):
+        done = lake.service(service, **retention, **held)
+        assert done.outcome is expected, done.message
+
+    needs_snapshot = bool(sinks.begin_run("t", "files", TTL_S, "run")["needs_snapshot"])
+    assert needs_snapshot is is_over
+    result = lake.replicate(request="released" if is_over else "", snapshot=is_over)
+    tell(sinks, result)
+    assert bool(result.snapshot_reason) is is_over
+    assert lake.delivered()[-1][0].generation == (2 if is_over else 1)
     assert lake.replica() == lake.table()
+    after = sinks.get("t", "files")
+    assert (after["needs_snapshot"], after["problem"]) == (False, "")
+    assert sinks.safepoint("t").instant == lake.commits()[-1].requested_time
+
+
+@dataclass
+class SetClock:
+    now: datetime.datetime = datetime.datetime(2026, 11, 21, 12, 0, tzinfo=datetime.UTC)
+
+    def __call__(self) -> datetime.datetime:
+        return self.now
+
+
+def sinks_in(folder: Path, clock: SetClock) -> Sinks:
+    engine = create_engine(f"sqlite:///{folder}/airflow.db", poolclass=NullPool)
+    metadata.create_all(engine)
+    return Sinks(Registry(sessionmaker(engine), ProcessClock(clock)))
+
+
+def tell(sinks: Sinks, result: ReplicationResult) -> None:
+    """Tell what the operator tells at the end of a run."""
+    assert result.error == ""
+    sinks.tell("t", "files", RunNews("run", result.checkpoint, "1", ended=True))
+
+
+def test_switch_set_on_a_table_with_200_commits_of_history_and_a_sink_added_later(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(spark, tmp_path, "COW", **{"hoodie.metadata.enable": "false"})
+    with zipfile.ZipFile(HISTORY) as archive:
+        archive.extractall(lake.path)
+    commits = lake.commits()
+    assert len(commits) < 200, "most of them are archived"
+    first = lake.replicate()
+    assert (first.error, first.commits) == ("", 0)
+    assert lake.replica() == lake.table()
+    assert max(row["ts"] for row in lake.replica().values()) == 200
+
+    lake.write(lake.rows([0, 1, 500], 201))
+    lake.write(lake.rows([2], 202), "delete")
+    assert lake.replicate().commits == 2
+    assert lake.replicate(sink="second").snapshot_reason == "the sink has nothing of this table yet"
+    lake.write(lake.rows([3], 203))
+    assert (lake.replicate().commits, lake.replicate(sink="second").commits) == (1, 1)
+    assert lake.replica() == lake.replica("second") == lake.table()
+    assert {lake.delivered(sink)[-1][0].generation for sink in ("files", "second")} == {1}
 
 
 def test_table_made_anew_under_the_same_path_is_not_mixed_with_the_old_one(spark: SparkSession, tmp_path: Path) -> None:

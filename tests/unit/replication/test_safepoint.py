@@ -197,6 +197,13 @@ def test_sink_is_due_when_the_table_moved_and_no_run_is_alive(sinks: Sinks, cloc
     assert not sinks.is_due(sinks.get("t", "a"), "6")
     clock.advance(31)
     assert sinks.is_due(sinks.get("t", "a"), "6")
+    # Each failure in turn doubles the pause, up to half an hour.
+    for pause_s in (60, 120, 240, 480, 960, 1800, 1800):
+        sinks.tell("t", "a", failed())
+        clock.advance(pause_s - 1)
+        assert not sinks.is_due(sinks.get("t", "a"), "6")
+        clock.advance(2)
+        assert sinks.is_due(sinks.get("t", "a"), "6")
 
 
 def test_sink_is_one_run_s_until_it_ends_or_is_not_heard_of(sinks: Sinks, clock: FakeClock) -> None:
