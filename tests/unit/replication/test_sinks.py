@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
+import fsspec
 import pytest
 import sqlalchemy as sa
 
@@ -38,6 +40,26 @@ class TestFileSink(SinkContract):
         path.write_bytes(path.read_bytes()[:-5])
         with pytest.raises(CheckpointDamagedError, match=r"000000000001\.jsonl"):
             sink.open()
+
+
+class TestFileSinkOnAStoreWithoutLinks(SinkContract):
+    """Any store but a local disk: the file of a number is created exclusively."""
+
+    @pytest.fixture(autouse=True)
+    def _store(self, tmp_path: Path) -> Iterator[None]:
+        self.folder, self.store = str(tmp_path), fsspec.filesystem("memory")
+        yield
+        self.store.rm(self.folder, recursive=True)
+
+    def make_sink(self, stream: str) -> Sink:
+        options = {"path": f"memory:/{self.folder}/{stream}"}
+        return create_sink("file", SinkSettings(stream, "orders", options=options))
+
+    def read_back(self, stream: str) -> list[tuple[int, int | None]]:
+        records = []
+        for path in sorted(self.store.glob(f"{self.folder}/{stream}/[0-9]*.jsonl")):
+            records += [json.loads(line) for line in self.store.cat_file(path).decode().splitlines()[:-1]]
+        return [(body["key"]["id"], (body["after"] or {}).get("value")) for body in records]
 
 
 class TestDatabaseSinkOnSqlite(SinkContract):
