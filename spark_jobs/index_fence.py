@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hudi_table import find_heartbeat_age_s
 from index_rules import Habit, WriterInFlight
 from index_table import METADATA_FOLDER, find_modified_ms, metadata_timeline_names, timeline_file
+from py4j.protocol import Py4JJavaError
 
 RECENT_WRITES = 10
 
@@ -37,17 +38,35 @@ def look_at_writers(spark: SparkSession, look: TableLook) -> tuple[WriterInFligh
             f"{requested_time}.{action}.requested",
         )
         touched = [find_modified_ms(spark, timeline_file(look, name)) for name in names]
+        beat_age_s = find_heartbeat_age_s(spark, look.base_path, requested_time)
+        if beat_age_s is None:
+            # A long write that does not beat touches nothing on the timeline, but goes on making markers.
+            touched.append(find_newest_marker_ms(spark, look.base_path, requested_time))
         newest_ms = max((ms for ms in touched if ms is not None), default=now_ms)
         writers.append(
             WriterInFlight(
                 instant=requested_time,
                 action=action,
                 age_s=max(0.0, (now_ms - newest_ms) / 1000),
-                beat_age_s=find_heartbeat_age_s(spark, look.base_path, requested_time),
+                beat_age_s=beat_age_s,
                 is_streaming=requested_time in known,
             )
         )
     return tuple(sorted(writers, key=lambda writer: writer.instant))
+
+
+def find_newest_marker_ms(spark: SparkSession, base_path: str, instant: str) -> int | None:
+    """Return when a pending write made its last marker, by the store's clock; None when it has none."""
+    folder = spark._jvm.org.apache.hadoop.fs.Path(f"{base_path}/.hoodie/.temp/{instant}")
+    recursive = True
+    try:
+        files = folder.getFileSystem(spark._jsc.hadoopConfiguration()).listFiles(folder, recursive)
+    except Py4JJavaError:
+        return None
+    newest_ms = None
+    while files.hasNext():
+        newest_ms = max(newest_ms or 0, int(files.next().getModificationTime()))
+    return newest_ms
 
 
 def find_habit(spark: SparkSession, look: TableLook) -> Habit:

@@ -19,6 +19,7 @@ from hudi_table import (
     requested_times,
     take_lock_once,
 )
+from index_hudi import find_hudi_problem
 from job_contract import (
     FailureKind,
     JobRequest,
@@ -102,6 +103,9 @@ def open_visit(spark: SparkSession, job: JobRequest, request: ServiceRequest) ->
     if problem is not None:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
     look = look_at_table(spark, job.base_path)
+    problem = find_hudi_problem(spark, look) if request.service is Service.INDEXING else ""
+    if problem:
+        raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
     options = hold_back(
         request.service, options, requested_times(look.timeline.getCommitsTimeline().filterCompletedInstants())
     )

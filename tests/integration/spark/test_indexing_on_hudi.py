@@ -363,6 +363,22 @@ def test_writer_that_takes_no_part_in_locking_keeps_the_build_away(spark: SparkS
     assert (dead.outcome, complete(table)) == (Outcome.COMPLETED, {"files", "record_index"}), dead.message
 
 
+def test_table_that_hudi_1_0_writes_is_refused_before_anything_is_touched(
+    spark: SparkSession, make_table: MakeTable
+) -> None:
+    """Real writers of 1.0.2 write in test_indexing_beside_older_hudi; here is what their log files begin with."""
+    table = make_table(type="COW", version=8, **STREAMING_OFF)
+    header = b'#HUDI#{"type":"record","name":"HoodieMetadataRecord","fields":[{"name":"isTightBound"}]}'
+    log = table.path / ".hoodie" / "metadata" / "files" / ".files-0000-0_20991231000000000.log.1_0-1-1"
+    log.write_bytes(header)
+    before = table.files()
+    for mode in (Mode.SCHEDULE, BOTH):
+        result = run(spark, indexing(table, mode, "record_index"))
+        assert result.outcome is Outcome.FAILED
+        assert "made with Hudi 1.0" in result.message
+    assert (table.files(), complete(table)) == (before, {"files"})
+
+
 def test_damaged_index_is_reported_with_what_differs_and_built_anew(spark: SparkSession, make_table: MakeTable) -> None:
     table = make_table(**STREAMING_OFF)
     assert run(spark, indexing(table, BOTH, "record_index")).outcome is Outcome.COMPLETED

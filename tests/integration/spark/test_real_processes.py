@@ -48,7 +48,7 @@ def submit(tmp_path: Path, spark: SparkSession) -> Iterator[Callable[[JobRequest
 
     started: list[subprocess.Popen[str]] = []
 
-    def start(request: JobRequest) -> subprocess.Popen[str]:
+    def start(request: JobRequest, jar: Path = hudi_bundle.JAR) -> subprocess.Popen[str]:
         request_path = tmp_path / "jobs of today" / "request.json"
         request_path.parent.mkdir(exist_ok=True)
         request_path.write_text(request_to_json(request), encoding="utf-8")
@@ -56,7 +56,7 @@ def submit(tmp_path: Path, spark: SparkSession) -> Iterator[Callable[[JobRequest
         # Only the delivered files may be found, not this checkout.
         env.pop("PYTHONPATH", None)
         command = [f"{env['SPARK_HOME']}/bin/spark-submit", "--master", "local[1]", "--driver-memory", "1g"]
-        command += ["--name", "lake-test", "--jars", str(hudi_bundle.JAR), "--py-files", ",".join(map(str, PY_FILES))]
+        command += ["--name", "lake-test", "--jars", str(jar), "--py-files", ",".join(map(str, PY_FILES))]
         command += ["--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"]
         command += ["--conf", "spark.ui.enabled=false", str(SPARK_JOBS / "run_services.py"), str(request_path)]
         started.append(
