@@ -126,10 +126,13 @@ def announce(visit: Visit, plan: IndexPlan, definition: Any) -> None:
 def settle(visit: Visit, plan: IndexPlan, definition: Any) -> None:
     """List an index that is built as complete; the caller holds the table's lock.
 
-    Raises IndexFailure when Hudi ended without building it, or Py4JJavaError.
+    Raises IndexFailure when Hudi ended without building it or somebody took this builder for dead, or Py4JJavaError.
     """
     if find_build_state(visit.spark, visit.job.base_path, plan.instant) is not BuildState.COMPLETED:
         raise IndexFailure(FailureKind.OTHER, f"Hudi ended without building {plan.partition}")
+    found = look_at_indexes(visit).plan_of(plan.instant)
+    if found is None or not found.is_inflight:
+        raise IndexFailure(FailureKind.PLAN_GONE, f"plan {plan.instant} was taken from this builder meanwhile")
     list_index(visit, plan.partition, Listing.COMPLETE, definition)
 
 
