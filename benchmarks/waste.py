@@ -141,7 +141,9 @@ def cluster(
     for _ in range(clusterings):
         options = dict(CLUSTERING_OPTIONS)
         while asks_first:
-            admission = ask_admission(conflicts, commits_of(table), (), ConflictPolicy(), now_ms())
+            admission = ask_admission(
+                job_contract.Service.CLUSTERING, conflicts, commits_of(table), (), ConflictPolicy(), now_ms()
+            )
             if admission.verdict is not AdmissionVerdict.WAIT:
                 options |= admission.options
                 break

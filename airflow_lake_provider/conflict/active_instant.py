@@ -40,8 +40,9 @@ class ActiveInstant:
     """One instant that may touch file groups now.
 
     `action` is empty where the timeline has no such instant: a writer that is about to begin, or a reservation.
-    `beat_ms` is None without a heartbeat. `planned` are the file groups of a service's plan, or those that a writer
-    announced to update; `partitions` all that it will touch, None while it has announced nothing.
+    `beat_ms` is None without a heartbeat; a log compaction that was begun counts as live without one. `planned` are the
+    file groups of a service's plan, or those that a writer announced to update; `partitions` all that it will touch,
+    None while it has announced nothing.
     """
 
     instant: str

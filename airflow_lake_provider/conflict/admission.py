@@ -1,9 +1,10 @@
 """Whether one of our own services may begin now: go, shrink, or wait; pure.
 
-What Hudi 1.2 would do decides. Compaction never conflicts with writers (table version 8 and later cut file slices by
-completion time, version 6 plans around writes in flight), cleaning and archiving rewrite nothing. A clustering makes
-each write to its file groups fail, from the moment it is requested: so it begins only where no writer lives or is
-expected, and a plan that was left behind is withdrawn when a writer needs its file groups first.
+What Hudi 1.2 would do decides. Compaction never conflicts with writers from table version 8 on (file slices are cut by
+completion time), cleaning and archiving rewrite nothing. A clustering makes each write to its file groups fail, from
+the moment it is requested: so it begins only where no writer lives or is expected, and a plan that was left behind is
+withdrawn when a writer needs its file groups first. A log compaction makes each writer fail on whose file groups it
+completes, and before version 8 a compaction each writer that was at work when it was planned: they wait for those.
 """
 
 from __future__ import annotations
@@ -71,13 +72,39 @@ def admit(
 ) -> Admission:
     """Decide. `heartbeat_ms` is the age at which a heartbeat is dead, `period_ms` how soon to look again at most."""
     if intent.service is not Service.CLUSTERING:
-        return Admission(AdmissionVerdict.GO, f"{intent.service} does not conflict with writers")
+        return _admit_compaction(intent, activity, period_ms)
     blocked = _wait_for_plans(intent, activity, period_ms)
     if blocked is not None:
         return blocked
     if intent.plans:
         return _admit_plans(intent, activity, period_ms)
     return _admit_new_plan(intent, activity, expected, period_ms, heartbeat_ms)
+
+
+def _admit_compaction(intent: Intent, activity: TableActivity, period_ms: int) -> Admission:
+    is_log = intent.service is Service.LOGCOMPACTION
+    if not is_log and (intent.service is not Service.COMPACTION or activity.compactions_pass):
+        return Admission(AdmissionVerdict.GO, f"{intent.service} does not conflict with writers")
+    plans = [plan for plan in activity.plans() if plan.instant in intent.plans]
+    for writer in activity.live_writers():
+        # A new plan may take any file group. Of a pending compaction, writers that began after it know.
+        hurt = [plan for plan in plans if (is_log or writer.instant < plan.instant) and _may_share(writer, plan)]
+        if hurt or not plans:
+            return Admission(
+                AdmissionVerdict.WAIT,
+                f"writer {writer.instant} is at work, and would fail at its commit if a {intent.service} rewrote its "
+                "file groups meanwhile",
+                (writer.instant,),
+                activity.now_ms + period_ms,
+            )
+    return Admission(AdmissionVerdict.GO, f"no writer is at work on what the {intent.service} rewrites")
+
+
+def _may_share(writer: ActiveInstant, plan: ActiveInstant) -> bool:
+    """Whether a writer touches a file group of the plan, or may yet put new rows into one."""
+    if writer.partitions is None or writer.unread or plan.unread:
+        return True
+    return bool(writer.overlap(plan.planned)) or not writer.partitions.isdisjoint(plan.partitions or ())
 
 
 def _wait_for_plans(intent: Intent, activity: TableActivity, period_ms: int) -> Admission | None:

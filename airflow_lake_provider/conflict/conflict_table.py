@@ -7,13 +7,18 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.conflict.active_instant import ActiveInstant, Role, role_of
-from airflow_lake_provider.conflict.contention import Verdict, find_active_clashes, find_commit_clashes
+from airflow_lake_provider.conflict.contention import (
+    COMPACTIONS_PASS_FROM,
+    Verdict,
+    find_active_clashes,
+    find_commit_clashes,
+)
 from airflow_lake_provider.conflict.marker_reader import InstantMarkers, MarkerReader
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.timeline.announced_write import load_announced_write
 from airflow_lake_provider.timeline.commit_metadata import load_commit_metadata
 from airflow_lake_provider.timeline.heartbeat import HeartbeatRule, heartbeat_rule, load_heartbeats
-from airflow_lake_provider.timeline.instant import Action
+from airflow_lake_provider.timeline.instant import Action, State
 from airflow_lake_provider.timeline.markers import file_group_key
 from airflow_lake_provider.timeline.service_plan import load_service_plan
 from airflow_lake_provider.view.file_system_view import FileSystemTimelineView
@@ -38,6 +43,11 @@ class TableActivity:
     now_ms: int
     actives: tuple[ActiveInstant, ...]
     snapshot: TimelineSnapshot
+
+    @property
+    def compactions_pass(self) -> bool:
+        """Whether writers and compactions never meet in this table's version."""
+        return self.snapshot.properties.version >= COMPACTIONS_PASS_FROM
 
     def live_writers(self) -> tuple[ActiveInstant, ...]:
         """Return the writers whose heartbeat is young enough."""
@@ -99,7 +109,7 @@ class ConflictTable:
         """Look at everybody at work.
 
         With `partitions`, direct markers are read only of these; with `writer`, only what a writer of this instant may
-        have to give way to: markers of smaller instants, and no plan of a compaction.
+        have to give way to: markers of smaller instants, and no plan of a compaction that writers pass.
         """
         # Markers, then heartbeats, then the timeline. A writer that commits in between has its instant completed by
         # then, so it is seen in one of them; and one that begins beats before its instant appears.
@@ -108,7 +118,8 @@ class ConflictTable:
         beats = load_heartbeats(self._storage)
         snapshot = self._read_snapshot()
         names = self._find_names(snapshot.timeline)
-        passed_over = names.completed if writer is None else names.completed | names.compactions
+        may_pass = writer is not None and snapshot.properties.version >= COMPACTIONS_PASS_FROM
+        passed_over = names.completed | names.compactions if may_pass else names.completed
         found = (
             self._active(name, snapshot, beats.get(name), markers.get(name, InstantMarkers(name)), now_ms)
             for name in sorted((names.pending.keys() | markers.keys() | beats.keys()) - passed_over)
@@ -120,7 +131,7 @@ class ConflictTable:
         """Compare a claim with who is at work, and with what completed since it began."""
         looks_at_older = claim.role is Role.WRITER and claim.comes_first
         activity = self.look(now_ms, partitions, claim.instant if looks_at_older else None)
-        verdict = find_active_clashes(claim, activity.actives)
+        verdict = find_active_clashes(claim, activity.actives, compactions_pass=activity.compactions_pass)
         commits, damaged = self.find_commits(claim, activity.snapshot)
         return Verdict((*verdict.clashes, *commits), (*verdict.unread, *damaged))
 
@@ -137,7 +148,8 @@ class ConflictTable:
                 self._commits[instant.requested_time] = load_commit_metadata(self._storage, path, instant)
             except (DamagedFileError, FileNotFoundError) as error:
                 damaged.append(str(error))
-        return find_commit_clashes(claim, completed, self._commits), tuple(damaged)
+        passes = snapshot.properties.version >= COMPACTIONS_PASS_FROM
+        return find_commit_clashes(claim, completed, self._commits, compactions_pass=passes), tuple(damaged)
 
     def _find_names(self, timeline: Timeline) -> _Names:
         if self._names is None or self._names.timeline is not timeline:
@@ -182,6 +194,8 @@ class ConflictTable:
             return None
         plan = self._plan_of(snapshot, instant)
         role = role_of(instant, is_clustering=plan is not None and plan.is_clustering) or Role.WRITER
+        # It need not beat.
+        is_live = is_live or (role is Role.LOG_COMPACTION and instant.state is State.INFLIGHT)
         if plan is None:
             problem = f"the plan of {instant.action} {name}"
             return ActiveInstant(name, instant.action, role, beat_ms, is_live, markers, plan_problem=problem)

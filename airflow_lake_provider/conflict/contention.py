@@ -2,8 +2,9 @@
 
 Source: RFC-56 for writers (the smaller instant survives, so that two never end each other), and what Hudi 1.2 does at
 commit for services (`SimpleConcurrentFileWritesConflictResolutionStrategy`, `SparkRejectUpdateStrategy`): a pending
-clustering, live or not, makes each update of its file groups fail; compaction and writers of table version 8 and later
-never meet, because file slices are cut by completion time.
+clustering, live or not, makes each update of its file groups fail. Compaction and writers of table version 8 and later
+never meet, because file slices are cut by completion time; before, a compaction that was planned after a writer began
+makes it fail. A log compaction makes every writer fail on whose file groups it completes meanwhile, in each version.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from airflow_lake_provider.timeline.commit_metadata import CommitMetadata
     from airflow_lake_provider.timeline.instant import Instant
 
-_COMPACTING_OPERATIONS = frozenset({"COMPACT", "LOG_COMPACT"})
+_COMPACT, _LOG_COMPACT = "COMPACT", "LOG_COMPACT"
+COMPACTIONS_PASS_FROM = 8
+"""The first table version in which writers and compactions never meet."""
 _SHOWN = 3
 
 
@@ -84,12 +87,12 @@ class Verdict:
         return not self.clashes and not self.unread
 
 
-def find_active_clashes(claim: Claim, actives: Iterable[ActiveInstant]) -> Verdict:
+def find_active_clashes(claim: Claim, actives: Iterable[ActiveInstant], *, compactions_pass: bool = True) -> Verdict:
     """Compare a claim with who is at work."""
     clashes: list[Clash] = []
     unread: list[str] = []
     for active in actives:
-        if not must_yield(claim, active):
+        if not must_yield(claim, active, compactions_pass=compactions_pass):
             continue
         shared = active.overlap(claim.file_groups)
         if shared:
@@ -99,40 +102,61 @@ def find_active_clashes(claim: Claim, actives: Iterable[ActiveInstant]) -> Verdi
     return Verdict(tuple(clashes), tuple(unread))
 
 
-def must_yield(claim: Claim, other: ActiveInstant) -> bool:
+def must_yield(claim: Claim, other: ActiveInstant, *, compactions_pass: bool = True) -> bool:
     """Whether the claim gives way to the other one if they share a file group."""
     if other.instant == claim.instant:
         return False
-    if Role.COMPACTION in {claim.role, other.role}:
-        # Two plans never share a file group; a clustering that is planned now passes over those of a compaction.
-        return claim.role is Role.CLUSTERING
-    if other.role is not Role.WRITER:
-        return True
     if claim.role is Role.WRITER:
-        return other.is_live and (other.instant < claim.instant or not claim.comes_first)
-    # A service waits for writers, older and younger: beside a clustering it is the writer who loses.
-    return other.is_live and claim.role is Role.CLUSTERING
+        return _must_writer_yield(claim, other, compactions_pass=compactions_pass)
+    if claim.role is Role.COMPACTION:
+        is_hurt = not compactions_pass and other.role is Role.WRITER and other.instant < claim.instant
+        return is_hurt and other.is_live
+    if other.role is not Role.WRITER:
+        # Two real plans never share a file group.
+        return claim.role is Role.CLUSTERING or other.role is not Role.COMPACTION
+    # It waits for writers, older and younger: beside it, it is the writer who loses.
+    return other.is_live
+
+
+def _must_writer_yield(claim: Claim, other: ActiveInstant, *, compactions_pass: bool) -> bool:
+    match other.role:
+        case Role.WRITER:
+            return other.is_live and (other.instant < claim.instant or not claim.comes_first)
+        case Role.CLUSTERING:
+            return True
+        case Role.COMPACTION:
+            return not compactions_pass and other.instant > claim.instant
+        case Role.LOG_COMPACTION:
+            return other.is_live  # one that is only requested does no harm yet
 
 
 def find_commit_clashes(
-    claim: Claim, completed: Iterable[Instant], commits: Mapping[str, CommitMetadata]
+    claim: Claim, completed: Iterable[Instant], commits: Mapping[str, CommitMetadata], *, compactions_pass: bool = True
 ) -> tuple[Clash, ...]:
     """Compare a claim with what completed since it began: markers vanish at commit.
 
-    `completed` are completed writes of the timeline, `commits` their metadata by requested time. Compactions change no
-    row, and Hudi lets writers pass them.
+    `completed` are completed writes of the timeline, `commits` their metadata by requested time.
     """
     clashes = []
     for instant in completed:
         if instant.requested_time == claim.instant or (instant.completed_time or "") <= claim.since:
             continue
         metadata = commits.get(instant.requested_time)
-        if metadata is None or metadata.operation in _COMPACTING_OPERATIONS or claim.role is Role.COMPACTION:
+        if metadata is None or _passes(claim, instant, metadata.operation, compactions_pass=compactions_pass):
             continue
         shared = metadata.file_group_keys() & claim.file_groups
         if shared:
             clashes.append(Clash(instant.requested_time, instant.action.value, ClashKind.COMMIT, shared))
     return tuple(clashes)
+
+
+def _passes(claim: Claim, instant: Instant, operation: str, *, compactions_pass: bool) -> bool:
+    """Whether Hudi lets the claim commit beside a completed instant of its file groups."""
+    if claim.role is Role.COMPACTION:
+        return True
+    if operation == _COMPACT:
+        return claim.role is not Role.WRITER or compactions_pass or instant.requested_time < claim.instant
+    return operation == _LOG_COMPACT and claim.role is not Role.WRITER
 
 
 def describe_file_groups(keys: frozenset[bytes]) -> str:

@@ -22,7 +22,9 @@ def describe_activity(activity: TableActivity) -> list[dict[str, Any]]:
 def _describe(active: ActiveInstant, activity: TableActivity) -> dict[str, Any]:
     groups = active.markers.file_groups() | active.planned
     claim = Claim(active.instant, groups, active.role)
-    verdict = find_active_clashes(claim, activity.actives) if active.is_live or active.role is not Role.WRITER else None
+    counts = active.is_live or active.role is not Role.WRITER
+    passes = activity.compactions_pass
+    verdict = find_active_clashes(claim, activity.actives, compactions_pass=passes) if counts else None
     age_s = None if active.beat_ms is None else (activity.now_ms - active.beat_ms) // 1000
     return {
         "instant": active.instant,

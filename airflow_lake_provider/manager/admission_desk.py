@@ -1,4 +1,4 @@
-"""Lets due clusterings through only when no writer stands in their way; before a run is created."""
+"""Lets due services through only when no writer stands in their way; before a run is created."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ class AdmissionDesk:
             return decision
         place = self._place_of(view.base_path, policy)
         with place.lock:
-            found = ask_admission(place.table, view.commits, decision.plan_instants, policy.conflict, now_ms)
+            found = ask_admission(
+                decision.service, place.table, view.commits, decision.plan_instants, policy.conflict, now_ms
+            )
         reason = f"{decision.reason}; {found.reason}"
         if found.verdict is AdmissionVerdict.GO:
             return decision

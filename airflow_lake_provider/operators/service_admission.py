@@ -7,13 +7,18 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.conflict.active_instant import Role
 from airflow_lake_provider.conflict.admission import Admission, AdmissionVerdict
 from airflow_lake_provider.conflict.conflict_table import open_conflict_table
-from airflow_lake_provider.conflict.gate import GO_UNASKED, ask_admission, needs_admission
+from airflow_lake_provider.conflict.gate import (
+    GO_UNASKED,
+    ask_admission,
+    find_pending_plans,
+    needs_admission,
+    needs_watch,
+)
 from airflow_lake_provider.conflict.service_watch import ServiceWatch
 from airflow_lake_provider.errors import ServiceRefusedError
-from airflow_lake_provider.job_contract import Mode
+from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.policies import ConflictPolicy
 from airflow_lake_provider.view.shared_timelines import SharedTimelines
 from airflow_lake_provider.view.view_cache import TableViewCache
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from airflow_lake_provider.job_contract import JobRequest, ServiceRequest
+    from airflow_lake_provider.timeline.commit_metadata import CommitMetadata
     from airflow_lake_provider.timeline.storage import Storage
 
 EXECUTOR_ENDED = "lake.executor.ended"
@@ -44,19 +50,21 @@ class ServiceAdmission:
         if not needs_admission(wanted.service, wanted.mode, self.policy):
             return GO_UNASKED
         now_ms = int(time.time() * 1000)
-        plans = () if wanted.mode is Mode.SCHEDULE else wanted.instants or self._pending_plans(now_ms)
-        commits = TableViewCache(SharedTimelines(open_table=self._open_table)).refresh(self._base_path).commits
-        return ask_admission(self._table, commits, plans, self.policy, now_ms)
+        service, plans = wanted.service, wanted.instants
+        if not plans and wanted.mode is not Mode.SCHEDULE:
+            plans = find_pending_plans(self._table, service, now_ms)
+        return ask_admission(service, self._table, self._commits(service), plans, self.policy, now_ms)
 
     def watch(self, wanted: ServiceRequest) -> ServiceWatch | None:
         """Return what watches the service while it runs; None where nothing can come in its way."""
-        if wanted.mode is Mode.SCHEDULE or not needs_admission(wanted.service, wanted.mode, self.policy):
+        if not needs_watch(wanted.service, wanted.mode, self.policy):
             return None
         return ServiceWatch(self._table, self.policy)
 
-    def _pending_plans(self, now_ms: int) -> tuple[str, ...]:
-        # By what they hold: up to table version 6 a clustering's action is that of an insert overwrite.
-        return tuple(plan.instant for plan in self._table.look(now_ms).plans() if plan.role is Role.CLUSTERING)
+    def _commits(self, service: Service) -> Mapping[str, CommitMetadata]:
+        if service is not Service.CLUSTERING:
+            return {}
+        return TableViewCache(SharedTimelines(open_table=self._open_table)).refresh(self._base_path).commits
 
 
 def narrow(wanted: ServiceRequest, admission: Admission) -> ServiceRequest:

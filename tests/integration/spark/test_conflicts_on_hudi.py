@@ -83,7 +83,7 @@ def looking_on(table: Table) -> Iterator[list[dict[str, int]]]:
             looker.result()
 
 
-def ask(table: Table, *plans: str) -> Admission:
+def ask(table: Table, *plans: str, service: Service = Service.CLUSTERING) -> Admission:
     storage = open_storage(str(table.path))
     snapshot = look(storage, None, Depth.LIST, now_ms()).snapshot
     commits = {
@@ -93,7 +93,7 @@ def ask(table: Table, *plans: str) -> Admission:
     # Tests write in a rhythm of seconds: in an hour's time nothing is expected any more.
     opened = open_table(table)
     opened.rule = type(opened.rule)(interval_ms=3_600_000, tolerable_misses=2)
-    return ask_admission(opened, commits, plans, ConflictPolicy(), now_ms() + 3_600_000)
+    return ask_admission(service, opened, commits, plans, ConflictPolicy(), now_ms() + 3_600_000)
 
 
 def clustering(table: Table, mode: Mode, *instants: str, options: Mapping[str, str] | None = None) -> JobRequest:
@@ -196,6 +196,25 @@ def clusterings_pass_each_other(spark: SparkSession, table: Table, plan: str) ->
     Path(copy).unlink()
     result = run(spark, clustering(table, Mode.EXECUTE, plan, other))
     assert result.outcome is Outcome.COMPLETED, result.message
+
+
+@pytest.mark.parametrize(("version", "service"), [(9, Service.LOGCOMPACTION), (6, Service.COMPACTION)])
+def test_log_compaction_and_compaction_of_old_tables_wait_for_writers_that_they_would_fail(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path, version: int, service: Service
+) -> None:
+    table = make_table(version=version)
+    opened = open_table(table)
+    assert ask(table, service=service).verdict is AdmissionVerdict.GO
+    writer = start_writer(spark, table, "Bilbao", tmp_path / "lock", DIRECT)
+    claim = claim_of(opened, writer)
+    admission = ask(table, service=service)
+    assert (admission.verdict, admission.in_the_way) == (AdmissionVerdict.WAIT, (writer.instant,)), admission.reason
+    options = {"hoodie.log.compaction.blocks.threshold": "2"} if service is Service.LOGCOMPACTION else {}
+    result = run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE, service=service, service_options=options))
+    assert result.outcome is Outcome.COMPLETED, result.message
+    (clash,) = check(opened, claim).clashes
+    assert (clash.instant, clash.kind) == (result.completed_instants[0], ClashKind.COMMIT)
+    assert writer.release() == REJECTED
 
 
 def test_writer_on_file_groups_of_a_pending_plan_is_saved_by_its_withdrawal(

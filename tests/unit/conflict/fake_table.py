@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from airflow_lake_provider.conflict.conflict_table import ConflictTable
@@ -52,11 +52,12 @@ class FakeStore(Store):
 
 @dataclass
 class FakeTable:
-    """One table of table version 9."""
+    """One table, whose files lie as those of table version 9 whatever its version is."""
 
     store: FakeStore = field(default_factory=FakeStore)
     now_ms: int = 1_800_000_000_000
     properties: dict[str, str] = field(default_factory=lambda: dict(PROPERTIES))
+    version: int = 9
 
     def open(self) -> ConflictTable:
         return ConflictTable(Storage(BASE, self.store, BASE), self.snapshot, RULE)
@@ -64,7 +65,8 @@ class FakeTable:
     def snapshot(self) -> TimelineSnapshot:
         names = [name.rsplit("/", 1)[-1] for name in self.store.files if "/.hoodie/timeline/" in name]
         timeline = build_timeline(Layout.V2, names)
-        return TimelineSnapshot(BASE, "", build_table_properties(self.properties, BASE), timeline, self.now_ms)
+        properties = replace(build_table_properties(self.properties, BASE), version=self.version)
+        return TimelineSnapshot(BASE, "", properties, timeline, self.now_ms)
 
     def write(self, path: str, content: bytes = b"") -> None:
         self.store.files[f"{BASE}/.hoodie/{path}"] = (content, self.now_ms)
@@ -100,9 +102,9 @@ class FakeTable:
         body = {"clusteringPlan": {"inputGroups": [{"slices": slices}]}}
         self.write(f"timeline/{instant}.clustering.requested", json.dumps(body).encode())
 
-    def plan_compaction(self, instant: str, groups: list[tuple[str, str]]) -> None:
+    def plan_compaction(self, instant: str, groups: list[tuple[str, str]], action: str = "compaction") -> None:
         operations = [{"partitionPath": partition, "fileId": file_id} for partition, file_id in groups]
-        self.write(f"timeline/{instant}.compaction.requested", json.dumps({"operations": operations}).encode())
+        self.write(f"timeline/{instant}.{action}.requested", json.dumps({"operations": operations}).encode())
 
     def commit(self, instant: str, completed: str, groups: list[tuple[str, str]], operation: str = "UPSERT") -> None:
         self.write(f"timeline/{instant}_{completed}.deltacommit", commit_body(groups, operation=operation))

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_lake_provider.conflict.admission import AdmissionVerdict, Intent, admit
 from airflow_lake_provider.conflict.expected_write import ExpectedWrite, expect_write
-from airflow_lake_provider.conflict.gate import ask_admission, needs_admission
+from airflow_lake_provider.conflict.gate import ask_admission, find_pending_plans, needs_admission, needs_watch
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.policies import ConflictPolicy
 from airflow_lake_provider.timeline.commit_metadata import CommitMetadata, WriteStat
@@ -26,16 +26,59 @@ def ask(table: FakeTable, *plans: str, partitions: frozenset[str] = ALL, expecte
     return admit(intent, table.open().look(table.now_ms), expected, 10_000, 120_000)
 
 
-@pytest.mark.parametrize(
-    "service", [Service.COMPACTION, Service.LOGCOMPACTION, Service.CLEAN, Service.ARCHIVE, Service.ROLLBACK]
-)
+@pytest.mark.parametrize("service", [Service.COMPACTION, Service.CLEAN, Service.ARCHIVE, Service.ROLLBACK])
 def test_service_that_hudi_lets_pass_writers_is_never_held_back(service: Service) -> None:
     table = FakeTable()
     table.begin(W1)
     table.mark_direct(W1, [OSLO])
     found = admit(Intent(service), table.open().look(table.now_ms), None, 10_000, 120_000)
     assert found.verdict is GO
-    assert not needs_admission(service, Mode.SCHEDULE_AND_EXECUTE, ConflictPolicy())
+
+
+def test_only_what_rewrites_file_groups_is_asked_about_and_only_a_clustering_watched() -> None:
+    policy, mode = ConflictPolicy(), Mode.SCHEDULE_AND_EXECUTE
+    asked = {service for service in Service if needs_admission(service, mode, policy)}
+    assert asked == {Service.CLUSTERING, Service.COMPACTION, Service.LOGCOMPACTION}
+    assert {service for service in Service if needs_watch(service, mode, policy)} == {Service.CLUSTERING}
+    assert not any(needs_admission(service, mode, ConflictPolicy(enabled=False)) for service in Service)
+    assert not needs_admission(Service.CLUSTERING, Mode.WITHDRAW, policy)
+
+
+OLD, NEW = 6, 9
+
+
+@pytest.mark.parametrize(
+    ("service", "version", "writer", "group", "verdict"),
+    [
+        pytest.param(Service.COMPACTION, OLD, W1, OSLO, WAIT, id="old-compaction-of-a-plan-younger-than-the-writer"),
+        pytest.param(Service.COMPACTION, OLD, W3, OSLO, GO, id="old-compaction-of-a-plan-that-the-writer-knows"),
+        pytest.param(Service.COMPACTION, OLD, W1, BONN, GO, id="old-compaction-elsewhere"),
+        pytest.param(Service.COMPACTION, NEW, W1, OSLO, GO, id="new-compaction"),
+        pytest.param(Service.LOGCOMPACTION, NEW, W1, OSLO, WAIT, id="log-compaction-beside-an-older-writer"),
+        pytest.param(Service.LOGCOMPACTION, NEW, W3, OSLO, WAIT, id="log-compaction-beside-a-younger-writer"),
+        pytest.param(Service.LOGCOMPACTION, NEW, W3, BONN, GO, id="log-compaction-elsewhere"),
+    ],
+)
+def test_compaction_that_would_fail_a_writer_waits_for_it(
+    service: Service, version: int, writer: str, group: tuple[str, str], verdict: AdmissionVerdict
+) -> None:
+    table = FakeTable(version=version)
+    action = "logcompaction" if service is Service.LOGCOMPACTION else "compaction"
+    table.plan_compaction(W2, [OSLO], action=action)
+    opened = table.open()
+    plans = find_pending_plans(opened, service, table.now_ms)
+    assert plans == (W2,)
+
+    def admission(*plans: str) -> AdmissionVerdict:
+        return ask_admission(service, opened, {}, plans, ConflictPolicy(), table.now_ms).verdict
+
+    assert (admission(), admission(*plans)) == (GO, GO)
+    table.begin(writer)
+    assert admission() is (GO if service is Service.COMPACTION and version == NEW else WAIT), "a new plan may take any"
+    table.announce(writer, [group])
+    assert admission(*plans) is verdict
+    table.beat(writer, ago_ms=120_001)
+    assert (admission(), admission(*plans)) == (GO, GO)
 
 
 def test_clustering_goes_where_nobody_is_at_work() -> None:
@@ -155,4 +198,6 @@ def test_next_write_is_expected_by_the_rhythm_until_it_ended(
     if found is not None:
         assert (found.partitions, found.gap_ms) == (frozenset({"Oslo"}), 60_000)
         assert found.due_ms == table.now_ms + 60_000 - silent_s * 1000
-        assert ask_admission(table.open(), commits, (), ConflictPolicy(), table.now_ms).verdict is WAIT
+        assert (
+            ask_admission(Service.CLUSTERING, table.open(), commits, (), ConflictPolicy(), table.now_ms).verdict is WAIT
+        )

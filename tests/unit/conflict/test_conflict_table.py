@@ -18,7 +18,7 @@ from airflow_lake_provider.timeline.markers import MarkerKind
 from airflow_lake_provider.timeline.storage import open_storage
 from tests.unit.conflict.fake_table import FakeTable, keys, marker
 
-W1, W2, W3 = "20261121100000001", "20261121100000002", "20261121100000003"
+W1, W2, W3, W4 = (f"2026112110000000{n}" for n in range(1, 5))
 OSLO, BONN = ("Oslo", "f1-0"), ("Bonn", "f2-0")
 
 
@@ -71,6 +71,36 @@ def test_compaction_and_writers_pass_each_other_and_a_clustering_stops_writers()
     table.begin(W2)
     table.mark_direct(W2, [OSLO])
     assert table.open().check(claim(W1, OSLO, role=Role.COMPACTION), table.now_ms).is_free
+
+
+@pytest.mark.parametrize(
+    ("version", "plan", "clashes"), [(9, W3, 0), (6, W3, 1), (6, W1, 0)], ids=["new", "old-younger", "old-older"]
+)
+def test_compaction_before_version_8_fails_the_writers_that_were_at_work_when_it_was_planned(
+    version: int, plan: str, clashes: int
+) -> None:
+    table = FakeTable(version=version)
+    opened = table.open()
+    table.plan_compaction(plan, [OSLO])
+    assert len(opened.check(claim(W2, OSLO), table.now_ms).clashes) == clashes
+    assert opened.check(claim(W2, BONN), table.now_ms).is_free
+    table.commit(plan, W4, [OSLO], operation="COMPACT")
+    assert len(opened.check(claim(W2, OSLO), table.now_ms).clashes) == clashes
+    assert opened.check(claim(W2, OSLO, role=Role.CLUSTERING), table.now_ms).is_free
+
+
+def test_log_compaction_fails_writers_from_when_it_is_begun_until_it_has_completed() -> None:
+    table = FakeTable()
+    opened = table.open()
+    table.plan_compaction(W1, [OSLO], action="logcompaction")
+    assert opened.check(claim(W2, OSLO), table.now_ms).is_free, "nobody has begun it"
+    table.write(f"timeline/{W1}.logcompaction.inflight")
+    (clash,) = opened.check(claim(W2, OSLO), table.now_ms).clashes
+    assert (clash.instant, clash.kind) == (W1, ClashKind.PLAN)
+    table.commit(W1, W4, [OSLO], operation="LOG_COMPACT")
+    (clash,) = opened.check(claim(W2, OSLO), table.now_ms).clashes
+    assert (clash.instant, clash.kind) == (W1, ClashKind.COMMIT)
+    assert opened.check(claim(W2, BONN), table.now_ms).is_free
 
 
 def test_damaged_plan_or_commit_is_never_free() -> None:
