@@ -85,6 +85,10 @@ def test_explain_says_what_would_be_started_now_and_starts_nothing(
     dead = table.path / ".hoodie" / "timeline" / "20261121120009000.deltacommit.requested"
     dead.touch()
     _, output = run(capsys, "explain", str(table.path))
+    assert "last completed instant without holes: 20261121120006000\n" in output
+    assert re.search(
+        r"in the way: deltacommit 20261121120009000 .*writer, .*no heartbeat\): its writer is dead", output
+    )
     assert re.search(r"now +start \S+\.rollback\.20261121120009000\n", output)
     assert re.search(r"now +waiting: waits for \S+\.rollback\.\d+: at most 1 service of a table", output)
     assert run(capsys, "explain", str(table.path), "--dry-run")[1].count("would start") == 1

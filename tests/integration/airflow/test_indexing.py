@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.maintenance_window import DAYS
 from airflow_lake_provider.tables_file import parse_window
 from tests.unit.tables import HandMadeTable
@@ -86,21 +87,21 @@ def test_build_outside_its_window_waits_without_a_slot_and_begins_when_it_opens(
 
 
 def test_dry_run_outside_the_window_says_when_the_build_begins(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = HandMadeTable.create(tmp_path / "orders")
     first, _ = table.commit(1), table.commit(3)
     (table.path / ".hoodie" / "timeline" / "20261121120002000.deltacommit.inflight").touch()
     arguments = {"base_path": str(table.path), "indexes": "record_index", "hudi_options": LOCK}
-    with caplog.at_level("INFO"):
-        result = operator(**arguments, window=closed_window(), is_dry_run="True").execute(CONTEXT)
+    result = operator(**arguments, window=closed_window(), is_dry_run="True").execute(CONTEXT)
+    log = capsys.readouterr().out
     assert result["reason"] == "dry run of indexing schedule_and_execute"
-    assert "12:00 to 13:00 Europe/Berlin) is closed: the build begins at 20" in caplog.text
-    assert "dry run, nothing is started" in caplog.text
+    assert "12:00 to 13:00 Europe/Berlin) is closed: the build begins at 20" in log
+    assert "dry run, nothing is started" in log
     # What is in the way of the plan's base, and what becomes of the commits beyond.
-    assert f"last completed instant without holes: {first}" in caplog.text
-    assert "in the way: deltacommit 20261121120002000" in caplog.text
-    assert "completed beyond: 20261121120003000" in caplog.text
+    assert f"last completed instant without holes: {first}" in log
+    assert "in the way: deltacommit 20261121120002000" in log
+    assert "completed beyond: 20261121120003000" in log
 
 
 @pytest.mark.parametrize("window", [None, {}, "{}", "null", "", OPEN], ids=str)
@@ -146,6 +147,38 @@ def test_reindex_dag_is_a_form_and_maps_over_tables() -> None:
     assert {task.task_id for task in build.upstream_list} == {"choose_tables"}
 
 
+class Registry:
+    """A manager that knows three tables, and gives them page by page."""
+
+    paths = ("/lake/orders", "/lake/returns", "/raw/orders")
+
+    def list_tables(self, after: str = "") -> list[dict[str, str]]:
+        left = [path for path in self.paths if path > after]
+        return [{"table_id": path, "base_path": path, "table_name": path.rsplit("/", 1)[-1]} for path in left[:1]]
+
+
+@pytest.mark.parametrize(
+    ("base_path", "chosen"),
+    [("/lake/*", ["/lake/orders", "/lake/returns"]), ("/lake/orders/", ["/lake/orders"]), ("/none/*", [])],
+)
+def test_reindex_chooses_one_table_or_those_of_a_pattern(
+    monkeypatch: pytest.MonkeyPatch, base_path: str, chosen: list[str]
+) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    dag = DagBag(dag_folder=str(ROOT / "dags")).dags["lake_reindex"]
+    choose = dag.get_task("choose_tables").python_callable
+    params = {"base_path": base_path, "window": {}, "hudi_options": {"hoodie.x": "1"}}
+    monkeypatch.setitem(choose.__globals__, "get_current_context", lambda: {"params": params})
+    monkeypatch.setitem(choose.__globals__, "LakeHook", Registry)
+    found = choose()
+    assert [table["base_path"] for table in found] == chosen
+    assert all(json.loads(table["hudi_options"])["hoodie.x"] == "1" for table in found)
+    params["window"] = {"time_zone": "Mars/Base"}
+    with pytest.raises(ConfigError, match="time_zone is 'Mars/Base'"):
+        choose()
+
+
 Trigger = Callable[[dict[str, Any]], str]
 
 
@@ -177,6 +210,8 @@ def trigger_by_rest(conf: dict[str, Any]) -> str:
     return "" if response.is_success else response.text
 
 
+# Airflow's own: graphviz is not there, and a deprecated field is shown.
+@pytest.mark.filterwarnings("ignore:Could not import graphviz", "ignore:deprecated:DeprecationWarning")
 @pytest.mark.parametrize("trigger", [trigger_by_command, trigger_by_rest], ids=["command", "form-and-rest"])
 def test_reindex_takes_a_window_and_refuses_a_wrong_one(trigger: Trigger) -> None:
     conf = {"base_path": "/lake/orders", "indexes": ["record_index"]}
