@@ -114,6 +114,18 @@ def test_build_without_a_window_or_inside_it_does_not_wait(tmp_path: Path, windo
         operator(base_path=str(table.path), indexes="record_index", hudi_options=LOCK, window=window).execute(CONTEXT)
 
 
+def test_build_where_no_writer_runs_brings_a_lock_of_its_own(tmp_path: Path) -> None:
+    from airflow.sdk.exceptions import AirflowException
+
+    table = HandMadeTable.create(tmp_path / "orders")
+    table.commit(1)
+    alone = operator(base_path=str(table.path), indexes="record_index", no_writer="True")
+    with pytest.raises(AirflowException, match="manager"):
+        alone.execute(CONTEXT)
+    assert LOCK.items() <= alone.hudi_options.items()
+    assert alone.hudi_options["lake.index.no_writer"] == "true"
+
+
 def test_sensor_answers_for_a_table_on_disk(tmp_path: Path) -> None:
     from airflow_lake_provider.sensors.index_ready import HudiIndexReadySensor
 
