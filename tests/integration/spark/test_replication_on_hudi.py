@@ -39,7 +39,7 @@ from local_stack import lake_writer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-HISTORY = Path(__file__).parents[2] / "fixtures" / "tables" / "history_200.zip"
+HISTORY = Path(__file__).parents[2] / "fixtures" / "history" / "history_200.zip"
 TTL_S = 3600.0
 SCHEMA = T.StructType(
     [
