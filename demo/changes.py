@@ -83,7 +83,8 @@ class ChangesInKafka:
         except (RuntimeError, OSError, subprocess.SubprocessError) as error:
             # No Maven, no network, no free memory: the rest of the story goes on, and the end says that this failed.
             self.broker.stop()
-            self.failure = f"no Kafka broker: {str(error).strip() or type(error).__name__}"
+            why = "; ".join(str(error).split("\n")).strip("; ")
+            self.failure = f"no Kafka broker: {why or type(error).__name__}"
             self.say(f"THE CHANGES IN KAFKA CANNOT BE SHOWN. {self.failure}")
             return ""
         self.say(f"a Kafka broker serves on {self.broker.bootstrap}")
@@ -105,7 +106,7 @@ class ChangesInKafka:
     def check(self) -> list[tuple[str, bool]]:
         """Return what must hold at the end."""
         if self.failure:
-            return [(f"changes of {CHANGES_TABLE} in Kafka: {self.failure.splitlines()[0]}", False)]
+            return [(f"changes of {CHANGES_TABLE} in Kafka: {self.failure}", False)]
         kinds = [arrival.kind for arrival in self.arrivals]
         return [
             (
