@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from airflow_lake_provider.maintenance_window import DAYS
 from airflow_lake_provider.timeline.archive import ArchivedTimeline, load_archive
 from airflow_lake_provider.timeline.instant import Action
 from airflow_lake_provider.timeline.properties import load_table_properties
@@ -266,6 +268,25 @@ def test_deferred_sensor_of_a_users_dag_wakes_up_for_a_commit(airflow: LocalAirf
     wait_until(lambda: state() == "success", 60, "the sensor's end", [airflow.servers["triggerer"]])
     found = airflow.airflow_get(f"{path}/xcomEntries/return_value")
     assert requested in json.dumps(found)
+
+
+def test_reindex_outside_its_window_waits_without_a_worker(airflow: LocalAirflow) -> None:
+    table = HandMadeTable.create(airflow.allowed_roots[0] / "indexed at night")
+    table.commit(1)
+    day = DAYS[(datetime.now(UTC).weekday() + 3) % 7]
+    window = {"days": [day], "begin": "12:00", "end": "13:00", "time_zone": "Europe/Berlin"}
+    conf = {"base_path": str(table.path), "hudi_options": LOCK_OPTIONS, "window": window}
+    trigger(airflow, "night", dag_id="lake_reindex", **conf)
+    path = "/api/v2/dags/lake_reindex/dagRuns/night/taskInstances/build_indexes"
+
+    def waits() -> bool:
+        task = airflow.airflow_get(f"{path}/0") or {}
+        return task.get("state") == "deferred" and task["trigger"] is not None
+
+    wait_until(waits, 90, "the build's deferral", [airflow.servers["triggerer"]])
+    log = json.dumps(airflow.airflow_get(f"{path}/logs/1", map_index=0, full_content=True))
+    assert f"the window ({day} 12:00 to 13:00 Europe/Berlin) is closed: the build begins at" in log
+    assert not list((table.path / ".hoodie" / "timeline").glob("*.indexing.*"))
 
 
 def lineage_file(airflow: LocalAirflow) -> Path:
