@@ -70,9 +70,11 @@ class S3Store(Store):
         try:
             with self._fs.open_input_stream(path) as stream:
                 return bytes(stream.read())
-        except OSError:
-            # One that is removed between the request for its size and that for its content ends in many kinds of error.
-            self.stat(path)
+        except OSError as error:
+            # One that is removed between the request for its size and that for its content ends in many kinds of error;
+            # a server that does not answer is not asked twice.
+            if "NETWORK_CONNECTION" not in str(error):
+                self.stat(path)
             raise
 
     def stat(self, path: str) -> FileEntry:
