@@ -99,6 +99,9 @@ class Round:
             if late and late.partition(" for ")[0] not in overdue:
                 overdue.add(late.partition(" for ")[0])
                 self.report.violations.append(late)
+            for server in self.stage.revive():
+                self._say(f"the {server} ended by itself, and was started again")
+                self.report.counts["servers that ended by themselves"] += 1
             if time.monotonic() > deadline:
                 self.report.violations.append(f"not at rest after {REST_TIMEOUT_S:.0f} s: {unrest}")
                 return
