@@ -138,7 +138,7 @@ def _begin(visit: Visit, guard: Any, build: _Build, options: IndexOptions) -> fr
             verdict = decide_fence(
                 look_at_writers(visit.spark, look),
                 find_habit(visit.spark, look),
-                stays_current=stays_current(build.plan.partition),
+                stays_current=stays_current(build.plan.partition) and not options.is_alone,
                 no_writer=options.no_writer,
             )
             if verdict.begin is not Begin.WAIT:

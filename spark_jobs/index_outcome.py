@@ -24,6 +24,10 @@ class IndexFailure(Exception):
         self.message = message
 
 
+class IndexHiddenError(Exception):
+    """The metadata table was compacted while an index was built, and hides what the build wrote."""
+
+
 class PlanOutdatedError(Exception):
     """A plan cannot run any more: it is gone, or the build would leave out writes that completed since."""
 

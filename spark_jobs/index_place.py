@@ -29,22 +29,25 @@ def keep_place(visit: Visit, plan: IndexPlan) -> None:
     names = {name.split(".")[0].split("_")[0] for name in metadata_timeline_names(visit.spark, visit.job.base_path)}
     names |= {str(instant.requestedTime()) for instant in visit.look().timeline.getInstants()}
     unknown = unknown_instant(plan.instant, names)
-    folder, fs = _folder_of(visit, plan)
-    for status in fs.listStatus(folder):
+    fs, files = list_partition(visit, plan)
+    for status in files:
         file_id, found, rest = str(status.getPath().getName()).partition(f"_{plan.instant}.log.")
         if found and not rest.endswith(".crc"):
-            fs.create(visit.spark._jvm.org.apache.hadoop.fs.Path(folder, f"{file_id}_{unknown}.log.1_{TOKEN}")).close()
+            name = f"{file_id}_{unknown}.log.1_{TOKEN}"
+            fs.create(visit.spark._jvm.org.apache.hadoop.fs.Path(status.getPath().getParent(), name)).close()
 
 
 def give_place_up(visit: Visit, plan: IndexPlan) -> None:
     """Remove these files, once the delta commit of the build is completed and cannot be rolled back any more."""
-    folder, fs = _folder_of(visit, plan)
-    for status in fs.listStatus(folder):
+    fs, files = list_partition(visit, plan)
+    for status in files:
         path = status.getPath()
         if str(path.getName()).endswith(f".log.1_{TOKEN}"):
             fs.delete(path)
 
 
-def _folder_of(visit: Visit, plan: IndexPlan) -> tuple[Any, Any]:
+def list_partition(visit: Visit, plan: IndexPlan) -> tuple[Any, list[Any]]:
+    """Return Hadoop's file system, and its statuses of the files of a plan's index. Raises Py4JJavaError."""
     path = visit.spark._jvm.org.apache.hadoop.fs.Path(f"{visit.job.base_path}/{METADATA_FOLDER}/{plan.partition}")
-    return path, path.getFileSystem(visit.spark._jsc.hadoopConfiguration())
+    fs = path.getFileSystem(visit.spark._jsc.hadoopConfiguration())
+    return fs, list(fs.listStatus(path))

@@ -176,6 +176,25 @@ def decide_step(
     return Step.RUN
 
 
+def find_shadowing(instant: str, files: Collection[str], timeline: Collection[str]) -> tuple[str, ...]:
+    """Return the metadata table's compactions that hide what the completed build of a plan wrote.
+
+    One that was planned while the build's delta commit was pending takes up the writers' entries alone, and its base
+    files are younger than those of the build, which nobody reads then. `files` are the names in the index's folder,
+    `timeline` those of the metadata table's timeline. A pending compaction counts, as it may do the same.
+    """
+    ends = {name.partition("_")[2].partition(".")[0] for name in timeline if _is_end_of(instant, name)}
+    bases = {name.rpartition("_")[2].partition(".")[0] for name in files if name.endswith(".hfile")}
+    completed = {name.partition("_")[0] for name in timeline if name.endswith(".commit")}
+    planned = {name.partition(".")[0] for name in timeline if name.endswith(".compaction.requested")}
+    candidates = bases | (planned - completed)
+    return tuple(sorted(time for time in candidates if time > instant and any(time <= end for end in ends)))
+
+
+def _is_end_of(instant: str, name: str) -> bool:
+    return name.startswith(f"{instant}_") and name.endswith(".deltacommit")
+
+
 def unknown_instant(instant: str, known: Collection[str]) -> str:
     """Return an instant a little younger than this one that is not known."""
     # Milliseconds are the last three of 17 digits, and roll over like any number: nobody reads this one as a time.

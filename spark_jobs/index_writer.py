@@ -23,9 +23,10 @@ from index_method import (
     find_field,
     find_method,
 )
-from index_outcome import IndexFailure, PlanOutdatedError
-from index_rules import BuildState
-from index_table import find_build_state, look_at_indexes
+from index_outcome import IndexFailure, IndexHiddenError, PlanOutdatedError
+from index_place import list_partition
+from index_rules import BuildState, find_shadowing
+from index_table import find_build_state, look_at_indexes, metadata_timeline_names
 from job_contract import FailureKind
 
 if TYPE_CHECKING:
@@ -126,13 +127,22 @@ def announce(visit: Visit, plan: IndexPlan, definition: Any) -> None:
 def settle(visit: Visit, plan: IndexPlan, definition: Any) -> None:
     """List an index that is built as complete; the caller holds the table's lock.
 
-    Raises IndexFailure when Hudi ended without building it or somebody took this builder for dead, or Py4JJavaError.
+    Raises IndexFailure when Hudi ended without building it or somebody took this builder for dead, IndexHiddenError,
+    or Py4JJavaError.
     """
     if find_build_state(visit.spark, visit.job.base_path, plan.instant) is not BuildState.COMPLETED:
         raise IndexFailure(FailureKind.OTHER, f"Hudi ended without building {plan.partition}")
     found = look_at_indexes(visit).plan_of(plan.instant)
     if found is None or not found.is_inflight:
         raise IndexFailure(FailureKind.PLAN_GONE, f"plan {plan.instant} was taken from this builder meanwhile")
+    _, files = list_partition(visit, plan)
+    names = {str(status.getPath().getName()) for status in files}
+    hiding = find_shadowing(plan.instant, names, metadata_timeline_names(visit.spark, visit.job.base_path))
+    if hiding:
+        raise IndexHiddenError(
+            f"the metadata table was compacted ({', '.join(hiding)}) while {plan.partition} was built, which hides "
+            "its entries"
+        )
     list_index(visit, plan.partition, Listing.COMPLETE, definition)
 
 

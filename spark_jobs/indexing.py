@@ -17,7 +17,7 @@ from index_build import (
 from index_check import find_differences
 from index_finish import check, finish
 from index_listing import drop_index
-from index_outcome import IndexFailure, PlanOutdatedError, Tally, failure_of, refused, result_of
+from index_outcome import IndexFailure, IndexHiddenError, PlanOutdatedError, Tally, failure_of, refused, result_of
 from index_rules import BuildState, IndexPlan, Step, decide_step
 from index_settings import WantedIndex, build_settings, hudi_settings_of, index_options
 from index_table import (
@@ -145,13 +145,20 @@ def _schedule(visit: Visit, wanted: WantedIndex, tally: Tally) -> str | None:
 
 def _build(visit: Visit, instant: str, wanted: WantedIndex | None, options: IndexOptions, tally: Tally) -> None:
     started = time.monotonic()
+    planned = look_at_indexes(visit).plan_of(instant)
     try:
         for number in range(1, MOST_BUILDS + 1):
-            damage = _take_step(visit, instant, wanted, options, tally)
+            # What a writer did to the first build it must not do again: the second one keeps the lock.
+            damage = _take_step(visit, instant, wanted, replace(options, is_alone=number > 1), tally)
             if not damage:
                 visit.say(f"indexing {instant}: done in {seconds_since(started)}")
                 return
             visit.say(f"indexing {instant}, build {number}: the check failed: {damage}")
+            # A plan that writers had overtaken was replaced.
+            pending = (
+                plan.instant for plan in look_at_indexes(visit).plans if planned and plan.partition == planned.partition
+            )
+            instant = next(pending, instant)
         raise IndexFailure(FailureKind.CONFLICT, f"the index fails its check after {MOST_BUILDS} builds: {damage}")
     except IndexFailure as failure:
         visit.say(f"indexing {instant} FAILED ({failure.kind}): {failure.message}")
@@ -212,6 +219,8 @@ def _run(visit: Visit, plan: IndexPlan, wanted: WantedIndex | None, options: Ind
         raise IndexFailure(FailureKind.BUSY, f"another builder has plan {plan.instant}") from error
     except WritersInTheWayError as error:
         raise IndexFailure(FailureKind.CONFLICT, f"{plan.partition}: {error}") from error
+    except IndexHiddenError as error:
+        damage = str(error)
     except IndexFailure:
         leave_expired_heartbeat(visit, plan.instant)
         raise

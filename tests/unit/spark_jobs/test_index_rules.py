@@ -14,6 +14,7 @@ from index_rules import (
     decide_fence,
     decide_step,
     find_blind,
+    find_shadowing,
     must_mention,
     unknown_instant,
 )
@@ -146,3 +147,26 @@ def test_options_of_ours_do_not_reach_hudi_and_wrong_ones_are_refused() -> None:
     assert (read.check, read.wait_s, read.drop_first, read.wanted) == ("full", 7.0, False, ())
     with pytest.raises(IndexRequestError):
         index_options({"lake.index.wanted": "[{}]"})
+
+
+BUILD, END = "20261121202547585", "20261121202601732"
+DURING, AFTER = "20261121202553450", "20261121202605000"
+
+
+@pytest.mark.parametrize(
+    ("base", "timeline", "hiding"),
+    [
+        pytest.param(BUILD, [], (), id="nobody-compacted"),
+        pytest.param(
+            DURING, [f"{DURING}.compaction.requested", f"{DURING}_{DURING}.commit"], (DURING,), id="while-it-was-built"
+        ),
+        pytest.param(BUILD, [f"{DURING}.compaction.requested"], (DURING,), id="planned-meanwhile-and-pending"),
+        pytest.param(BUILD, [f"{DURING}.compaction.requested", f"{DURING}_{DURING}.commit"], (), id="of-other-indexes"),
+        pytest.param(AFTER, [f"{AFTER}.compaction.requested", f"{AFTER}_{AFTER}.commit"], (), id="when-it-was-built"),
+    ],
+)
+def test_compaction_that_hides_what_a_build_wrote(base: str, timeline: list[str], hiding: tuple[str, ...]) -> None:
+    files = [f"record-index-0000-0_0-11-75_{BUILD}.hfile", f"record-index-0000-0_1-176-325_{base}.hfile"]
+    files += [f".record-index-0000-0_{BUILD}.log.1_0-0-0", ".hoodie_partition_metadata"]
+    names = [f"{BUILD}.deltacommit.requested", f"{BUILD}_{END}.deltacommit", *timeline]
+    assert find_shadowing(BUILD, files, names) == hiding
