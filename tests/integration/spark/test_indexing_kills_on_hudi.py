@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING
 import pytest
 from conftest import MakeTable, Table, run
 from job_contract import JobRequest, Mode, Outcome
-from paused_writers import STREAMING_OFF, insert, wait_until
+from paused_writers import STREAMING_OFF, insert, start_paused_writer, wait_until
 from test_indexing_on_hudi import complete, found_by_key, half_built, indexing, make_old, missing, plans
 from test_real_processes import _family, _kill_family, submit  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
 KILLS = int(os.environ.get("LAKE_INDEX_KILLS", "1"))
@@ -142,6 +144,32 @@ def test_writers_go_on_after_a_builder_that_died_when_it_had_made_file_groups(
     assert (complete(table), half_built(table), plans(table)) == ({"files", "record_index"}, "", set())
     assert missing(spark, table) == []
     assert found_by_key(spark, table, 70_003) == found_by_key(spark, table, 80_003) == 1
+
+
+def test_compaction_of_the_metadata_table_that_hides_a_build_makes_it_begin_anew(
+    spark: SparkSession,
+    make_table: MakeTable,
+    submit: Submit,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    table = make_table(**STREAMING_OFF)
+    # Older than the plan: as its entries are, a compaction may take them up before the build's are committed.
+    writer = start_paused_writer(spark, table, tmp_path, 70_000, **STREAMING_OFF)
+    builder = submit(indexing(table, BOTH, "record_index", **MANY_GROUPS, lake__index__check="full"))
+    stop_when(builder, lambda: half_built(table) == "record_index" and not has_lock(table))
+    writer.finish()
+    insert(spark, table, 71_000, **STREAMING_OFF, **{"hoodie.metadata.compact.max.delta.commits": "1"})
+    assert list((table.path / ".hoodie" / "metadata" / "record_index").glob("*.hfile"))
+    signal_family(builder, signal.SIGCONT)
+    output, _ = builder.communicate(timeout=240)
+    assert builder.returncode == 0, output
+    # The first try would have been declared complete without the rows of before.
+    assert ["begins beside" in output, "the metadata table was compacted" in output, "begins alone" in output] == [
+        True
+    ] * 3
+    assert (complete(table), plans(table)) == ({"files", "record_index"}, set())
+    assert missing(spark, table) == []
+    assert [found_by_key(spark, table, key) for key in (3, 70_003, 71_003)] == [1, 1, 1]
 
 
 def test_writer_commits_while_the_builder_stands_still_half_way(
