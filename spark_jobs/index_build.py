@@ -144,7 +144,8 @@ def _begin(visit: Visit, guard: Any, build: _Build, options: IndexOptions) -> fr
             if verdict.begin is not Begin.WAIT:
                 _require_fresh_plan(look, build.plan)
                 started = time.monotonic()
-                visit.say(f"indexing {build.plan.instant}: begins {verdict.begin}: {verdict.reason}")
+                why = "its last build failed its check" if options.is_alone else verdict.reason
+                visit.say(f"indexing {build.plan.instant}: begins {verdict.begin}: {why}")
                 in_the_way = _start(visit, build, verdict.begin)
                 visit.say(f"the table's lock was held for {time.monotonic() - started:.1f} s")
                 return in_the_way
