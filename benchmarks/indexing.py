@@ -147,10 +147,13 @@ def measure(folder: Path, rows: int) -> dict[str, float]:
     }
 
 
+def build_command(lake: Lake, table: Any) -> list[str]:
+    return [sys.executable, str(Path(__file__)), "--build", table.base_path, "--rows", str(lake.table.keys)]
+
+
 def build_in_process(lake: Lake, table: Any) -> float:
     """Have a process of its own build, and wait for it; return its seconds without the start of Spark."""
-    command = ["nice", "-n", "10", sys.executable, str(Path(__file__)), "--build", table.base_path]
-    command += ["--rows", str(lake.table.keys)]
+    command = ["nice", "-n", "10", *build_command(lake, table)]
     run = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=1800)
     print(run.stdout, end="", flush=True)
     return float(json.loads(run.stdout.splitlines()[-1])["build_s"])
@@ -158,8 +161,7 @@ def build_in_process(lake: Lake, table: Any) -> float:
 
 def kill_builder(lake: Lake, table: Any) -> None:
     """Have a process of its own build, and kill it while it writes the first index."""
-    command = [sys.executable, str(Path(__file__)), "--build", table.base_path, "--rows", str(lake.table.keys)]
-    builder = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
+    builder = subprocess.Popen(build_command(lake, table), cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
     timeline = Path(table.base_path) / ".hoodie" / "metadata" / ".hoodie" / "timeline"
     plans = Path(table.base_path) / ".hoodie" / "timeline"
     deadline = time.monotonic() + 300

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from failure_kind import causes_of, classify, describe
 from job_contract import FailureKind
 from py4j.protocol import Py4JJavaError
+from whole_file import open_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -141,12 +142,18 @@ def be_sole_executor(spark: SparkSession, client: Any, instant: str) -> Iterator
 def find_heartbeat_age_s(spark: SparkSession, base_path: str, instant: str) -> float | None:
     """Return how many seconds ago an instant's executor beat last; None when it has no heartbeat."""
     jvm = spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path(f"{base_path}/.hoodie/.heartbeat/{instant}")
+    fs, path = open_path(spark, f"{base_path}/.hoodie/.heartbeat/{instant}")
     try:
-        status = path.getFileSystem(spark._jsc.hadoopConfiguration()).getFileStatus(path)
+        status = fs.getFileStatus(path)
     except Py4JJavaError:
         return None
     return float(jvm.java.lang.System.currentTimeMillis() - status.getModificationTime()) / 1000
+
+
+def class_of(spark: SparkSession, name: str, neighbour: Any) -> Any:
+    """Return a class of Hudi, from where an object of Hudi is: Spark loads a submission's jars with its own loader."""
+    initialize = False
+    return spark._jvm.java.lang.Class.forName(name, initialize, neighbour.getClass().getClassLoader())
 
 
 def _open_meta_client(spark: SparkSession, base_path: str) -> Any:
@@ -161,8 +168,8 @@ def _open_meta_client(spark: SparkSession, base_path: str) -> Any:
             causes = causes_of(error.java_exception)
             if not any(cause.class_name.endswith(".TableNotFoundException") for cause in causes):
                 raise
-            properties = jvm.org.apache.hadoop.fs.Path(f"{base_path}/.hoodie/hoodie.properties")
-            if not properties.getFileSystem(conf.unwrap()).exists(properties):
+            fs, properties = open_path(spark, f"{base_path}/.hoodie/hoodie.properties")
+            if not fs.exists(properties):
                 raise NoTableError(f"there is no Hudi table at {base_path}") from error
         time.sleep(LOOK_EVERY_S)
     raise NoTableError(f"{base_path}/.hoodie/hoodie.properties names no table: restore it, or remove the folder")

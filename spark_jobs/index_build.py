@@ -20,6 +20,7 @@ from index_writer import announce, find_build_method, open_index_writer, settle,
 from planned_service import open_patient_client
 from py4j.protocol import Py4JJavaError
 from service_settings import ALWAYS, LOCK_FILE_PROVIDER, wait_for_lock_without_end
+from whole_file import open_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -138,14 +139,14 @@ def _begin(visit: Visit, guard: Any, build: _Build, options: IndexOptions) -> fr
             verdict = decide_fence(
                 look_at_writers(visit.spark, look),
                 find_habit(visit.spark, look),
-                stays_current=stays_current(build.plan.partition) and not options.is_alone,
+                stays_current=stays_current(build.plan.partition),
                 no_writer=options.no_writer,
+                is_repeated=options.is_repeated,
             )
             if verdict.begin is not Begin.WAIT:
                 _require_fresh_plan(look, build.plan)
                 started = time.monotonic()
-                why = "its last build failed its check" if options.is_alone else verdict.reason
-                visit.say(f"indexing {build.plan.instant}: begins {verdict.begin}: {why}")
+                visit.say(f"indexing {build.plan.instant}: begins {verdict.begin}: {verdict.reason}")
                 in_the_way = _start(visit, build, verdict.begin)
                 visit.say(f"the table's lock was held for {time.monotonic() - started:.1f} s")
                 return in_the_way
@@ -222,8 +223,7 @@ def keep_lock_file(visit: Visit) -> Iterator[None]:
         yield
         return
     folder = visit.settings.get("hoodie.write.lock.filesystem.path") or f"{visit.job.base_path}/.hoodie"
-    path = visit.spark._jvm.org.apache.hadoop.fs.Path(f"{folder}/lock")
-    fs = path.getFileSystem(visit.spark._jsc.hadoopConfiguration())
+    fs, path = open_path(visit.spark, f"{folder}/lock")
     stop = threading.Event()
 
     def freshen() -> None:

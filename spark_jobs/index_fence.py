@@ -15,6 +15,7 @@ from hudi_table import find_heartbeat_age_s
 from index_rules import Habit, WriterInFlight
 from index_table import METADATA_FOLDER, find_modified_ms, metadata_timeline_names, timeline_file
 from py4j.protocol import Py4JJavaError
+from whole_file import open_path
 
 RECENT_WRITES = 10
 
@@ -57,10 +58,10 @@ def look_at_writers(spark: SparkSession, look: TableLook) -> tuple[WriterInFligh
 
 def find_newest_marker_ms(spark: SparkSession, base_path: str, instant: str) -> int | None:
     """Return when a pending write made its last marker, by the store's clock; None when it has none."""
-    folder = spark._jvm.org.apache.hadoop.fs.Path(f"{base_path}/.hoodie/.temp/{instant}")
+    fs, folder = open_path(spark, f"{base_path}/.hoodie/.temp/{instant}")
     recursive = True
     try:
-        files = folder.getFileSystem(spark._jsc.hadoopConfiguration()).listFiles(folder, recursive)
+        files = fs.listFiles(folder, recursive)
     except Py4JJavaError:
         return None
     newest_ms = None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hudi_table import class_of
 from hudi_versions import CLIENT_CLASS, LAST_VERSION_OF_1_0, LAST_WRITES, find_own_problem, find_writers_problem
 from index_table import METADATA_FOLDER
 from py4j.protocol import Py4JJavaError
+from whole_file import open_path
 
 if TYPE_CHECKING:
     from hudi_table import TableLook
@@ -17,9 +19,7 @@ HEADER_BYTES = 65_536
 
 def find_hudi_problem(spark: SparkSession, look: TableLook) -> str:
     """Say why no index can be built with this Hudi, or beside the Hudi of the table's writers; empty when one can."""
-    initialize = False
-    loader = look.meta_client.getClass().getClassLoader()
-    problem = find_own_problem(spark._jvm.java.lang.Class.forName(CLIENT_CLASS, initialize, loader))
+    problem = find_own_problem(class_of(spark, CLIENT_CLASS, look.meta_client))
     if problem or look.table_version > LAST_VERSION_OF_1_0:
         return problem
     return find_writers_problem(_recent_headers(spark, look))
@@ -27,8 +27,7 @@ def find_hudi_problem(spark: SparkSession, look: TableLook) -> str:
 
 def _recent_headers(spark: SparkSession, look: TableLook) -> list[bytes]:
     """Return how the newest log files of the metadata table's file listing begin: each write adds one."""
-    folder = spark._jvm.org.apache.hadoop.fs.Path(f"{look.base_path}/{METADATA_FOLDER}/files")
-    fs = folder.getFileSystem(spark._jsc.hadoopConfiguration())
+    fs, folder = open_path(spark, f"{look.base_path}/{METADATA_FOLDER}/files")
     try:
         statuses = fs.listStatus(folder)
     except Py4JJavaError:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from hudi_table import hold_lock, open_client
+from hudi_table import class_of, hold_lock, open_client
 from index_method import META_CLIENT_CLASS, META_PATH, find_field
 from index_table import METADATA_FOLDER, look_at_indexes, remove_plan_files
 from service_settings import ALWAYS
@@ -46,17 +46,18 @@ def list_index(visit: Visit, partition: str, listing: Listing, definition: Any =
     """
     spark, meta_client = visit.spark, visit.look().meta_client
     table = f"{visit.job.base_path}/.hoodie/{PROPERTIES}"
-    if definition is not None and listing is not Listing.ABSENT:
+    is_replaced = can_replace(spark, table)
+    if definition is not None:
         _define(visit, meta_client, partition, definition)
     with own_folder(visit, f"listing-{partition}") as folder:
-        if can_replace(spark, table):
+        if is_replaced:
             # What somebody who died left half written must not be copied.
             config_class = spark._jvm.org.apache.hudi.common.table.HoodieTableConfig
             config_class.recover(meta_client.getStorage(), meta_client.getMetaPath())
             copy_if_there(spark, table, f"{folder}/{PROPERTIES}")
             _redirect(visit, meta_client, folder)
         _write(visit, meta_client, partition, listing)
-        if can_replace(spark, table):
+        if is_replaced:
             replace_file(spark, f"{folder}/{PROPERTIES}", table)
     if listing is Listing.ABSENT:
         _define(visit, visit.look().meta_client, partition, None)
@@ -109,15 +110,9 @@ def write_aside(visit: Visit, meta_client: Any, folder: str) -> None:
     _redirect(visit, meta_client, folder)
 
 
-def class_of(visit: Visit, name: str, neighbour: Any) -> Any:
-    """Return a class of Hudi, from where an object of Hudi is: Spark loads a submission's jars with its own loader."""
-    initialize = False
-    return visit.spark._jvm.java.lang.Class.forName(name, initialize, neighbour.getClass().getClassLoader())
-
-
 def _redirect(visit: Visit, meta_client: Any, folder: str) -> None:
     """Let a meta client of Hudi write the properties into another folder; timeline and data stay the table's."""
-    field = find_field(class_of(visit, META_CLIENT_CLASS, meta_client), META_PATH)
+    field = find_field(class_of(visit.spark, META_CLIENT_CLASS, meta_client), META_PATH)
     field.set(meta_client, visit.spark._jvm.org.apache.hudi.storage.StoragePath(folder))
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from index_rules import unknown_instant
 from index_table import METADATA_FOLDER, metadata_timeline_names
+from whole_file import open_path
 
 if TYPE_CHECKING:
     from index_rules import IndexPlan
@@ -48,6 +49,5 @@ def give_place_up(visit: Visit, plan: IndexPlan) -> None:
 
 def list_partition(visit: Visit, plan: IndexPlan) -> tuple[Any, list[Any]]:
     """Return Hadoop's file system, and its statuses of the files of a plan's index. Raises Py4JJavaError."""
-    path = visit.spark._jvm.org.apache.hadoop.fs.Path(f"{visit.job.base_path}/{METADATA_FOLDER}/{plan.partition}")
-    fs = path.getFileSystem(visit.spark._jsc.hadoopConfiguration())
-    return fs, list(fs.listStatus(path))
+    fs, folder = open_path(visit.spark, f"{visit.job.base_path}/{METADATA_FOLDER}/{plan.partition}")
+    return fs, list(fs.listStatus(folder))

@@ -100,12 +100,17 @@ class FenceVerdict:
 
 
 def decide_fence(
-    writers: Sequence[WriterInFlight], habit: Habit, *, stays_current: bool, no_writer: bool
+    writers: Sequence[WriterInFlight],
+    habit: Habit,
+    *,
+    stays_current: bool,
+    no_writer: bool,
+    is_repeated: bool = False,
 ) -> FenceVerdict:
     """Say how a build may begin, given the writers in flight under the lock.
 
     `stays_current`: whether writers keep the index up to date while it is being built. `no_writer`: the operator says
-    that none runs, so none may be seen.
+    that none runs, so none may be seen. `is_repeated`: writers brought the build before to nothing.
     """
     unguarded = [writer for writer in writers if writer.is_unguarded]
     live = [writer for writer in writers if writer.is_live]
@@ -124,6 +129,8 @@ def decide_fence(
             f"{_named(blind)} does not know of this index and would be missing in it; with {STREAMING_OFF} in the "
             "table's writers the build need not wait for them",
         )
+    if is_repeated:
+        return FenceVerdict(Begin.ALONE, "the build before failed its check")
     if not stays_current:
         return FenceVerdict(Begin.ALONE, "Hudi updates this kind of index only once it is complete")
     if habit is Habit.AT_COMMIT:

@@ -56,8 +56,8 @@ class IndexOptions:
     """What a request says beyond Hudi's settings.
 
     `wait_s` bounds the wait for a moment without writers in the way, `check_timeout_s` the one for writers that may not
-    know of the index when it is built: it is Hudi's setting for the same. `is_alone` is no request's: the lock is held
-    until the index is built, whatever its kind.
+    know of the index when it is built: it is Hudi's setting for the same. `is_repeated` is no request's: a build before
+    failed its check, so the lock is held until the index is built, whatever its kind.
     """
 
     wanted: tuple[WantedIndex, ...] = ()
@@ -66,7 +66,7 @@ class IndexOptions:
     check_timeout_s: float = DEFAULT_CHECK_TIMEOUT_S
     drop_first: bool = False
     no_writer: bool = False
-    is_alone: bool = False
+    is_repeated: bool = False
 
 
 class IndexRequestError(ValueError):

@@ -13,6 +13,7 @@ from hudi_table import TableLook, find_heartbeat_age_s, hold_lock, open_client
 from index_rules import HEARTBEAT_EXPIRES_S, BuildState, IndexPlan
 from py4j.protocol import Py4JJavaError
 from service_settings import ALWAYS
+from whole_file import open_path
 
 if TYPE_CHECKING:
     from planned_service import Visit
@@ -74,9 +75,9 @@ def find_begun_ms(spark: SparkSession, base_path: str, instant: str) -> int | No
 
 def metadata_timeline_names(spark: SparkSession, base_path: str) -> frozenset[str]:
     """Return the names on the metadata table's timeline; empty without a metadata table."""
-    path = spark._jvm.org.apache.hadoop.fs.Path(f"{base_path}/{METADATA_FOLDER}/.hoodie/timeline")
+    fs, folder = open_path(spark, f"{base_path}/{METADATA_FOLDER}/.hoodie/timeline")
     try:
-        statuses = path.getFileSystem(spark._jsc.hadoopConfiguration()).listStatus(path)
+        statuses = fs.listStatus(folder)
     except Py4JJavaError:
         return frozenset()
     return frozenset(str(status.getPath().getName()) for status in statuses)
@@ -84,11 +85,9 @@ def metadata_timeline_names(spark: SparkSession, base_path: str) -> frozenset[st
 
 def find_modified_ms(spark: SparkSession, path: str) -> int | None:
     """Return when a file was modified last, by the store's clock; None when it is not there."""
-    hadoop_path = spark._jvm.org.apache.hadoop.fs.Path(path)
+    fs, hadoop_path = open_path(spark, path)
     try:
-        return int(
-            hadoop_path.getFileSystem(spark._jsc.hadoopConfiguration()).getFileStatus(hadoop_path).getModificationTime()
-        )
+        return int(fs.getFileStatus(hadoop_path).getModificationTime())
     except Py4JJavaError:
         return None
 
@@ -115,8 +114,7 @@ def builder_lives(spark: SparkSession, look: TableLook, plan: IndexPlan) -> bool
 
 def leave_expired_heartbeat(visit: Visit, instant: str) -> None:
     """Leave a heartbeat of long ago, so that the next run need not wait to know that this builder ended."""
-    path = visit.spark._jvm.org.apache.hadoop.fs.Path(f"{visit.job.base_path}/.hoodie/.heartbeat/{instant}")
-    fs = path.getFileSystem(visit.spark._jsc.hadoopConfiguration())
+    fs, path = open_path(visit.spark, f"{visit.job.base_path}/.hoodie/.heartbeat/{instant}")
     try:
         fs.create(path).close()
         fs.setTimes(path, 1000, -1)
@@ -126,8 +124,8 @@ def leave_expired_heartbeat(visit: Visit, instant: str) -> None:
 
 def remove_heartbeat(visit: Visit, instant: str) -> None:
     """Remove what a builder that ended left of its heartbeat."""
-    path = visit.spark._jvm.org.apache.hadoop.fs.Path(f"{visit.job.base_path}/.hoodie/.heartbeat/{instant}")
-    path.getFileSystem(visit.spark._jsc.hadoopConfiguration()).delete(path)
+    fs, path = open_path(visit.spark, f"{visit.job.base_path}/.hoodie/.heartbeat/{instant}")
+    fs.delete(path)
 
 
 def remove_plan(visit: Visit, instant: str, *, keep_request: bool) -> None:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from hudi_table import PlanBusyError
-from index_listing import Listing, class_of, list_index, own_folder, write_aside
+from hudi_table import PlanBusyError, class_of
+from index_listing import Listing, list_index, own_folder, write_aside
 from index_method import (
     DATA_META_CLIENT,
     META_CLIENT_CLASS,
@@ -89,15 +89,15 @@ def open_index_writer(visit: Visit, client: Any, method: Any, plan: IndexPlan) -
 
 def find_build_method(visit: Visit, client: Any) -> Any:
     """Return Hudi's method that builds. Raises IndexFailure when this Hudi lacks a part that a build needs."""
-    writer_class = class_of(visit, WRITER_CLASS, client)
+    writer_class = class_of(visit.spark, WRITER_CLASS, client)
     find_field(writer_class, DATA_META_CLIENT)
-    find_field(class_of(visit, META_CLIENT_CLASS, client), META_PATH)
+    find_field(class_of(visit.spark, META_CLIENT_CLASS, client), META_PATH)
     return find_method(writer_class)
 
 
 def data_meta_client_of(visit: Visit, java_writer: Any) -> Any:
     """Return the meta client by which Hudi's metadata writer sees the table."""
-    return find_field(class_of(visit, WRITER_CLASS, java_writer), DATA_META_CLIENT).get(java_writer)
+    return find_field(class_of(visit.spark, WRITER_CLASS, java_writer), DATA_META_CLIENT).get(java_writer)
 
 
 def take_plan(visit: Visit, plan: IndexPlan) -> None:

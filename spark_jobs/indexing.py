@@ -149,7 +149,7 @@ def _build(visit: Visit, instant: str, wanted: WantedIndex | None, options: Inde
     try:
         for number in range(1, MOST_BUILDS + 1):
             # What a writer did to the first build it must not do again: the second one keeps the lock.
-            damage = _take_step(visit, instant, wanted, replace(options, is_alone=number > 1), tally)
+            damage = _take_step(visit, instant, wanted, replace(options, is_repeated=number > 1), tally)
             if not damage:
                 visit.say(f"indexing {instant}: done in {seconds_since(started)}")
                 return

@@ -47,7 +47,7 @@ class TableActivity:
     @property
     def compactions_pass(self) -> bool:
         """Whether writers and compactions never meet in this table's version."""
-        return self.snapshot.properties.version >= COMPACTIONS_PASS_FROM
+        return _compactions_pass(self.snapshot)
 
     def live_writers(self) -> tuple[ActiveInstant, ...]:
         """Return the writers whose heartbeat is young enough."""
@@ -118,7 +118,7 @@ class ConflictTable:
         beats = load_heartbeats(self._storage)
         snapshot = self._read_snapshot()
         names = self._find_names(snapshot.timeline)
-        may_pass = writer is not None and snapshot.properties.version >= COMPACTIONS_PASS_FROM
+        may_pass = writer is not None and _compactions_pass(snapshot)
         passed_over = names.completed | names.compactions if may_pass else names.completed
         found = (
             self._active(name, snapshot, beats.get(name), markers.get(name, InstantMarkers(name)), now_ms)
@@ -148,8 +148,8 @@ class ConflictTable:
                 self._commits[instant.requested_time] = load_commit_metadata(self._storage, path, instant)
             except (DamagedFileError, FileNotFoundError) as error:
                 damaged.append(str(error))
-        passes = snapshot.properties.version >= COMPACTIONS_PASS_FROM
-        return find_commit_clashes(claim, completed, self._commits, compactions_pass=passes), tuple(damaged)
+        clashes = find_commit_clashes(claim, completed, self._commits, compactions_pass=_compactions_pass(snapshot))
+        return clashes, tuple(damaged)
 
     def _find_names(self, timeline: Timeline) -> _Names:
         if self._names is None or self._names.timeline is not timeline:
@@ -210,3 +210,7 @@ def open_conflict_table(storage: Storage, hudi_options: Mapping[str, str]) -> Co
 
 def _keys(file_groups: Iterable[tuple[str, str]]) -> frozenset[bytes]:
     return frozenset(file_group_key(*group) for group in file_groups)
+
+
+def _compactions_pass(snapshot: TimelineSnapshot) -> bool:
+    return snapshot.properties.version >= COMPACTIONS_PASS_FROM

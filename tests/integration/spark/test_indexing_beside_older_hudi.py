@@ -136,11 +136,7 @@ def test_writer_of_1_1_that_names_the_indexes_goes_on_beside_their_builds(
     with writer.going_on():
         result = run(spark, indexing(table, BOTH, *KINDS, **FULL_OPTION))
     assert result.outcome is Outcome.COMPLETED, result.message
-    writer.write()
-    assert (complete(table), plans(table)) == ({"files", *PARTITIONS}, set())
-    for index in CHECKED:
-        assert missing(spark, table, index) == [], index
-    writer.require_all_rows(spark)
+    require_whole_after_a_write(spark, writer)
     assert found_by_key(spark, table, 399) == 1
 
 
@@ -178,11 +174,7 @@ def test_job_on_1_1_builds_what_its_writers_and_ours_can_use(
         run_to_end(submit, request, "1.1.1")
     (result,) = result_of(request).services
     assert result.outcome is Outcome.COMPLETED, result.message
-    writer.write()
-    assert (complete(table), plans(table)) == ({"files", *PARTITIONS}, set())
-    for index in CHECKED:
-        assert missing(spark, table, index) == [], index
-    writer.require_all_rows(spark)
+    require_whole_after_a_write(spark, writer)
 
 
 def test_job_on_1_0_is_refused_before_anything_is_touched(
@@ -197,6 +189,14 @@ def test_job_on_1_0_is_refused_before_anything_is_touched(
     assert result.outcome is Outcome.FAILED
     assert "cannot build indexes with Hudi 1.0.2" in result.message
     assert (writer.table.files(), complete(writer.table)) == (before, {"files"})
+
+
+def require_whole_after_a_write(spark: SparkSession, writer: OlderWriter) -> None:
+    writer.write()
+    assert (complete(writer.table), plans(writer.table)) == ({"files", *PARTITIONS}, set())
+    for index in CHECKED:
+        assert missing(spark, writer.table, index) == [], index
+    writer.require_all_rows(spark)
 
 
 def run_to_end(submit: Submit, request: JobRequest, version: str) -> None:  # noqa: F811
