@@ -138,6 +138,32 @@ def wait_until(ready: Callable[[], bool], timeout_s: float, what: str, servers: 
         time.sleep(0.2)
 
 
+def pause(pid: int, timeout_s: float = 10.0) -> None:
+    """Stop a process as a paused machine does, and wait until none of its threads runs.
+
+    The signal alone is not enough: on a busy machine threads go on, and answer, until one of them has taken it.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + timeout_s
+    while not all(_is_stopped(thread) for thread in Path(f"/proc/{pid}/task").iterdir()):
+        if time.monotonic() > deadline:
+            raise NotReadyError(f"process {pid} still runs {timeout_s:.0f} s after it was told to stop")
+        time.sleep(0.001)
+
+
+def resume(pid: int) -> None:
+    """Let a paused process go on."""
+    os.kill(pid, signal.SIGCONT)
+
+
+def _is_stopped(thread: Path) -> bool:
+    try:
+        # The state is the first field after the name, which may hold anything but is in parentheses.
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    except FileNotFoundError:
+        return True
+
+
 def _signal_group(group: int, number: signal.Signals) -> None:
     try:
         os.killpg(group, number)

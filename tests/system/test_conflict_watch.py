@@ -5,9 +5,7 @@ A user's pre-flight task waits for the same writer meanwhile.
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +15,7 @@ import pytest
 
 from airflow_lake_provider.table_id import table_id_of
 from local_stack.airflow import LocalAirflow
-from local_stack.processes import wait_until
+from local_stack.processes import pause, wait_until
 from local_stack.writer_process import StandingWriter
 from tests.system.conftest import LOCK_OPTIONS, make_airflow
 from tests.system.test_end_to_end import find_spark_submit, trigger
@@ -122,7 +120,7 @@ def test_clustering_is_stopped_and_withdrawn_for_a_writer_and_runs_when_it_has_c
     plan = begun[0].name.partition(".")[0]
     # With markers it writes, and holds no lock that would outlive it.
     wait_for((table / ".hoodie" / ".temp" / plan).exists, "the clustering's markers", airflow)
-    os.kill(find_spark_submit(f"lake-clustering-{table_id_of(str(table))}"), signal.SIGSTOP)
+    pause(find_spark_submit(f"lake-clustering-{table_id_of(str(table))}"))
     assert not list(timeline.glob("*.replacecommit")), "the clustering was over before it was stopped"
 
     held = HeldCommit(writer, table, tmp_path / "lock")

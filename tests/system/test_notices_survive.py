@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from local_stack.airflow import LocalAirflow
-from local_stack.processes import free_port, wait_until
+from local_stack.processes import free_port, pause, resume, wait_until
 from tests.system.conftest import ROOT, make_airflow
 from tests.system.writers import send_notice
 from tests.unit.tables import HandMadeTable
@@ -128,13 +128,13 @@ def test_loop_killed_between_claim_and_run_leaves_nothing_behind(airflow: LocalA
     )
     # The server's own loop pauses, so that the claim is surely this process's.
     server = airflow.servers["api-server"].process
-    server.send_signal(signal.SIGSTOP)
+    pause(server.pid)
     try:
         result = subprocess.run(
             [sys.executable, "-c", code], env=airflow.env(), cwd=ROOT, capture_output=True, text=True, check=False
         )
     finally:
-        server.send_signal(signal.SIGCONT)
+        resume(server.pid)
     assert "claimed" in result.stdout, result.stderr[-2000:]
     assert result.returncode == -signal.SIGKILL
     wait_for_runs(airflow, "orphaned-claim")

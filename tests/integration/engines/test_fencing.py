@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from local_stack import hudi_bundle
+from local_stack.processes import pause, resume
 from local_stack.spark_cluster import LocalSparkCluster
 from tests.integration.engines.lease_server import serve_leases
 from tests.integration.engines.stage import Stage
@@ -77,7 +78,7 @@ def test_worker_killed_then_worker_paused_and_still_the_plan_has_one_executor(
         lambda: "pending" in paused.log_path.read_text(encoding="utf-8") or not paused.alive(), "the driver at work"
     )
     assert paused.alive(), paused.log_tail(60)
-    os.kill(paused.process.pid, signal.SIGSTOP)
+    pause(paused.process.pid)
     time.sleep(LEASE_S + 1)
     assert stage.drivers("first", 2), "the paused worker's driver lives on, so somebody must end it"
 
@@ -96,7 +97,7 @@ def test_worker_killed_then_worker_paused_and_still_the_plan_has_one_executor(
     assert stage.result("second").spark_application_id.startswith("app-"), "it ran on the cluster"
 
     # Awake again, it finds its driver dead and its lease gone.
-    os.kill(paused.process.pid, signal.SIGCONT)
+    resume(paused.process.pid)
     paused.process.wait(timeout=60)
     assert "RETURNED {" not in paused.log_path.read_text(encoding="utf-8")
 

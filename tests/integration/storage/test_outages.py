@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from airflow_lake_provider.timeline.bounded_calls import PAUSE_S
 from airflow_lake_provider.timeline.storage import Storage, open_storage
 from local_stack.hdfs import LocalHdfs
 from local_stack.object_store import LocalObjectStore
+from local_stack.processes import pause, resume
 from tests.integration.storage.lakes import BUCKET
 
 BOUND_S = 30.0
@@ -105,12 +105,13 @@ def test_namenode_that_stands_still_is_an_error_and_found_again_when_it_goes_on(
     storage = open_storage(f"{breakable_hdfs.url}/frozen", {"timeout_s": 2})
     assert storage.list_names("") == ["x"]
     assert breakable_hdfs.server is not None
-    os.killpg(breakable_hdfs.server.process.pid, signal.SIGSTOP)
+    namenode = breakable_hdfs.server.process.pid
+    pause(namenode)
     try:
         assert 1.5 < seconds_until_it_fails(lambda: storage.list_names("")) < 5
         assert seconds_until_it_fails(lambda: storage.list_names("")) < 1
     finally:
-        os.killpg(breakable_hdfs.server.process.pid, signal.SIGCONT)
+        resume(namenode)
     time.sleep(PAUSE_S + 0.5)
     assert storage.list_names("") == ["x"]
 

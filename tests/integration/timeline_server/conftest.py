@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import httpx
 import pytest
 
 from airflow_lake_provider.view.client import TimelineEndpoint
-from local_stack.processes import free_port
+from local_stack.processes import free_port, pause, resume
 from tests.unit.tables import HandMadeTable
 
 TOKEN = "timeline-secret"
@@ -52,10 +51,10 @@ class ServerProcess:
             self.process = None
 
     def pause(self) -> None:
-        os.kill(self.process.pid, signal.SIGSTOP)
+        pause(self.process.pid)
 
     def resume(self) -> None:
-        os.kill(self.process.pid, signal.SIGCONT)
+        resume(self.process.pid)
 
     def calls(self) -> dict[str, float]:
         text = httpx.get(f"{self.endpoint.url}/timeline/metrics", headers={"Authorization": f"Bearer {TOKEN}"}).text
