@@ -136,12 +136,15 @@ def _begin(visit: Visit, guard: Any, build: _Build, options: IndexOptions) -> fr
     while True:
         with hold_lock(visit.spark, guard), keep_lock_file(visit):
             look = visit.look()
+            is_late = time.monotonic() >= deadline
+            is_patient = not (options.is_replaced or is_late or _find_late_writes(look, build.plan))
             verdict = decide_fence(
                 look_at_writers(visit.spark, look),
                 find_habit(visit.spark, look),
                 stays_current=stays_current(build.plan.partition),
                 no_writer=options.no_writer,
                 is_repeated=options.is_repeated,
+                older_than=build.plan.instant if is_patient else "",
             )
             if verdict.begin is not Begin.WAIT:
                 _require_fresh_plan(look, build.plan)
@@ -153,7 +156,7 @@ def _begin(visit: Visit, guard: Any, build: _Build, options: IndexOptions) -> fr
         if verdict.reason != said:
             visit.say(f"indexing {build.plan.instant} waits: {verdict.reason}")
             said = verdict.reason
-        if time.monotonic() >= deadline:
+        if is_late:
             raise WritersInTheWayError(f"no quiet moment within {options.wait_s:.0f} s: {verdict.reason}")
         time.sleep(FENCE_EVERY_S)
 
@@ -178,11 +181,16 @@ def _start(visit: Visit, build: _Build, begin: Begin) -> frozenset[str] | None:
     return find_unaware(visit)
 
 
-def _require_fresh_plan(look: TableLook, plan: IndexPlan) -> None:
+def _find_late_writes(look: TableLook, plan: IndexPlan) -> list[str]:
+    """Return the completed writes that a plan leaves out."""
     if not reads_up_to_its_plan(plan.partition):
-        return
+        return []
     completed = requested_times(look.timeline.getCommitsTimeline().filterCompletedInstants())
-    late = [time for time in completed if time > plan.instant]
+    return [time for time in completed if time > plan.instant]
+
+
+def _require_fresh_plan(look: TableLook, plan: IndexPlan) -> None:
+    late = _find_late_writes(look, plan)
     if late:
         raise PlanOutdatedError(f"the plan {plan.instant} is older than the completed writes {', '.join(late)}")
 

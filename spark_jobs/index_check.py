@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from index_fence import write_stats
-from index_rules import WriteChange, must_mention
+from index_place import list_partition
+from index_rules import WriteChange, find_shadowing, must_mention
 from index_settings import reads_up_to_its_plan
-from index_table import METADATA_FOLDER, find_modified_ms, timeline_file
+from index_table import METADATA_FOLDER, find_modified_ms, metadata_timeline_names, timeline_file
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
     from hudi_table import TableLook
+    from index_rules import IndexPlan
+    from planned_service import Visit
     from pyspark.sql import Column, DataFrame, SparkSession
 
 MOST_EXAMPLES = 5
@@ -51,6 +54,16 @@ def find_unmentioned(
         if mention is None or partition not in metadata.readCommitMetadata(mention).getPartitionToWriteStats().keySet():
             missing.append(f"{instant.getAction()} {requested_time}")
     return sorted(missing)
+
+
+def find_hiding(visit: Visit, plan: IndexPlan) -> str:
+    """Say which compactions of the metadata table hide the entries of a completed build; empty when none does."""
+    _, files = list_partition(visit, plan)
+    names = {str(status.getPath().getName()) for status in files}
+    hiding = find_shadowing(plan.instant, names, metadata_timeline_names(visit.spark, visit.job.base_path))
+    if not hiding:
+        return ""
+    return f"compactions of the metadata table ({', '.join(hiding)}) hide the entries of {plan.partition}"
 
 
 def find_differences(spark: SparkSession, look: TableLook, partition: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hudi_table import hold_lock
 from index_build import FENCE_EVERY_S, keep_lock_file
-from index_check import find_differences, find_unmentioned
+from index_check import find_differences, find_hiding, find_unmentioned
 from index_fence import look_at_writers
 from index_outcome import IndexFailure, caught_up_to
 from index_place import give_place_up
@@ -68,7 +68,7 @@ def check(visit: Visit, plan: IndexPlan, options: IndexOptions) -> str:
     look = visit.look()
     begun_ms = find_modified_ms(visit.spark, timeline_file(look, f"{plan.instant}.indexing.inflight"))
     missing = find_unmentioned(visit.spark, look, plan.partition, begun_ms or 0, plan.instant)
-    damage = f"not in the index: {', '.join(missing)}" if missing else ""
+    damage = f"not in the index: {', '.join(missing)}" if missing else find_hiding(visit, plan)
     if not damage and options.check == "full":
         damage = "; ".join(find_differences(visit.spark, look, plan.partition))
     visit.say(

@@ -106,11 +106,13 @@ def decide_fence(
     stays_current: bool,
     no_writer: bool,
     is_repeated: bool = False,
+    older_than: str = "",
 ) -> FenceVerdict:
     """Say how a build may begin, given the writers in flight under the lock.
 
     `stays_current`: whether writers keep the index up to date while it is being built. `no_writer`: the operator says
-    that none runs, so none may be seen. `is_repeated`: writers brought the build before to nothing.
+    that none runs, so none may be seen. `is_repeated`: writers brought the build before to nothing. `older_than`: the
+    plan's instant, when the build shall wait for older writes, empty when it shall not.
     """
     unguarded = [writer for writer in writers if writer.is_unguarded]
     live = [writer for writer in writers if writer.is_live]
@@ -134,6 +136,12 @@ def decide_fence(
     if not stays_current:
         return FenceVerdict(Begin.ALONE, "Hudi updates this kind of index only once it is complete")
     if habit is Habit.AT_COMMIT:
+        older = [writer for writer in live if writer.instant < older_than]
+        if older:
+            # Their entries a compaction of the metadata table takes up at once, see find_shadowing.
+            return FenceVerdict(
+                Begin.WAIT, f"{_named(older)} is older than the plan, and its commit could hide the build"
+            )
         return FenceVerdict(Begin.BESIDE, f"the last writes were made with {STREAMING_OFF}")
     why = "stream to the metadata table" if habit is Habit.STREAMING else "left no trace of how they write"
     return FenceVerdict(Begin.ALONE, f"the table's writers {why}; with {STREAMING_OFF} they need not wait")

@@ -57,7 +57,8 @@ class IndexOptions:
 
     `wait_s` bounds the wait for a moment without writers in the way, `check_timeout_s` the one for writers that may not
     know of the index when it is built: it is Hudi's setting for the same. `is_repeated` is no request's: a build before
-    failed its check, so the lock is held until the index is built, whatever its kind.
+    failed its check, so the lock is held until the index is built, whatever its kind. Nor is `is_replaced`: writers
+    overtook the plan before, so this one is built without a wait for older writes, in which they might overtake it.
     """
 
     wanted: tuple[WantedIndex, ...] = ()
@@ -67,6 +68,7 @@ class IndexOptions:
     drop_first: bool = False
     no_writer: bool = False
     is_repeated: bool = False
+    is_replaced: bool = False
 
 
 class IndexRequestError(ValueError):

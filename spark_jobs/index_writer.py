@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hudi_table import PlanBusyError, class_of
+from index_check import find_hiding
 from index_listing import Listing, list_index, own_folder, write_aside
 from index_method import (
     DATA_META_CLIENT,
@@ -24,9 +25,8 @@ from index_method import (
     find_method,
 )
 from index_outcome import IndexFailure, IndexHiddenError, PlanOutdatedError
-from index_place import list_partition
-from index_rules import BuildState, find_shadowing
-from index_table import find_build_state, look_at_indexes, metadata_timeline_names
+from index_rules import BuildState
+from index_table import find_build_state, look_at_indexes
 from job_contract import FailureKind
 
 if TYPE_CHECKING:
@@ -135,14 +135,9 @@ def settle(visit: Visit, plan: IndexPlan, definition: Any) -> None:
     found = look_at_indexes(visit).plan_of(plan.instant)
     if found is None or not found.is_inflight:
         raise IndexFailure(FailureKind.PLAN_GONE, f"plan {plan.instant} was taken from this builder meanwhile")
-    _, files = list_partition(visit, plan)
-    names = {str(status.getPath().getName()) for status in files}
-    hiding = find_shadowing(plan.instant, names, metadata_timeline_names(visit.spark, visit.job.base_path))
-    if hiding:
-        raise IndexHiddenError(
-            f"the metadata table was compacted ({', '.join(hiding)}) while {plan.partition} was built, which hides "
-            "its entries"
-        )
+    hidden = find_hiding(visit, plan)
+    if hidden:
+        raise IndexHiddenError(hidden)
     list_index(visit, plan.partition, Listing.COMPLETE, definition)
 
 

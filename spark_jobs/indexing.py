@@ -203,7 +203,7 @@ def _run_fresh(visit: Visit, plan: IndexPlan, wanted: WantedIndex | None, option
             again = None if instant is None else look_at_indexes(visit).plan_of(instant)
             if again is None:
                 raise IndexFailure(FailureKind.PLAN_GONE, f"somebody else builds {plan.partition}") from error
-            plan = again
+            plan, options = again, replace(options, is_replaced=True)
     raise IndexFailure(
         FailureKind.CONFLICT, f"{plan.partition}: writes completed between plan and build {MOST_PLANS} times"
     )

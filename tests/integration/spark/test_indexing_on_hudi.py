@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +18,7 @@ from index_check import find_differences
 from index_settings import build_settings
 from job_contract import FailureKind, JobRequest, Mode, Outcome, Service, ServiceResult
 from paused_writers import STREAMING_OFF, insert, start_paused_writer, wait_until
+from pyspark.sql import functions as F
 from service_settings import service_settings
 
 from airflow_lake_provider.indexing.index_spec import parse_indexes, wish_options
@@ -56,12 +57,23 @@ def missing(spark: SparkSession, table: Table, index: str = "record_index") -> l
 
 
 def found_by_key(spark: SparkSession, table: Table, key: int) -> int:
-    """How many rows a reader finds that trusts the table's indexes, as Hudi's readers do by default."""
+    """How many rows of a key a reader finds that trusts the table's indexes, as Hudi's readers do by default."""
+    return found_by_keys(spark, table, [key])
+
+
+def found_by_keys(spark: SparkSession, table: Table, keys: Sequence[int]) -> int:
+    """How many rows of these keys."""
     options = {
         "hoodie.metadata.record.index.enable": "true",
         "hoodie.metadata.global.record.level.index.enable": "true",
     }
-    return spark.read.format("hudi").options(**options).load(str(table.path)).where(f"id = '{key}'").count()
+    return (
+        spark.read.format("hudi")
+        .options(**options)
+        .load(str(table.path))
+        .where(F.col("id").isin([str(key) for key in keys]))
+        .count()
+    )
 
 
 class InThread:
@@ -199,8 +211,9 @@ def test_writer_in_flight_that_does_not_stream_goes_on_and_is_in_the_index(
     spark: SparkSession, make_table: MakeTable, tmp_path: Path
 ) -> None:
     table = make_table(**STREAMING_OFF)
+    run(spark, indexing(table, Mode.SCHEDULE, "record_index"))
     writer = start_paused_writer(spark, table, tmp_path, 70_000, **STREAMING_OFF)
-    job = InThread(spark, indexing(table, BOTH, "record_index", **FULL_OPTION))
+    job = InThread(spark, indexing(table, Mode.EXECUTE, "record_index", **FULL_OPTION))
     wait_until(lambda: "record_index" in complete(table) or job.outcome.done(), "the build beside the writer")
     # Another one begins and commits while the first is in flight. The build waits for neither: they know of the index.
     insert(spark, table, 80_000, **STREAMING_OFF)
@@ -210,6 +223,41 @@ def test_writer_in_flight_that_does_not_stream_goes_on_and_is_in_the_index(
     writer.finish()
     assert missing(spark, table) == []
     assert found_by_key(spark, table, 70_003) == found_by_key(spark, table, 80_003) == 1
+
+
+def test_write_that_is_older_than_the_plan_is_waited_for(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path
+) -> None:
+    table = make_table(**STREAMING_OFF)
+    writer = start_paused_writer(spark, table, tmp_path, 70_000, **STREAMING_OFF)
+    job = InThread(spark, indexing(table, BOTH, "record_index", **FULL_OPTION))
+    wait_until(lambda: bool(plans(table)), "the plan")
+    (instant,) = plans(table)
+    assert instant > writer.instant
+    # Younger ones come and go meanwhile.
+    insert(spark, table, 80_000, **STREAMING_OFF)
+    time.sleep(3)
+    assert (complete(table), half_built(table)) == ({"files"}, "")
+    writer.finish()
+    result = job.result()
+    assert (result.outcome, result.completed_instants) == (Outcome.COMPLETED, (instant,)), result.message
+    assert missing(spark, table) == []
+    assert found_by_key(spark, table, 70_003) == found_by_key(spark, table, 80_003) == 1
+
+
+def test_plan_that_is_overtaken_during_that_wait_is_replaced_by_one_that_does_not_wait(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path
+) -> None:
+    table = make_table(**STREAMING_OFF)
+    writer = start_paused_writer(spark, table, tmp_path, 70_000, **STREAMING_OFF)
+    job = InThread(spark, indexing(table, BOTH, "column_stats", **FULL_OPTION))
+    wait_until(lambda: bool(plans(table)), "the plan")
+    insert(spark, table, 80_000, **STREAMING_OFF)
+    result = job.result()
+    assert result.outcome is Outcome.COMPLETED, result.message
+    assert writer.instant not in table.completed("deltacommit")
+    writer.finish()
+    assert missing(spark, table, "column_stats") == []
 
 
 def test_run_that_times_out_with_a_hole_in_front_is_completed_by_the_next_one(

@@ -80,6 +80,7 @@ class Round:
                     return
                 if self._is_over.wait(0.1):
                     return
+                self._revive()
             self._strike(fault)
 
     def _strike(self, fault: Fault) -> None:
@@ -99,14 +100,17 @@ class Round:
             if late and late.partition(" for ")[0] not in overdue:
                 overdue.add(late.partition(" for ")[0])
                 self.report.violations.append(late)
-            for server in self.stage.revive():
-                self._say(f"the {server} ended by itself, and was started again")
-                self.report.counts["servers that ended by themselves"] += 1
+            self._revive()
             if time.monotonic() > deadline:
                 self.report.violations.append(f"not at rest after {REST_TIMEOUT_S:.0f} s: {unrest}")
                 return
             time.sleep(1)
         self._say("at rest")
+
+    def _revive(self) -> None:
+        for server in self.stage.revive():
+            self._say(f"the {server} ended by itself, and was started again")
+            self.report.counts["servers that ended by themselves"] += 1
 
     def _judge(self) -> None:
         table, report = self.table, self.report

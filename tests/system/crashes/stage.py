@@ -105,7 +105,8 @@ class Stage:
         """Start servers again that ended by themselves, as a supervisor does; return which.
 
         The scheduler of Airflow 3.3.0 does when a task fails at the moment in which its heartbeat is found missing
-        ("UNIQUE constraint failed: task_instance_history...").
+        ("UNIQUE constraint failed: task_instance_history..."), and may when its clock is moved ("Invalid argument", of
+        a sleep).
         """
         servers = self.airflow.servers
         ended = [name for name in dict.fromkeys(COMPONENT_OF.values()) if not servers[name].alive()]

@@ -75,6 +75,22 @@ def test_fence(writers: list[WriterInFlight], habit: Habit, current: bool, begin
 
 
 @pytest.mark.parametrize(
+    ("plan", "one", "begin"),
+    [
+        pytest.param("20261121110000000", writer(), Begin.WAIT, id="older"),
+        pytest.param("20261121000000000", writer(), Begin.BESIDE, id="younger"),
+        pytest.param("20261121110000000", writer(beat_age_s=600), Begin.BESIDE, id="dead"),
+        pytest.param("", writer(), Begin.BESIDE, id="shall-not-wait"),
+    ],
+)
+def test_write_that_is_older_than_the_plan_is_waited_for(plan: str, one: WriterInFlight, begin: Begin) -> None:
+    verdict = decide_fence([one], Habit.AT_COMMIT, stays_current=True, no_writer=False, older_than=plan)
+    assert verdict.begin is begin
+    if begin is Begin.WAIT:
+        assert f"{one} is older than the plan" in verdict.reason
+
+
+@pytest.mark.parametrize(
     ("one", "habit", "is_blind"),
     [
         pytest.param(writer(), Habit.AT_COMMIT, False, id="reads-the-properties-as-part-of-its-commit"),
