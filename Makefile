@@ -27,7 +27,7 @@ $(BIN)/.installed: pyproject.toml constraints/airflow.txt
 
 $(SPARK_VENV)/.installed: constraints/spark.txt $(BIN)/.installed
 	$(PYTHON) -m venv $(SPARK_VENV)
-	$(UV) pip install --quiet --python $(SPARK_VENV)/bin/python -c constraints/spark.txt pyspark pytest fastavro fsspec 'moto[server]' confluent-kafka sqlalchemy pyarrow
+	$(UV) pip install --quiet --python $(SPARK_VENV)/bin/python -c constraints/spark.txt pyspark pytest fastavro fsspec 'moto[server]' confluent-kafka sqlalchemy pyarrow s3fs
 	@touch $@
 
 $(HUDI_JAR): $(SPARK_VENV)/.installed

@@ -39,7 +39,9 @@ class JsonLinesPart:
 
 def checkpoint_in(stream: BinaryIO, path: str) -> str:
     """Return the checkpoint of a file. Raises CheckpointDamagedError."""
-    size = stream.seek(0, 2)
+    # Not every store's stream returns where it stands.
+    stream.seek(0, 2)
+    size = stream.tell()
     for length in (_TAIL_BYTES, size):
         stream.seek(max(0, size - length))
         tail = stream.read()

@@ -12,6 +12,7 @@ import re
 import shutil
 import tempfile
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import fsspec
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.replication.sink import SinkSettings
 
 FORMATS = ("json", "parquet")
+HDFS = frozenset({"hdfs", "viewfs"})
+OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"})
 
 
 class Part(Protocol):
@@ -60,7 +63,10 @@ class FileSink:
             allowed = ", ".join(FORMATS)
             raise ConfigError(f"the file sink of {settings.table_name}: format is {form!r}, allowed: {allowed}")
         self._fs, self._folder = fsspec.core.url_to_fs(path, **storage)
-        self._is_local = "file" in (self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,))
+        protocols = {self._fs.protocol} if isinstance(self._fs.protocol, str) else set(self._fs.protocol)
+        self._is_local = "file" in protocols
+        self._is_hdfs = not protocols.isdisjoint(HDFS)
+        self._has_folders = protocols.isdisjoint(OBJECT_STORES)
         self._suffix = "jsonl" if form == FORMATS[0] else "parquet"
         self._make_part, self._checkpoint_in = _json() if form == FORMATS[0] else _parquet()
         self._stream: BinaryIO | None = None
@@ -70,8 +76,7 @@ class FileSink:
     def open(self) -> str | None:
         """Return the checkpoint of the file with the highest number."""
         try:
-            self._fs.makedirs(self._folder, exist_ok=True)
-            names = [str(path).rsplit("/", 1)[-1] for path in self._fs.ls(self._folder, detail=False, refresh=True)]
+            names = self._list_names()
             name = max((name for name in names if re.fullmatch(r"\d{12}\.(jsonl|parquet)", name)), default=None)
             if name is None:
                 return None
@@ -82,6 +87,19 @@ class FileSink:
                 return self._checkpoint_in(stream, path)
         except OSError as error:
             raise SinkUnavailableError(f"{self._folder}: {error}") from error
+
+    def _list_names(self) -> list[str]:
+        if self._has_folders:
+            self._fs.makedirs(self._folder, exist_ok=True)
+        try:
+            paths = self._fs.ls(self._folder, detail=False, refresh=True)
+        except FileNotFoundError:
+            bucket = self._folder.partition("/")[0]
+            if self._has_folders or not self._fs.exists(bucket):
+                raise
+            # A store without folders has none before its first file.
+            return []
+        return [str(path).rsplit("/", 1)[-1] for path in paths]
 
     def write(self, batch: Batch) -> None:
         """Append to a file that nobody sees yet."""
@@ -126,11 +144,28 @@ class FileSink:
             if self._is_local:
                 # Unlike a rename, a link fails when the name is taken.
                 os.link(self._part_path, target)
-                return
-            with self._fs.open(target, "xb") as stream, open(self._part_path, "rb") as part:
-                shutil.copyfileobj(part, stream)
+            elif self._is_hdfs:
+                self._publish_by_rename(target)
+            else:
+                # Object stores show a file when it is whole, and only if nobody made it meanwhile.
+                self._copy_part(target, "xb")
         except FileExistsError:
             raise SinkFencedError(f"another run has written number {sequence} of {self._folder} already") from None
+
+    def _publish_by_rename(self, target: str) -> None:
+        # A file on HDFS is seen while it is written, and what is renamed never takes another one's place.
+        aside = f"{self._folder}/{os.path.basename(self._part_path)}"
+        try:
+            self._copy_part(aside, "wb")
+            self._fs.mv(aside, target)
+        except BaseException:
+            with suppress(OSError):
+                self._fs.rm(aside)
+            raise
+
+    def _copy_part(self, path: str, mode: str) -> None:
+        with self._fs.open(path, mode) as stream, open(self._part_path, "rb") as part:
+            shutil.copyfileobj(part, stream)
 
 
 def _json() -> tuple[Callable[[BinaryIO, Mode], Part], Callable[[BinaryIO, str], str]]:

@@ -1,6 +1,6 @@
 """Write a table on any store and build indexes on it; runs in a Python that has pyspark, and prints one JSON line.
 
-`python -m tests.integration.storage.index_job hdfs://host:port/lake/orders /tmp/folder`
+`python -m tests.integration.storage.index_job hdfs://host:port/lake/orders /tmp/folder '{"spark.some": "setting"}'`
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ INDEXES = ("column_stats", "record_index")
 STREAMING_OFF = {"hoodie.metadata.streaming.write.enabled": "false"}
 
 
-def main(base_path: str, folder: str) -> None:
+def main(base_path: str, folder: str, conf: str = "{}", lock_options: str = "{}") -> None:
     sys.path.insert(0, str(ROOT / "spark_jobs"))
     from airflow_lake_provider import job_contract
     from airflow_lake_provider.indexing.index_spec import parse_indexes, wish_options
@@ -26,8 +26,10 @@ def main(base_path: str, folder: str) -> None:
     # Jobs find it beside them, as spark-submit delivers it.
     sys.modules["job_contract"] = job_contract
     jobs: Any = importlib.import_module("run_services")
-    spark = lake_writer.open_session({"spark.master": "local[2]", "spark.jars": str(JAR)})
-    table = lake_writer.WrittenTable("orders", base_path, "MOR", 9, commits=1, keys=400, hudi_options=STREAMING_OFF)
+    settings = {"spark.master": "local[2]", "spark.jars": str(JAR), **json.loads(conf)}
+    spark = lake_writer.open_session(settings)
+    own_lock = json.loads(lock_options)
+    table = lake_writer.WrittenTable("orders", base_path, "MOR", 9, commits=1, keys=400, hudi_options=STREAMING_OFF | own_lock)
 
     def commit(number: int) -> None:
         lake_writer.write_commit(spark, table, number, lake_writer.write_options(table, number, None, {}))
@@ -38,7 +40,7 @@ def main(base_path: str, folder: str) -> None:
         job_contract.Mode.SCHEDULE_AND_EXECUTE,
         options=wish_options(parse_indexes(INDEXES)) | {"lake.index.check": "full"},
     )
-    lock = {key: value for key, value in lake_writer.MANAGED_LAKE.items() if key.startswith("hoodie.write.lock.")}
+    lock = {key: value for key, value in lake_writer.MANAGED_LAKE.items() if key.startswith("hoodie.write.lock.")} | own_lock
     job = job_contract.JobRequest("job-1", base_path, "orders", (service,), f"{folder}/result.json", lock)
     (result,) = jobs.run_job(spark, job).services
     commit(1)
