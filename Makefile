@@ -58,7 +58,7 @@ test-integration: install postgres kafka ## The provider in a real Airflow, on S
 	$(BIN)/python -m pytest tests/integration --ignore=tests/integration/spark --ignore=tests/integration/storage
 
 test-storage: install hdfs ## Tables on a real HDFS and an S3-compatible store
-	$(BIN)/python -m pytest tests/integration/storage
+	$(BIN)/python -m pytest tests/integration/storage --ignore=tests/integration/storage/test_indexes_on_s3.py
 
 test-system: install ## The whole product as processes: writers, API server, scheduler, Spark
 	$(BIN)/python -m pytest tests/system
@@ -76,6 +76,7 @@ soak: install postgres kafka ## The long form: 20 kills of the API server on eac
 	LAKE_REPLICATION_SEEDS=30 $(BIN)/python -m pytest tests/integration/replication/test_kill_matrix.py
 	LAKE_REPLICATION_KILLS=10 $(BIN)/python -m pytest tests/system/test_replication.py
 	$(SPARK_VENV)/bin/python -m pytest tests/integration/spark/test_indexing_beside_older_hudi.py
+	$(BIN)/python -m pytest tests/integration/storage/test_indexes_on_s3.py
 	LAKE_INDEX_KILLS=10 $(SPARK_VENV)/bin/python -m pytest tests/integration/spark/test_indexing_kills_on_hudi.py
 
 bench: install hdfs kafka ## One benchmark: make bench NAME=timeline|notice|detection|namenode|latency|writer|indexing|conflict|waste|replication|engines

@@ -29,7 +29,9 @@ def main(base_path: str, folder: str, conf: str = "{}", lock_options: str = "{}"
     settings = {"spark.master": "local[2]", "spark.jars": str(JAR), **json.loads(conf)}
     spark = lake_writer.open_session(settings)
     own_lock = json.loads(lock_options)
-    table = lake_writer.WrittenTable("orders", base_path, "MOR", 9, commits=1, keys=400, hudi_options=STREAMING_OFF | own_lock)
+    table = lake_writer.WrittenTable(
+        "orders", base_path, "MOR", 9, commits=1, keys=400, hudi_options=STREAMING_OFF | own_lock
+    )
 
     def commit(number: int) -> None:
         lake_writer.write_commit(spark, table, number, lake_writer.write_options(table, number, None, {}))
@@ -40,7 +42,9 @@ def main(base_path: str, folder: str, conf: str = "{}", lock_options: str = "{}"
         job_contract.Mode.SCHEDULE_AND_EXECUTE,
         options=wish_options(parse_indexes(INDEXES)) | {"lake.index.check": "full"},
     )
-    lock = {key: value for key, value in lake_writer.MANAGED_LAKE.items() if key.startswith("hoodie.write.lock.")} | own_lock
+    lock = {
+        key: value for key, value in lake_writer.MANAGED_LAKE.items() if key.startswith("hoodie.write.lock.")
+    } | own_lock
     job = job_contract.JobRequest("job-1", base_path, "orders", (service,), f"{folder}/result.json", lock)
     (result,) = jobs.run_job(spark, job).services
     commit(1)

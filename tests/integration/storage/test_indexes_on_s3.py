@@ -1,0 +1,46 @@
+"""An index build on an S3-compatible store, through S3A, with ZooKeeper's lock. Not in `make test`: S3A is 280 MB large."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from airflow_lake_provider.timeline.properties import load_table_properties
+from local_stack.hudi_bundle import JAR, SPARK_PYTHON, WORK, spark_env
+from local_stack.zookeeper import LocalZooKeeper
+from tests.integration.storage.lakes import BUCKET, S3Lake
+
+ROOT = Path(__file__).resolve().parents[3]
+# Of the Hadoop that Spark 3.5 brings along.
+S3A = "org.apache.hadoop:hadoop-aws:3.3.4"
+
+
+def test_indexes_are_built_and_listed_on_s3(s3_lake: S3Lake, tmp_path: Path) -> None:
+    zookeeper = LocalZooKeeper(tmp_path / "zookeeper")
+    settings = {
+        "spark.jars": str(JAR),
+        "spark.jars.packages": S3A,
+        "spark.jars.ivy": str(WORK / "ivy"),
+        "spark.hadoop.fs.s3a.endpoint": s3_lake.server.endpoint,
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+        "spark.hadoop.fs.s3a.access.key": s3_lake.server.storage_options["access_key"],
+        "spark.hadoop.fs.s3a.secret.key": s3_lake.server.storage_options["secret_key"],
+        # Hudi's readers hold more connections than the default pool has.
+        "spark.hadoop.fs.s3a.connection.maximum": "200",
+    }
+    command = [str(SPARK_PYTHON), "-m", "tests.integration.storage.index_job", f"s3a://{BUCKET}/indexed/orders"]
+    command += [str(tmp_path), json.dumps(settings)]
+    zookeeper.start()
+    try:
+        command.append(json.dumps(zookeeper.lock_options()))
+        run = subprocess.run(
+            command, cwd=ROOT, env=spark_env(), capture_output=True, text=True, timeout=900, check=False
+        )
+    finally:
+        zookeeper.stop()
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+    told = json.loads(run.stdout.splitlines()[-1])
+    assert (told["outcome"], told["found"]) == ("completed", 1), told
+    properties = load_table_properties(s3_lake.open("/indexed/orders"))
+    assert {"column_stats", "record_index"} <= set(properties.metadata_partitions)
