@@ -1,4 +1,4 @@
-"""An index build on an S3-compatible store, through S3A, with ZooKeeper's lock. Not in `make test`: S3A is 280 MB large."""
+"""An index build on an S3-compatible store, through S3A, with ZooKeeper's lock. In `make soak`: S3A has 280 MB."""
 
 from __future__ import annotations
 
