@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Iterator
-from typing import Any
 
-import fsspec
-import pyarrow.parquet as pq
 import pytest
 
 from airflow_lake_provider.errors import SinkFencedError, SinkUnavailableError
-from airflow_lake_provider.replication.sink import Sink, SinkSettings
-from airflow_lake_provider.replication.sink_contract import SinkContract, batch, checkpoint, insert
+from airflow_lake_provider.replication.sink import SinkSettings
+from airflow_lake_provider.replication.sink_contract import batch, checkpoint, insert
 from airflow_lake_provider.replication.sink_registry import create_sink
 from local_stack.object_store import LocalObjectStore
+from tests.file_sink_contract import FileSinkContract
 
 BUCKET = "changes"
 
@@ -38,43 +34,12 @@ def _keys(store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", store.storage_options["region"])
 
 
-class TestJsonLinesOnS3(SinkContract):
-    form = "json"
-
-    def make_sink(self, stream: str) -> Sink:
-        options = {"path": f"s3://{BUCKET}/{self.form}/{stream}", "format": self.form}
-        return create_sink("file", SinkSettings(stream, "orders", options=options))
-
-    def read_back(self, stream: str) -> list[tuple[int, int | None]]:
-        rows = [row for content in self.files(stream) for row in self.rows(content)]
-        return [(row["key"]["id"], (row["after"] or {}).get("value")) for row in rows if "key" in row]
-
-    def rows(self, content: bytes) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in content.splitlines()]
-
-    def files(self, stream: str) -> list[bytes]:
-        fs, folder = fsspec.core.url_to_fs(f"s3://{BUCKET}/{self.form}/{stream}")
-        return [fs.cat_file(path) for path in sorted(fs.find(folder, refresh=True))]
-
-    def test_run_that_was_shut_out_has_changed_nothing(self) -> None:
-        stream, first = self._opened()
-        first.write(batch(1, [insert(1, 10)]))
-        second = self.make_sink(stream)
-        assert second.open() is None
-        second.write(batch(1, [insert(1, 11)]))
-        second.commit(checkpoint(stream, 1))
-        with pytest.raises(SinkFencedError, match="another run has written number 1"):
-            first.commit(checkpoint(stream, 1))
-        assert len(self.files(stream)) == 1
-        assert self.read_back(stream) == [(1, 11)]
+class TestJsonLinesOnS3(FileSinkContract):
+    url = f"s3://{BUCKET}"
 
 
 class TestParquetOnS3(TestJsonLinesOnS3):
     form = "parquet"
-
-    def rows(self, content: bytes) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = pq.read_table(io.BytesIO(content)).to_pylist()
-        return rows
 
 
 def test_file_of_several_parts_is_shut_out_too() -> None:
