@@ -221,9 +221,9 @@ def test_stream_never_blocks_the_event_loop(server: ServerProcess, lake: Path, s
         table.commit(1)
 
     async def story(watcher: Watcher) -> None:
-        longest_s, before = 0.0, time.monotonic()
         if server_state == "paused":
             server.pause()
+        longest_s, before = 0.0, time.monotonic()
         watcher.stream.watched.add([str(table.path) for table in tables], INTERVAL_S)
         until_s = before + 3
         while time.monotonic() < until_s:
@@ -232,7 +232,8 @@ def test_stream_never_blocks_the_event_loop(server: ServerProcess, lake: Path, s
             longest_s, before = max(longest_s, now - before), now
         if server_state == "paused":
             server.resume()
-        assert longest_s < 0.3
+        # A call that blocks takes as long as the client waits for the paused server.
+        assert longest_s < 1
         await watcher.until(lambda: len(watcher.seen) == 50, within_s=30)
 
     run(story, StreamOptions(endpoint=server.endpoint))

@@ -125,7 +125,7 @@ def test_manager_reads_the_file_system_while_the_server_is_dead_and_then_the_ser
     table.commit(2)
     began_s = time.monotonic()
     assert len(view.snapshot(NOW).timeline.instants) == 2
-    assert time.monotonic() - began_s < 2
+    assert time.monotonic() - began_s < 10
     assert not views.is_asking_server
     server.start()
     assert len(view.snapshot(NOW).timeline.instants) == 2
