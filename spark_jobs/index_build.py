@@ -132,7 +132,7 @@ def _begin(visit: Visit, guard: Any, build: _Build, options: IndexOptions) -> fr
     Returns the writers that may not know of the index when it is complete already, None when the build goes on.
     """
     deadline = time.monotonic() + options.wait_s
-    said = ""
+    awaited: frozenset[str] = frozenset()
     while True:
         with hold_lock(visit.spark, guard), keep_lock_file(visit):
             look = visit.look()
@@ -153,9 +153,10 @@ def _begin(visit: Visit, guard: Any, build: _Build, options: IndexOptions) -> fr
                 in_the_way = _start(visit, build, verdict.begin)
                 visit.say(f"the table's lock was held for {time.monotonic() - started:.1f} s")
                 return in_the_way
-        if verdict.reason != said:
+        # Once, and not as often as a writer gets older.
+        if verdict.awaited != awaited:
             visit.say(f"indexing {build.plan.instant} waits: {verdict.reason}")
-            said = verdict.reason
+            awaited = verdict.awaited
         if is_late:
             raise WritersInTheWayError(f"no quiet moment within {options.wait_s:.0f} s: {verdict.reason}")
         time.sleep(FENCE_EVERY_S)

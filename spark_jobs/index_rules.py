@@ -93,10 +93,11 @@ class WriterInFlight:
 
 @dataclass(frozen=True, slots=True)
 class FenceVerdict:
-    """How to begin, and why."""
+    """How to begin, why, and the instants that are waited for."""
 
     begin: Begin
     reason: str
+    awaited: frozenset[str] = frozenset()
 
 
 def decide_fence(
@@ -117,19 +118,19 @@ def decide_fence(
     unguarded = [writer for writer in writers if writer.is_unguarded]
     live = [writer for writer in writers if writer.is_live]
     if no_writer and (live or unguarded):
-        return FenceVerdict(Begin.WAIT, f"no writer was said to run, but {_named([*live, *unguarded])} is in flight")
+        return _wait([*live, *unguarded], "in flight, though no writer was said to run")
     if unguarded:
-        return FenceVerdict(
-            Begin.WAIT,
-            f"{_named(unguarded)} takes no part in the locking, or has just failed; its writer needs "
+        return _wait(
+            unguarded,
+            "without a part in the locking, or has just failed; its writer needs "
             "hoodie.write.concurrency.mode=optimistic_concurrency_control and the lock provider of this service",
         )
     blind = find_blind(live, habit)
     if blind:
-        return FenceVerdict(
-            Begin.WAIT,
-            f"{_named(blind)} does not know of this index and would be missing in it; with {STREAMING_OFF} in the "
-            "table's writers the build need not wait for them",
+        return _wait(
+            blind,
+            f"unaware of this index and would be missing in it; with {STREAMING_OFF} in the table's writers the build "
+            "need not wait for them",
         )
     if is_repeated:
         return FenceVerdict(Begin.ALONE, "the build before failed its check")
@@ -139,9 +140,7 @@ def decide_fence(
         older = [writer for writer in live if writer.instant < older_than]
         if older:
             # Their entries a compaction of the metadata table takes up at once, see find_shadowing.
-            return FenceVerdict(
-                Begin.WAIT, f"{_named(older)} is older than the plan, and its commit could hide the build"
-            )
+            return _wait(older, "older than the plan, and its commit could hide the build")
         return FenceVerdict(Begin.BESIDE, f"the last writes were made with {STREAMING_OFF}")
     why = "stream to the metadata table" if habit is Habit.STREAMING else "left no trace of how they write"
     return FenceVerdict(Begin.ALONE, f"the table's writers {why}; with {STREAMING_OFF} they need not wait")
@@ -216,5 +215,7 @@ def unknown_instant(instant: str, known: Collection[str]) -> str:
     return next(str(int(instant) + more) for more in range(1, MOST_TRIES) if str(int(instant) + more) not in known)
 
 
-def _named(writers: Sequence[WriterInFlight]) -> str:
-    return ", ".join(map(str, writers))
+def _wait(writers: Sequence[WriterInFlight], what: str) -> FenceVerdict:
+    """Wait for writers that are `what`."""
+    instants = frozenset(writer.instant for writer in writers)
+    return FenceVerdict(Begin.WAIT, f"{', '.join(map(str, writers))} is {what}", instants)
