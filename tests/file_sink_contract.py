@@ -38,8 +38,7 @@ class FileSinkContract(SinkContract):
 
     def files(self, stream: str) -> list[bytes]:
         """Return the content of everything that lies there."""
-        fs, folder = fsspec.core.url_to_fs(f"{self.url}/{self.form}/{stream}")
-        fs.invalidate_cache()
+        fs, folder = fsspec.core.url_to_fs(f"{self.url}/{self.form}/{stream}", skip_instance_cache=True)
         return [fs.cat_file(path) for path in sorted(fs.find(folder))]
 
     def test_nothing_is_left_of_a_run_that_was_shut_out(self) -> None:

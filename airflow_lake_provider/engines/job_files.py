@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import fsspec
 
@@ -33,9 +34,15 @@ class JobFolder:
         return f"{self.work_dir.rstrip('/')}/jobs/{safe_run_id}/{self.try_number}/{file_name}"
 
 
+def _open_store(path: str) -> tuple[Any, str]:
+    # Not a shared one: fsspec drops those in a forked child, where hdfs-native's never comes to an end.
+    fs, plain = fsspec.core.url_to_fs(path, skip_instance_cache=True)
+    return fs, plain
+
+
 def write_text(path: str, text: str) -> None:
     """Write a file, making its folder."""
-    fs, plain = fsspec.core.url_to_fs(path)
+    fs, plain = _open_store(path)
     fs.makedirs(fs._parent(plain), exist_ok=True)
     with fs.open(plain, "w", encoding="utf-8") as stream:
         stream.write(text)
@@ -43,7 +50,7 @@ def write_text(path: str, text: str) -> None:
 
 def find_text(path: str) -> str | None:
     """Return a file's text; None when there is no such file."""
-    fs, plain = fsspec.core.url_to_fs(path)
+    fs, plain = _open_store(path)
     try:
         with fs.open(plain, "r", encoding="utf-8") as stream:
             return str(stream.read())
@@ -53,7 +60,7 @@ def find_text(path: str) -> str | None:
 
 def remove(path: str) -> None:
     """Remove a file; it may be gone already."""
-    fs, plain = fsspec.core.url_to_fs(path)
+    fs, plain = _open_store(path)
     try:
         fs.rm_file(plain)
     except FileNotFoundError:

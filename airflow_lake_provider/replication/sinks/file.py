@@ -62,7 +62,8 @@ class FileSink:
         if form not in FORMATS:
             allowed = ", ".join(FORMATS)
             raise ConfigError(f"the file sink of {settings.table_name}: format is {form!r}, allowed: {allowed}")
-        self._fs, self._folder = fsspec.core.url_to_fs(path, **storage)
+        # Of its own: fsspec drops the shared ones in a forked child, where hdfs-native's never comes to an end.
+        self._fs, self._folder = fsspec.core.url_to_fs(path, skip_instance_cache=True, **storage)
         protocols = {self._fs.protocol} if isinstance(self._fs.protocol, str) else set(self._fs.protocol)
         self._is_local = "file" in protocols
         self._is_hdfs = not protocols.isdisjoint(HDFS)
