@@ -324,9 +324,10 @@ def schedule_with_hudi(spark: SparkSession, table: Table, hudi_type: str, partit
 
 def test_writer_that_dies_while_the_index_is_built_holds_nothing_up(spark: SparkSession, make_table: MakeTable) -> None:
     table = make_table(**STREAMING_OFF)
+    run(spark, indexing(table, Mode.SCHEDULE, "record_index"))
     dead = begin_write(spark, table)
     before = max(table.completed("deltacommit"))
-    result = run(spark, indexing(table, BOTH, "record_index", **FULL_OPTION))
+    result = run(spark, indexing(table, Mode.EXECUTE, "record_index", **FULL_OPTION))
     # It began before the build, and lives as far as anybody can tell: what it commits, it would add to the index.
     assert result.outcome is Outcome.COMPLETED, result.message
     assert before < dead
