@@ -137,7 +137,8 @@ def _begin(visit: Visit, guard: Any, build: _Build, options: IndexOptions) -> fr
         with hold_lock(visit.spark, guard), keep_lock_file(visit):
             look = visit.look()
             is_late = time.monotonic() >= deadline
-            is_patient = not (options.is_replaced or is_late or _find_late_writes(look, build.plan))
+            overtaken_by = _find_late_writes(look, build.plan)
+            is_patient = not (options.is_replaced or is_late or overtaken_by)
             verdict = decide_fence(
                 look_at_writers(visit.spark, look),
                 find_habit(visit.spark, look),
@@ -147,7 +148,10 @@ def _begin(visit: Visit, guard: Any, build: _Build, options: IndexOptions) -> fr
                 older_than=build.plan.instant if is_patient else "",
             )
             if verdict.begin is not Begin.WAIT:
-                _require_fresh_plan(look, build.plan)
+                if overtaken_by:
+                    raise PlanOutdatedError(
+                        f"the plan {build.plan.instant} is older than the completed writes {', '.join(overtaken_by)}"
+                    )
                 started = time.monotonic()
                 visit.say(f"indexing {build.plan.instant}: begins {verdict.begin}: {verdict.reason}")
                 in_the_way = _start(visit, build, verdict.begin)
@@ -188,12 +192,6 @@ def _find_late_writes(look: TableLook, plan: IndexPlan) -> list[str]:
         return []
     completed = requested_times(look.timeline.getCommitsTimeline().filterCompletedInstants())
     return [time for time in completed if time > plan.instant]
-
-
-def _require_fresh_plan(look: TableLook, plan: IndexPlan) -> None:
-    late = _find_late_writes(look, plan)
-    if late:
-        raise PlanOutdatedError(f"the plan {plan.instant} is older than the completed writes {', '.join(late)}")
 
 
 def _announce_when_there_is_room(visit: Visit, build: _Build) -> bool:

@@ -19,6 +19,7 @@ from change_columns import (
 )
 from hudi_table import TableLook, look_at_table, requested_times
 from pyspark.sql import functions as F
+from whole_file import open_path
 
 from airflow_lake_provider.errors import SourceRefusedError
 from airflow_lake_provider.replication.change import Change, CommitRef, Mode, Op
@@ -194,12 +195,10 @@ class HudiSource:
         return max(bounds, default=""), max(unbounded, default="")
 
     def _has_history(self, table: TableLook) -> bool:
-        jvm = self._spark._jvm
-        folder = jvm.org.apache.hadoop.fs.Path(str(table.meta_client.getArchivePath()))
-        files = folder.getFileSystem(self._spark._jsc.hadoopConfiguration())
-        if not files.exists(folder):
+        fs, folder = open_path(self._spark, str(table.meta_client.getArchivePath()))
+        if not fs.exists(folder):
             return False
-        names = [str(status.getPath().getName()) for status in files.listStatus(folder)]
+        names = [str(status.getPath().getName()) for status in fs.listStatus(folder)]
         return any(name.endswith(".parquet") or ".archive" in name for name in names)
 
     def _require_replicable(self, has_meta_fields: bool) -> None:  # noqa: FBT001 - the table's own property
