@@ -11,7 +11,7 @@ import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,13 @@ import httpx
 
 from local_stack.hudi_bundle import JAR as HUDI_JAR
 from local_stack.hudi_bundle import find_spark_home, scratch_env
-from local_stack.processes import ServerProcess, free_port, start, wait_until
+from local_stack.processes import NotReadyError, ServerProcess, free_port, start, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
+ended_by_themselves: list[str] = []
+"""Servers of this process's Airflows that had to be started again, each with the end of its log."""
 
 
 @dataclass
@@ -91,7 +93,9 @@ class LocalAirflow:
                 "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
                 # A run that the manager creates waits for the scheduler's next pass, up to a second unless set.
                 "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
-                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database_url or f"sqlite:///{self.home}/airflow.db",
+                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database_url
+                # Who finds the database locked waits, for five seconds unless set, and a scheduler then ends.
+                or f"sqlite:///{self.home}/airflow.db?timeout=60",
                 "AIRFLOW__LAKE__CALLBACK_TOKENS": self.callback_token,
                 "AIRFLOW__LAKE__SERVICE_TOKENS": self.service_token,
                 "AIRFLOW__LAKE__ALLOWED_ROOTS": ",".join(str(root) for root in self.allowed_roots),
@@ -170,6 +174,44 @@ class LocalAirflow:
             }
 
         wait_until(parsed, timeout_s, "the shipped DAGs", list(self.servers.values()))
+
+    def wait_until(self, ready: Callable[[], bool], timeout_s: float, what: str) -> None:
+        """Wait until `ready` is true, under supervision as in production: servers that end by themselves come back.
+
+        Not the API server, where the manager lives. Raises NotReadyError that says who ended, and what runs.
+        """
+
+        def look() -> bool:
+            if "api-server" in self.revive():
+                raise NotReadyError(f"{what}: {ended_by_themselves[-1]}")
+            return ready()
+
+        try:
+            wait_until(look, timeout_s, what)
+        except NotReadyError as error:
+            raise NotReadyError(f"{error}\n{self.describe()}") from None
+
+    def revive(self) -> list[str]:
+        """Start components again that ended by themselves; return which.
+
+        The scheduler of Airflow 3.3 does when a task fails at the moment in which its heartbeat is found missing
+        ("UNIQUE constraint failed: task_instance_history..."), and may when its clock is moved ("Invalid argument", of
+        a sleep).
+        """
+        ended = [name for name in COMPONENTS if name in self.servers and self.servers[name].has_ended_by_itself()]
+        for name in ended:
+            tail = self.servers[name].log_tail()
+            ended_by_themselves.append(f"{name} of {self.home.parent.name} ended by itself\n{tail}")
+            self.start_component(name)
+        return ended
+
+    def describe(self) -> str:
+        """Return what does not run and what does, and each server's last lines."""
+        answer = self.airflow_get("/api/v2/dags/~/dagRuns", limit=20, order_by="-run_after")
+        runs = [] if answer is None else answer["dag_runs"]
+        lines = [f"{run['state']}: {run['dag_id']} {run['dag_run_id']}" for run in runs]
+        lines += [f"--- {name}\n{server.log_tail(10)}" for name, server in self.servers.items()]
+        return "\n".join(lines)
 
     def manager_answers(self) -> bool:
         answer = self.get("/v1/hoodie/health")

@@ -13,6 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+PATIENCE = float(os.environ.get("LAKE_PATIENCE", "1"))
+"""Every deadline is for a machine that has little else to do; on a busy one it is multiplied."""
+
 
 class NotReadyError(RuntimeError):
     """A server did not become ready; the message holds the end of its log."""
@@ -32,6 +35,7 @@ class ServerProcess:
     name: str
     process: subprocess.Popen[bytes]
     log_path: Path
+    is_told_to_end: bool = False
 
     def log_tail(self, lines: int = 40) -> str:
         text = self.log_path.read_text(encoding="utf-8", errors="replace") if self.log_path.exists() else ""
@@ -40,13 +44,19 @@ class ServerProcess:
     def alive(self) -> bool:
         return self.process.poll() is None
 
+    def has_ended_by_itself(self) -> bool:
+        """Whether it ended and nobody here asked for that."""
+        return not self.alive() and not self.is_told_to_end
+
     def kill(self) -> None:
         """Kill -9 the whole group at once, as a crash does."""
+        self.is_told_to_end = True
         _signal_group(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def stop(self, grace_s: float = 15.0) -> None:
         """Ask the group to end, then kill what is left of it."""
+        self.is_told_to_end = True
         _signal_group(self.process.pid, signal.SIGTERM)
         deadline = time.monotonic() + grace_s
         while time.monotonic() < deadline and (self.alive() or _group_alive(self.process.pid)):
@@ -128,6 +138,7 @@ def accepts_connections(port: int) -> bool:
 
 def wait_until(ready: Callable[[], bool], timeout_s: float, what: str, servers: Sequence[ServerProcess] = ()) -> None:
     """Wait until `ready` is true; raise NotReadyError when a server dies or the time is over."""
+    timeout_s *= PATIENCE
     deadline = time.monotonic() + timeout_s
     while not ready():
         dead = [server for server in servers if not server.alive()]

@@ -21,7 +21,6 @@ import pytest
 from airflow_lake_provider.table_id import table_id_of
 from local_stack.airflow import LocalAirflow
 from local_stack.postgres import LocalPostgres
-from local_stack.processes import wait_until
 from tests.system.conftest import make_airflow
 from tests.system.crashes.driver_watch import members_of_session
 from tests.system.crashes.faults import SERVERS, RoundPlan, Victim, draw
@@ -109,7 +108,7 @@ def find_asset(airflow: LocalAirflow) -> int:
         found.extend(asset["id"] for asset in (answer or {"assets": []})["assets"])
         return bool(found)
 
-    wait_until(there, 120, "the peer's asset", list(airflow.servers.values()))
+    airflow.wait_until(there, 120, "the peer's asset")
     return found[0]
 
 
@@ -157,8 +156,8 @@ def play(contest: Contest, plan: RoundPlan, tables: list[HandMadeTable]) -> tupl
     killer.join()
     postman.close()
     contest.airflow.wait_for_manager()
-    wait_until(lambda: not contest.has_active_run(), 180, "the end of the peer's runs")
-    wait_until(
+    contest.airflow.wait_until(lambda: not contest.has_active_run(), 180, "the end of the peer's runs")
+    contest.airflow.wait_until(
         lambda: all(contest.looked_up_to(table).endswith(f"{COMMITS:02d}500") for table in tables),
         180,
         "the manager's look at each table's last commit",

@@ -161,7 +161,7 @@ def wait_for(look: Callable[[], Any], what: str, airflow: LocalAirflow) -> Any:
         seen[:] = [look()]
         return bool(seen[0])
 
-    wait_until(ready, PATIENCE_S, what, [airflow.servers["scheduler"], airflow.servers["triggerer"]])
+    airflow.wait_until(ready, PATIENCE_S, what)
     return seen[0]
 
 

@@ -23,7 +23,7 @@ from airflow_lake_provider.timeline.storage import open_storage
 from airflow_lake_provider.view.view_cache import TableViewCache
 from local_stack.airflow import HUDI_JAR, LocalAirflow, scratch_env
 from local_stack.hudi_bundle import SPARK_PYTHON, spark_env
-from local_stack.processes import start, wait_until
+from local_stack.processes import start
 from local_stack.webhook_receiver import WebhookReceiver, webhook_receiver
 from tests.system.conftest import LOCK_OPTIONS, ROOT, make_airflow
 from tests.unit.tables import HandMadeTable
@@ -46,6 +46,7 @@ TABLES: list[dict[str, Any]] = [
     {"name": "victim; $(touch x) ü", "type": "MOR", "version": 9, "commits": 2, "keys": 40_000},
 ]
 VICTIM = TABLES[3]["name"]
+QUICK_OPTIONS = LOCK_OPTIONS | {"hoodie.client.heartbeat.interval_in_ms": "5000"}
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,9 @@ def receiver() -> Iterator[WebhookReceiver]:
 
 @pytest.fixture(scope="module")
 def airflow(receiver: WebhookReceiver) -> Iterator[LocalAirflow]:
-    airflow = make_airflow("end-to-end")
+    # No writer of the victim's lives when its executor is killed: it may count as dead sooner than after two minutes.
+    quick = "".join(f"\n      {key}: '{value}'" for key, value in QUICK_OPTIONS.items())
+    airflow = make_airflow("end-to-end", more_tables=f"  - name: '{VICTIM}'\n    hudi_options:{quick}\n")
     airflow.more_dags = {"users": Path(__file__).parent / "dags"}
     airflow.settings |= {
         "AIRFLOW__LAKE__EXECUTOR_LEASE_S": "12",
@@ -108,12 +111,15 @@ def runs_of(airflow: LocalAirflow, name: str) -> list[dict[str, Any]]:
     return [run for run in airflow.service_runs() if run["conf"]["table_name"] == name]
 
 
+def is_in_state(airflow: LocalAirflow, name: str, state: str) -> bool:
+    return any(run["state"] == state for run in runs_of(airflow, name))
+
+
 def wait_for_success(airflow: LocalAirflow, name: str, timeout_s: float = 180) -> dict[str, Any]:
-    wait_until(
-        lambda: any(run["state"] == "success" for run in runs_of(airflow, name)),
+    airflow.wait_until(
+        lambda: is_in_state(airflow, name, "success"),
         timeout_s,
         f"a successful run for {name}",
-        [airflow.servers["scheduler"]],
     )
     return runs_of(airflow, name)[0]
 
@@ -139,7 +145,7 @@ def test_service_says_in_openlineage_which_table_it_read_and_wrote(airflow: Loca
     def ended() -> bool:
         return any(event["eventType"] == "COMPLETE" for event in lineage_of(airflow, run_id))
 
-    wait_until(ended, 60, "the event of the completed task", [airflow.servers["scheduler"]])
+    airflow.wait_until(ended, 60, "the event of the completed task")
     events = {event["eventType"]: event for event in lineage_of(airflow, run_id)}
     begun, completed = events["START"], events["COMPLETE"]
     table = ("file", str(airflow.allowed_roots[0] / "orders"))
@@ -172,7 +178,7 @@ def test_clustering_clean_and_archive_come_in_their_order(airflow: LocalAirflow)
         storage = open_storage(str(path))
         return load_archive(storage, load_table_properties(storage))
 
-    wait_until(lambda: bool(archived().instants), 300, "the archive", [airflow.servers["scheduler"]])
+    airflow.wait_until(lambda: bool(archived().instants), 300, "the archive")
     view = TableViewCache().refresh(str(path))
     history = [*archived().instants, *view.timeline.completed()]
     done = {instant.action for instant in history}
@@ -189,13 +195,11 @@ def test_clustering_clean_and_archive_come_in_their_order(airflow: LocalAirflow)
 def test_worker_killed_in_the_middle_of_a_compaction_is_replaced_by_one(airflow: LocalAirflow) -> None:
     """Kill -9 of the task: its driver ends itself, and the retry completes the very same plan, once."""
     table = airflow.allowed_roots[0] / VICTIM
-    # No writer lives now, so the dead executor may count as dead sooner than after two minutes.
-    options = LOCK_OPTIONS | {"hoodie.client.heartbeat.interval_in_ms": "5000"}
-    trigger(airflow, "kill-me", base_path=str(table), table_name=VICTIM, hudi_options=options)
+    trigger(airflow, "kill-me", base_path=str(table), table_name=VICTIM, hudi_options=QUICK_OPTIONS)
     inflight = wait_for_file(table / ".hoodie" / "timeline", "*.compaction.inflight")
     driver = find_spark_submit("lake-compaction-victim")
     os.kill(parent_of(driver), signal.SIGKILL)
-    wait_until(lambda: not Path(f"/proc/{driver}").exists(), 20, "the orphaned driver's end", [])
+    airflow.wait_until(lambda: not Path(f"/proc/{driver}").exists(), 20, "the orphaned driver's end")
     wait_for_success(airflow, VICTIM)
     assert compactions(airflow, VICTIM) == [inflight.name.partition(".")[0]]
 
@@ -205,7 +209,7 @@ def test_run_without_a_lock_provider_is_refused_before_spark_starts_and_people_a
 ) -> None:
     table = airflow.allowed_roots[0] / VICTIM
     trigger(airflow, "no-lock", base_path=str(table), table_name="no-lock", hudi_options={})
-    wait_until(lambda: runs_of(airflow, "no-lock")[0]["state"] == "failed", 60, "the refusal", [])
+    airflow.wait_until(lambda: is_in_state(airflow, "no-lock", "failed"), 60, "the refusal")
     log = task_log(airflow, "no-lock")
     assert "no hoodie.write.lock.provider is configured" in log
     assert "Spark-Submit cmd" not in log
@@ -246,7 +250,7 @@ def test_dry_run_says_what_it_would_do_and_does_nothing(airflow: LocalAirflow) -
     table = airflow.allowed_roots[0] / VICTIM
     before = sorted(path.name for path in (table / ".hoodie" / "timeline").iterdir())
     trigger(airflow, "dry", base_path=str(table), table_name="dry", hudi_options=LOCK_OPTIONS, dry_run=True)
-    wait_until(lambda: runs_of(airflow, "dry")[0]["state"] == "success", 60, "the dry run", [])
+    airflow.wait_until(lambda: is_in_state(airflow, "dry", "success"), 60, "the dry run")
     log = task_log(airflow, "dry")
     assert "dry run, nothing is started" in log
     assert "compaction, mode schedule_and_execute" in log
@@ -263,9 +267,9 @@ def test_deferred_sensor_of_a_users_dag_wakes_up_for_a_commit(airflow: LocalAirf
         return str((airflow.airflow_get(path) or {}).get("state"))
 
     trigger(airflow, "deferred", dag_id="wait_for_commit", base_path=str(table.path))
-    wait_until(lambda: state() == "deferred", 60, "the sensor's deferral", [airflow.servers["triggerer"]])
+    airflow.wait_until(lambda: state() == "deferred", 60, "the sensor's deferral")
     requested = table.commit(1)
-    wait_until(lambda: state() == "success", 60, "the sensor's end", [airflow.servers["triggerer"]])
+    airflow.wait_until(lambda: state() == "success", 60, "the sensor's end")
     found = airflow.airflow_get(f"{path}/xcomEntries/return_value")
     assert requested in json.dumps(found)
 
@@ -283,7 +287,7 @@ def test_reindex_outside_its_window_waits_without_a_worker(airflow: LocalAirflow
         task = airflow.airflow_get(f"{path}/0") or {}
         return task.get("state") == "deferred" and task["trigger"] is not None
 
-    wait_until(waits, 90, "the build's deferral", [airflow.servers["triggerer"]])
+    airflow.wait_until(waits, 90, "the build's deferral")
     log = json.dumps(airflow.airflow_get(f"{path}/logs/1", map_index=0, full_content=True))
     assert f"the window ({day} 12:00 to 13:00 Europe/Berlin) is closed: the build begins at" in log
     assert not list((table.path / ".hoodie" / "timeline").glob("*.indexing.*"))
@@ -310,9 +314,7 @@ def posts_of(receiver: WebhookReceiver, run_id: str) -> list[dict[str, Any]]:
 
 
 def wait_for_post(airflow: LocalAirflow, receiver: WebhookReceiver, run_id: str) -> dict[str, Any]:
-    wait_until(
-        lambda: bool(posts_of(receiver, run_id)), 150, f"what is told of {run_id}", list(airflow.servers.values())
-    )
+    airflow.wait_until(lambda: bool(posts_of(receiver, run_id)), 150, f"what is told of {run_id}")
     return posts_of(receiver, run_id)[0]
 
 

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from local_stack.airflow import LocalAirflow
-from local_stack.processes import free_port, pause, resume, wait_until
+from local_stack.processes import free_port, pause, resume
 from tests.system.conftest import ROOT, make_airflow
 from tests.system.writers import send_notice
 from tests.unit.tables import HandMadeTable
@@ -52,7 +52,7 @@ def runs_of(airflow: LocalAirflow, *names: str) -> Counter[str]:
 
 
 def wait_for_runs(airflow: LocalAirflow, *names: str) -> None:
-    wait_until(lambda: set(runs_of(airflow, *names)) == set(names), 30, f"runs of {names}", [])
+    airflow.wait_until(lambda: set(runs_of(airflow, *names)) == set(names), 30, f"runs of {names}")
 
 
 def test_notice_doubled_ten_times_makes_one_run(airflow: LocalAirflow) -> None:
@@ -68,7 +68,7 @@ def test_hundred_notices_that_make_nothing_due_make_no_run(airflow: LocalAirflow
     for _ in range(100):
         assert send_notice(airflow, table.path, instant).status_code == 200
     quiet = airflow.get("/v1/hoodie/tables")
-    wait_until(lambda: _is_clean(airflow, "quiet"), 30, "the last look", [])
+    airflow.wait_until(lambda: _is_clean(airflow, "quiet"), 30, "the last look")
     assert quiet is not None
     assert runs_of(airflow, "quiet") == {}
 
@@ -102,7 +102,7 @@ def test_burst_of_six_notices_for_two_tables_leaves_neither_behind(airflow: Loca
 def test_table_without_lock_provider_is_refused_with_the_setting(airflow: LocalAirflow) -> None:
     table, instant = due_table(airflow, "unlocked")
     send_notice(airflow, table.path, instant)
-    wait_until(lambda: _is_clean(airflow, "unlocked"), 30, "the look", [])
+    airflow.wait_until(lambda: _is_clean(airflow, "unlocked"), 30, "the look")
     decisions = {decision["service"]: decision for decision in _table(airflow, "unlocked")["decisions"]}
     decision = decisions["compaction"]
     assert decision["verdict"] == "blocked"
@@ -183,14 +183,14 @@ def test_commits_made_while_airflow_was_away_are_found_after_its_return(airflow:
     """The writer's notice finds nobody; only the third commit makes a compaction due, and no later one tells of it."""
     table, instant = due_table(airflow, "away", commits=2)
     assert send_notice(airflow, table.path, instant).status_code == 200
-    wait_until(lambda: _is_clean(airflow, "away"), 30, "the look", [])
+    airflow.wait_until(lambda: _is_clean(airflow, "away"), 30, "the look")
     airflow.servers["api-server"].kill()
     with pytest.raises(httpx.ConnectError):
         send_notice(airflow, table.path, table.commit(3))
     airflow.start_component("api-server")
     airflow.wait_for_manager()
     # A restarted server loads the tables that it knows over a minute.
-    wait_until(lambda: runs_of(airflow, "away") == {"away": 1}, 120, "the run", [])
+    airflow.wait_until(lambda: runs_of(airflow, "away") == {"away": 1}, 120, "the run")
 
 
 def _table(airflow: LocalAirflow, name: str) -> dict[str, Any]:

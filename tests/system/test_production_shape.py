@@ -58,6 +58,16 @@ class Shape:
         """Ask the node that answers; None while none does."""
         return next((answer for node in self.nodes if (answer := work(node)) is not None), None)
 
+    def wait_until(self, ready: Callable[[], bool], timeout_s: float, what: str) -> None:
+        """Wait under supervision, as `LocalAirflow` does for one node."""
+
+        def look() -> bool:
+            for node in self.nodes:
+                node.revive()
+            return ready()
+
+        wait_until(look, timeout_s, what)
+
 
 @pytest.fixture
 def shape() -> Iterator[Shape]:
@@ -94,11 +104,11 @@ def test_servers_schedulers_and_tasks_die_and_every_table_gets_its_plan_complete
         instant = [table.commit(second) for second in (1, 2, 3)][-1]
         announce(shape, table, instant)
     for kill in (kill_an_api_server, kill_a_task, kill_a_machine, kill_an_executor, kill_a_task):
-        wait_until(lambda: bool(shape.running_executors()), 120, "an executor at work")
+        shape.wait_until(lambda: bool(shape.running_executors()), 120, "an executor at work")
         time.sleep(rng.uniform(0, 3))
         kill(shape, rng)
-    wait_until(lambda: all(is_completed(table) for table in tables), 400, "the completion of every table's plan")
-    wait_until(lambda: not active_runs(shape), 120, "the end of all runs")
+    shape.wait_until(lambda: all(is_completed(table) for table in tables), 400, "the completion of every table's plan")
+    shape.wait_until(lambda: not active_runs(shape), 120, "the end of all runs")
 
     completions = Counter(line["table"] for line in shape.said() if line["what"] == "completed")
     assert completions == {table.path.name: 1 for table in tables}

@@ -21,7 +21,7 @@ from local_stack.airflow import HUDI_JAR, LocalAirflow, scratch_env
 from local_stack.hudi_bundle import SPARK_PYTHON, spark_env
 from local_stack.kafka import LocalKafka
 from local_stack.kafka_consumer import Record, read_topic
-from local_stack.processes import start, wait_until
+from local_stack.processes import start
 from tests.system.conftest import LOCK_OPTIONS, ROOT, make_airflow
 from tests.system.crashes.driver_watch import DriverWatch, members_of_session, parent_of
 from tests.system.crashes.faults import Victim
@@ -109,7 +109,7 @@ class Corridor:
         return read_topic(self.broker.bootstrap, TOPIC)
 
     def wait(self, ready: Any, what: str) -> None:
-        wait_until(ready, 400, what, [self.airflow.servers["scheduler"]])
+        self.airflow.wait_until(ready, 400, what)
 
     def pause_sink(self, *, paused: bool) -> None:
         """The schedule leaves a paused sink alone; runs by hand do not."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from local_stack.airflow import LocalAirflow
-from local_stack.processes import free_port, wait_until
+from local_stack.processes import free_port
 from tests.system.conftest import make_airflow
 from tests.system.test_end_to_end import trigger
 from tests.system.writers import send_notice
@@ -42,11 +42,8 @@ def defer(airflow: LocalAirflow, tables: list[HandMadeTable], dag_id: str = "wai
     """Start a sensor per table, and wait until all of them wait in the triggerer."""
     for table in tables:
         trigger(airflow, table.path.name, dag_id=dag_id, base_path=str(table.path))
-    wait_until(
-        lambda: all(state(airflow, table, dag_id) == "deferred" for table in tables),
-        120,
-        "the sensors' deferral",
-        list(airflow.servers.values()),
+    airflow.wait_until(
+        lambda: all(state(airflow, table, dag_id) == "deferred" for table in tables), 120, "the sensors' deferral"
     )
 
 
@@ -58,11 +55,8 @@ def state(airflow: LocalAirflow, table: HandMadeTable, dag_id: str) -> str:
 def wait_for_success(
     airflow: LocalAirflow, commits: dict[str, str], tables: list[HandMadeTable], dag_id: str = "wait_for_commit"
 ) -> None:
-    wait_until(
-        lambda: all(state(airflow, table, dag_id) == "success" for table in tables),
-        90,
-        "the sensors' end",
-        [airflow.servers["triggerer"], airflow.servers["scheduler"]],
+    airflow.wait_until(
+        lambda: all(state(airflow, table, dag_id) == "success" for table in tables), 90, "the sensors' end"
     )
     for table in tables:
         path = f"/api/v2/dags/{dag_id}/dagRuns/{table.path.name}/taskInstances/wait"
@@ -89,7 +83,7 @@ def test_sensors_go_on_while_the_timeline_server_is_dead_and_after_it_came_back(
     commits |= {table.path.name: table.commit(1) for table in tables[2:4]}
     wait_for_success(airflow, commits, tables[:4])
     airflow.start_timeline_server()
-    wait_until(
+    airflow.wait_until(
         lambda: (airflow.timeline_health() or {"kept": 0})["kept"] >= 2, 60, "the triggers' return to the server"
     )
     commits |= {table.path.name: table.commit(1) for table in tables[4:]}
@@ -109,13 +103,16 @@ def test_lost_notice_is_repaired_by_the_watch_dag_while_the_timeline_server_is_d
     """The net below the net: no heartbeat looks, no callback came."""
     table = make_tables(airflow, "lost", 1)[0]
     assert send_notice(airflow, table.path, table.commit(1)).status_code == 200
-    wait_until(lambda: row_of(airflow, table)["looked_ms"] is not None, 30, "the first look")
+    airflow.wait_until(lambda: row_of(airflow, table).get("looked_ms") is not None, 30, "the first look")
     airflow.servers["timeline-server"].kill()
     table.commit(2)
     airflow.pause("lake_watch", is_paused=False)
-    wait_until(lambda: row_of(airflow, table)["last_notice_source"] == "hint", 180, "the watch DAG's hint")
-    wait_until(lambda: row_of(airflow, table)["completed_time"].endswith("02500"), 30, "the look after it")
+    airflow.wait_until(lambda: row_of(airflow, table).get("last_notice_source") == "hint", 180, "the watch DAG's hint")
+    airflow.wait_until(
+        lambda: row_of(airflow, table).get("completed_time", "").endswith("02500"), 30, "the look after it"
+    )
 
 
 def row_of(airflow: LocalAirflow, table: HandMadeTable) -> dict[str, Any]:
-    return next(row for row in airflow.tables() if row["base_path"] == str(table.path))
+    """Return the registry's row; nothing while nobody answers."""
+    return next((row for row in airflow.tables() if row["base_path"] == str(table.path)), {})

@@ -8,9 +8,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from airflow_lake_provider.table_id import table_id_of
+from local_stack.processes import PATIENCE
 from tests.system.crashes.driver_watch import find_overlaps
 from tests.system.crashes.faults import Fault, RoundPlan
-from tests.system.crashes.stage import DELTA_COMMITS, OPTIONS, PATIENCE, Stage
+from tests.system.crashes.stage import DELTA_COMMITS, OPTIONS, Stage
 from tests.system.crashes.table_watch import TableWatch
 
 STEP_TIMEOUT_S = 120.0 * PATIENCE
@@ -108,7 +109,7 @@ class Round:
         self._say("at rest")
 
     def _revive(self) -> None:
-        for server in self.stage.revive():
+        for server in self.stage.airflow.revive():
             self._say(f"the {server} ended by itself, and was started again")
             self.report.counts["servers that ended by themselves"] += 1
 

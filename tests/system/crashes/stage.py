@@ -17,8 +17,6 @@ from tests.system.crashes.postman import Postman, to_url
 
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 DELTA_COMMITS = 3
-# Every deadline is for a machine that has little else to do; on a busy one it is multiplied.
-PATIENCE = float(os.environ.get("LAKE_PATIENCE", "1"))
 # Everybody who opens the tables judges heartbeats by the same interval: the dead count as dead after ten seconds. A
 # dead holder's lock expires after a minute, the shortest that there is.
 OPTIONS = LOCK_OPTIONS | {
@@ -100,19 +98,6 @@ class Stage:
         component = COMPONENT_OF.get(fault.victim)
         if component is not None:
             self.airflow.start_component(component, clock_env(fault.clock_s))
-
-    def revive(self) -> list[str]:
-        """Start servers again that ended by themselves, as a supervisor does; return which.
-
-        The scheduler of Airflow 3.3.0 does when a task fails at the moment in which its heartbeat is found missing
-        ("UNIQUE constraint failed: task_instance_history..."), and may when its clock is moved ("Invalid argument", of
-        a sleep).
-        """
-        servers = self.airflow.servers
-        ended = [name for name in dict.fromkeys(COMPONENT_OF.values()) if not servers[name].alive()]
-        for name in ended:
-            self.airflow.start_component(name)
-        return ended
 
     def bury(self) -> None:
         """End what a killed scheduler left behind."""

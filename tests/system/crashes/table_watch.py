@@ -12,8 +12,9 @@ from typing import Any
 from airflow_lake_provider.timeline.instant import Action
 from airflow_lake_provider.view.table_view import TableView
 from airflow_lake_provider.view.view_cache import TableViewCache
+from local_stack.processes import PATIENCE
 from tests.system.crashes.faults import Step
-from tests.system.crashes.stage import PATIENCE, Stage
+from tests.system.crashes.stage import Stage
 
 ACTIVE = {"queued", "running"}
 LIMITS_S = {"Airflow does not answer": 60.0, "dirty": 45.0, "queued": 60.0, "running": 240.0, "plan without run": 90.0}
