@@ -48,11 +48,15 @@ class CompactionPolicy:
     """Whether any rule makes it due, or only all that are on together."""
 
 
+OTHERS = "others' plans only"
+
+
 @dataclass(frozen=True, slots=True)
 class LogCompactionPolicy:
     """When log compaction is due: many small log files of a file slice become one. Off unless asked for."""
 
-    enabled: bool = setting(Flag(), default=False)
+    enabled: bool | None = setting(Off(Flag(), OTHERS), None)
+    """Null: none is planned, but a plan that somebody left behind is executed, because it blocks others."""
     log_files: int | None = setting(Off(FROM_1), 5)
     """Log files in one file slice (Hudi's `hoodie.log.compaction.blocks.threshold`)."""
     max_age_s: float | None = setting(Off(SECONDS), None)
@@ -65,7 +69,8 @@ class LogCompactionPolicy:
 class ClusteringPolicy:
     """When clustering is due. Off unless asked for: it rewrites data, and fails writers that update it meanwhile."""
 
-    enabled: bool = setting(Flag(), default=False)
+    enabled: bool | None = setting(Off(Flag(), OTHERS), None)
+    """Null: none is planned, but a plan that somebody left behind is executed, because it blocks others."""
     commits: int | None = setting(Off(FROM_1), None)
     """Completed writes since the last clustering."""
     small_files: int | None = setting(Off(FROM_1), 10)

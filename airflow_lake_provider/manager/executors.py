@@ -18,6 +18,7 @@ from airflow_lake_provider.manager.schema import lake_executor
 
 if TYPE_CHECKING:
     from sqlalchemy import RowMapping
+    from sqlalchemy.orm import Session
 
     from airflow_lake_provider.job_contract import Service
     from airflow_lake_provider.manager.registry import Registry
@@ -84,11 +85,7 @@ class Executors:
     def find_active(self, table_id: str) -> list[RowMapping]:
         """Return the table's leases that have not run out."""
         with self._registry.transaction() as session:
-            query = select(lake_executor).where(
-                lake_executor.c.table_id == table_id,
-                lake_executor.c.lease_until_ms > self._registry.clock.read_ms(session),
-            )
-            return list(session.execute(query).mappings())
+            return find_leases(session, table_id, self._registry.clock.read_ms(session))
 
     def _busy(self, table_id: str, service: Service) -> ExecutorBusyError:
         now_ms = self._registry.now_ms()
@@ -100,6 +97,12 @@ class Executors:
                     f"(try {row['try_number']}); its lease ends in {rest_s} s unless renewed"
                 )
         return ExecutorBusyError(f"{service} of table {table_id} was taken by another executor just now; try again")
+
+
+def find_leases(session: Session, table_id: str, now_ms: int) -> list[RowMapping]:
+    """Return the table's leases that have not run out, within the caller's transaction."""
+    query = select(lake_executor).where(lake_executor.c.table_id == table_id, lake_executor.c.lease_until_ms > now_ms)
+    return list(session.execute(query).mappings())
 
 
 def _held(table_id: str, service: Service, token: str) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy.orm import Session
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.tables_config import Limits
 
 SERVICE_DAG_ID = "lake_table_service"
+GIVEN_UP_PAUSE_MS = 6 * 3_600_000
+"""How often a pending plan is tried again after its last regular run: it blocks others until somebody executes it."""
 ACTIVE_RUN_CHECK_MS = 30_000
 """How soon a table with an active run is looked at again, should the run end without telling us."""
 RUN_SETTINGS = (
@@ -139,7 +141,8 @@ def decide_start(
     """Say whether a due decision shall get a run now, given the runs that exist for the table and service.
 
     A failed run is followed by another one for the same instant after `backoff_s`, doubled each time, until
-    `max_attempts`; then the instant is given up until the table changes.
+    `max_attempts`; then the instant is given up until the table changes. A plan on the timeline does not change with
+    the table, and everything behind it waits: it gets another run every `GIVEN_UP_PAUSE_MS`.
     """
     for run in runs:
         if run.active:
@@ -160,14 +163,18 @@ def decide_start(
             last.run_id,
             f"run {last.run_id} succeeded for this state of the table; Hudi found nothing more to do",
         )
-    if attempt_number >= max_attempts:
+    is_given_up = attempt_number >= max_attempts
+    pause_ms = GIVEN_UP_PAUSE_MS if is_given_up else int(backoff_s * 1000 * 2 ** (attempt_number - 1))
+    ripe_ms = (last.ended_ms or 0) + pause_ms
+    if is_given_up and (now_ms < ripe_ms or not decision.plan_instants):
+        until = f"until {_utc(ripe_ms)} UTC" if decision.plan_instants else "until the table changes"
         return StartDecision(
             StartVerdict.ABANDONED,
             last.run_id,
             f"{attempt_number} runs for instant {decision.key_instant} ended without it, the last is {last.run_id}; "
-            "given up until the table changes. Read its log, mend the cause, and clear it to try again",
+            f"given up {until}. Read its log, mend the cause, and clear it to try again",
+            ripe_ms if decision.plan_instants else None,
         )
-    ripe_ms = (last.ended_ms or 0) + int(backoff_s * 1000 * 2 ** (attempt_number - 1))
     if now_ms < ripe_ms:
         wait_s = (ripe_ms - now_ms + 999) // 1000
         return StartDecision(
@@ -179,6 +186,21 @@ def decide_start(
     run_id = run_id_of(table_id, decision.service, decision.key_instant, attempt_number + 1)
     reason = f"{decision.reason} (run {attempt_number + 1})"
     return StartDecision(StartVerdict.START, run_id, reason, now_ms + ACTIVE_RUN_CHECK_MS)
+
+
+def wait_for_executor(
+    decision: Decision, table_id: str, leases: Sequence[Mapping[Any, Any]], now_ms: int
+) -> StartDecision | None:
+    """Return why a due decision has to wait for the service's executor, such as a run by hand; None when it need not.
+
+    `leases` are the table's that have not run out. A second run would find the executor busy, and use up its tries.
+    """
+    for lease in leases:
+        if lease["service"] == decision.service.value and not lease["run_id"].startswith(f"{table_id}."):
+            reason = f"run {lease['run_id']} (try {lease['try_number']}) executes it"
+            look_again_ms = max(lease["lease_until_ms"], now_ms + 1000)
+            return StartDecision(StartVerdict.WAITING, lease["run_id"], reason, look_again_ms)
+    return None
 
 
 def wait_for_others(
@@ -195,6 +217,10 @@ def wait_for_others(
     names = ", ".join(run.run_id for run in others)
     reason = f"waits for {names}: at most {most_active} service{'' if most_active == 1 else 's'} of a table run at once"
     return StartDecision(StartVerdict.WAITING, "", reason, now_ms + ACTIVE_RUN_CHECK_MS)
+
+
+def _utc(moment_ms: int) -> str:
+    return f"{datetime.fromtimestamp(moment_ms / 1000, UTC):%Y-%m-%d %H:%M}"
 
 
 def wait_for_window(decision: Decision, window: MaintenanceWindow | None, now_ms: int) -> StartDecision | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import update
 from sqlalchemy.exc import IntegrityError
 
+from airflow_lake_provider.manager.executors import find_leases
 from airflow_lake_provider.manager.runs import (
     RunState,
     ServiceRun,
@@ -15,6 +16,7 @@ from airflow_lake_provider.manager.runs import (
     find_limits,
     run_conf,
     run_id_prefix,
+    wait_for_executor,
     wait_for_limit,
     wait_for_others,
     wait_for_window,
@@ -88,6 +90,8 @@ class Starts:
         if waiting is None:
             active = [*self._door.find_active_runs(session, f"{table_id}."), *more]
             waiting = wait_for_others(decision, table_id, active, policy.max_active_runs, now_ms)
+        if waiting is None:
+            waiting = wait_for_executor(decision, table_id, find_leases(session, table_id, now_ms), now_ms)
         if waiting is not None:
             return waiting
         return decide_start(

@@ -22,7 +22,7 @@ _TRY_AGAIN_AFTER_WRITES = 5
 def decide_clustering(view: TableView, policy: TablePolicy, now_ms: int) -> Decision:
     """Say whether clustering is due, not due or blocked, and why."""
     rules = policy.clustering
-    if not rules.enabled:
+    if rules.enabled is False:
         return not_due(Service.CLUSTERING, "clustering is switched off for this table (clustering.enabled: false)")
     pending = tuple(instant.requested_time for instant in view.timeline.pending(Action.CLUSTERING))
     last = _last_clustering(view)
@@ -38,6 +38,9 @@ def decide_clustering(view: TableView, policy: TablePolicy, now_ms: int) -> Deci
     if pending:
         reason = f"clustering plan {', '.join(pending)} is pending on the timeline, and holds updates of its files back"
         due = Decision(Service.CLUSTERING, Verdict.DUE, reason, Mode.EXECUTE, pending[0], pending, evidence)
+    elif rules.enabled is None:
+        reason = "no clustering is asked for (clustering.enabled); a plan that others left would be executed"
+        return not_due(Service.CLUSTERING, reason, evidence)
     else:
         age = rule_of_age(since, rules.max_age_s, now_ms, view.properties.time_zone)
         commits = rule_of_count(f"{len(since)} writes since the last clustering", len(since), rules.commits)

@@ -36,7 +36,7 @@ def decide_compaction(view: TableView, policy: TablePolicy, now_ms: int) -> Deci
     ruling = combine_rules((_commits_rule(backlog, rules), _bytes_rule(backlog, rules), age), rules.combine)
     if not ruling.is_due:
         return not_due(Service.COMPACTION, ruling.says, evidence, ruling.look_again_ms)
-    log_compactions = executable_log_compactions(view.timeline) if policy.logcompaction.enabled else ()
+    log_compactions = executable_log_compactions(view.timeline) if policy.logcompaction.enabled is not False else ()
     if log_compactions:
         reason = f"log compaction {log_compactions[0].requested_time} comes first: behind a newer plan it never runs"
         return not_due(Service.COMPACTION, f"{ruling.says}; {reason}", evidence)

@@ -38,7 +38,7 @@ def executable_log_compactions(timeline: Timeline) -> tuple[Instant, ...]:
 def decide_log_compaction(view: TableView, policy: TablePolicy, compaction: Decision, now_ms: int) -> Decision:
     """Say whether log compaction is due, not due or blocked, and why; `compaction` is the decision about that."""
     rules, service = policy.logcompaction, Service.LOGCOMPACTION
-    if not rules.enabled:
+    if rules.enabled is False:
         return not_due(service, "log compaction is switched off for this table (logcompaction.enabled: false)")
     if view.properties.table_type != "MERGE_ON_READ":
         return not_due(service, "the table is copy-on-write: it has no log files to compact")
@@ -61,6 +61,9 @@ def decide_log_compaction(view: TableView, policy: TablePolicy, compaction: Deci
         reason = f"log compaction plan {', '.join(times)} is pending on the timeline"
         due = Decision(service, Verdict.DUE, reason, Mode.EXECUTE, times[0], times, evidence)
         return block_without_lock(due, policy.hudi_options)
+    if rules.enabled is None:
+        reason = "no log compaction is asked for (logcompaction.enabled); a plan that others left would be executed"
+        return not_due(service, reason, evidence)
     age = rule_of_age(since, rules.max_age_s, now_ms, view.properties.time_zone)
     says = f"at most {backlog.most_log_files} log files in a file slice"
     files = rule_of_count(says, backlog.most_log_files, rules.log_files)

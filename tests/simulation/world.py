@@ -100,7 +100,7 @@ class World:
         rng = self.rng
         return TablePolicy(
             compaction=CompactionPolicy(delta_commits=3, log_to_base_ratio=None),
-            clustering=ClusteringPolicy(enabled=rng.random() < 0.2, commits=5, small_files=None),
+            clustering=ClusteringPolicy(enabled=True if rng.random() < 0.2 else None, commits=5, small_files=None),
             clean=CleanPolicy(enabled=rng.random() < 0.3, commits=4, retained_commits=2),
             archive=ArchivePolicy(enabled=rng.random() < 0.2, min_commits=4, max_commits=7),
             # Where it is off the next writer rolls the dead back.

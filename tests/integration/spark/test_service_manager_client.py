@@ -16,7 +16,7 @@ from py4j.protocol import Py4JJavaError
 
 from airflow_lake_provider.planner.decide import decide
 from airflow_lake_provider.planner.decision import Decision, Verdict
-from airflow_lake_provider.policies import CleanPolicy, ClusteringPolicy, TablePolicy
+from airflow_lake_provider.policies import CleanPolicy, TablePolicy
 from airflow_lake_provider.view.shared_timelines import SharedTimelines
 from airflow_lake_provider.view.view_cache import TableViewCache
 from local_stack import lake_writer
@@ -56,7 +56,7 @@ def pending(table: Table, action: str) -> tuple[str, ...]:
 
 def decided(table: Table, service: Service) -> Decision:
     """Decide from a look at storage, as the sweep does for a table that nobody announced."""
-    policy = TablePolicy(clustering=ClusteringPolicy(enabled=True), clean=CleanPolicy(commits=1), hudi_options=LOCK)
+    policy = TablePolicy(clean=CleanPolicy(commits=1), hudi_options=LOCK)
     view, now_ms = TableViewCache(SharedTimelines()).refresh(str(table.path)), int(time.time() * 1000)
     return next(decision for decision in decide(view, policy, now_ms) if decision.service.value == service.value)
 

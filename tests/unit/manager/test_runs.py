@@ -4,12 +4,14 @@ import pytest
 
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.manager.runs import (
+    GIVEN_UP_PAUSE_MS,
     RunState,
     ServiceRun,
     StartVerdict,
     attempt_of,
     decide_start,
     run_id_of,
+    wait_for_executor,
     wait_for_others,
 )
 from airflow_lake_provider.planner.decision import Decision, Verdict
@@ -66,6 +68,30 @@ def test_decide_start(decision: Decision, runs: list[ServiceRun], verdict: Start
     assert start.verdict is verdict
     assert start.run_id == f"{ID}.compaction{run_id}"
     assert start.reason
+
+
+def test_plan_that_was_given_up_blocks_others_and_is_tried_again_after_hours() -> None:
+    runs = [run("100", RunState.FAILED, attempt=7, ended_ms=NOW_MS)]
+    ripe_ms = NOW_MS + GIVEN_UP_PAUSE_MS
+    given_up = decide_start(ID, PLAN, runs, now_ms=ripe_ms - 1, max_attempts=3, backoff_s=60)
+    assert (given_up.verdict, given_up.look_again_ms) == (StartVerdict.ABANDONED, ripe_ms)
+    assert "given up until 1970-01-01 06:16 UTC" in given_up.reason
+    again = decide_start(ID, PLAN, runs, now_ms=ripe_ms, max_attempts=3, backoff_s=60)
+    assert (again.verdict, again.run_id) == (StartVerdict.START, f"{ID}.compaction.100.r8")
+    # What is no plan is due anew, under another instant, when the table changes.
+    other = decide_start(ID, DUE, runs, now_ms=ripe_ms, max_attempts=3, backoff_s=60)
+    assert (other.verdict, other.look_again_ms) == (StartVerdict.ABANDONED, None)
+
+
+def test_service_that_a_run_by_hand_executes_gets_no_second_run() -> None:
+    lease = {"service": "compaction", "run_id": "by-hand", "try_number": 2, "lease_until_ms": NOW_MS + 5000}
+    waiting = wait_for_executor(PLAN, ID, [lease], NOW_MS)
+    assert waiting is not None
+    assert (waiting.verdict, waiting.run_id, waiting.look_again_ms) == (StartVerdict.WAITING, "by-hand", NOW_MS + 5000)
+    assert "by-hand (try 2)" in waiting.reason
+    assert wait_for_executor(PLAN, ID, [lease | {"service": "clean"}], NOW_MS) is None
+    # Our own runs are told by Airflow.
+    assert wait_for_executor(PLAN, ID, [lease | {"run_id": f"{ID}.compaction.100"}], NOW_MS) is None
 
 
 def test_run_ids_parse_back_and_others_do_not() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.claim import Claim
+from airflow_lake_provider.manager.executors import Executors
 from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.manager.registry import Registry
 from airflow_lake_provider.manager.runs import RunState, ServiceRun, StartVerdict
@@ -92,3 +93,15 @@ def test_tables_that_start_at_once_share_the_last_places(registry: Registry, doo
         thread.join()
     assert sorted(verdicts) == [StartVerdict.START] * 2 + [StartVerdict.WAITING] * 4
     assert len(door.runs) == 2
+
+
+def test_plan_that_a_run_by_hand_executes_is_left_to_it_until_its_lease_ends(
+    registry: Registry, door: FakeDoor
+) -> None:
+    starts, claim = Starts(registry, door, TablesConfig), claim_of(registry, "orders")
+    executors = Executors(registry, 60)
+    lease = executors.acquire(claim.table_id, Service.COMPACTION, "by-hand", 1)
+    waiting = starts.start(claim, TablePolicy(), DUE)
+    assert (waiting.verdict, waiting.look_again_ms) == (StartVerdict.WAITING, lease.lease_until_ms)
+    executors.release(claim.table_id, Service.COMPACTION, lease.token)
+    assert starts.start(claim, TablePolicy(), DUE).verdict is StartVerdict.START

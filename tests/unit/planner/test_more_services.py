@@ -104,9 +104,15 @@ def test_compaction_waits_for_a_log_compaction_that_it_would_strand() -> None:
     assert f"log compaction {at(30)} comes first" in find(Service.COMPACTION, table, policy).reason
     executed = find(Service.LOGCOMPACTION, table, policy)
     assert (executed.verdict, executed.mode, executed.plan_instants) == (Verdict.DUE, Mode.EXECUTE, (at(30),))
+    # What others left is executed as well, though none would be planned.
+    unset = replace(policy, logcompaction=LogCompactionPolicy())
+    assert f"log compaction {at(30)} comes first" in find(Service.COMPACTION, table, unset).reason
+    assert find(Service.LOGCOMPACTION, table, unset).plan_instants == (at(30),)
+    assert "no log compaction is asked for" in find(Service.LOGCOMPACTION, logs(5), unset).reason
     # Nobody executes it while the service is off, so nothing waits for it.
-    off = replace(policy, logcompaction=LogCompactionPolicy())
+    off = replace(policy, logcompaction=LogCompactionPolicy(enabled=False))
     assert find(Service.COMPACTION, table, off).verdict is Verdict.DUE
+    assert "switched off" in find(Service.LOGCOMPACTION, table, off).reason
 
 
 @pytest.mark.parametrize("newer", [pending(40, Action.COMPACTION), completed(40, Action.COMMIT)], ids=["plan", "done"])

@@ -180,8 +180,20 @@ def test_clustering_by_commits_counts_from_the_last_one() -> None:
     assert "4 writes since the last clustering (rule: 4)" in find(Service.CLUSTERING, cow(4), policy).reason
 
 
-def test_clustering_is_off_unless_asked_for() -> None:
-    assert "switched off" in find(Service.CLUSTERING, cow(9), TablePolicy()).reason
+def test_clustering_is_not_planned_unless_asked_for() -> None:
+    assert "no clustering is asked for" in find(Service.CLUSTERING, cow(9), TablePolicy()).reason
+    off = TablePolicy(clustering=ClusteringPolicy(enabled=False))
+    assert "switched off" in find(Service.CLUSTERING, cow(9), off).reason
+
+
+def test_clustering_plan_that_others_left_is_executed_unless_clustering_is_switched_off() -> None:
+    """It holds updates of its files back, and cleaning with them; nobody else may ever come for it."""
+    left = cow(9, plans=(pending(30, Action.CLUSTERING),))
+    unset = replace(POLICY, clustering=ClusteringPolicy())
+    decision = find(Service.CLUSTERING, left, unset)
+    assert (decision.verdict, decision.mode, decision.plan_instants) == (Verdict.DUE, Mode.EXECUTE, (at(30),))
+    off = replace(POLICY, clustering=ClusteringPolicy(enabled=False))
+    assert find(Service.CLUSTERING, left, off).verdict is Verdict.NOT_DUE
 
 
 def test_decide_puts_pending_plans_first_and_archiving_last() -> None:
