@@ -140,7 +140,7 @@ def _begin(visit: Visit, guard: Any, build: _Build, options: IndexOptions) -> fr
             overtaken_by = _find_late_writes(look, build.plan)
             is_patient = not (options.is_replaced or is_late or overtaken_by)
             verdict = decide_fence(
-                look_at_writers(visit.spark, look),
+                look_at_writers(visit, look),
                 find_habit(visit.spark, look),
                 stays_current=stays_current(build.plan.partition),
                 no_writer=options.no_writer,
@@ -212,7 +212,7 @@ def _announce_when_there_is_room(visit: Visit, build: _Build) -> bool:
 def find_unaware(visit: Visit) -> frozenset[str]:
     """Return the living writers that may have begun without knowing of an index that is complete now."""
     look = visit.look()
-    live = [writer for writer in look_at_writers(visit.spark, look) if writer.is_live]
+    live = [writer for writer in look_at_writers(visit, look) if writer.is_live]
     return frozenset(writer.instant for writer in find_blind(live, find_habit(visit.spark, look)))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hudi_table import find_heartbeat_age_s
-from index_rules import Habit, WriterInFlight
+from index_rules import Habit, WriterInFlight, heartbeat_expires_s
 from index_table import METADATA_FOLDER, find_modified_ms, metadata_timeline_names, timeline_file
 from py4j.protocol import Py4JJavaError
 from whole_file import open_path
@@ -21,11 +21,13 @@ RECENT_WRITES = 10
 
 if TYPE_CHECKING:
     from hudi_table import TableLook
+    from planned_service import Visit
     from pyspark.sql import SparkSession
 
 
-def look_at_writers(spark: SparkSession, look: TableLook) -> tuple[WriterInFlight, ...]:
+def look_at_writers(visit: Visit, look: TableLook) -> tuple[WriterInFlight, ...]:
     """Return the pending writes and the services that have begun. Call it under the table's lock, with a fresh look."""
+    spark, expires_s = visit.spark, heartbeat_expires_s(visit.settings)
     now_ms = int(spark._jvm.java.lang.System.currentTimeMillis())
     known = {name.split(".")[0].split("_")[0] for name in metadata_timeline_names(spark, look.base_path)}
     writers = []
@@ -51,6 +53,7 @@ def look_at_writers(spark: SparkSession, look: TableLook) -> tuple[WriterInFligh
                 age_s=max(0.0, (now_ms - newest_ms) / 1000),
                 beat_age_s=beat_age_s,
                 is_streaming=requested_time in known,
+                expires_s=expires_s,
             )
         )
     return tuple(sorted(writers, key=lambda writer: writer.instant))

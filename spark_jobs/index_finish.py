@@ -45,7 +45,7 @@ def _wait_for_unaware_writers(visit: Visit, plan: IndexPlan, options: IndexOptio
     deadline = time.monotonic() + options.check_timeout_s
     said = ""
     while built.unaware:
-        pending = look_at_writers(visit.spark, visit.look())
+        pending = look_at_writers(visit, visit.look())
         awaited = ", ".join(str(w) for w in pending if w.is_live and w.instant in built.unaware)
         if not awaited:
             return

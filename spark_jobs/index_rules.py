@@ -7,14 +7,26 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 HEARTBEAT_EXPIRES_S = 120.0
+"""Hudi's defaults; a table with others has them in its settings, see `heartbeat_expires_s`."""
 UNGUARDED_S = 600.0
 """A pending write without heartbeat, touched more recently, is taken for a writer that takes no part in locking."""
 STREAMING_OFF = "hoodie.metadata.streaming.write.enabled=false"
 COMPACT = "COMPACT"
 MOST_TRIES = 1000
+FOREIGN_BUILDER_S = 1200.0
+"""For its catch-up, the last 900 s at most, a builder of somebody else touches nothing of its own; and a while."""
+
+
+def heartbeat_expires_s(settings: Mapping[str, str]) -> float:
+    """Return the age from which a heartbeat counts as a dead one's, by the settings that all clients of a table share.
+
+    Raises ValueError when one of them is no whole number.
+    """
+    interval_ms = int(settings.get("hoodie.client.heartbeat.interval_in_ms", "60000"))
+    return interval_ms * int(settings.get("hoodie.client.heartbeat.tolerable.misses", "2")) / 1000
 
 
 class BuildState(StrEnum):
@@ -68,18 +80,22 @@ class Begin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WriterInFlight:
-    """A pending write, seen under the table's lock. `beat_age_s` is None without a heartbeat."""
+    """A pending write, seen under the table's lock. `beat_age_s` is None without a heartbeat.
+
+    `expires_s` is the oldest age of a heartbeat that still counts.
+    """
 
     instant: str
     action: str
     age_s: float
     beat_age_s: float | None
     is_streaming: bool
+    expires_s: float = HEARTBEAT_EXPIRES_S
 
     @property
     def is_live(self) -> bool:
         """Whether its writer beats."""
-        return self.beat_age_s is not None and self.beat_age_s <= HEARTBEAT_EXPIRES_S
+        return self.beat_age_s is not None and self.beat_age_s <= self.expires_s
 
     @property
     def is_unguarded(self) -> bool:
@@ -178,9 +194,12 @@ def must_mention(partition: str, change: WriteChange) -> bool:
 def decide_step(
     plan: IndexPlan, complete: Collection[str], inflight: Collection[str], built: BuildState, *, builder_lives: bool
 ) -> Step:
-    """Say what a pending plan needs. `complete` and `inflight` are what the table's properties list."""
+    """Say what a pending plan needs. `complete` and `inflight` are what the table's properties list.
+
+    `builder_lives`: whether one of `find_rivals` has a living builder. Beside it, cleaning up would remove its files.
+    """
     is_complete = plan.partition in complete
-    if plan.is_inflight and builder_lives:
+    if builder_lives:
         return Step.BUSY
     if is_complete:
         # An index of which this plan built nothing belongs to somebody else, and is in use.
@@ -188,6 +207,37 @@ def decide_step(
     if plan.is_inflight or plan.partition in inflight or built is not BuildState.ABSENT:
         return Step.RUN_AGAIN
     return Step.RUN
+
+
+def find_rivals(plan: IndexPlan, plans: Iterable[IndexPlan]) -> tuple[IndexPlan, ...]:
+    """Return the inflight plans of the same index, this one among them: whoever builds one of them owns its folder."""
+    return tuple(other for other in plans if other.partition == plan.partition and other.is_inflight)
+
+
+@dataclass(frozen=True, slots=True)
+class BuilderTraces:
+    """What tells whether a builder lives; ages in seconds, None for what is not there.
+
+    `beat_age_s` is of the heartbeat that builders of ours keep, `metadata_beat_age_s` of the one that Hudi's writer of
+    the metadata table keeps, `touched_age_s` of the youngest among inflight file, files of the build, and its markers.
+    """
+
+    beat_age_s: float | None
+    metadata_beat_age_s: float | None
+    touched_age_s: float | None
+
+
+def is_builder_alive(traces: BuilderTraces, expires_s: float) -> bool:
+    """Tell a living builder from a dead one.
+
+    Ours beat from before they begin until they end, and leave an old heartbeat behind when they fail: nothing else
+    counts then. For others each fresh trace does, since a big index takes hours, and only the inflight file is old.
+    """
+    if traces.beat_age_s is not None:
+        return traces.beat_age_s <= expires_s
+    if traces.metadata_beat_age_s is not None and traces.metadata_beat_age_s <= max(expires_s, HEARTBEAT_EXPIRES_S):
+        return True
+    return traces.touched_age_s is not None and traces.touched_age_s <= FOREIGN_BUILDER_S
 
 
 def find_shadowing(instant: str, files: Collection[str], timeline: Collection[str]) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hudi_table import TableLook, find_heartbeat_age_s, hold_lock, open_client
-from index_rules import HEARTBEAT_EXPIRES_S, BuildState, IndexPlan
+from hudi_table import TableLook, hold_lock, open_client
+from index_rules import BuildState, IndexPlan
 from py4j.protocol import Py4JJavaError
 from service_settings import ALWAYS
 from whole_file import open_path
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 METADATA_FOLDER = ".hoodie/metadata"
-FOREIGN_BUILDER_S = 1200.0
-"""Hudi beats for no index build. One that it began itself counts as alive for its catch-up's 900 s, and a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,37 +93,6 @@ def find_modified_ms(spark: SparkSession, path: str) -> int | None:
 def timeline_file(look: TableLook, name: str) -> str:
     """Return the path of a file on the active timeline."""
     return f"{look.meta_client.getTimelinePath().toString()}/{name}"
-
-
-def builder_lives(spark: SparkSession, look: TableLook, plan: IndexPlan) -> bool:
-    """Tell a living builder from a dead one: by its heartbeat, and where it has none, by the age of its inflight file.
-
-    Builders of ours beat from before they begin until they end, and leave an old heartbeat behind when they fail.
-    """
-    age_s = find_heartbeat_age_s(spark, look.base_path, plan.instant)
-    if age_s is not None:
-        return age_s <= HEARTBEAT_EXPIRES_S
-    begun_ms = find_modified_ms(spark, timeline_file(look, f"{plan.instant}.indexing.inflight"))
-    if begun_ms is None:
-        return False
-    now_ms = int(spark._jvm.java.lang.System.currentTimeMillis())
-    return (now_ms - begun_ms) / 1000 <= FOREIGN_BUILDER_S
-
-
-def leave_expired_heartbeat(visit: Visit, instant: str) -> None:
-    """Leave a heartbeat of long ago, so that the next run need not wait to know that this builder ended."""
-    fs, path = open_path(visit.spark, f"{visit.job.base_path}/.hoodie/.heartbeat/{instant}")
-    try:
-        fs.create(path).close()
-        fs.setTimes(path, 1000, -1)
-    except Py4JJavaError as error:
-        visit.say(f"no expired heartbeat was left for {instant}, the next run waits: {error.java_exception}")
-
-
-def remove_heartbeat(visit: Visit, instant: str) -> None:
-    """Remove what a builder that ended left of its heartbeat."""
-    fs, path = open_path(visit.spark, f"{visit.job.base_path}/.hoodie/.heartbeat/{instant}")
-    fs.delete(path)
 
 
 def remove_plan(visit: Visit, instant: str, *, keep_request: bool) -> None:

@@ -14,19 +14,17 @@ from index_build import (
     built_index,
     find_unaware,
 )
+from index_builder import builder_lives, leave_expired_heartbeat, remove_heartbeat
 from index_check import find_differences
 from index_finish import check, finish
 from index_listing import drop_index
 from index_outcome import IndexFailure, IndexHiddenError, PlanOutdatedError, Tally, failure_of, refused, result_of
-from index_rules import BuildState, IndexPlan, Step, decide_step
+from index_rules import BuildState, IndexPlan, Step, decide_step, find_rivals
 from index_settings import WantedIndex, build_settings, hudi_settings_of, index_options
 from index_table import (
     IndexLook,
-    builder_lives,
     find_build_state,
-    leave_expired_heartbeat,
     look_at_indexes,
-    remove_heartbeat,
     remove_plan,
 )
 from job_contract import FailureKind, Mode
@@ -172,13 +170,14 @@ def _take_step(visit: Visit, instant: str, wanted: WantedIndex | None, options: 
     if plan is None:
         raise IndexFailure(FailureKind.PLAN_GONE, f"plan {instant} is not pending any more")
     built = find_build_state(visit.spark, visit.job.base_path, instant)
-    lives = builder_lives(visit.spark, indexes.look, plan)
-    step = decide_step(plan, indexes.complete, indexes.inflight, built, builder_lives=lives)
+    rivals = find_rivals(plan, indexes.plans)
+    busy = next((rival for rival in rivals if builder_lives(visit, indexes.look, rival)), None)
+    step = decide_step(plan, indexes.complete, indexes.inflight, built, builder_lives=busy is not None)
     visit.say(f"indexing {instant} of {plan.partition}, up to {plan.up_to}: {step}, its build is {built}")
-    if step is Step.BUSY:
-        age_s = find_heartbeat_age_s(visit.spark, visit.job.base_path, instant)
-        seen = "it began not long ago" if age_s is None else f"its last heartbeat was {age_s:.0f} s ago"
-        raise IndexFailure(FailureKind.BUSY, f"another builder has plan {instant}, {seen}")
+    if busy is not None:
+        age_s = find_heartbeat_age_s(visit.spark, visit.job.base_path, busy.instant)
+        seen = "it wrote not long ago" if age_s is None else f"its last heartbeat was {age_s:.0f} s ago"
+        raise IndexFailure(FailureKind.BUSY, f"another builder has plan {busy.instant} of {plan.partition}, {seen}")
     if step is Step.REDUNDANT:
         remove_plan(visit, instant, keep_request=False)
         tally.said.append(f"plan {instant} was removed: {plan.partition} is complete")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.timeline.heartbeat import is_live
+from airflow_lake_provider.timeline.heartbeat import HeartbeatRule
 from airflow_lake_provider.timeline.instant import COMPARABLE_ACTION, WRITE_ACTIONS
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.timeline.instant import Instant
     from airflow_lake_provider.timeline.timeline import Timeline
+
+DEFAULT_RULE = HeartbeatRule()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +61,20 @@ class Holes:
         return tuple(lines)
 
 
-def find_holes(timeline: Timeline, touched_ms: Mapping[str, int], heartbeats: Mapping[str, int], now_ms: int) -> Holes:
+def find_holes(
+    timeline: Timeline,
+    touched_ms: Mapping[str, int],
+    heartbeats: Mapping[str, int],
+    now_ms: int,
+    rule: HeartbeatRule = DEFAULT_RULE,
+) -> Holes:
     """Return what is pending among the writes, and what completed beyond.
 
     `touched_ms` gives each pending instant's file's modification time by requested time, `heartbeats` the last beats,
-    both in ms since the epoch.
+    both in ms since the epoch. `rule` says when a writer counts as dead, by the table's Hudi settings.
     """
     pending = timeline.pending(*WRITE_ACTIONS)
-    holes = tuple(_hole(instant, touched_ms, heartbeats, now_ms) for instant in pending)
+    holes = tuple(_hole(instant, touched_ms, heartbeats, now_ms, rule) for instant in pending)
     last = timeline.latest_write_without_holes()
     first_hole = pending[0].requested_time if pending else None
     beyond = tuple(
@@ -77,7 +85,9 @@ def find_holes(timeline: Timeline, touched_ms: Mapping[str, int], heartbeats: Ma
     return Holes(last.requested_time if last is not None else "", holes, beyond)
 
 
-def _hole(instant: Instant, touched_ms: Mapping[str, int], heartbeats: Mapping[str, int], now_ms: int) -> Hole:
+def _hole(
+    instant: Instant, touched_ms: Mapping[str, int], heartbeats: Mapping[str, int], now_ms: int, rule: HeartbeatRule
+) -> Hole:
     requested_time = instant.requested_time
     beat_ms = heartbeats.get(requested_time)
     return Hole(
@@ -87,7 +97,7 @@ def _hole(instant: Instant, touched_ms: Mapping[str, int], heartbeats: Mapping[s
         owner="table service" if instant.action in COMPARABLE_ACTION else "writer",
         age_s=max(0, now_ms - touched_ms.get(requested_time, now_ms)) / 1000,
         beat_age_s=None if beat_ms is None else max(0, now_ms - beat_ms) / 1000,
-        is_live=is_live(beat_ms, now_ms),
+        is_live=rule.is_live(beat_ms, now_ms),
     )
 
 

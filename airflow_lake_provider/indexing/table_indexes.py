@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.indexing.holes import Holes, find_holes
+from airflow_lake_provider.indexing.holes import DEFAULT_RULE, Holes, find_holes
 from airflow_lake_provider.indexing.index_plans import PendingIndexPlan, load_pending_plans
 from airflow_lake_provider.indexing.index_spec import parse_index
 from airflow_lake_provider.indexing.readiness import Readiness, readiness_of
@@ -14,6 +14,7 @@ from airflow_lake_provider.timeline.loader import load_timeline
 from airflow_lake_provider.timeline.properties import load_table_properties
 
 if TYPE_CHECKING:
+    from airflow_lake_provider.timeline.heartbeat import HeartbeatRule
     from airflow_lake_provider.timeline.properties import TableProperties
     from airflow_lake_provider.timeline.storage import Storage
     from airflow_lake_provider.timeline.timeline import Timeline
@@ -34,25 +35,28 @@ class TableIndexes:
         return tuple(readiness_of(partition, self.properties, self.plans) for partition in sorted(named))
 
 
-def load_table_indexes(storage: Storage, now_ms: int) -> TableIndexes:
-    """Read a table's indexes. `now_ms` is by the store's clock. Raises what reading properties and timeline raises."""
-    heartbeats = load_heartbeats(storage)
-    properties = load_table_properties(storage)
-    timeline = load_timeline(storage, properties)
-    plans = load_pending_plans(storage, properties, timeline)
-    touched_ms = _touched_ms(storage, properties, timeline)
-    return TableIndexes(properties, plans, find_holes(timeline, touched_ms, heartbeats, now_ms))
-
-
-def load_holes(storage: Storage, now_ms: int) -> Holes:
-    """Read what is in the way of the last completed write. `now_ms` is by the store's clock.
+def load_table_indexes(storage: Storage, now_ms: int, rule: HeartbeatRule = DEFAULT_RULE) -> TableIndexes:
+    """Read a table's indexes. `now_ms` is by the store's clock, `rule` that of the table's Hudi settings.
 
     Raises what reading properties and timeline raises.
     """
     heartbeats = load_heartbeats(storage)
     properties = load_table_properties(storage)
     timeline = load_timeline(storage, properties)
-    return find_holes(timeline, _touched_ms(storage, properties, timeline), heartbeats, now_ms)
+    plans = load_pending_plans(storage, properties, timeline)
+    touched_ms = _touched_ms(storage, properties, timeline)
+    return TableIndexes(properties, plans, find_holes(timeline, touched_ms, heartbeats, now_ms, rule))
+
+
+def load_holes(storage: Storage, now_ms: int, rule: HeartbeatRule = DEFAULT_RULE) -> Holes:
+    """Read what is in the way of the last completed write. `now_ms` is by the store's clock, `rule` the table's.
+
+    Raises what reading properties and timeline raises.
+    """
+    heartbeats = load_heartbeats(storage)
+    properties = load_table_properties(storage)
+    timeline = load_timeline(storage, properties)
+    return find_holes(timeline, _touched_ms(storage, properties, timeline), heartbeats, now_ms, rule)
 
 
 def load_readiness(storage: Storage, index: str) -> Readiness:

@@ -62,7 +62,7 @@ def judge(before: Timeline, after: Timeline, request: ServiceRequest, result: Se
     if request.mode is Mode.WITHDRAW:
         return _judge_withdrawal(request, completed, pending, result)
     if request.mode is Mode.SCHEDULE:
-        return _judge_schedule(known, completed, pending, result)
+        return _judge_schedule(known, completed, pending, request, result)
     wanted = _wanted_plans(known, request, result)
     if request.service is Service.INDEXING:
         # One that is gone could never have run: its index was there already.
@@ -74,6 +74,8 @@ def judge(before: Timeline, after: Timeline, request: ServiceRequest, result: Se
         return _failed(f"plan {', '.join(open_plans)} is not completed on the timeline", result, done, pending)
     if done:
         reason = f"{request.service} {', '.join(done)} is completed on the timeline"
+        if _says_more(request, result):
+            return _failed(reason, result, done, pending)
         return Judgement(Outcome.COMPLETED, reason, done, pending)
     if result is None or result.outcome is Outcome.FAILED:
         return _failed("no plan of this run is on the timeline", result, (), pending)
@@ -147,7 +149,11 @@ _UNPLANNED: Mapping[Service, Judge] = MappingProxyType(
 
 
 def _judge_schedule(
-    known: tuple[str, ...], completed: frozenset[str], pending: tuple[str, ...], result: ServiceResult | None
+    known: tuple[str, ...],
+    completed: frozenset[str],
+    pending: tuple[str, ...],
+    request: ServiceRequest,
+    result: ServiceResult | None,
 ) -> Judgement:
     named = result.scheduled_instants if result is not None else ()
     planned = tuple(time for time in (*named, *pending) if time not in known)
@@ -155,11 +161,18 @@ def _judge_schedule(
     missing = tuple(time for time in planned if time not in pending and time not in completed)
     if missing:
         return _failed(f"plan {', '.join(missing)} is not on the timeline", result, (), pending)
+    if planned and _says_more(request, result):
+        return _failed(f"plan {', '.join(planned)} is on the timeline", result, (), pending)
     if planned:
         return Judgement(Outcome.SCHEDULED, f"plan {', '.join(planned)} is on the timeline", (), pending)
     if result is None or result.outcome is Outcome.FAILED:
         return _failed("no new plan is on the timeline", result, (), pending)
     return Judgement(Outcome.NOTHING_TO_DO, "Hudi found nothing to plan", (), pending)
+
+
+def _says_more(request: ServiceRequest, result: ServiceResult | None) -> bool:
+    """Whether a failure is about more than plans: an index that is damaged changes nothing on the timeline."""
+    return request.service is Service.INDEXING and result is not None and result.outcome is Outcome.FAILED
 
 
 def _wanted_plans(known: tuple[str, ...], request: ServiceRequest, result: ServiceResult | None) -> tuple[str, ...]:

@@ -56,3 +56,33 @@ def test_judgement(
     request = ServiceRequest(Service.INDEXING, Mode.EXECUTE, instants)
     found = judge(Timeline((plan(OLD),)), Timeline(tuple(after)), request, result)
     assert (found.outcome, found.completed_instants) == (outcome, completed)
+
+
+@pytest.mark.parametrize(
+    ("mode", "after", "result"),
+    [
+        pytest.param(
+            Mode.SCHEDULE_AND_EXECUTE,
+            plan(OLD, State.COMPLETED),
+            ServiceResult(
+                Service.INDEXING, Outcome.FAILED, (), (OLD,), FailureKind.OTHER, message="column_stats is damaged"
+            ),
+            id="another-index-is-damaged",
+        ),
+        pytest.param(
+            Mode.SCHEDULE,
+            plan(NEW),
+            ServiceResult(
+                Service.INDEXING, Outcome.FAILED, (NEW,), (), FailureKind.OTHER, message="column_stats is damaged"
+            ),
+            id="another-index-got-no-plan",
+        ),
+    ],
+)
+def test_failure_is_told_although_something_was_done(mode: Mode, after: Instant, result: ServiceResult) -> None:
+    before = Timeline((plan(OLD),))
+    found = judge(before, Timeline((after,)), ServiceRequest(Service.INDEXING, mode), result)
+    assert (found.outcome, found.failure_kind) == (Outcome.FAILED, FailureKind.OTHER)
+    assert after.requested_time in found.reason
+    assert "column_stats is damaged" in found.reason
+    assert found.completed_instants == result.completed_instants

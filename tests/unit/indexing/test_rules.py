@@ -12,6 +12,7 @@ from airflow_lake_provider.indexing.index_spec import parse_indexes
 from airflow_lake_provider.indexing.missing import find_missing, find_unmet_need
 from airflow_lake_provider.indexing.readiness import readiness_of
 from airflow_lake_provider.indexing.writer_settings import find_setting_problems
+from airflow_lake_provider.timeline.heartbeat import HeartbeatRule
 from airflow_lake_provider.timeline.instant import Action, Instant, State
 from airflow_lake_provider.timeline.properties import TableProperties, build_table_properties
 from airflow_lake_provider.timeline.timeline import Timeline
@@ -64,6 +65,14 @@ def test_dead_writer_and_pending_plan_are_told_apart() -> None:
     assert [hole.owner for hole in found.holes] == ["writer", "table service"]
     assert "its writer is dead" in found.explain()[1]
     assert "a plan" in found.explain()[2]
+
+
+def test_writer_is_dead_by_the_tables_own_rule() -> None:
+    slow = write(2, done=False)
+    beats = {slow.requested_time: NOW_MS - 300_000}
+    timeline = Timeline((write(1, done=True), slow))
+    assert not find_holes(timeline, {}, beats, NOW_MS).holes[0].is_live
+    assert find_holes(timeline, {}, beats, NOW_MS, HeartbeatRule(interval_ms=300_000)).holes[0].is_live
 
 
 def test_timeline_without_holes_says_so() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from index_rules import (
     Begin,
+    BuilderTraces,
     BuildState,
     Habit,
     IndexPlan,
@@ -14,7 +17,10 @@ from index_rules import (
     decide_fence,
     decide_step,
     find_blind,
+    find_rivals,
     find_shadowing,
+    heartbeat_expires_s,
+    is_builder_alive,
     must_mention,
     unknown_instant,
 )
@@ -39,11 +45,51 @@ INDEX = "record_index"
         pytest.param(True, "", INDEX, BuildState.PENDING, False, Step.RUN_AGAIN, id="died-half-way"),
         pytest.param(True, "", INDEX, BuildState.COMPLETED, False, Step.RUN_AGAIN, id="died-before-it-was-complete"),
         pytest.param(False, "", INDEX, BuildState.PENDING, False, Step.RUN_AGAIN, id="cleaning-up-was-cut-short"),
+        pytest.param(False, "", INDEX, BuildState.ABSENT, True, Step.BUSY, id="another-plan-of-it-is-being-built"),
+        pytest.param(False, INDEX, "", BuildState.ABSENT, True, Step.BUSY, id="another-plan-of-it-is-being-checked"),
     ],
 )
 def test_step(inflight_plan: bool, complete: str, inflight: str, built: BuildState, lives: bool, step: Step) -> None:
     plan = IndexPlan("20261121100000000", INDEX, "20261121090000000", is_inflight=inflight_plan)
     assert decide_step(plan, {"files", complete}, {inflight}, built, builder_lives=lives) is step
+
+
+def test_plan_has_the_inflight_ones_of_its_index_for_rivals() -> None:
+    ours = IndexPlan("20261121100000000", INDEX, "", is_inflight=False)
+    theirs = IndexPlan("20261121090000000", INDEX, "", is_inflight=True)
+    others = [
+        IndexPlan("20261121080000000", INDEX, "", is_inflight=False),
+        IndexPlan("20261121070000000", "column_stats", "", is_inflight=True),
+    ]
+    assert find_rivals(ours, [*others, theirs, ours]) == (theirs,)
+    assert find_rivals(theirs, [theirs]) == (theirs,)
+
+
+@pytest.mark.parametrize(
+    ("beat", "metadata_beat", "touched", "lives"),
+    [
+        pytest.param(5, None, 7200, True, id="ours-beats"),
+        pytest.param(121, 5, 5, False, id="ours-ended-and-its-other-traces-are-young"),
+        pytest.param(None, 5, 7200, True, id="hudis-beats-on-the-metadata-table"),
+        pytest.param(None, 600, 300, True, id="hudis-has-just-written-a-file"),
+        pytest.param(None, None, 300, True, id="hudis-has-just-begun"),
+        pytest.param(None, 600, 1201, False, id="hudis-is-dead"),
+        pytest.param(None, None, None, False, id="no-trace"),
+    ],
+)
+def test_builder_is_known_by_its_traces(
+    beat: float | None, metadata_beat: float | None, touched: float | None, lives: bool
+) -> None:
+    assert is_builder_alive(BuilderTraces(beat, metadata_beat, touched), 120.0) is lives
+
+
+def test_heartbeats_expire_by_the_tables_settings() -> None:
+    slow = {"hoodie.client.heartbeat.interval_in_ms": "300000", "hoodie.client.heartbeat.tolerable.misses": "3"}
+    assert heartbeat_expires_s({}) == 120.0
+    assert heartbeat_expires_s(slow) == 900.0
+    beats = WriterInFlight("20261121100000000", "deltacommit", 800, 600, False, heartbeat_expires_s(slow))
+    assert (beats.is_live, replace(beats, expires_s=120.0).is_live) == (True, False)
+    assert is_builder_alive(BuilderTraces(600, None, None), heartbeat_expires_s(slow))
 
 
 def writer(*, beat_age_s: float | None = 5, age_s: float = 30, streaming: bool = False) -> WriterInFlight:
