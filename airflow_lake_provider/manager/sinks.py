@@ -1,7 +1,8 @@
 """Replication's sinks in the database: what each holds back, until when, and what is wrong with it.
 
 A hold is released, and its sink marked as needing a snapshot, in the transaction that answers the safepoint; so whoever
-cleans by an answer can be sure that the sink knows. A run that begins renews the hold in a transaction as well.
+cleans by an answer can be sure that the sink knows. Who lacks nothing is renewed in that transaction, before it: a
+sink of a quiet table has no runs that could tell of it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from sqlalchemy import delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.errors import SinkBusyError, SinkUnknownError
-from airflow_lake_provider.manager.schema import lake_sink
+from airflow_lake_provider.manager.schema import lake_sink, lake_table
 from airflow_lake_provider.planner.hold import Hold
 from airflow_lake_provider.replication.checkpoint import from_text
 from airflow_lake_provider.replication.safepoint import EVERYTHING, Safepoint, SinkHold, find_safepoint
@@ -75,9 +76,15 @@ class Sinks:
             session.execute(delete(lake_sink).where(*_of(table_id, sink)))
         log.warning("sink %s of table %s is no longer configured: its hold is released", sink, table_id)
 
+    def renew(self, table_id: str) -> None:
+        """Renew the holds of a table's sinks that have all that the table had at its last look, and work."""
+        with self._registry.transaction() as session:
+            self._renew(session, table_id)
+
     def safepoint(self, table_id: str) -> Safepoint:
         """Return what cleaning and archiving must not pass, releasing what is past its time to live."""
         with self._registry.transaction() as session:
+            self._renew(session, table_id)
             rows = session.execute(select(lake_sink).where(lake_sink.c.table_id == table_id)).mappings().all()
             now_ms = self._registry.now_ms()
             safepoint = find_safepoint([_hold_of(row, now_ms) for row in rows], now_ms)
@@ -88,7 +95,12 @@ class Sinks:
         return safepoint
 
     def find_hold(self, table_id: str) -> Hold | None:
-        """Return the hold that the safepoint is, None when nothing is held. Changes nothing: an overdue one is over."""
+        """Return the hold that the safepoint is, None when nothing is held. An overdue one is over, and not released.
+
+        A look at a table asks this before it takes note of what is new, so sinks are renewed until the table moves,
+        whether or not the DAG of replication is running.
+        """
+        self.renew(table_id)
         now_ms = self._registry.now_ms()
         holds = {row["sink"]: _hold_of(row, now_ms) for row in self.list_sinks(table_id)}
         found = find_safepoint(holds.values(), now_ms)
@@ -171,6 +183,19 @@ class Sinks:
         if row["paused"] or is_taken or row["retry_ms"] > now_ms:
             return False
         return bool(row["needs_snapshot"] or row["problem"] or row["completed_time"] != table_completed_time)
+
+    def _renew(self, session: Session, table_id: str) -> None:
+        now_ms = self._registry.now_ms()
+        seen = select(lake_table.c.completed_time).where(lake_table.c.table_id == table_id).scalar_subquery()
+        has_all = (lake_sink.c.completed_time == seen, lake_sink.c.completed_time != "")
+        works = (lake_sink.c.paused.is_(False), lake_sink.c.needs_snapshot.is_(False), lake_sink.c.problem == "")
+        # Not before a tenth of its time is over: or each minute's look would write each row.
+        is_worth_it = lake_sink.c.renewed_ms + lake_sink.c.ttl_s * 100 <= now_ms
+        session.execute(
+            update(lake_sink)
+            .where(lake_sink.c.table_id == table_id, *has_all, *works, is_worth_it)
+            .values(renewed_ms=now_ms)
+        )
 
     def _release(self, session: Session, table_id: str, sink: str, now_ms: int) -> bool:
         problem = "its time to live is over: what it held is released, and it will begin with a new snapshot"

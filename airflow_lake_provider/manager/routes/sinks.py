@@ -108,6 +108,9 @@ def _find_due(services: ManagerServices, run_id: str) -> Iterator[DueSink]:
 def _due_of(services: ManagerServices, sinks: Sinks, table: RowMapping, run_id: str) -> list[DueSink]:
     policy, table_id = _policy(services, table), table["table_id"]
     _configure(sinks, table_id, policy)
+    if policy.replication:
+        # No run begins for a sink that lacks nothing, so none could say that it is alive.
+        sinks.renew(table_id)
     rows = {row["sink"]: row for row in sinks.list_sinks(table_id)} if policy.replication else {}
     return [
         DueSink(

@@ -66,6 +66,26 @@ def test_configured_sink_is_due_holds_everything_and_moves_with_its_checkpoint(
     assert answer["request"].startswith("released.")
 
 
+def test_sink_that_is_up_to_date_is_never_released_while_its_table_is_quiet(
+    client: httpx.Client, base_path: str, clock: FakeClock
+) -> None:
+    table = f"/tables/{table_id_of(base_path)}"
+    assert client.post("/sinks/claim", json={"run_id": "run-1"}).json()["sinks"]
+    assert client.post(f"{table}/sinks/kafka/begin", json={"ttl_s": TTL_S, "run_id": "run-1"}).is_success
+    checkpoint = to_text(Checkpoint("s", 1, 1, CommitRef("20260101", "20260102"), hold="20260101"))
+    news = {"run_id": "run-1", "checkpoint": checkpoint, "ended": True, "completed_time": "20260102"}
+    assert client.post(f"{table}/sinks/kafka/news", json=news).is_success
+    held = {"instant": "20260101", "holder": "kafka", "released": []}
+    for _ in range(48):
+        clock.advance(TTL_S / 2)
+        assert client.post("/sinks/claim", json={"run_id": "run-2"}).json()["sinks"] == []
+    (sink,) = client.get(f"{table}/sinks").json()["sinks"]
+    assert sink["hold_ends_ms"] == int((clock.now.timestamp() + TTL_S) * 1000)
+    assert client.get(f"{table}/safepoint").json() == held
+    clock.advance(10 * TTL_S)  # the scheduler is away
+    assert client.get(f"{table}/safepoint").json() == held
+
+
 def test_due_sink_is_given_to_one_run_and_the_second_does_not_begin(
     client: httpx.Client, base_path: str, clock: FakeClock
 ) -> None:

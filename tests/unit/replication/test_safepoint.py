@@ -8,13 +8,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, update
 from sqlalchemy.orm import sessionmaker
 
 from airflow_lake_provider.errors import SinkBusyError, SinkUnknownError
 from airflow_lake_provider.manager.clock import ProcessClock
+from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.manager.registry import Registry
-from airflow_lake_provider.manager.schema import metadata
+from airflow_lake_provider.manager.schema import lake_table, metadata
 from airflow_lake_provider.manager.sinks import RunNews, Sinks
 from airflow_lake_provider.planner.hold import Hold
 from airflow_lake_provider.replication.change import CommitRef
@@ -162,13 +163,57 @@ def test_released_sink_says_so_and_holds_again_from_its_new_snapshot(sinks: Sink
     assert sinks.get("t", "a")["problem"] == ""
 
 
-def test_progress_renews_and_a_sink_that_is_up_to_date_is_renewed_by_looking(sinks: Sinks, clock: FakeClock) -> None:
+def look_found(sinks: Sinks, completed_time: str) -> None:
+    """Leave what a look at table `t` leaves: how far it is."""
+    registry = sinks._registry
+    if registry.find("t") is None:
+        registry.register(Notice("/lake/t", "t", Source.CONFIG))
+    with registry.transaction() as session:
+        session.execute(update(lake_table).values(table_id="t", completed_time=completed_time))
+
+
+def test_up_to_date_sink_of_a_quiet_table_is_renewed_by_each_look_for_due_sinks(sinks: Sinks, clock: FakeClock) -> None:
     sinks.configure("t", {"a": HOUR_S})
+    look_found(sinks, "5")
+    sinks.begin_run("t", "a", HOUR_S, RUN)
+    sinks.tell("t", "a", at("5"))
     for _ in range(5):
         clock.advance(HOUR_S - 1)
-        sinks.begin_run("t", "a", HOUR_S, RUN)
-        sinks.tell("t", "a", at("5"))
+        sinks.renew("t")
+        assert not sinks.is_due(sinks.get("t", "a"), "5")
+    clock.advance(HOUR_S - 1)
     assert sinks.safepoint("t") == Safepoint("5", "a")
+
+
+def test_up_to_date_sink_is_not_released_though_nobody_asked_for_a_day(sinks: Sinks, clock: FakeClock) -> None:
+    sinks.configure("t", {"a": HOUR_S})
+    look_found(sinks, "5")
+    sinks.tell("t", "a", at("5"))
+    clock.advance(24 * HOUR_S)
+    assert sinks.find_hold("t") == Hold("5", "a", int((clock.now.timestamp() + HOUR_S) * 1000))
+    clock.advance(24 * HOUR_S)
+    assert sinks.safepoint("t") == Safepoint("5", "a")
+    # From the move of the table on, its time to live counts.
+    look_found(sinks, "6")
+    clock.advance(HOUR_S - 1)
+    assert sinks.safepoint("t") == Safepoint("5", "a")
+    clock.advance(2)
+    assert sinks.safepoint("t").released == ("a",)
+
+
+@pytest.mark.parametrize("how", ["paused", "failing", "never-ran"])
+def test_sink_that_stands_still_is_not_renewed_by_looking(sinks: Sinks, clock: FakeClock, how: str) -> None:
+    sinks.configure("t", {"a": HOUR_S})
+    look_found(sinks, "" if how == "never-ran" else "5")
+    if how != "never-ran":
+        sinks.tell("t", "a", at("5"))
+    if how == "failing":
+        sinks.tell("t", "a", failed())
+    if how == "paused":
+        sinks.pause("t", "a", paused=True)
+    clock.advance(HOUR_S + 1)
+    sinks.renew("t")
+    assert sinks.safepoint("t").released == ("a",)
 
 
 def test_paused_sink_holds_and_is_not_due(sinks: Sinks, clock: FakeClock) -> None:
