@@ -22,7 +22,7 @@ from airflow_lake_provider.timeline.markers import (
 from airflow_lake_provider.view.look import UNKNOWN, folder_time
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection
 
     from airflow_lake_provider.timeline.storage import Storage
     from airflow_lake_provider.timeline.store import FileEntry
@@ -39,7 +39,9 @@ class _Part:
     stamp: tuple[int, int] = _NO_STAMP
     unread: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
-    """What lies in a folder and is no marker: folders of deeper partitions, and the files of a timeline server."""
+    """What lies in a folder and is no marker: folders of deeper partitions (a partition may have any name, that of a
+    marker or of a timeline server's file too), and the files of a timeline server.
+    """
     asked: frozenset[bytes] | None = None
     shared: frozenset[bytes] = frozenset()
 
@@ -136,21 +138,32 @@ class MarkerReader:
 
     def _is_server_based(self, folder: str, parts: dict[str, _Part], now_ms: int) -> bool:
         root = self._read_folder(folder, _ROOT, parts, now_ms)
-        return any(name == TYPE_FILE or SERVER_FILE.fullmatch(name) for name in root.others)
+        if not any(_is_of_server(name) for name in root.others):
+            return False
+        # A partition may be called so; then it is a folder, and all markers are direct.
+        return any(_is_of_server(entry.name) and not entry.is_folder for entry in self._storage.list_entries(folder))
 
     def _read_server_files(self, folder: str, parts: dict[str, _Part]) -> tuple[_Part, ...]:
-        names = set()
-        for entry in self._storage.list_entries(folder):
-            if SERVER_FILE.fullmatch(entry.name) is None:
-                continue
-            names.add(entry.name)
-            part = parts.get(entry.name)
+        entries = self._storage.list_entries(folder)
+        files = {entry.name: entry for entry in entries if SERVER_FILE.fullmatch(entry.name) and not entry.is_folder}
+        for name, entry in files.items():
+            part = parts.get(name)
             if part is None or part.stamp != (entry.modified_ms, entry.size_bytes):
-                parts[entry.name] = self._read_server_file(f"{folder}/{entry.name}", entry, part or _Part())
-        return tuple(part for name, part in sorted(parts.items()) if name in names)
+                parts[name] = self._read_server_file(folder, entry, part or _Part())
+        known = {name: part for name, part in parts.items() if SERVER_FILE.fullmatch(name)}
+        for name, part in known.items():
+            if name not in files and not part.unread:  # removed to be written anew, as some stores do it
+                known[name] = parts[name] = _Part(part.keys, _NO_STAMP, (f"{folder}/{name}",))
+        return tuple(part for _, part in sorted(known.items()))
 
-    def _read_server_file(self, path: str, entry: FileEntry, before: _Part) -> _Part:
-        content = self._storage.read_bytes(path)
+    def _read_server_file(self, folder: str, entry: FileEntry, before: _Part) -> _Part:
+        path = f"{folder}/{entry.name}"
+        try:
+            content = self._storage.read_bytes(path)
+        except FileNotFoundError:
+            # Only when the instant's folder is gone too nothing is in its way any more; this raises then.
+            self._storage.list_names(folder)
+            return _Part(before.keys, _NO_STAMP, (path,))
         parsed = parse_marker_file(content)
         # One that is shorter than it was is being written anew, and will hold all that it held before.
         is_whole = parsed.is_whole and len(content) >= entry.size_bytes
@@ -186,7 +199,7 @@ class MarkerReader:
         folder_ms = folder_time(self._storage, path, now_ms)
         if known is not None and folder_ms != UNKNOWN and known.stamp == (folder_ms, 0):
             return known
-        part = _sort_names(self._storage.list_names(path), partition, (folder_ms, 0))
+        part = self._sort_names(self._storage.list_names(path), root, partition, (folder_ms, 0))
         if known is not None:
             now = set(part.keys)
             part.keys = (*(key for key in known.keys if key not in now), *part.keys)
@@ -196,17 +209,31 @@ class MarkerReader:
         parts[partition] = part
         return part
 
+    def _sort_names(self, names: Collection[str], root: str, partition: str, stamp: tuple[int, int]) -> _Part:
+        prefix = f"{partition}/" if partition else ""
+        keys, odd, others = [], [], []
+        for name in sorted(names):
+            if is_marker_name(name):
+                key = parse_direct_marker(f"{prefix}{name}")
+                if key is None:
+                    odd.append(name)
+                else:
+                    keys.append(key)
+            elif not _is_checksum(name):
+                others.append(f"{prefix}{name}")
+        unread = []
+        if odd:  # damaged markers, or partitions that are called like one
+            entries = self._storage.list_entries(f"{root}/{partition}" if partition else root)
+            folders = {entry.name for entry in entries if entry.is_folder}
+            others += [f"{prefix}{name}" for name in odd if name in folders]
+            unread = [f"{prefix}{name}" for name in odd if name not in folders]
+        return _Part(tuple(keys), stamp, tuple(unread), tuple(others))
 
-def _sort_names(names: Iterable[str], partition: str, stamp: tuple[int, int]) -> _Part:
-    prefix = f"{partition}/" if partition else ""
-    keys, unread, others = [], [], []
-    for name in sorted(names):
-        if is_marker_name(name):
-            key = parse_direct_marker(f"{prefix}{name}")
-            if key is None:
-                unread.append(f"{prefix}{name}")
-            else:
-                keys.append(key)
-        elif not name.endswith(".crc"):
-            others.append(f"{prefix}{name}")
-    return _Part(tuple(keys), stamp, tuple(unread), tuple(others))
+
+def _is_of_server(name: str) -> bool:
+    return name == TYPE_FILE or SERVER_FILE.fullmatch(name) is not None
+
+
+def _is_checksum(name: str) -> bool:
+    """Whether it is Hadoop's checksum file of a marker; any other name may be a partition's."""
+    return name.startswith(".") and name.endswith(".crc") and is_marker_name(name[1:].removesuffix(".crc"))

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import time
-from pathlib import Path
-
 import pytest
 
 from airflow_lake_provider.conflict.active_instant import Role
 from airflow_lake_provider.conflict.contention import Claim, ClashKind
-from airflow_lake_provider.conflict.marker_reader import MarkerReader
 from airflow_lake_provider.conflict.report import describe_activity, print_line
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.timeline.heartbeat import HeartbeatRule, heartbeat_rule
-from airflow_lake_provider.timeline.markers import MarkerKind
-from airflow_lake_provider.timeline.storage import open_storage
-from tests.unit.conflict.fake_table import FakeTable, keys, marker
+from tests.unit.conflict.fake_table import FakeTable, keys
 
 W1, W2, W3, W4 = (f"2026112110000000{n}" for n in range(1, 5))
 OSLO, BONN = ("Oslo", "f1-0"), ("Bonn", "f2-0")
@@ -181,59 +174,3 @@ def test_report_names_live_writers_dead_ones_and_clashes() -> None:
     assert [row["state"] for row in rows] == ["live", "live", "dead"]
     assert [bool(row["clashes"]) for row in rows] == [False, True, False]
     assert f"gives way: deltacommit {W1}" in print_line(rows[1])
-
-
-@pytest.fixture
-def markers(tmp_path: Path) -> Path:
-    folder = tmp_path / ".hoodie" / ".temp" / W1
-    folder.mkdir(parents=True)
-    return folder
-
-
-def test_unchanged_markers_are_not_read_again(tmp_path: Path, markers: Path) -> None:
-    (markers / "MARKERS.type").write_text("TIMELINE_SERVER_BASED")
-    for index in range(20):
-        (markers / f"MARKERS{index}").write_text(f"{marker(W1, 'Oslo', f'f{index}-0')}\n")
-    storage, now_ms = open_storage(str(tmp_path)), int(time.time() * 1000)
-    reader = MarkerReader(storage)
-    first = reader.read(W1, now_ms)
-    assert (first.kind, first.count, storage.calls.opens) == (MarkerKind.TIMELINE_SERVER_BASED, 20, 20)
-    assert reader.read(W1, now_ms) is first
-    assert storage.calls.opens == 20
-    with (markers / "MARKERS7").open("a") as stream:
-        stream.write(f"{marker(W1, 'Oslo', 'new-0')}\n")
-    assert reader.read(W1, now_ms).count == 21
-    assert storage.calls.opens == 21
-
-
-def test_only_folders_of_the_claims_partitions_are_listed(tmp_path: Path, markers: Path) -> None:
-    for index in range(50):
-        (markers / f"p={index}").mkdir()
-        (markers / f"p={index}" / marker(W1, "", f"f{index}-0")).touch()
-    for folder in (markers, *markers.iterdir()):
-        os.utime(folder, (1, 1))
-    storage, now_ms = open_storage(str(tmp_path)), int(time.time() * 1000)
-    reader = MarkerReader(storage)
-    found = reader.read(W1, now_ms, {"p=3", "p=4", "p=none"})
-    assert found.file_groups() == keys([("p=3", "f3-0"), ("p=4", "f4-0")])
-    lists = storage.calls.lists
-    assert lists <= 4
-    assert reader.read(W1, now_ms).count == 50
-    lists = storage.calls.lists
-    assert reader.read(W1, now_ms).count == 50
-    assert storage.calls.lists == lists, "folders that did not change are stat'ed, not listed"
-
-
-def test_unusual_names_below_the_marker_folder_do_no_harm(tmp_path: Path, markers: Path) -> None:
-    (markers / "2026" / "01").mkdir(parents=True)
-    (markers / "2026" / "01" / marker(W1, "", "f1-0")).touch()
-    (markers / "stray-file").write_text("?")
-    (markers / "empty-folder").mkdir()
-    (markers / "Oslo").mkdir()
-    (markers / "Oslo" / "no-underscore.marker.MERGE").touch()
-    (markers / "Oslo" / f".{marker(W1, '', 'f2-0')}.crc").touch()
-    os.makedirs(os.path.join(os.fsencode(markers), b"\xff\xfe"))
-    found = MarkerReader(open_storage(str(tmp_path))).read(W1, int(time.time() * 1000))
-    assert found.file_groups() == keys([("2026/01", "f1-0")])
-    assert len(found.unread) == 1
-    assert MarkerReader(open_storage(str(tmp_path))).list_instants() == (W1,)

@@ -36,6 +36,10 @@ PARTITIONS = [
     "quote'\"%2F=,;",
     "x.marker.CREATE",
     "MARKERS0",
+    "MARKERS.type",
+    "MARKERS.type/MARKERS1",
+    "x.crc",
+    "x.crc/.y.crc",
 ]
 
 
