@@ -9,7 +9,7 @@ completes, and before version 8 a compaction each writer that was at work when i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.conflict.active_instant import ActiveInstant, Role
 from airflow_lake_provider.conflict.contention import Claim, describe_file_groups, find_active_clashes
 from airflow_lake_provider.conflict.expected_write import DEFAULT_DURATION_MS
+from airflow_lake_provider.conflict.partition_filter import can_be_named, find_partition_filter, only_in
 from airflow_lake_provider.job_contract import Service
 
 if TYPE_CHECKING:
@@ -42,13 +43,15 @@ class AdmissionVerdict(StrEnum):
 class Intent:
     """A service that is about to begin. `plans` are the pending plans that it would execute; without any it plans anew.
 
-    `partitions` are those that the table is known to have; without any nothing can be shrunk.
+    `partitions` are those that the table is known to have; without any nothing can be shrunk. `options` are the Hudi
+    settings that it will run with: they may choose partitions themselves.
     """
 
     service: Service
     plans: tuple[str, ...] = ()
     partitions: frozenset[str] = frozenset()
     duration_ms: int = DEFAULT_DURATION_MS
+    options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,17 @@ def admit(
     intent: Intent, activity: TableActivity, expected: ExpectedWrite | None, period_ms: int, heartbeat_ms: int
 ) -> Admission:
     """Decide. `heartbeat_ms` is the age at which a heartbeat is dead, `period_ms` how soon to look again at most."""
+    found = _admit(intent, activity, expected, period_ms, heartbeat_ms)
+    if found.look_again_ms is None:
+        return found
+    return replace(
+        found, reason=f"{found.reason}; asked again in {(found.look_again_ms - activity.now_ms) / _MS:.0f} s or later"
+    )
+
+
+def _admit(
+    intent: Intent, activity: TableActivity, expected: ExpectedWrite | None, period_ms: int, heartbeat_ms: int
+) -> Admission:
     if intent.service is not Service.CLUSTERING:
         return _admit_compaction(intent, activity, period_ms)
     blocked = _wait_for_plans(intent, activity, period_ms)
@@ -154,30 +168,43 @@ def _admit_new_plan(
             (writer.instant,),
             activity.now_ms + period_ms,
         )
+    return _admit_beside(_find_busy(intent, activity, expected), intent, activity, expected, period_ms)
+
+
+def _find_busy(intent: Intent, activity: TableActivity, expected: ExpectedWrite | None) -> dict[str, str]:
+    """Return who touches which of the partitions that the plan may take, or will touch it while it runs."""
     busy = {name: f"writer {writer.instant}" for writer in activity.live_writers() for name in writer.partitions or ()}
-    is_due = expected is not None and expected.due_ms <= activity.now_ms + intent.duration_ms
-    if expected is not None and is_due:
+    if expected is not None and _is_due(expected, intent, activity):
         busy = dict.fromkeys(expected.partitions, "the next write by the table's rhythm") | busy
+    selected = find_partition_filter(intent.options).selected
+    return {name: who for name, who in busy.items() if selected is None or name in selected}
+
+
+def _is_due(expected: ExpectedWrite, intent: Intent, activity: TableActivity) -> bool:
+    return expected.due_ms <= activity.now_ms + intent.duration_ms
+
+
+def _admit_beside(
+    busy: Mapping[str, str], intent: Intent, activity: TableActivity, expected: ExpectedWrite | None, period_ms: int
+) -> Admission:
     if not busy:
         return Admission(AdmissionVerdict.GO, "no writer is at work, and none is expected while it runs")
     who = ", ".join(sorted(set(busy.values())))
-    free = sorted(intent.partitions - busy.keys())
-    # Hudi takes the list with commas between.
-    if free and not any("," in name or not name for name in free):
+    chosen = find_partition_filter(intent.options)
+    free = sorted((intent.partitions if chosen.selected is None else chosen.selected) - busy.keys())
+    if not chosen.obstacle and can_be_named(free):
         return Admission(
             AdmissionVerdict.SHRINK,
             f"{who} touches {_names(busy)}: only {_names(free)} {'is' if len(free) == 1 else 'are'} clustered now",
             _instants(activity, busy),
-            options=MappingProxyType(_only(free)),
+            options=only_in(free),
         )
     again_ms = activity.now_ms + period_ms
-    if expected is not None and is_due and not activity.live_writers():
+    if expected is not None and _is_due(expected, intent, activity) and not activity.live_writers():
         again_ms = max(again_ms, expected.due_ms)
+    why = f"{chosen.obstacle} chooses the others" if chosen.obstacle else "no other partition can be named"
     return Admission(
-        AdmissionVerdict.WAIT,
-        f"{who} touches {_names(busy)}, and no other partition is known",
-        _instants(activity, busy),
-        again_ms,
+        AdmissionVerdict.WAIT, f"{who} touches {_names(busy)}, and {why}", _instants(activity, busy), again_ms
     )
 
 
@@ -210,10 +237,3 @@ def _names(partitions: Mapping[str, str] | list[str]) -> str:
     names = sorted(partitions)
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(name or "the table (it has no partitions)" for name in names[:_SHOWN]) + more
-
-
-def _only(partitions: list[str]) -> dict[str, str]:
-    return {
-        "hoodie.clustering.plan.partition.filter.mode": "SELECTED_PARTITIONS",
-        "hoodie.clustering.plan.strategy.partition.selected": ",".join(partitions),
-    }

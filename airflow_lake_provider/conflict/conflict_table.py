@@ -87,8 +87,8 @@ class _Names:
 class ConflictTable:
     """Looks at one table again and again; reads only what changed. Not to be shared by threads.
 
-    `read_snapshot` gives the timeline as it is now (a view's `snapshot`). All methods raise what it raises, and
-    StorageError.
+    `read_snapshot` gives the timeline as it is now (a view's `snapshot`), `hudi_options` are the table's Hudi settings.
+    All methods raise what `read_snapshot` raises, and StorageError.
     """
 
     def __init__(
@@ -96,10 +96,12 @@ class ConflictTable:
         storage: Storage,
         read_snapshot: Callable[[], TimelineSnapshot],
         rule: HeartbeatRule = HeartbeatRule(),  # noqa: B008 - frozen
+        hudi_options: Mapping[str, str] | None = None,
     ) -> None:
         self._storage = storage
         self._read_snapshot = read_snapshot
         self.rule = rule
+        self.hudi_options = hudi_options or {}
         self._markers = MarkerReader(storage)
         self._plans: dict[str, _Plan] = {}
         self._commits: dict[str, CommitMetadata] = {}
@@ -205,7 +207,7 @@ class ConflictTable:
 def open_conflict_table(storage: Storage, hudi_options: Mapping[str, str]) -> ConflictTable:
     """Open a table by what its storage says now, and by the heartbeat rule of its Hudi settings. Raises ConfigError."""
     view = FileSystemTimelineView(storage.base_path, lambda _: storage)
-    return ConflictTable(storage, view.snapshot, heartbeat_rule(hudi_options))
+    return ConflictTable(storage, view.snapshot, heartbeat_rule(hudi_options), hudi_options)
 
 
 def _keys(file_groups: Iterable[tuple[str, str]]) -> frozenset[bytes]:

@@ -63,6 +63,7 @@ def ask_admission(
         plans,
         frozenset(stat.partition for metadata in commits.values() for stat in metadata.stats),
         last_duration_ms(writes, commits) or DEFAULT_DURATION_MS,
+        table.hudi_options,
     )
     expected = None if plans or service is not Service.CLUSTERING else expect_write(activity.snapshot, commits, now_ms)
     return admit(intent, activity, expected, int(policy.period_s * 1000), table.rule.most_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -19,10 +20,18 @@ OSLO, BONN, CORK = ("Oslo", "f1-0"), ("Bonn", "f2-0"), ("Cork", "f3-0")
 ALL = frozenset({"Oslo", "Bonn", "Cork"})
 GO, SHRINK, WAIT = AdmissionVerdict.GO, AdmissionVerdict.SHRINK, AdmissionVerdict.WAIT
 SELECTED = "hoodie.clustering.plan.strategy.partition.selected"
+MODE = "hoodie.clustering.plan.partition.filter.mode"
+REGEX = "hoodie.clustering.plan.strategy.partition.regex.pattern"
 
 
-def ask(table: FakeTable, *plans: str, partitions: frozenset[str] = ALL, expected: ExpectedWrite | None = None):
-    intent = Intent(Service.CLUSTERING, plans, partitions)
+def ask(
+    table: FakeTable,
+    *plans: str,
+    partitions: frozenset[str] = ALL,
+    expected: ExpectedWrite | None = None,
+    options: Mapping[str, str] | None = None,
+):
+    intent = Intent(Service.CLUSTERING, plans, partitions, options=options or {})
     return admit(intent, table.open().look(table.now_ms), expected, 10_000, 120_000)
 
 
@@ -93,6 +102,49 @@ def test_clustering_leaves_out_the_partitions_that_a_writer_announced() -> None:
     assert (found.verdict, found.in_the_way) == (SHRINK, (W1,))
     assert found.options[SELECTED] == "Cork"
     assert W1 in found.reason
+
+
+@pytest.mark.parametrize(
+    ("options", "verdict", "selected"),
+    [
+        pytest.param({SELECTED: "Oslo,Cork"}, SHRINK, "Cork", id="users-own-list-is-never-widened"),
+        pytest.param({SELECTED: "Oslo,Turku", MODE: "SELECTED_PARTITIONS"}, SHRINK, "Turku", id="unknown-until-now"),
+        pytest.param({SELECTED: "Oslo,Cork", REGEX: "O.*"}, SHRINK, "Cork", id="pattern-beside-a-list-is-ignored"),
+        pytest.param({SELECTED: "Cork,Bonn"}, GO, None, id="users-own-list-is-free"),
+        pytest.param({SELECTED: "Oslo"}, WAIT, None, id="nothing-is-left-of-the-list"),
+        pytest.param({MODE: "NONE"}, SHRINK, "Bonn,Cork", id="mode-that-leaves-nothing-out"),
+    ],
+)
+def test_clustering_shrinks_only_within_the_partitions_that_the_user_selected(
+    options: Mapping[str, str], verdict: AdmissionVerdict, selected: str | None
+) -> None:
+    table = FakeTable()
+    table.begin(W1)
+    table.announce(W1, [OSLO])
+    found = ask(table, options=options)
+    assert (found.verdict, found.options.get(SELECTED)) == (verdict, selected)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        (MODE, "RECENT_DAYS"),
+        (MODE, "DAY_ROLLING"),
+        (REGEX, "B.*"),
+        ("hoodie.clustering.plan.strategy.cluster.begin.partition", "B"),
+        ("hoodie.clustering.plan.strategy.cluster.end.partition", "C"),
+        ("hoodie.clustering.plan.strategy.class", "org.apache.hudi.x.SparkRecentDaysClusteringPlanStrategy"),
+        ("hoodie.clustering.plan.strategy.class", "com.example.MyPlan"),
+    ],
+)
+def test_clustering_waits_where_a_list_would_override_the_users_own_filter(setting: str, value: str) -> None:
+    table = FakeTable()
+    assert ask(table, options={setting: value}).verdict is GO
+    table.begin(W1)
+    table.announce(W1, [OSLO])
+    found = ask(table, options={setting: value})
+    assert (found.verdict, found.in_the_way) == (WAIT, (W1,))
+    assert f"{setting} chooses the others; asked again in 10 s" in found.reason
 
 
 @pytest.mark.parametrize("partitions", [frozenset({"Oslo"}), frozenset(), frozenset({"Oslo", "a,b"}), frozenset({""})])

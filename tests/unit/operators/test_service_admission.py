@@ -46,3 +46,14 @@ def test_pending_plan_that_holds_a_writer_up_is_withdrawn_first(table: str, acti
     begin_write(meta, timeline)
     found = admission.ask(wanted)
     assert (found.verdict, found.withdraw, found.in_the_way) == (AdmissionVerdict.WAIT, (PLAN,), (WRITER,))
+
+
+def test_partition_filter_among_the_hudi_settings_is_kept(tmp_path: Path) -> None:
+    path = unpack("cow_v9", tmp_path).path
+    begin_write(path / ".hoodie", path / ".hoodie" / "timeline")
+    wanted = ServiceRequest(Service.CLUSTERING, Mode.SCHEDULE_AND_EXECUTE)
+    free = ServiceAdmission(str(path), open_storage, ConflictPolicy(), {}).ask(wanted)
+    assert free.verdict is AdmissionVerdict.SHRINK
+    options = {"hoodie.clustering.plan.partition.filter.mode": "RECENT_DAYS"}
+    found = ServiceAdmission(str(path), open_storage, ConflictPolicy(), options).ask(wanted)
+    assert (found.verdict, found.options) == (AdmissionVerdict.WAIT, {})
