@@ -29,6 +29,8 @@ MULTI_WRITER_MODES = (OPTIMISTIC, "non_blocking_concurrency_control")
 # They guard the threads of one JVM, or nothing. A writer is another process.
 PROVIDERS_WITHOUT_REACH = ("InProcessLockProvider", "NoopLockProvider")
 
+MEMORY_KEYS = ("spark.driver.memory", "spark.executor.memory")
+
 _E = TypeVar("_E", bound=StrEnum)
 
 
@@ -153,6 +155,8 @@ class JobResult:
     job_id: str
     services: tuple[ServiceResult, ...]
     spark_application_id: str = ""
+    memory: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Spark's settings of memory that were in force, wherever they came from; those that nobody made are missing."""
 
 
 def request_to_json(request: JobRequest) -> str:
@@ -187,6 +191,7 @@ def result_from_json(text: str) -> JobResult:
         job_id=_get(body, "job_id", str),
         services=tuple(_parse_service_result(entry) for entry in _get(body, "services", list)),
         spark_application_id=_get(body, "spark_application_id", str),
+        memory=_parse_options(body, "memory"),
     )
 
 

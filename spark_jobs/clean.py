@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hudi_table import TableLook, find_instant, requested_times
-from job_contract import JobRequest, Mode, Outcome, Service, ServiceRequest, ServiceResult
+from job_contract import FailureKind, JobRequest, Mode, Outcome, Service, ServiceRequest, ServiceResult
 from planned_service import PlannedService, open_visit, run_plans
 from rollback import roll_back_dead_writers
 
@@ -19,9 +19,16 @@ def run_clean(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> 
 
     Under the policy LAZY, which writers that share a lock have, nothing but a clean rolls back what dead writers left;
     left alone it would keep old files and instants for ever. So executing rolls back as well, as Hudi's own clean does.
+    A clean that overtakes a pending clustering may remove files that it reads (Hudi issues 8232, 11440), so it fails.
     Raises ServiceRefusedError, NoTableError, or Py4JJavaError when scheduling or the rollback fails.
     """
     visit = open_visit(spark, job, request)
+    clusterings = requested_times(visit.first_look.timeline.filterPendingClusteringTimeline())
+    if clusterings:
+        message = (
+            f"waits for the pending clustering {', '.join(clusterings)}, which may still read what would be removed"
+        )
+        return ServiceResult(Service.CLEAN, Outcome.FAILED, failure_kind=FailureKind.CONFLICT, message=message)
     pending = _find_pending(visit.first_look)
     if request.mode is Mode.SCHEDULE and pending:
         # A second plan would name the same files.

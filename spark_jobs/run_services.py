@@ -23,6 +23,7 @@ from compaction import run_compaction
 from failure_kind import causes_of, classify, describe
 from indexing import run_indexing
 from job_contract import (
+    MEMORY_KEYS,
     FailureKind,
     JobRequest,
     JobResult,
@@ -102,8 +103,10 @@ def run_job(spark: SparkSession, request: JobRequest) -> JobResult:
     """Run all services of a request in its order; a failing one does not stop the others."""
     # Asked for first: a service may take the JVM down with it, and the result is still to be written.
     application_id = str(spark.sparkContext.applicationId)
+    settings = spark.sparkContext.getConf()
+    memory = {key: size for key in MEMORY_KEYS if (size := settings.get(key))}
     results = tuple(run_service(spark, request, service) for service in request.services)
-    return JobResult(request.job_id, results, application_id)
+    return JobResult(request.job_id, results, application_id, memory)
 
 
 def run_service(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> ServiceResult:

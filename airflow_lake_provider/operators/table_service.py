@@ -24,7 +24,7 @@ from airflow_lake_provider.operators.conflict_watch import ConflictWatch
 from airflow_lake_provider.operators.dry_run import describe
 from airflow_lake_provider.operators.executor_lease import ExecutorLease
 from airflow_lake_provider.operators.job_run import JobRun
-from airflow_lake_provider.operators.memory import ran_out_of_memory, with_more_memory
+from airflow_lake_provider.operators.memory import find_out_of_memory, with_more_memory
 from airflow_lake_provider.operators.retry_policy import FailureRetryPolicy
 from airflow_lake_provider.operators.service_admission import (
     ServiceAdmission,
@@ -192,9 +192,10 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
 
     def _job(self, folder: JobFolder, base_path: str, wanted: ServiceRequest, options: dict[str, str]) -> EngineJob:
         settings = parse_settings(self.spark_conf, "spark_conf")
-        self._has_more_memory = ran_out_of_memory(results_before(folder))
-        if self._has_more_memory:
-            settings = with_more_memory(settings)
+        failed = find_out_of_memory(results_before(folder))
+        self._has_more_memory = failed is not None
+        if failed is not None:
+            settings = with_more_memory(settings, failed)
         request = JobRequest(
             job_id=f"{folder.run_id}/{folder.try_number}",
             base_path=base_path,

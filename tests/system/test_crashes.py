@@ -51,3 +51,8 @@ def test_commits_become_one_compaction_whoever_is_killed(stage: Stage, counts: C
         pytest.fail(
             f"{report}\nagain: LAKE_ROUND_SEED={seed} LAKE_ROUNDS=1 pytest tests/system/test_crashes.py", pytrace=False
         )
+
+
+def test_rounds_killed_somebody(counts: Counter[str]) -> None:
+    """Rounds whose faults hit nobody would prove nothing."""
+    assert sum(count for what, count in counts.items() if what.startswith("kills of")) > 0, dict(counts)

@@ -50,6 +50,7 @@ RESULT = JobResult(
         ServiceResult(Service.COMPACTION, Outcome.FAILED, failure_kind=FailureKind.BUSY, message="another has it"),
     ),
     spark_application_id="local-1",
+    memory={"spark.driver.memory": "4g"},
 )
 
 

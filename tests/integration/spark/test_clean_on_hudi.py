@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from conftest import MakeTable, Table, content, run
 from hudi_table import open_client
-from job_contract import JobRequest, Mode, Outcome, Service
+from job_contract import FailureKind, JobRequest, Mode, Outcome, Service
 
 from local_stack import lake_writer
 
@@ -72,6 +72,23 @@ def test_old_file_slices_go_and_rows_stay(
     assert (again.outcome, again.completed_instants) == (Outcome.COMPLETED, (instant,))
     assert run(spark, clean(table, Mode.SCHEDULE_AND_EXECUTE, options=options)).outcome is Outcome.NOTHING_TO_DO
     assert table.files() == timeline
+
+
+def test_clean_by_hand_waits_for_a_pending_clustering(spark: SparkSession, make_table: MakeTable) -> None:
+    """Who asks for it does not ask the manager, whose decisions keep this order."""
+    table = make_table(type="COW")
+    (plan,) = run(spark, table.request(Mode.SCHEDULE, service=Service.CLUSTERING)).scheduled_instants
+    before, timeline = data_files(table), table.files()
+    for mode in (Mode.SCHEDULE, Mode.SCHEDULE_AND_EXECUTE):
+        refused = run(spark, clean(table, mode, options=KEEP_ONE_VERSION))
+        assert (refused.outcome, refused.failure_kind) == (Outcome.FAILED, FailureKind.CONFLICT)
+        assert plan in refused.message
+    assert (data_files(table), table.files()) == (before, timeline)
+    clustered = run(spark, table.request(Mode.EXECUTE, plan, service=Service.CLUSTERING))
+    assert clustered.completed_instants == (plan,), clustered.message
+    cleaned = run(spark, clean(table, Mode.SCHEDULE_AND_EXECUTE, options=KEEP_ONE_VERSION))
+    assert cleaned.outcome is Outcome.COMPLETED, cleaned.message
+    assert before - data_files(table)
 
 
 @pytest.mark.parametrize("inflight", [False, True], ids=["requested", "inflight"])

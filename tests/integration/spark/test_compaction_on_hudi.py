@@ -201,5 +201,7 @@ def test_failing_service_does_not_stop_the_next_one(spark: SparkSession, table: 
     request = table.request(Mode.EXECUTE, NO_SUCH_PLAN)
     both = (*request.services, *table.request(Mode.SCHEDULE_AND_EXECUTE).services)
     object.__setattr__(request, "services", both)
-    outcomes = [service.outcome for service in run_services.run_job(spark, request).services]
-    assert outcomes == [Outcome.FAILED, Outcome.COMPLETED]
+    result = run_services.run_job(spark, request)
+    assert [service.outcome for service in result.services] == [Outcome.FAILED, Outcome.COMPLETED]
+    # What a try after this one would have doubled, had it run out of memory.
+    assert result.memory["spark.driver.memory"] == spark.conf.get("spark.driver.memory")
