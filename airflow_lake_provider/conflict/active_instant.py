@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.timeline.instant import Action
+from airflow_lake_provider.timeline.markers import split_file_group_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,8 +54,10 @@ class ActiveInstant:
     markers: InstantMarkers
     planned: frozenset[bytes] = frozenset()
     partitions: frozenset[str] | None = None
+    overwritten: frozenset[str] | None = frozenset()
+    """Partitions of which it takes out every file group, as far as it says; None: of the whole table."""
     plan_problem: str = ""
-    """Why the plan cannot be read; then it may hold any file group."""
+    """What cannot be known of its plan; then it may hold any file group."""
 
     @property
     def unread(self) -> tuple[str, ...]:
@@ -63,7 +66,12 @@ class ActiveInstant:
 
     def overlap(self, mine: frozenset[bytes]) -> frozenset[bytes]:
         """Return which of the file groups it touches, as far as that can be read."""
-        return self.markers.overlap(mine) | (self.planned & mine)
+        if self.overwritten is None:
+            return mine
+        shared = self.markers.overlap(mine) | (self.planned & mine)
+        if not self.overwritten:
+            return shared
+        return shared | {key for key in mine if split_file_group_key(key)[0] in self.overwritten}
 
 
 def role_of(instant: Instant, *, is_clustering: bool = False) -> Role | None:

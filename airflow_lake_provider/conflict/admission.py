@@ -161,9 +161,10 @@ def _admit_new_plan(
     unknown = [writer for writer in activity.live_writers() if writer.partitions is None or writer.unread]
     if unknown:
         writer = unknown[0]
+        unsaid = f"this is not known of it: {writer.unread[0]}" if writer.unread else "has not said on what"
         return Admission(
             AdmissionVerdict.WAIT,
-            f"writer {writer.instant} is at work and has not said on what; it counts as dead when its heartbeat is "
+            f"writer {writer.instant} is at work and {unsaid}; it counts as dead when its heartbeat is "
             f"{heartbeat_ms // _MS} s old, and that is {_age_s(writer, activity.now_ms)} s old now",
             (writer.instant,),
             activity.now_ms + period_ms,

@@ -27,12 +27,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from airflow_lake_provider.conflict.contention import Claim, Clash
+    from airflow_lake_provider.timeline.announced_write import AnnouncedWrite
     from airflow_lake_provider.timeline.commit_metadata import CommitMetadata
     from airflow_lake_provider.timeline.instant import Instant
     from airflow_lake_provider.timeline.properties import TableProperties
     from airflow_lake_provider.timeline.storage import Storage
     from airflow_lake_provider.timeline.timeline import Timeline
     from airflow_lake_provider.view.snapshot import TimelineSnapshot
+
+_OVERWRITE, _OVERWRITE_TABLE = "INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,8 @@ class _Plan:
     file_groups: frozenset[bytes] = frozenset()
     partitions: frozenset[str] | None = None
     is_clustering: bool = False
+    overwritten: frozenset[str] | None = frozenset()
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +185,8 @@ class ConflictTable:
         if plan is not None and plan.file_groups:
             return _Plan(_keys(plan.file_groups), frozenset(group[0] for group in plan.file_groups), plan.is_clustering)
         announced = load_announced_write(self._storage, properties, instant)
+        if instant.action is Action.REPLACECOMMIT and plan is not None and not plan.is_clustering:
+            return _plan_of_overwrite(instant, announced)
         if announced is not None:
             return _Plan(_keys(announced.updated_file_groups), announced.partitions)
         return _Plan(is_clustering=plan is not None and plan.is_clustering)
@@ -198,10 +205,19 @@ class ConflictTable:
         role = role_of(instant, is_clustering=plan is not None and plan.is_clustering) or Role.WRITER
         # It need not beat.
         is_live = is_live or (role is Role.LOG_COMPACTION and instant.state is State.INFLIGHT)
-        if plan is None:
-            problem = f"the plan of {instant.action} {name}"
-            return ActiveInstant(name, instant.action, role, beat_ms, is_live, markers, plan_problem=problem)
-        return ActiveInstant(name, instant.action, role, beat_ms, is_live, markers, plan.file_groups, plan.partitions)
+        plan = plan or _Plan(problem=f"the plan of {instant.action} {name}")
+        return ActiveInstant(
+            name,
+            instant.action,
+            role,
+            beat_ms,
+            is_live,
+            markers,
+            plan.file_groups,
+            plan.partitions,
+            plan.overwritten,
+            plan.problem,
+        )
 
 
 def open_conflict_table(storage: Storage, hudi_options: Mapping[str, str]) -> ConflictTable:
@@ -212,6 +228,16 @@ def open_conflict_table(storage: Storage, hudi_options: Mapping[str, str]) -> Co
 
 def _keys(file_groups: Iterable[tuple[str, str]]) -> frozenset[bytes]:
     return frozenset(file_group_key(*group) for group in file_groups)
+
+
+def _plan_of_overwrite(instant: Instant, announced: AnnouncedWrite | None) -> _Plan:
+    """Return what an insert overwrite or a removal of partitions says: never all that it takes out."""
+    problem = f"which file groups {instant.action} {instant.requested_time} takes out, before its commit"
+    if announced is None:
+        return _Plan(problem=problem)
+    overwritten = {_OVERWRITE: announced.partitions, _OVERWRITE_TABLE: None}.get(announced.operation, frozenset())
+    groups = _keys(announced.updated_file_groups)
+    return _Plan(groups, announced.partitions, overwritten=overwritten, problem=problem)
 
 
 def _compactions_pass(snapshot: TimelineSnapshot) -> bool:

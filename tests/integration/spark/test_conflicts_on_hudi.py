@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import MakeTable, Table, content, rows, run
+from conftest import MakeTable, Table, content, file_groups, rows, run
 from held_writers import HeldWriter, start_writer
 from job_contract import JobRequest, Mode, Outcome, Service
 
@@ -22,9 +22,11 @@ from airflow_lake_provider.conflict.admission import Admission, AdmissionVerdict
 from airflow_lake_provider.conflict.conflict_table import ConflictTable
 from airflow_lake_provider.conflict.contention import Claim, ClashKind, Verdict
 from airflow_lake_provider.conflict.gate import ask_admission
+from airflow_lake_provider.conflict.service_watch import ServiceWatch
 from airflow_lake_provider.conflict.strategies import BUILT_IN, StrategySettings, make_strategy
 from airflow_lake_provider.policies import ConflictPolicy
 from airflow_lake_provider.timeline.commit_metadata import load_commit_metadata
+from airflow_lake_provider.timeline.markers import file_group_key
 from airflow_lake_provider.timeline.storage import open_storage
 from airflow_lake_provider.view.look import Depth, look
 
@@ -265,3 +267,36 @@ def test_writer_counts_as_long_as_its_heartbeat_lives(
     os.utime(heartbeat)
     assert not opened.check(claim, now_ms()).is_free
     assert [first.release(), second.release()] == ["", REJECTED]
+
+
+def test_insert_overwrite_in_flight_counts_for_every_file_group_of_its_partition(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path
+) -> None:
+    table = make_table(type="COW")
+    opened = open_table(table)
+    (plan,) = run(spark, clustering(table, Mode.SCHEDULE, options=only("Bilbao"))).scheduled_instants
+    options = {**DIRECT, **ALLOWED, "hoodie.datasource.write.operation": "insert_overwrite"}
+    writer = start_writer(spark, table, "Bilbao", tmp_path / "lock", options)
+    (active,) = opened.look(now_ms()).live_writers()
+    assert (active.instant, active.action) == (writer.instant, "replacecommit")
+    groups = file_groups(spark, table)
+    bilbao, aachen = (
+        frozenset(file_group_key(*group) for group in groups if group[0] == city) for city in ("Bilbao", "Aachen")
+    )
+    # Its own markers name new file groups only.
+    assert not active.markers.overlap(bilbao)
+    later = f"{int(writer.instant) + 1}"
+    (clash,) = [
+        clash for clash in check(opened, Claim(later, bilbao, since=later)).clashes if clash.action == "replacecommit"
+    ]
+    assert (clash.instant, clash.file_groups) == (writer.instant, bilbao)
+    elsewhere = check(opened, Claim(later, aachen, since=later))
+    assert (elsewhere.clashes, elsewhere.is_free) == ((), False)
+    admission = ask(table, plan)
+    assert (admission.verdict, admission.withdraw) == (AdmissionVerdict.WAIT, (plan,)), admission.reason
+    found = ServiceWatch(opened, ConflictPolicy()).check(now_ms())
+    assert found is not None
+    assert (found.plan, [clash.instant for clash in found.clashes]) == (plan, [writer.instant])
+    result = run(spark, clustering(table, Mode.EXECUTE, plan))
+    assert result.outcome is Outcome.COMPLETED, result.message
+    assert writer.release() == REJECTED

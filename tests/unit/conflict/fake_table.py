@@ -86,6 +86,11 @@ class FakeTable:
     def announce(self, instant: str, groups: list[tuple[str, str]], inserts: tuple[str, ...] = ()) -> None:
         self.write(f"timeline/{instant}.deltacommit.inflight", commit_body(groups, inserts))
 
+    def begin_overwrite(self, instant: str, operation: str = "", partitions: tuple[str, ...] = ()) -> None:
+        self.begin(instant, "replacecommit")
+        if operation:
+            self.write(f"timeline/{instant}.replacecommit.inflight", commit_body([], partitions, operation))
+
     def mark_direct(self, instant: str, groups: list[tuple[str, str]], *, is_log: bool = False) -> None:
         for partition, file_id in groups:
             self.write(f".temp/{instant}/{marker(instant, partition, file_id, is_log=is_log)}")

@@ -219,6 +219,18 @@ def test_writer_that_inserts_beside_a_plan(instant: str, inserts: tuple[str, ...
     assert ask(table, W2).verdict is verdict
 
 
+@pytest.mark.parametrize("operation", ["", "INSERT_OVERWRITE"])
+def test_clustering_waits_for_an_overwrite_that_may_take_out_any_file_group(operation: str) -> None:
+    table = FakeTable()
+    table.plan(W2, [OSLO])
+    table.begin_overwrite(W3, operation, ("Bonn",) if operation else ())
+    found = ask(table, W2)
+    assert (found.verdict, found.withdraw, found.in_the_way) == (WAIT, (W2,), (W3,))
+    found = ask(table)
+    assert (found.verdict, found.in_the_way) == (WAIT, (W3,))
+    assert f"not known of it: which file groups replacecommit {W3} takes out" in found.reason
+
+
 def test_plan_that_shares_a_file_group_with_a_foreign_plan_waits() -> None:
     table = FakeTable()
     table.plan(W2, [OSLO])

@@ -96,6 +96,33 @@ def test_log_compaction_fails_writers_from_when_it_is_begun_until_it_has_complet
     assert opened.check(claim(W2, BONN), table.now_ms).is_free
 
 
+@pytest.mark.parametrize(
+    ("operation", "clashes"),
+    [
+        pytest.param("", [], id="only-requested"),
+        pytest.param("DELETE_PARTITION", [], id="of-an-operation-that-says-less"),
+        pytest.param("INSERT_OVERWRITE", [OSLO], id="overwrites-its-partitions"),
+        pytest.param("INSERT_OVERWRITE_TABLE", [OSLO, BONN], id="overwrites-the-table"),
+    ],
+)
+@pytest.mark.parametrize("role", [Role.WRITER, Role.CLUSTERING])
+def test_file_groups_that_a_live_overwrite_may_take_out_are_never_free(
+    operation: str, clashes: list[tuple[str, str]], role: Role
+) -> None:
+    table = FakeTable()
+    table.begin_overwrite(W1, operation, ("Oslo",) if operation else ())
+    # Its markers name what it brings.
+    table.mark_direct(W1, [("Oslo", "new-0")])
+    opened = table.open()
+    for group in (OSLO, BONN):
+        verdict = opened.check(claim(W2, group, role=role), table.now_ms)
+        found = [(clash.instant, clash.kind, clash.file_groups) for clash in verdict.clashes]
+        assert found == ([(W1, ClashKind.PLAN, keys([group]))] if group in clashes else [])
+        assert any("takes out, before its commit" in what for what in verdict.unread)
+    table.beat(W1, ago_ms=120_001)
+    assert opened.check(claim(W2, OSLO, role=role), table.now_ms).is_free
+
+
 def test_damaged_plan_or_commit_is_never_free() -> None:
     table = FakeTable()
     table.write(f"timeline/{W1}.clustering.requested", b"Obj\x01damaged")

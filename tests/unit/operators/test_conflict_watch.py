@@ -67,6 +67,19 @@ def test_watch_finds_the_writer_that_came_upon_the_plan() -> None:
     assert f"deltacommit {WRITER} is writing 1 file group: Oslo/f1-0" in found.describe(12.0)
 
 
+def test_watch_finds_the_overwrite_that_takes_out_what_the_plan_rewrites() -> None:
+    table = FakeTable()
+    table.plan(PLAN, [OSLO])
+    watch = ServiceWatch(table.open(), ConflictPolicy())
+    table.begin_overwrite(WRITER, "INSERT_OVERWRITE", ("Bonn",))
+    assert watch.check(table.now_ms) is None, "what is not certain ends no service"
+    other = "20261121100000003"
+    table.begin_overwrite(other, "INSERT_OVERWRITE", ("Oslo",))
+    found = watch.check(table.now_ms)
+    assert found is not None
+    assert f"replacecommit {other} plans to rewrite 1 file group: Oslo/f1-0" in found.describe(12.0)
+
+
 def test_conflict_says_what_it_saves() -> None:
     assert "stopped after 12 s" in FOUND.describe(12.0)
     assert "it would lose 7 s of work" in FOUND.describe(12.0)
