@@ -6,7 +6,6 @@ the outcome, all from closed sets, are part of the names.
 
 from __future__ import annotations
 
-import threading
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
@@ -79,25 +78,6 @@ class Metrics(Protocol):
 
     def timing(self, name: str, duration_ms: float) -> None:
         """Record a duration in ms."""
-
-
-class TotalOverTables:
-    """A gauge over all tables of this process: each puts its own number, the sum goes out. Thread safe."""
-
-    def __init__(self, metrics: Metrics, name: str) -> None:
-        self._metrics = metrics
-        self._name = name
-        self._lock = threading.Lock()
-        self._numbers: dict[str, int] = {}
-        self._total = 0
-
-    def put(self, table_id: str, number: int) -> None:
-        """Set one table's number."""
-        with self._lock:
-            self._total += number - self._numbers.pop(table_id, 0)
-            if number:
-                self._numbers[table_id] = number
-            self._metrics.gauge(self._name, self._total)
 
 
 class NoMetrics:

@@ -44,5 +44,6 @@ class LookResult:
     completed_time: str = ""
     view_version: str = ""
     decisions_json: str = "[]"
+    holes: int = 0
     problem: str = ""
     failed: bool = False

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from airflow_lake_provider.manager.instances import Instance, InstanceState, Plans, instance_of_run, instances_of
 from airflow_lake_provider.manager.notifier import NoNotifier
 from airflow_lake_provider.manager.reports import Reports, report_id_of
-from airflow_lake_provider.metrics import DEADLINES, OVERDUE, STUCK, NoMetrics
+from airflow_lake_provider.metrics import DEADLINES, HOLES, OVERDUE, STUCK, NoMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -81,6 +81,7 @@ class DeadlineSweep:
         for base_path, instance in overdue:
             self._tell_once(base_path, instance, now_ms)
         self._metrics.gauge(OVERDUE, len(overdue))
+        self._metrics.gauge(HOLES, self._registry.count_holes())
         self._reports.forget_old()
         return Swept(len(ended), len(overdue))
 

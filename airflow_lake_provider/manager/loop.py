@@ -23,11 +23,9 @@ from airflow_lake_provider.metrics import (
     DECISION_LATENCY,
     FAILED_LOOKS,
     HEARTBEAT_AGE,
-    HOLES,
     LOOKS,
     NOTICES,
     NoMetrics,
-    TotalOverTables,
     decisions,
     runs_started,
 )
@@ -102,7 +100,6 @@ class ManagerLoop:
         self._door = door
         self._load_tables = load_tables
         self._metrics = metrics if metrics is not None else NoMetrics()
-        self._holes = TotalOverTables(self._metrics, HOLES)
         self._timelines = timelines
         self._starts = Starts(registry, door, load_tables)
         self._wake: asyncio.Event | None = None
@@ -203,7 +200,6 @@ class ManagerLoop:
         policy = self._load_tables().policy_for(claim.base_path, claim.table_name)
         view = self._views.refresh(claim.base_path, None if claim.is_retry else claim.dirty_seq)
         now_ms = self._registry.now_ms()
-        self._holes.put(claim.table_id, len(view.timeline.holes()))
         hold = Sinks(self._registry).find_hold(claim.table_id)
         decided = decide_now(self._views, view, policy, now_ms, hold)
         found = [self._admit(view, policy, due, now_ms) for due in decided]
@@ -220,6 +216,7 @@ class ManagerLoop:
             completed_time=view.timeline.latest_completed_time(),
             view_version=view.version,
             decisions_json=json.dumps([outcome.to_dict() for outcome in outcomes]),
+            holes=len(view.timeline.holes()),
             problem=problems_text(view.problems)[:4000],
         )
 

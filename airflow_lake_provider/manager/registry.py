@@ -195,6 +195,7 @@ class Registry:
                 "completed_time": result.completed_time,
                 "view_version": result.view_version,
                 "decisions": result.decisions_json,
+                "holes": result.holes,
             }
         with self.transaction() as session:
             clean = 0
@@ -240,6 +241,11 @@ class Registry:
                 .limit(limit)
             )
             return session.execute(query).mappings().all()
+
+    def count_holes(self) -> int:
+        """Return how many holes the last looks saw, over all tables."""
+        with self.transaction() as session:
+            return int(session.execute(select(func.coalesce(func.sum(lake_table.c.holes), 0))).scalar_one())
 
     def list_waiting(self, limit: int = 1000) -> Sequence[RowMapping]:
         """Return the tables that a mark or their own time asks to be looked at, longest waiting first."""

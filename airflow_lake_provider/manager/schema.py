@@ -43,6 +43,8 @@ lake_table = Table(
     Column("view_version", String(80), nullable=False, default=""),
     Column("decisions", Text, nullable=False, default="[]"),
     Column("problem", Text, nullable=False, default=""),
+    # Pending writes and plans with completed writes behind them.
+    Column("holes", Integer, nullable=False, default=0),
     # When the doctor's round examined it last.
     Column("examined_ms", BigInteger, nullable=True),
     Index("idx_lake_table_dirty", "dirty_since_ms"),

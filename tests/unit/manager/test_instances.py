@@ -26,7 +26,7 @@ from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.manager.registry import Registry
 from airflow_lake_provider.manager.reports import KEEP_MS, TELL_WITHIN_MS, Reports
 from airflow_lake_provider.manager.runs import RunState
-from airflow_lake_provider.metrics import DEADLINES, OVERDUE, STUCK
+from airflow_lake_provider.metrics import DEADLINES, HOLES, OVERDUE, STUCK
 from tests.unit.manager.conftest import FakeClock, FakeInstanceDoor
 
 PLAN = "20261121120005000"
@@ -175,7 +175,7 @@ def test_sweep_ends_a_run_past_its_deadline_and_says_why(registry: Registry) -> 
     assert set(door.ended) == {RUN_ID}
     assert "not done 7200 s after it was created (deadline_s); try 2 of 5 runs on w1" in door.ended[RUN_ID]
     assert [instance.state for instance in heard.deadlines] == [InstanceState.FAILED]
-    assert heard.counts == {DEADLINES: 1, OVERDUE: 0}
+    assert heard.counts == {DEADLINES: 1, OVERDUE: 0, HOLES: 0}
     assert sweep.sweep().ended == 0
 
 
@@ -185,7 +185,7 @@ def test_sweep_tells_of_what_is_stuck_once_for_each_state(registry: Registry) ->
     sweep = DeadlineSweep(registry, door, heard, heard)
     assert (sweep.sweep().overdue, sweep.sweep().overdue) == (1, 1)
     assert [instance.state for instance in heard.stucks] == [InstanceState.SCHEDULED]
-    assert heard.counts == {STUCK: 1, OVERDUE: 1}
+    assert heard.counts == {STUCK: 1, OVERDUE: 1, HOLES: 0}
     hung_ms = registry.now_ms() - 3_600_000 - KILL_WITHIN_MS - 1
     door.runs = [replace(waiting, created_ms=hung_ms, task=TaskTry("running", 1, 4, "w1", hung_ms))]
     sweep.sweep()

@@ -69,11 +69,10 @@ def test_loop_measures_notices_looks_decisions_runs_and_latency(
         **{f"lake.{service}.not_due": 1 for service in DECIDED - {Service.COMPACTION}},
     }
     assert metrics.timings == {"lake.decision_latency": 750}
-    assert metrics.gauges == {"lake.holes": 0}
 
 
-def test_loop_measures_holes_over_all_tables_and_the_time_between_looks(
-    loop: ManagerLoop, lake: Path, metrics: FakeMetrics, clock: FakeClock
+def test_holes_are_counted_over_all_tables_whoever_looked_and_the_time_between_looks_is_measured(
+    loop: ManagerLoop, lake: Path, metrics: FakeMetrics, clock: FakeClock, registry: Registry
 ) -> None:
     def look(table: HandMadeTable) -> None:
         loop.mark_dirty(Notice(str(table.path), table.path.name, Source.HINT))
@@ -84,11 +83,11 @@ def test_loop_measures_holes_over_all_tables_and_the_time_between_looks(
         table.plan(1)
         table.commit(2)
         look(table)
-    assert metrics.gauges["lake.holes"] == 2
+    assert registry.count_holes() == 2
     (tables[0].path / ".hoodie" / "timeline" / "20261121120001000_20261121120003000.commit").write_text("{}")
     clock.advance(7)
     look(tables[0])
-    assert metrics.gauges["lake.holes"] == 1
+    assert registry.count_holes() == 1
     assert metrics.timings["lake.heartbeat_age"] == 7000
 
 
