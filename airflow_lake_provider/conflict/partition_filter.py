@@ -1,4 +1,4 @@
-"""Which partitions a table's own Hudi settings let a clustering plan take, and whether fewer of them can be named; pure.
+"""Which partitions a table's own Hudi settings let a clustering plan take, and whether fewer can be named; pure.
 
 Source: Hudi `PartitionAwareClusteringPlanStrategy`, `ClusteringPlanPartitionFilter`, `ClusteringPlanStrategy`.
 """

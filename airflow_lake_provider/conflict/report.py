@@ -8,23 +8,47 @@ from airflow_lake_provider.conflict.active_instant import Role
 from airflow_lake_provider.conflict.contention import Claim, describe_file_groups, find_active_clashes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_lake_provider.conflict.active_instant import ActiveInstant
     from airflow_lake_provider.conflict.conflict_table import TableActivity
+    from airflow_lake_provider.conflict.contention import Clash
 
 _NEVER = "none"
+_DEAD, _NO_HEARTBEAT = "dead", "no heartbeat"
+_LEFT_BEHIND = frozenset({_DEAD, _NO_HEARTBEAT})
 
 
-def describe_activity(activity: TableActivity) -> list[dict[str, Any]]:
-    """Return one row per instant at work, oldest first. `clashes` are those that it gives way to, in words."""
-    return [_describe(active, activity) for active in activity.actives]
+def describe_activity(
+    activity: TableActivity, find_commits: Callable[[Claim], tuple[tuple[Clash, ...], tuple[str, ...]]]
+) -> list[dict[str, Any]]:
+    """Return one row per instant at work, oldest first. `clashes` are those that it gives way to, in words.
+
+    `find_commits` returns the clashes of a claim with what completed since it began, and the files that cannot be read.
+    """
+    return [_describe(active, activity, find_commits) for active in activity.actives]
 
 
-def _describe(active: ActiveInstant, activity: TableActivity) -> dict[str, Any]:
+def is_clear(rows: list[dict[str, Any]]) -> bool:
+    """Whether it is certain that nobody at work gives way to anybody. What is left of the dead does not count."""
+    return not any(row["clashes"] or (row["unread"] and row["state"] not in _LEFT_BEHIND) for row in rows)
+
+
+def _describe(
+    active: ActiveInstant,
+    activity: TableActivity,
+    find_commits: Callable[[Claim], tuple[tuple[Clash, ...], tuple[str, ...]]],
+) -> dict[str, Any]:
     groups = active.markers.file_groups() | active.planned
-    claim = Claim(active.instant, groups, active.role)
-    counts = active.is_live or active.role is not Role.WRITER
-    passes = activity.compactions_pass
-    verdict = find_active_clashes(claim, activity.actives, compactions_pass=passes) if counts else None
+    claim = Claim(active.instant, groups, active.role, since=active.instant)
+    clashes: tuple[Clash, ...] = ()
+    unread = active.unread
+    if active.is_live or active.role is not Role.WRITER:
+        clashes = find_active_clashes(claim, activity.actives, compactions_pass=activity.compactions_pass).clashes
+    if (active.is_live and active.role is Role.WRITER) or active.role is Role.CLUSTERING:
+        # Others' markers and heartbeats are gone when they have committed; then it is too late for this one.
+        commits, damaged = find_commits(claim)
+        clashes, unread = (*clashes, *commits), (*unread, *damaged)
     age_s = None if active.beat_ms is None else (activity.now_ms - active.beat_ms) // 1000
     return {
         "instant": active.instant,
@@ -36,8 +60,8 @@ def _describe(active: ActiveInstant, activity: TableActivity) -> dict[str, Any]:
         "marker_kind": active.markers.kind.value,
         "file_groups": describe_file_groups(groups) if groups else _NEVER,
         "partitions": sorted(active.partitions) if active.partitions is not None else None,
-        "unread": list(active.unread),
-        "clashes": [str(clash) for clash in verdict.clashes] if verdict is not None else [],
+        "unread": list(unread),
+        "clashes": [str(clash) for clash in clashes],
     }
 
 
@@ -45,8 +69,8 @@ def _state(active: ActiveInstant) -> str:
     if active.is_live:
         return "live"
     if active.role is not Role.WRITER:
-        return "pending"
-    return "no heartbeat" if active.beat_ms is None else "dead"
+        return "pending" if active.beat_ms is None else "pending, heartbeat dead"
+    return _NO_HEARTBEAT if active.beat_ms is None else _DEAD
 
 
 def print_line(row: dict[str, Any]) -> str:
@@ -54,5 +78,5 @@ def print_line(row: dict[str, Any]) -> str:
     age = "" if row["heartbeat_age_s"] is None else f", heartbeat {row['heartbeat_age_s']} s ago"
     lines = [f"{row['instant']} {row['action']}: {row['role']}, {row['state']}{age}; {row['file_groups']}"]
     lines += [f"  gives way: {clash}" for clash in row["clashes"]]
-    lines += [f"  cannot be read: {name}" for name in row["unread"]]
+    lines += [f"  not known: {name}" for name in row["unread"]]
     return "\n".join(lines)

@@ -44,3 +44,10 @@ def test_conflicts_names_writers_file_groups_and_who_gives_way(
     assert (rows[0]["markers"], rows[0]["marker_kind"]) == (1, "DIRECT")
     _, text = run(capsys, "conflicts", str(path))
     assert f"gives way: deltacommit {OLDER} is writing 1 file group: Oslo/f1-0" in text
+    # The older one commits: its markers are gone, and the younger one is lost all the same.
+    (folder / marker(OLDER, "Oslo", "f1-0")).unlink()
+    (meta / ".heartbeat" / OLDER).unlink()
+    (meta / "timeline" / f"{OLDER}_20991231000000009.deltacommit").write_bytes(commit_body([("Oslo", "f1-0")]))
+    code, text = run(capsys, "conflicts", str(path))
+    assert code == 1
+    assert f"gives way: deltacommit {OLDER} has committed 1 file group: Oslo/f1-0" in text

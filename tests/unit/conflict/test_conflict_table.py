@@ -6,7 +6,6 @@ import pytest
 
 from airflow_lake_provider.conflict.active_instant import Role
 from airflow_lake_provider.conflict.contention import Claim, ClashKind
-from airflow_lake_provider.conflict.report import describe_activity, print_line
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.timeline.heartbeat import HeartbeatRule, heartbeat_rule
 from tests.unit.conflict.fake_table import FakeTable, keys
@@ -189,15 +188,3 @@ def test_heartbeat_rule_is_the_tables_own() -> None:
     assert [writer.instant for writer in opened.look(table.now_ms).dead_writers()] == [W1]
     with pytest.raises(ConfigError, match="interval_in_ms"):
         heartbeat_rule({"hoodie.client.heartbeat.interval_in_ms": "soon"})
-
-
-def test_report_names_live_writers_dead_ones_and_clashes() -> None:
-    table = FakeTable()
-    for instant in (W1, W2, W3):
-        table.begin(instant)
-        table.mark_direct(instant, [OSLO])
-    table.beat(W3, ago_ms=500_000)
-    rows = describe_activity(table.open().look(table.now_ms))
-    assert [row["state"] for row in rows] == ["live", "live", "dead"]
-    assert [bool(row["clashes"]) for row in rows] == [False, True, False]
-    assert f"gives way: deltacommit {W1}" in print_line(rows[1])

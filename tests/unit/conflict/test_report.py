@@ -1,0 +1,83 @@
+"""What people are told of a table: before a write, and by `airflow lake conflicts`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_lake_provider.conflict.preflight import find_obstacles
+from airflow_lake_provider.conflict.report import describe_activity, is_clear, print_line
+from tests.unit.conflict.fake_table import FakeTable
+
+W1, W2, W3, W4 = (f"2026112110000000{n}" for n in range(1, 5))
+OSLO, BONN = ("Oslo", "f1-0"), ("Bonn", "f2-0")
+
+
+def report(table: FakeTable) -> list[dict[str, Any]]:
+    opened = table.open()
+    activity = opened.look(table.now_ms)
+    return describe_activity(activity, lambda claim: opened.find_commits(claim, activity.snapshot))
+
+
+def test_report_names_live_writers_dead_ones_and_clashes() -> None:
+    table = FakeTable()
+    for instant in (W1, W2, W3):
+        table.begin(instant)
+        table.mark_direct(instant, [OSLO])
+    table.beat(W3, ago_ms=500_000)
+    rows = report(table)
+    assert [row["state"] for row in rows] == ["live", "live", "dead"]
+    assert [bool(row["clashes"]) for row in rows] == [False, True, False]
+    assert f"gives way: deltacommit {W1}" in print_line(rows[1])
+    assert not is_clear(rows)
+
+
+@pytest.mark.parametrize(("group", "is_doomed"), [(OSLO, True), (BONN, False)])
+def test_writer_that_is_doomed_by_an_older_ones_commit_is_named(group: tuple[str, str], *, is_doomed: bool) -> None:
+    table = FakeTable()
+    for instant, marked in ((W1, OSLO), (W2, group)):
+        table.begin(instant)
+        table.mark_direct(instant, [marked])
+    table.commit(W1, W3, [OSLO])
+    rows = report(table)
+    assert [row["instant"] for row in rows] == [W2]
+    assert (f"gives way: deltacommit {W1} has committed 1 file group" in print_line(rows[0])) is is_doomed
+    assert is_clear(rows) is not is_doomed
+
+
+def test_what_cannot_be_read_of_the_living_is_said_and_not_clear() -> None:
+    table = FakeTable()
+    table.begin(W1)
+    table.mark_by_server(W1, [OSLO], cut=5)
+    rows = report(table)
+    assert (rows[0]["clashes"], is_clear(rows)) == ([], False)
+    assert f"not known: .hoodie/.temp/{W1}/MARKERS0" in print_line(rows[0])
+    table.beat(W1, ago_ms=500_000)
+    assert is_clear(report(table)), "a dead writer is in nobody's way"
+    table.begin(W2)
+    table.write(f"timeline/{W3}_{W3}9.deltacommit", b"{not json")
+    rows = report(table)
+    assert (rows[1]["state"], len(rows[1]["unread"]), is_clear(rows)) == ("live", 1, False)
+
+
+def test_service_whose_executor_died_is_told_from_one_that_was_never_begun() -> None:
+    table = FakeTable()
+    for instant in (W1, W2, W3):
+        table.plan_compaction(instant, [(instant, "f1-0")])
+    table.beat(W2, ago_ms=500_000)
+    table.beat(W3)
+    rows = report(table)
+    assert [row["state"] for row in rows] == ["pending", "pending, heartbeat dead", "live"]
+    assert is_clear(rows)
+
+
+def test_log_compaction_that_was_begun_is_in_the_way_of_a_write() -> None:
+    table = FakeTable()
+    table.plan_compaction(W1, [OSLO], action="logcompaction")
+    opened = table.open()
+    assert find_obstacles(opened.look(table.now_ms), []) == ()
+    table.write(f"timeline/{W1}.logcompaction.inflight")
+    found = find_obstacles(opened.look(table.now_ms), ["Oslo"])
+    assert found == (f"running log compaction {W1} (logcompaction) in Oslo",)
+    assert find_obstacles(opened.look(table.now_ms), ["Bonn"]) == ()
