@@ -45,6 +45,7 @@ EFFECT_NAMES: Mapping[str, str] = MappingProxyType(
 OVERDUE = "lake.instances.overdue"
 """Instances that stand in one state past its deadline now."""
 STUCK = "lake.instances.stuck"
+STUCK_SHAPES = "lake.stuck_shapes"
 """Counter of instances that came to stand so."""
 DEADLINES = "lake.instances.deadlines"
 """Counter of runs that were ended because they passed `deadline_s`."""

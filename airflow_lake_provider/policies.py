@@ -174,6 +174,8 @@ class DoctorPolicy:
 
     repairs: tuple[Shape, ...] = setting(Names.of(Shape), ())
     """Shapes that the doctor may repair; none unless asked for."""
+    notify: bool = setting(Flag(), default=True)
+    """Whether people are told of a shape that neither the doctor may repair nor a service that is due will mend."""
     stuck_after_s: float = setting(SECONDS, 600.0)
     """For what a heartbeat would speak if it were alive, and for plans that never began."""
     lock_after_s: float = setting(SECONDS, 1800.0)

@@ -1,4 +1,4 @@
-"""Repairs without being asked: what the doctor may do by itself, on the tables whose policy names it.
+"""What the doctor may do by itself, without being asked, on the tables whose policy names it; the rest is told.
 
 `POST /sweep` calls it, so each run of `lake_watch`. Repairs that are runs of services are not started here: the loop
 decides them like all others, by the same timeline.
@@ -7,6 +7,7 @@ decides them like all others, by the same timeline.
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, update
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_lake_provider.manager.registry import Registry
+    from airflow_lake_provider.manager.stuck_tables import StuckTables
     from airflow_lake_provider.metrics import Metrics
+    from airflow_lake_provider.policies import TablePolicy
     from airflow_lake_provider.tables_config import TablesConfig
     from airflow_lake_provider.timeline.storage import Storage
 
@@ -30,6 +33,8 @@ EVERY_MS = 600_000
 """How often a table is examined, by whichever server: what is looked for is stuck for longer than that."""
 MOST_EXAMINED = 20
 """Tables in one round, so that a sweep ends; the others come in the next one."""
+ROUND_S = 10.0
+"""The same for a slow store: no table is begun later than this."""
 _MOST_ROWS = 10_000
 
 
@@ -42,37 +47,52 @@ class RepairRound:
         load_tables: Callable[[], TablesConfig],
         open_table: Callable[[str], Storage],
         metrics: Metrics | None = None,
+        stuck: StuckTables | None = None,
     ) -> None:
         self._registry = registry
         self._load_tables = load_tables
         self._open_table = open_table
         self._metrics = metrics if metrics is not None else NoMetrics()
+        self._stuck = stuck
 
     def run(self) -> int:
-        """Examine the tables that are due, do what their policies allow, and return how many repairs were done."""
+        """Examine the tables that are due, do what their policies allow, and return how many repairs were done.
+
+        What is left then, and waits for no service, people are told of.
+        """
         tables, now_ms = self._load_tables(), self._registry.now_ms()
         due = [
             (row, policy)
             for row in self._registry.list_tables(_MOST_ROWS)
-            if (policy := tables.policy_for(row["base_path"], row["table_name"])).doctor.repairs
+            if self._wants(policy := tables.policy_for(row["base_path"], row["table_name"]))
             and (row["examined_ms"] or 0) <= now_ms - EVERY_MS
         ]
-        done = 0
+        done, began_s = 0, time.monotonic()
         for row, policy in sorted(due, key=lambda pair: pair[0]["examined_ms"] or 0)[:MOST_EXAMINED]:
             base_path = row["base_path"]
+            if time.monotonic() - began_s > ROUND_S:
+                break
             if not self._take(row["table_id"]):
                 continue
             try:
                 doctor = TableDoctor(self._open_table(base_path), policy, "manager", self._registry.now_ms)
-                records = doctor.repair_all()
+                records = doctor.repair_all() if policy.doctor.repairs else ()
+                left = doctor.examine() if policy.doctor.notify else ()
             except (LakeError, OSError) as error:
                 log.warning("table %s is not repaired: %s", base_path, error)
                 continue
             for record in records:
                 log.warning("table %s: %s %s: %s", base_path, record.shape, record.instant, record.result)
+            for finding, repair in left:
+                # What a service mends is the planner's: it is due, or its decision says why not.
+                if repair.call is None and self._stuck is not None:
+                    self._stuck.tell(base_path, finding)
             done += len(records)
         self._metrics.incr(REPAIRS, done)
         return done
+
+    def _wants(self, policy: TablePolicy) -> bool:
+        return bool(policy.doctor.repairs) or (policy.doctor.notify and self._stuck is not None)
 
     def _take(self, table_id: str) -> bool:
         """Return whether this server is the one to examine the table now."""

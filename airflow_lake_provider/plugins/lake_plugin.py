@@ -39,6 +39,7 @@ def open_services() -> ManagerServices:
     from airflow_lake_provider.manager.loop import ManagerLoop
     from airflow_lake_provider.manager.repair_round import RepairRound
     from airflow_lake_provider.manager.services import ManagerServices
+    from airflow_lake_provider.manager.stuck_tables import StuckTables
     from airflow_lake_provider.manager.timelines_door import ServerDoor
     from airflow_lake_provider.notifications.dispatch import BackgroundNotifier, configured_notifiers
     from airflow_lake_provider.plugins.airflow_instances import AirflowInstanceDoor
@@ -52,6 +53,7 @@ def open_services() -> ManagerServices:
     open_table = open_with_connections(settings.storage_conn_ids)
     tables = open_tables(settings)
     timeline_server = build_timeline_server(settings, registry, tables.load)
+    notifier = BackgroundNotifier(configured_notifiers(), metrics)
     views, instance_door = TableViewCache(timeline_server.timelines), AirflowInstanceDoor()
     loop = ManagerLoop(
         settings=settings,
@@ -72,8 +74,8 @@ def open_services() -> ManagerServices:
         tables=tables,
         views=views,
         instance_door=instance_door,
-        deadlines=DeadlineSweep(registry, instance_door, metrics, BackgroundNotifier(configured_notifiers(), metrics)),
-        repairs=RepairRound(registry, tables.load, open_table, metrics),
+        deadlines=DeadlineSweep(registry, instance_door, metrics, notifier),
+        repairs=RepairRound(registry, tables.load, open_table, metrics, StuckTables(registry, metrics, notifier)),
     )
 
 

@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from airflow_lake_provider.doctor.records import load_records
 from airflow_lake_provider.manager import repair_round
+from airflow_lake_provider.manager.instances import PEOPLE, Instance
 from airflow_lake_provider.manager.notice import Notice, Source
+from airflow_lake_provider.manager.notifier import NoNotifier
 from airflow_lake_provider.manager.registry import Registry
 from airflow_lake_provider.manager.repair_round import EVERY_MS, RepairRound
+from airflow_lake_provider.manager.stuck_tables import StuckTables
 from airflow_lake_provider.metrics import NoMetrics
 from airflow_lake_provider.policies import DoctorPolicy, TablePolicy
 from airflow_lake_provider.stuck_shape import Shape
@@ -85,3 +89,39 @@ def test_table_that_cannot_be_read_keeps_no_other_from_its_repair(
     rounds = RepairRound(registry, lambda: config, open_storage)
     assert sum(rounds.run() for _ in range(3)) == 2
     assert not any(lock.exists() for lock in locks)
+
+
+class Heard(NoNotifier):
+    def __init__(self) -> None:
+        self.stucks: list[tuple[str, Instance]] = []
+
+    def stuck(self, base_path: str, instance: Instance, on_told: Callable[[], None]) -> None:
+        self.stucks.append((base_path, instance))
+        on_told()
+
+
+def test_people_are_told_once_of_what_nothing_mends(
+    lake: Path, registry: Registry, config: TablesConfig, clock: FakeClock
+) -> None:
+    """Not of what the round repaired, nor of what a service mends, nor where nobody wants to know."""
+    add_patient(lake, registry, "mended_1")
+    other = add_patient(lake, registry, "other").parents[1]
+    plan = HandMadeTable(other).plan(9)
+    file = other / ".hoodie" / "timeline" / f"{plan}.compaction.requested"
+    os.utime(file, (LONG_AGO_S, LONG_AGO_S))
+    add_patient(lake, registry, "quiet")
+    quiet = TableEntry(f"{lake}/quiet", "", TablePolicy(doctor=DoctorPolicy(notify=False)))
+    tables = TablesConfig(entries=(*config.entries, quiet))
+    heard, metrics = Heard(), FakeMetrics()
+
+    def run_round() -> None:
+        stuck = StuckTables(registry, metrics, heard)
+        RepairRound(registry, lambda: tables, open_storage, metrics, stuck).run()
+
+    run_round()
+    clock.advance(EVERY_MS / 1000)
+    run_round()
+    ((base_path, instance),) = heard.stucks
+    assert (base_path, instance.service, instance.owner) == (str(other), "orphaned_lock", PEOPLE)
+    assert "mended by: " in instance.reason
+    assert metrics.counts["lake.stuck_shapes"] == 1
