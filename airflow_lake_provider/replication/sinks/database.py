@@ -2,7 +2,8 @@
 
 The table must exist, with a column for each field of the rows (`columns` narrows that) and a key that is unique there.
 Checkpoints lie in a table of ours beside it, `lake_checkpoint`, made on first use. Opening a stream raises its epoch,
-so that a run which was opened before finds its epoch gone when it commits.
+so that a run which was opened before finds its epoch gone when it commits. A second one, `lake_target`, says whose each
+table is: a snapshot empties its table, so two streams must not share one.
 """
 
 from __future__ import annotations
@@ -40,12 +41,19 @@ if TYPE_CHECKING:
 
 SPOOL_BYTES = 16 * 1024 * 1024
 
+_metadata = sa.MetaData()
 _checkpoints = sa.Table(
     "lake_checkpoint",
-    sa.MetaData(),
+    _metadata,
     sa.Column("stream", sa.String(250), primary_key=True),
     sa.Column("epoch", sa.BigInteger, nullable=False),
     sa.Column("checkpoint", sa.Text, nullable=True),
+)
+_targets = sa.Table(
+    "lake_target",
+    _metadata,
+    sa.Column("target", sa.String(250), primary_key=True),
+    sa.Column("stream", sa.String(250), nullable=False),
 )
 
 
@@ -68,11 +76,13 @@ class DatabaseSink:
         self._epoch = 0
 
     def open(self) -> str | None:
-        """Find the table, raise the stream's epoch, return its checkpoint."""
+        """Find the table, make it the stream's, raise the stream's epoch, return its checkpoint."""
         try:
-            _checkpoints.create(self._engine, checkfirst=True)
+            _metadata.create_all(self._engine)
             schema, _, name = self._table_name.rpartition(".")
-            self._table = sa.Table(name, sa.MetaData(), schema=schema or None, autoload_with=self._engine)
+            table = sa.Table(name, sa.MetaData(), schema=schema or None, autoload_with=self._engine)
+            self._take_target(f"{schema or sa.inspect(self._engine).default_schema_name}.{name}")
+            self._table = table
             with self._engine.begin() as connection:
                 return self._raise_epoch(connection)
         except NoSuchTableError as error:
@@ -112,6 +122,21 @@ class DatabaseSink:
         """Forget what was put aside, and disconnect."""
         self._forget()
         self._engine.dispose()
+
+    def _take_target(self, target: str) -> None:
+        mine = self._settings.stream
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(sa.insert(_targets).values(target=target, stream=mine))
+        except IntegrityError:
+            # It is somebody's already: ours, as a rule.
+            with self._engine.begin() as connection:
+                owner = connection.execute(sa.select(_targets.c.stream).where(_targets.c.target == target)).scalar_one()
+            if owner != mine:
+                raise SinkRefusedError(
+                    f"table {self._table_name} is stream {owner}'s, and a snapshot of stream {mine} would empty it: "
+                    f"name another table, or delete the row of {target} in lake_target when that stream is no more"
+                ) from None
 
     def _raise_epoch(self, connection: sa.Connection) -> str | None:
         mine = _checkpoints.c.stream == self._settings.stream

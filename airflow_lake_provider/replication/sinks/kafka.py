@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import confluent_kafka
 
-from airflow_lake_provider.errors import LakeError, RecordRefusedError, SinkUnavailableError
+from airflow_lake_provider.errors import LakeError, RecordRefusedError, SinkFencedError, SinkUnavailableError
 from airflow_lake_provider.replication.change import message_of
 from airflow_lake_provider.replication.checkpoint import to_text
 from airflow_lake_provider.replication.sinks.kafka_avro import open_avro
 from airflow_lake_provider.replication.sinks.kafka_checkpoints import KafkaCheckpoints
-from airflow_lake_provider.replication.sinks.kafka_errors import PURGED, as_lake_error
+from airflow_lake_provider.replication.sinks.kafka_errors import PURGED, as_lake_error, transaction_overdue
 from airflow_lake_provider.replication.sinks.kafka_options import AVRO, parse_options
 from airflow_lake_provider.replication.sinks.kafka_topics import KafkaTopics
 
@@ -42,6 +42,8 @@ class KafkaSink:
         self._options = parse_options(settings)
         self._producer: Any = None
         self._in_transaction = False
+        self._began_s = 0.0
+        self._commit = ""
         self._failure: LakeError | None = None
         self._max_bytes = 0
         self._avro = None if self._options.format != AVRO else open_avro(self._options, settings.mode)
@@ -54,8 +56,8 @@ class KafkaSink:
             {
                 **self._options.client_settings,
                 "transactional.id": f"lake.{self._settings.stream}",
-                # The broker's highest value: a commit of many rows is one transaction.
-                "transaction.timeout.ms": str(int(min(timeout_s, 900) * 1000) if timeout_s > 600 else 600_000),
+                # A commit of many rows is one transaction.
+                "transaction.timeout.ms": str(self._options.transaction_timeout_ms),
                 "linger.ms": self._options.client.get("linger.ms", "50"),
                 "compression.type": self._options.client.get("compression.type", "lz4"),
                 # librdkafka's own default of 1 MB refuses what a topic allows.
@@ -67,13 +69,14 @@ class KafkaSink:
 
     def write(self, batch: Batch) -> None:
         """Produce the changes within the transaction, begun by the first batch of a commit."""
+        self._commit = batch.commit.requested_time
         self._begin()
         headers = [
             ("commit", batch.commit.requested_time.encode()),
             ("generation", str(batch.generation).encode()),
         ]
         for change in batch.changes:
-            self._produce(change, self._value_of(change, batch), headers)
+            self._produce(change, batch, headers)
         self._raise_failure()
 
     def commit(self, checkpoint: Checkpoint) -> None:
@@ -108,20 +111,28 @@ class KafkaSink:
         if not self._in_transaction:
             self._failure = None
             self._call(self._producer.begin_transaction)
-            self._in_transaction = True
+            self._in_transaction, self._began_s = True, time.monotonic()
 
-    def _produce(self, change: Change, value: bytes | None, headers: list[tuple[str, bytes]]) -> None:
+    def _produce(self, change: Change, batch: Batch, headers: list[tuple[str, bytes]]) -> None:
         key = change.key.encode()
-        size = len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES
-        if size <= self._max_bytes:
+        try:
+            value = self._value_of(change, batch)
+            self._require_size(change, len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES)
+        except RecordRefusedError as error:
+            if not self._options.dead_letter_topic:
+                raise RecordRefusedError(
+                    f"{error}; a dead_letter_topic would get its key, and the rest go on"
+                ) from error
+            self._send(self._options.dead_letter_topic, key, None, [*headers, ("error", str(error).encode())])
+        else:
             self._send(self._options.topic, key, value, headers)
-            return
-        what = f"record {change.key} has {size} bytes, topic {self._options.topic} takes {self._max_bytes}"
-        if not self._options.dead_letter_topic:
+
+    def _require_size(self, change: Change, size: int) -> None:
+        if size > self._max_bytes:
             raise RecordRefusedError(
-                f"{what}: raise max.message.bytes of the topic, or name a dead_letter_topic that gets the key instead"
+                f"record {change.key} has {size} bytes, topic {self._options.topic} takes {self._max_bytes} "
+                "(max.message.bytes of the topic)"
             )
-        self._send(self._options.dead_letter_topic, key, None, [*headers, ("error", what.encode())])
 
     def _send(self, topic: str, key: bytes, value: bytes | None, headers: list[tuple[str, bytes]]) -> None:
         deadline = time.monotonic() + self._options.timeout_s
@@ -144,14 +155,14 @@ class KafkaSink:
         # A purged record is not the cause: the transaction's own error says why it was given up.
         if error is not None and error.code() not in PURGED and self._failure is None:
             # Not polled for the cause: this is called from within a poll.
-            self._failure = as_lake_error(error, self._options, self._settings.stream)
+            self._failure = self._error_of(error)
 
     def _raise_failure(self, wait_s: float = 0.0) -> None:
         try:
             self._producer.poll(wait_s)
         except confluent_kafka.KafkaException as error:
             # A poll raises what made the producer useless, once.
-            raise as_lake_error(error.args[0], self._options, self._settings.stream) from error
+            raise self._error_of(error.args[0]) from error
         if self._failure is not None:
             raise self._failure
 
@@ -171,7 +182,15 @@ class KafkaSink:
     def _as_lake_error(self, error: KafkaError) -> LakeError:
         if error.code() == confluent_kafka.KafkaError._FATAL:
             error = self._fatal_cause(error)
-        return as_lake_error(error, self._options, self._settings.stream)
+        return self._error_of(error)
+
+    def _error_of(self, error: KafkaError) -> LakeError:
+        found = as_lake_error(error, self._options, self._settings.stream)
+        took_s, allowed_s = time.monotonic() - self._began_s, self._options.transaction_timeout_ms / 1000
+        if isinstance(found, SinkFencedError) and self._in_transaction and took_s > allowed_s:
+            # The broker shuts the producer of an overdue transaction out in the way that a rival does.
+            return transaction_overdue(self._options, self._settings.stream, self._commit, took_s)
+        return found
 
     def _fatal_cause(self, error: KafkaError) -> KafkaError:
         """Return what made the producer useless (as a rule a rival's fence), which it says when it is polled."""

@@ -49,3 +49,12 @@ def as_lake_error(error: KafkaError, options: KafkaOptions, stream: str) -> Lake
     if code == confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE:
         return RecordRefusedError(f"Kafka refuses a record as too large at {where}: {error.str()}")
     return SinkUnavailableError(f"Kafka at {where}: {error.name()}: {error.str()}")
+
+
+def transaction_overdue(options: KafkaOptions, stream: str, commit: str, took_s: float) -> LakeError:
+    """Return the error of a commit that was written for longer than the broker leaves a transaction open."""
+    return SinkUnavailableError(
+        f"the broker has ended the transaction of commit {commit}, stream {stream} ({options.bootstrap_servers}, topic "
+        f"{options.topic}): it was open for {took_s:.0f} s, and kafka.transaction.timeout.ms is "
+        f"{options.transaction_timeout_ms}: raise it, and the broker's transaction.max.timeout.ms where it is lower"
+    )

@@ -26,7 +26,7 @@ class KafkaOptions:
     partitions: int
     replication_factor: int
     dead_letter_topic: str
-    """Where records go that are too large; without it such a record stops the stream."""
+    """Where keys go of records that are too large or misfit the Avro schema; without it such a record stops all."""
     timeout_s: float
     """How long a broker that is away is waited for before the run gives up."""
     client: dict[str, str]
@@ -36,6 +36,14 @@ class KafkaOptions:
     """Address of a registry with Confluent's interface; empty: each Avro message carries its schema."""
     schema_registry_user: str = ""
     schema_registry_password: str = ""
+
+    @property
+    def transaction_timeout_ms(self) -> int:
+        """How long the broker leaves a transaction open: `kafka.transaction.timeout.ms`, or what suits large commits.
+
+        Fifteen minutes is what a broker allows unless its `transaction.max.timeout.ms` says otherwise.
+        """
+        return int(self.client.get("transaction.timeout.ms", max(600_000, min(self.timeout_s * 1000, 900_000))))
 
     @property
     def client_settings(self) -> dict[str, str | int | float | bool]:
@@ -67,6 +75,8 @@ def parse_options(settings: SinkSettings) -> KafkaOptions:
             schema_registry_user=options.pop("schema_registry_user", ""),
             schema_registry_password=options.pop("schema_registry_password", ""),
         )
+        if parsed.transaction_timeout_ms <= 0:
+            raise ValueError("kafka.transaction.timeout.ms must be above 0")
     except KeyError as error:
         raise ConfigError(f"the kafka sink of {settings.table_name} needs the setting {error}") from error
     except ValueError as error:

@@ -37,6 +37,8 @@ def broker_with_a_login(folder: Path) -> tuple[LocalKafka, int]:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
         "allow.everyone.if.no.acl.found": "true",
+        # How often it looks for transactions that are overdue; ten seconds unless set.
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     }
     return broker, port
 

@@ -71,6 +71,18 @@ class TestDatabaseSinkOnPostgres(SinkContract):
     def read_back(self, stream: str) -> list[tuple[int, int | None]]:
         return [(row[0], row[1]) for row in self._run(f'select id, value from "{stream[:-5]}" order by id')]
 
+    def test_table_of_another_stream_is_refused(self) -> None:
+        stream, sink = self._opened()
+        sink.write(batch(1, [insert(1, 10)]))
+        sink.commit(checkpoint(stream, 1))
+        sink.close()
+        options = {"url": self.url, "table": f"public.{stream[:-5]}"}
+        second = create_sink("database", SinkSettings("customers.mirror", "customers", Mode.LATEST, options))
+        with pytest.raises(SinkRefusedError, match=f"stream {stream}'s, and a snapshot of stream customers.mirror"):
+            second.open()
+        second.close()
+        assert self.read_back(stream) == [(1, 10)]
+
     def _run(self, statement: str) -> list[tuple[int, int]]:
         engine = sa.create_engine(self.url)
         with engine.begin() as connection:
@@ -117,6 +129,23 @@ def test_run_that_is_shut_out_while_it_writes_says_so(broker: LocalKafka) -> Non
     assert len(read_topic(broker.bootstrap, stream)) == 1
 
 
+def test_commit_that_takes_longer_than_its_transaction_may_says_which_setting_to_raise(broker: LocalKafka) -> None:
+    stream = new_stream()
+    short = {"kafka.transaction.timeout.ms": "2000", "kafka.socket.timeout.ms": "1500"}
+    sink = kafka_sink(broker, stream, **short)
+    sink.open()
+    sink.write(batch(1, [insert(1, 10)]))
+    time.sleep(5)
+    said = r"transaction of commit 20\d+, stream .*open for \d s, and kafka.transaction.timeout.ms is 2000: raise it"
+    with pytest.raises(SinkUnavailableError, match=said):
+        sink.commit(checkpoint(stream, 1))
+    sink.close()
+    assert sink.open() is None
+    deliver(sink, stream, 1)
+    sink.close()
+    assert len(read_topic(broker.bootstrap, stream)) == 1
+
+
 def test_missing_topic_is_said_and_replication_goes_on_once_it_is_there(broker: LocalKafka) -> None:
     stream = new_stream()
     sink = kafka_sink(broker, stream, create_topics="false")
@@ -137,6 +166,27 @@ def test_missing_topic_is_said_and_replication_goes_on_once_it_is_there(broker: 
 
 
 @pytest.mark.parametrize("dead_letter", [False, True], ids=["stops", "dead-letter"])
+def test_record_that_does_not_fit_its_avro_schema(broker: LocalKafka, dead_letter: bool) -> None:
+    stream = new_stream()
+    letters = f"{stream}.letters"
+    sink = kafka_sink(broker, stream, format="avro", **({"dead_letter_topic": letters} if dead_letter else {}))
+    sink.open()
+    misfit = replace(insert(2, 20), after='{"id":2,"value":"twenty"}')
+    if dead_letter:
+        sink.write(batch(1, [insert(1, 10), misfit, insert(3, 30)]))
+        sink.commit(checkpoint(stream, 1))
+        assert len(read_topic(broker.bootstrap, stream, parse=lambda content: content)) == 2
+        (letter,) = read_topic(broker.bootstrap, letters)
+        assert letter.key == {"id": 2}
+        assert letter.value is None
+        assert "'twenty' is not of type" in letter.headers["error"]
+    else:
+        with pytest.raises(RecordRefusedError, match="'twenty' is not of type"):
+            sink.write(batch(1, [insert(1, 10), misfit]))
+    sink.close()
+
+
+@pytest.mark.parametrize("dead_letter", [False, True], ids=["stops", "dead-letter"])
 def test_record_that_is_too_large(broker: LocalKafka, dead_letter: bool) -> None:
     stream = new_stream()
     letters = f"{stream}.letters"
@@ -149,8 +199,7 @@ def test_record_that_is_too_large(broker: LocalKafka, dead_letter: bool) -> None
         assert sorted(record.key["id"] for record in read_topic(broker.bootstrap, stream)) == [1, 3]
         (letter,) = read_topic(broker.bootstrap, letters)
         assert letter.key == {"id": 2}
-        assert "max" not in letter.headers["error"]
-        assert "bytes" in letter.headers["error"]
+        assert "has 200" in letter.headers["error"]
     else:
         with pytest.raises(RecordRefusedError, match=r'record \{"id":2\} has 200\d+ bytes.*max.message.bytes'):
             sink.write(batch(1, [insert(1, 10), large]))

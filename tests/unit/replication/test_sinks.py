@@ -14,6 +14,7 @@ from airflow_lake_provider.errors import CheckpointDamagedError, ConfigError, Si
 from airflow_lake_provider.replication.sink import Sink, SinkSettings
 from airflow_lake_provider.replication.sink_contract import SinkContract, batch, checkpoint, insert
 from airflow_lake_provider.replication.sink_registry import create_sink, sink_names
+from airflow_lake_provider.replication.sinks.noop import NoopSink
 
 
 class TestFileSink(SinkContract):
@@ -96,6 +97,33 @@ class TestDatabaseSinkOnSqlite(SinkContract):
             sink.write(batch(1, [wider]))
         sink.close()
 
+    def test_table_of_another_stream_is_refused_and_keeps_its_rows(self) -> None:
+        stream, sink = self._opened()
+        sink.write(batch(1, [insert(1, 10)]))
+        sink.commit(checkpoint(stream, 1))
+        sink.close()
+        options = {"url": self.url(stream), "table": "main.orders"}
+        second = create_sink("database", SinkSettings("customers.mirror", "customers", options=options))
+        for _ in range(2):
+            with pytest.raises(SinkRefusedError, match=f"stream {stream}'s, and a snapshot of stream customers.mirror"):
+                second.open()
+        with pytest.raises(SinkUnavailableError, match="not open"):
+            second.write(batch(1, [insert(2, 20)], begins_snapshot=True))
+        second.close()
+        assert self.read_back(stream) == [(1, 10)]
+
+    def test_checkpoint_that_was_written_before_tables_had_owners_is_found(self) -> None:
+        stream, sink = self._opened()
+        sink.commit(checkpoint(stream, 1))
+        sink.close()
+        engine = sa.create_engine(self.url(stream))
+        with engine.begin() as connection:
+            connection.execute(sa.text("drop table lake_target"))
+        engine.dispose()
+        again = self.make_sink(stream)
+        assert '"sequence":1' in (again.open() or "")
+        again.close()
+
     def test_missing_table_is_named_and_may_come(self) -> None:
         options = {"url": f"sqlite:///{self.folder}/empty.db", "table": "orders"}
         sink = create_sink("database", SinkSettings("s", "orders", options=options))
@@ -151,3 +179,35 @@ def test_every_sink_of_this_package_can_be_imported() -> None:
     sink.write(batch(1, [insert(1, 10)]))
     sink.commit(checkpoint("s", 1))
     sink.close()
+
+
+class PigeonSink(NoopSink):
+    """What another package brings along."""
+
+
+def install(folder: Path, package: str, *lines: str) -> None:
+    """Lay down what an installed package leaves of its entry points."""
+    info = folder / f"{package}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text("\n".join(["[lake.sinks]", *lines]), encoding="utf-8")
+
+
+def test_sink_of_another_package_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "pigeons", f"pigeon = {__name__}:PigeonSink")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sink = create_sink("pigeon", SinkSettings("s", "orders"))
+    assert type(sink).__name__ == "PigeonSink"
+    assert sink.open() is None
+    assert "pigeon" in sink_names()
+    with pytest.raises(ConfigError, match="known: database, file, kafka, noop, pigeon"):
+        create_sink("dove", SinkSettings("s", "orders"))
+
+
+@pytest.mark.parametrize("name", ["kafka", "pigeon"])
+def test_two_sinks_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    install(tmp_path, "one", f"pigeon = {__name__}:PigeonSink")
+    install(tmp_path, "two", f"{name} = other:Sink")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match=f"two sinks are named '{name}': .*other:Sink"):
+        create_sink("noop", SinkSettings("s", "orders"))
