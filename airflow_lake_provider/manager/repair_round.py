@@ -16,10 +16,12 @@ from airflow_lake_provider.doctor.treatment import TableDoctor
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.manager.schema import lake_table
 from airflow_lake_provider.metrics import REPAIRS, NoMetrics
+from airflow_lake_provider.stuck_shape import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow_lake_provider.doctor.repairs import Repair
     from airflow_lake_provider.manager.registry import Registry
     from airflow_lake_provider.manager.stuck_tables import StuckTables
     from airflow_lake_provider.metrics import Metrics
@@ -36,6 +38,19 @@ MOST_EXAMINED = 20
 ROUND_S = 10.0
 """The same for a slow store: no table is begun later than this."""
 _MOST_ROWS = 10_000
+
+
+_BY_HAND = frozenset({Shape.UNREADABLE_FILE, Shape.INDEX_WITHOUT_PLAN})
+_BY_DOCTOR = frozenset({Shape.ORPHANED_LOCK, Shape.OVERTAKEN_LOG_COMPACTION})
+
+
+def needs_people(repair: Repair) -> bool:
+    """Whether nobody but people, or a doctor that is not allowed to, will mend a shape.
+
+    All others are services' work: one is due, or at work now, or its decision says why not. A refused repair waits
+    until it is sure that nobody lives.
+    """
+    return repair.shape in _BY_HAND or (repair.shape in _BY_DOCTOR and not repair.refusal)
 
 
 class RepairRound:
@@ -84,8 +99,7 @@ class RepairRound:
             for record in records:
                 log.warning("table %s: %s %s: %s", base_path, record.shape, record.instant, record.result)
             for finding, repair in left:
-                # What a service mends is the planner's: it is due, or its decision says why not.
-                if repair.call is None and self._stuck is not None:
+                if self._stuck is not None and needs_people(repair):
                     self._stuck.tell(base_path, finding)
             done += len(records)
         self._metrics.incr(REPAIRS, done)
