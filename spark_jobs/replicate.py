@@ -64,6 +64,7 @@ def replicate(spark: SparkSession, request: ReplicationRequest) -> ReplicationRe
         report.snapshot_reason,
         bytes=report.bytes,
         seconds=time.monotonic() - began_s,
+        waits_for=report.waits_for,
     )
 
 
@@ -123,7 +124,10 @@ def main(arguments: list[str]) -> int:
     watch_submitter(submitter, driver_ender(jvm_pid(spark)))
     result = replicate(spark, request)
     job_files.write_text(spark, request.result_path, result_to_text(result))
-    say(request.table_name, result.error or f"{result.commits} commits, {result.rows} rows replicated")
+    say(
+        request.table_name,
+        result.error or result.waits_for or f"{result.commits} commits, {result.rows} rows replicated",
+    )
     return 1 if result.error else 0
 
 

@@ -81,6 +81,8 @@ class HudiSource:
             retained_from=retained_from,
             cleaned_without_bound=unbounded,
             has_history=self._has_history(table),
+            has_savepoints=not timeline.getSavePointTimeline().empty(),
+            restored=max(requested_times(timeline.getRestoreTimeline()), default=""),
         )
 
     def read(self, commit: CommitRef) -> Iterator[Change]:
@@ -177,7 +179,7 @@ class HudiSource:
         return facts is None or facts.may_delete
 
     def _look_at_cleans(self, timeline: Any) -> tuple[str, str]:
-        """Return what cleans kept, and the last clean that does not say it."""
+        """Return what cleans keep, and the last clean that does not say it."""
         cleans = timeline.getCleanerTimeline()
         for instant in cleans.filterCompletedInstants().getInstants():
             requested_time = str(instant.requestedTime())
@@ -185,14 +187,12 @@ class HudiSource:
                 metadata = timeline.readCleanMetadata(instant)
                 kept = str(metadata.getEarliestCommitToRetain() or "")
                 self._cleans[requested_time] = (kept, int(metadata.getTotalFilesDeleted()))
-        bounds = [kept for kept, _ in self._cleans.values()]
+        known = dict(self._cleans)
         for instant in cleans.filterInflightsAndRequested().getInstants():
             # It may be deleting files just now.
-            plan = timeline.readCleanerPlan(instant)
-            earliest = plan.getEarliestInstantToRetain()
-            bounds.append(str(earliest.getTimestamp()) if earliest is not None else "")
-        unbounded = [requested for requested, (kept, files) in self._cleans.items() if files and not kept]
-        return max(bounds, default=""), max(unbounded, default="")
+            known[str(instant.requestedTime())] = _look_at_plan(timeline.readCleanerPlan(instant))
+        unbounded = [requested for requested, (kept, files) in known.items() if files and not kept]
+        return max((kept for kept, _ in known.values()), default=""), max(unbounded, default="")
 
     def _has_history(self, table: TableLook) -> bool:
         fs, folder = open_path(self._spark, str(table.meta_client.getArchivePath()))
@@ -241,6 +241,15 @@ def one_ms_before(instant: str) -> str:
     moment = datetime.strptime(instant[:14], "%Y%m%d%H%M%S")  # noqa: DTZ007 - of the table's zone, whichever it is
     moment += timedelta(milliseconds=int(instant[14:] or 0) - 1)
     return moment.strftime("%Y%m%d%H%M%S") + f"{moment.microsecond // 1000:03d}"
+
+
+def _look_at_plan(plan: Any) -> tuple[str, int]:
+    """Return what a clean's plan keeps, empty when it does not say it by commits, and how much it deletes."""
+    earliest = plan.getEarliestInstantToRetain()
+    files = plan.getFilePathsToBeDeletedPerPartition() or {}
+    partitions = plan.getPartitionsToBeDeleted() or []
+    deletes = sum(len(found) for found in files.values()) + len(partitions)
+    return (str(earliest.getTimestamp() or "") if earliest is not None else ""), deletes
 
 
 def _pending_writes(timeline: Any) -> tuple[str, ...]:

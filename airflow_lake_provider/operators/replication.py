@@ -132,7 +132,12 @@ class HudiReplicationOperator(BaseOperator):
             wrapped = AirflowException if error.retriable else AirflowFailException
             raise wrapped(str(error)) from error
         self._report_sink()
-        return {"commits": result.commits, "rows": result.rows, "snapshot_reason": result.snapshot_reason}
+        return {
+            "commits": result.commits,
+            "rows": result.rows,
+            "snapshot_reason": result.snapshot_reason,
+            "waits_for": result.waits_for,
+        }
 
     def on_kill(self) -> None:
         """Kill spark-submit; the driver ends with it, and the sink forgets what was not committed."""
@@ -160,9 +165,12 @@ class HudiReplicationOperator(BaseOperator):
         finally:
             # It may hold the sink's password.
             remove(folder.request_path)
-        news.end({"checkpoint": result.checkpoint, "problem": result.error, "completed_time": table["completed_time"]})
+        problem = result.error or result.waits_for
+        news.end({"checkpoint": result.checkpoint, "problem": problem, "completed_time": table["completed_time"]})
         if result.error:
             raise (ReplicationFailedError if result.retriable else ReplicationRefusedError)(result.error)
+        if result.waits_for:
+            self.log.warning("table %s, sink %s: %s", base_path, name, result.waits_for)
         report_result(AirflowMetrics(), result)
         return result
 

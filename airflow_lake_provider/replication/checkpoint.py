@@ -27,10 +27,12 @@ class SnapshotProgress:
     """A snapshot that is under way: rows are written in the order of record key and partition."""
 
     instant: str
-    """Requested time of the last commit that the snapshot holds; every earlier write was completed by then."""
+    """Requested time of the last write that the snapshot holds; every earlier one was completed by then."""
     after: tuple[str, str] | None = None
     """Record key and partition of the last row that is durable; None before the first part."""
     rows: int = 0
+    clean: str = ""
+    """The last clean without a bound by commits that was known when the snapshot began: it left what is needed here."""
 
 
 @dataclass(frozen=True, slots=True)

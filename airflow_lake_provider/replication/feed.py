@@ -33,9 +33,18 @@ class Look:
     retained_from: str = ""
     """What the last clean kept: file versions that only earlier commits need are gone. Empty before the first clean."""
     cleaned_without_bound: str = ""
-    """A completed clean that deleted files and does not say by commits what it kept; its requested time."""
+    """The last clean, or plan of one, that deletes files and does not say by commits what it keeps; requested time."""
     has_history: bool = False
     """Whether instants were archived."""
+    has_savepoints: bool = False
+    """Archiving may then leave the commits of savepoints, and take those after them."""
+    restored: str = ""
+    """The last restore, pending ones too; its requested time."""
+
+    @property
+    def known(self) -> frozenset[str]:
+        """Completed writes of both kinds."""
+        return self.silent.union(commit.requested_time for commit in self.completed)
 
 
 def find_gap(checkpoint: Checkpoint, look: Look) -> str | None:
@@ -43,7 +52,7 @@ def find_gap(checkpoint: Checkpoint, look: Look) -> str | None:
 
     Hudi does not say so itself: reading cleaned or archived ranges returns fewer rows, or fails in some task.
     """
-    known = {*(commit.requested_time for commit in look.completed), *look.silent}
+    known = look.known
     if checkpoint.commit is not None and checkpoint.commit.requested_time not in known:
         requested = checkpoint.commit.requested_time
         if look.has_history or not look.earliest or look.earliest <= requested:
@@ -53,10 +62,30 @@ def find_gap(checkpoint: Checkpoint, look: Look) -> str | None:
         return (
             f"the timeline begins at {look.earliest}, after the checkpoint's commit {requested}: this is another table"
         )
+    undone = _find_undone(checkpoint, look)
+    if undone:
+        return f"commit {undone}, which was replicated, is no longer on the active timeline: undone by a restore"
     if checkpoint.hold and look.earliest > checkpoint.hold:
         return f"the active timeline begins at {look.earliest}, instants from {checkpoint.hold} on were needed"
+    return _find_cleaned(checkpoint, look)
+
+
+def _find_undone(checkpoint: Checkpoint, look: Look) -> str:
+    """Return a commit that the sink has and the timeline, which reaches further back, has not; empty without one.
+
+    The checkpoint's own commit does not tell: a restore may leave it and undo another, because the two orders differ.
+    """
+    known = look.known
+    gone = [done for done in checkpoint.done if done not in known and look.earliest and done >= look.earliest]
+    return min((done for done in gone if not look.has_savepoints or done < look.restored), default="")
+
+
+def _find_cleaned(checkpoint: Checkpoint, look: Look) -> str | None:
+    """Say which clean may have deleted files that are still to be read; None when none has."""
+    clean = look.cleaned_without_bound
     if checkpoint.snapshot is not None:
         needed = [checkpoint.snapshot.instant]
+        clean = clean if clean > checkpoint.snapshot.clean else ""
     else:
         needed = [commit.requested_time for commit in unread(checkpoint, look.completed)]
     gone = [instant for instant in needed if instant < look.retained_from]
@@ -64,9 +93,9 @@ def find_gap(checkpoint: Checkpoint, look: Look) -> str | None:
         return (
             f"commit {min(gone)} was not replicated, and a clean kept only what readers since {look.retained_from} need"
         )
-    overtaken = [instant for instant in needed if look.cleaned_without_bound and instant < look.cleaned_without_bound]
+    overtaken = [instant for instant in needed if instant < clean]
     if overtaken:
-        return f"commit {min(overtaken)} was not replicated before clean {look.cleaned_without_bound} deleted files"
+        return f"commit {min(overtaken)} was not replicated before clean {clean} deleted files"
     return None
 
 
@@ -88,15 +117,31 @@ def begin_snapshot(checkpoint: Checkpoint, look: Look, request: str = "") -> Che
     """Return a checkpoint that begins a snapshot of everything completed; None when there is nothing to snapshot yet.
 
     The snapshot's instant is the last write before the first pending one: what it holds is then told by requested
-    times alone, whoever completes when.
+    times alone, whoever completes when. It may be a compaction: cleans keep what readers of that one need.
     """
     boundary = min(look.pending, default="9")
     held = [commit for commit in look.completed if commit.requested_time < boundary]
     if not held:
         return None
     last = max(held, key=lambda commit: commit.requested_time)
-    fresh = replace(checkpoint, commit=last, snapshot=SnapshotProgress(last.requested_time))
+    instant = max(known for known in look.known if known < boundary)
+    # Cleans without a bound keep the newest versions: those of the snapshot, unless some were newer by then.
+    clean = look.cleaned_without_bound
+    if any(instant < known < clean for known in look.known):
+        clean = ""
+    fresh = replace(checkpoint, commit=last, snapshot=SnapshotProgress(instant, clean=clean))
     return _begin_generation(fresh, held, look, request)
+
+
+def find_snapshot_block(look: Look) -> str:
+    """Say which write keeps a snapshot from beginning: nothing completed before it. Empty when none does."""
+    if not look.completed or not look.pending:
+        return ""
+    first = min(look.pending)
+    return (
+        f"a snapshot cannot begin before write {first} completes or is rolled back: it is pending since before all "
+        f"{len(look.completed)} completed commits of the active timeline"
+    )
 
 
 def seek(checkpoint: Checkpoint, look: Look, completed_until: str, request: str = "") -> Checkpoint:

@@ -56,6 +56,8 @@ class ReplicationResult:
     """Of the changes as JSON."""
     seconds: float = 0.0
     """Spent reading and writing, without the driver's start."""
+    waits_for: str = ""
+    """Why a snapshot that is due could not begin yet; the run is no failure then, and the sink does not have all."""
 
 
 def request_to_text(request: ReplicationRequest) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from airflow_lake_provider.errors import ReplicationGapError
 from airflow_lake_provider.replication.change import Batch, bytes_of, checksum_of
 from airflow_lake_provider.replication.checkpoint import Checkpoint, from_text, unread, with_done
-from airflow_lake_provider.replication.feed import begin_snapshot, find_gap, hold_of, seek
+from airflow_lake_provider.replication.feed import begin_snapshot, find_gap, find_snapshot_block, hold_of, seek
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -72,6 +72,8 @@ class Report:
     snapshot_reason: str = ""
     bytes: int = 0
     """Of the changes as JSON, whatever the sink makes of them."""
+    waits_for: str = ""
+    """Why a snapshot that is due could not begin; empty when the sink has all that there is."""
 
 
 class Pump:
@@ -88,6 +90,7 @@ class Pump:
         self._rows = 0
         self._bytes = 0
         self._reason = ""
+        self._waits_for = ""
 
     def run(self) -> Report:
         """Open the sink, bring it up to date, close it. Raises what source and sink raise."""
@@ -105,7 +108,7 @@ class Pump:
                 if moved is None:
                     break
                 durable = checkpoint = moved
-            return Report(durable, self._commits, self._rows, self._reason, self._bytes)
+            return Report(durable, self._commits, self._rows, self._reason, self._bytes, self._waits_for)
         finally:
             self._sink.close()
 
@@ -115,6 +118,9 @@ class Pump:
         is_new_request = bool(self._order.request) and base.request != self._order.request
         if self._order.seek_until and is_new_request:
             moved = seek(base, look, self._order.seek_until, self._order.request)
+            if moved.commit is None and look.has_history:
+                # What was archived completed after that time, some of it, and cannot be read any more.
+                return self._begin(base, look, f"seek to {self._order.seek_until}: that is before the active timeline")
             return self._commit(moved, look, rows=0, checksum=0)
         if durable is None:
             return self._begin(base, look, "the sink has nothing of this table yet")
@@ -126,7 +132,11 @@ class Pump:
     def _begin(self, base: Checkpoint, look: Look, reason: str) -> Checkpoint | None:
         log.warning("stream %s: a new snapshot begins: %s", self._order.stream, reason)
         self._reason = reason
-        return begin_snapshot(base, look, self._order.request)
+        begun = begin_snapshot(base, look, self._order.request)
+        self._waits_for = find_snapshot_block(look) if begun is None else ""
+        if self._waits_for:
+            log.warning("stream %s: %s", self._order.stream, self._waits_for)
+        return begun
 
     def _step(self, checkpoint: Checkpoint) -> Checkpoint | None:
         """Do one transaction; None when nothing is left to do."""

@@ -153,12 +153,14 @@ class Lake:
         texts = [row[0] for row in rows.select(row_json(data_schema(rows.schema))).collect()]
         return {body["id"]: body for body in map(json.loads, texts)}
 
-    def service(self, service: Service, **options: str) -> ServiceResult:
+    def service(
+        self, service: Service, mode: ServiceMode = ServiceMode.SCHEDULE_AND_EXECUTE, **options: str
+    ) -> ServiceResult:
         request = JobRequest(
             "job-1",
             self.path,
             "events",
-            (ServiceRequest(service, ServiceMode.SCHEDULE_AND_EXECUTE, (), options),),
+            (ServiceRequest(service, mode, (), options),),
             str(self.folder / "service.json"),
             LOCK,
         )
@@ -375,6 +377,76 @@ def test_writers_clean_that_passed_the_checkpoint_is_answered_with_a_snapshot(
     assert "a clean kept only what readers since" in result.snapshot_reason
     assert lake.replica() == lake.table()
     assert lake.delivered()[-1][0].generation == 2
+
+
+FILE_VERSIONS = {"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS", "hoodie.clean.fileversions.retained": "1"}
+
+
+def test_table_that_is_cleaned_by_file_versions_is_bootstrapped_and_goes_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(spark, tmp_path, "MOR")
+    for ts in range(1, 4):
+        lake.write(lake.rows(range(0, 8, ts), ts))
+    # The clean takes the files that the last commit wrote to: what is there is the compaction's.
+    compacted = lake.service(Service.COMPACTION, **{"hoodie.compact.inline.max.delta.commits": "1"})
+    assert compacted.outcome is Outcome.COMPLETED, compacted.message
+    cleaned = lake.service(Service.CLEAN, **FILE_VERSIONS)
+    assert cleaned.outcome is Outcome.COMPLETED, cleaned.message
+    look = lake.source().look()
+    assert look.cleaned_without_bound > max(look.known)
+    result = lake.replicate(snapshot_part_rows=3)
+    assert (result.error, result.rows) == ("", 8)
+    assert lake.replica() == lake.table()
+
+    lake.write(lake.rows([1, 9], 4))
+    result = lake.replicate()
+    assert (result.error, result.commits, result.snapshot_reason) == ("", 1, "")
+    assert lake.replica() == lake.table()
+
+
+def test_clean_by_file_versions_that_is_only_planned_counts_as_passed(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, tmp_path, "COW")
+    lake.write(lake.rows(range(4), 1))
+    assert lake.replicate().error == ""
+    lake.write(lake.rows(range(4), 2))
+    planned = lake.service(Service.CLEAN, ServiceMode.SCHEDULE, **FILE_VERSIONS)
+    assert planned.outcome is Outcome.SCHEDULED, planned.message
+    result = lake.replicate()
+    assert result.error == ""
+    assert "was not replicated before clean" in result.snapshot_reason
+    assert lake.replica() == lake.table()
+
+
+def test_restore_that_leaves_the_checkpoints_own_commit_is_answered_with_a_snapshot(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(spark, tmp_path, "COW")
+    lake.write(lake.rows(range(6), 1))
+    slow = slow_write(lake, [0], 100)
+    lake.write(lake.rows([3], 101))
+    slow.join()
+    assert lake.replicate().error == ""
+    _, last, undone = lake.commits()
+    # A restore undoes what completed later; a snapshot's checkpoint names the commit that was requested last.
+    assert undone.requested_time < last.requested_time
+    assert lake.delivered()[-1][0].commit == last
+
+    # As in each table with several writers: or Hudi refuses to undo a commit before one that stays.
+    settings = {"hoodie.clean.failed.writes.policy": "LAZY", "hoodie.metadata.index.column.stats.enable": "false"}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    for procedure, name in (("create_savepoint", "commit_time"), ("rollback_to_savepoint", "instant_time")):
+        spark.sql(f"call {procedure}(path => '{lake.path}', {name} => '{last.requested_time}')").collect()
+    for name in settings:
+        spark.conf.unset(name)
+    assert undone not in lake.commits()
+    assert last in lake.commits()
+    result = lake.replicate()
+    assert result.error == ""
+    assert f"commit {undone.requested_time}, which was replicated, is no longer" in result.snapshot_reason
+    assert lake.replica() == lake.table()
+    assert (lake.replica()[0]["ts"], lake.replica()[3]["ts"]) == (1, 101)
 
 
 @pytest.mark.parametrize("is_over", [False, True], ids=["within-its-time-to-live", "past-it"])

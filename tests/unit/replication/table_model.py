@@ -24,6 +24,9 @@ class ModelTable:
     archived: set[str] = field(default_factory=set)
     retained_from: str = ""
     clean_during_read: str = ""
+    cleaned_without_bound: str = ""
+    has_savepoints: bool = False
+    restored: str = ""
     schemas: dict[str, str] = field(default_factory=dict)
 
     def begin(self, requested: int) -> None:
@@ -44,6 +47,9 @@ class ModelTable:
             earliest=min(active, default=""),
             retained_from=self.retained_from,
             has_history=bool(self.archived),
+            cleaned_without_bound=self.cleaned_without_bound,
+            has_savepoints=self.has_savepoints,
+            restored=self.restored,
         )
 
     def read(self, commit: CommitRef) -> Iterator[Change]:
