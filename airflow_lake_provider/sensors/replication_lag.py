@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.errors import LakeError, SinkUnknownError
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
 from airflow_lake_provider.hooks.metrics import AirflowMetrics
 from airflow_lake_provider.hooks.timeline import table_opener
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class HudiReplicationLagSensor(BaseSensorOperator):
-    """Succeeds when a sink is no further behind its table than allowed.
+    """Succeeds when a sink is no further behind its table than allowed; fails at once when there is no such sink.
 
     :param base_path: the table's base path (templated).
     :param sink: the stream's name (templated).
@@ -55,11 +55,10 @@ class HudiReplicationLagSensor(BaseSensorOperator):
         """Compare the sink's checkpoint with the timeline."""
         base_path = normalise_base_path(self.base_path)
         try:
-            sinks = LakeHook(self.lake_conn_id).list_sinks(table_id_of(base_path))
-            sink = next((sink for sink in sinks if sink["name"] == self.sink), {})
-            hold = "" if sink.get("needs_snapshot") else sink.get("hold", "")
+            sink = self._find_sink(base_path)
+            hold = "" if sink["needs_snapshot"] else sink["hold"]
             storage = table_opener(self.storage_options)(base_path)
-            state = load_sink_state(storage, sink.get("checkpoint_text", ""), hold, time.time())
+            state = load_sink_state(storage, sink["checkpoint_text"], hold, time.time())
         except LakeError as error:
             wrapped = AirflowException if error.retriable else AirflowFailException
             raise wrapped(str(error)) from error
@@ -67,3 +66,10 @@ class HudiReplicationLagSensor(BaseSensorOperator):
         behind, lag_s = state.lag.commits, state.lag_s
         self.log.info("table %s, sink %s: %d commits, %.0f s behind", base_path, self.sink, behind, lag_s)
         return behind <= self.max_commits and (self.max_lag_s is None or lag_s <= self.max_lag_s)
+
+    def _find_sink(self, base_path: str) -> dict[str, Any]:
+        sinks = {sink["name"]: sink for sink in LakeHook(self.lake_conn_id).list_sinks(table_id_of(base_path))}
+        if self.sink not in sinks:
+            known = ", ".join(sorted(sinks)) or "none"
+            raise SinkUnknownError(f"table {base_path} has no sink {self.sink!r}; its sinks: {known}")
+        return sinks[self.sink]

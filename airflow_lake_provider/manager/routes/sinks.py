@@ -65,9 +65,11 @@ def get_safepoint(services: Services, table_id: str) -> SafepointAnswer:
 
 @router.get("/tables/{table_id}/sinks")
 def list_sinks(services: Services, table_id: str) -> SinksAnswer:
-    """List a table's sinks with their holds and problems."""
-    now_ms = services.registry.now_ms()
-    return SinksAnswer(sinks=[_to_answer(row, now_ms) for row in Sinks(services.registry).list_sinks(table_id)])
+    """List a table's sinks with their holds and problems: also those that the tables file has since just now."""
+    sinks, row, now_ms = Sinks(services.registry), services.registry.find(table_id), services.registry.now_ms()
+    if row is not None:
+        _configure(sinks, table_id, _policy(services, row))
+    return SinksAnswer(sinks=[_to_answer(row, now_ms) for row in sinks.list_sinks(table_id)])
 
 
 @router.post("/tables/{table_id}/sinks/{sink}/begin")

@@ -66,6 +66,11 @@ def test_configured_sink_is_due_holds_everything_and_moves_with_its_checkpoint(
     assert answer["request"].startswith("released.")
 
 
+def test_configured_sink_is_listed_before_anybody_asked_what_is_due(client: httpx.Client, base_path: str) -> None:
+    (sink,) = client.get(f"/tables/{table_id_of(base_path)}/sinks").json()["sinks"]
+    assert (sink["name"], sink["hold"], sink["checkpoint_text"]) == ("kafka", "0", "")
+
+
 def test_sink_that_is_up_to_date_is_never_released_while_its_table_is_quiet(
     client: httpx.Client, base_path: str, clock: FakeClock
 ) -> None:
