@@ -210,10 +210,10 @@ def _announce_when_there_is_room(visit: Visit, build: _Build) -> bool:
 
 
 def find_unaware(visit: Visit) -> frozenset[str]:
-    """Return the living writers that may have begun without knowing of an index that is complete now."""
+    """Return the writers in flight that may have begun without knowing of an index that is complete now."""
     look = visit.look()
-    live = [writer for writer in look_at_writers(visit, look) if writer.is_live]
-    return frozenset(writer.instant for writer in find_blind(live, find_habit(visit.spark, look)))
+    blind = find_blind(look_at_writers(visit, look), find_habit(visit.spark, look))
+    return frozenset(writer.instant for writer in blind)
 
 
 def _wait_for_files(visit: Visit, build: _Build) -> None:

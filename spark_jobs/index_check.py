@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 MOST_EXAMPLES = 5
 MOST_ENTRIES = 10_000
 COMPARED_TYPES = ("int", "bigint", "double", "string")
+SPELLED_ALIKE = ("string", "tinyint", "smallint", "int", "bigint", "boolean")
+"""Types whose values a secondary index spells as Spark does. Fractions are left out: Java spells some otherwise."""
+NULL_KEY = "\0"
+SECONDARY, EXPRESSION = "secondary_index_", "expr_index_"
 # Types of records in the metadata table (`MetadataPartitionType`).
 FILE_LISTS, COLUMN_STATS, BLOOM_FILTERS, RECORD_INDEX, SECONDARY_INDEX = 2, 3, 4, 5, 7
 
@@ -82,22 +86,37 @@ def find_differences(spark: SparkSession, look: TableLook, partition: str) -> li
     lasting = known.join(again, on=["entry", "balance"], how="left_semi").collect()
     said = []
     for sign, words in ((1, "missing in the index, or other there"), (-1, "in the index but not in the table")):
-        entries = sorted(row["entry"] for row in lasting if row["balance"] * sign > 0)
+        entries = sorted(row["entry"].replace(NULL_KEY, "null") for row in lasting if row["balance"] * sign > 0)
         if entries:
             said.append(f"{len(entries)} entries {words}: {', '.join(entries[:MOST_EXAMPLES])}")
     return said
 
 
+def find_uncompared(spark: SparkSession, look: TableLook, partition: str) -> str:
+    """Say why the full check does not compare an index with the data files; empty when it does."""
+    if partition in {"record_index", "column_stats", "bloom_filters"}:
+        return ""
+    if not partition.startswith(SECONDARY):
+        kind = EXPRESSION.rstrip("_") if partition.startswith(EXPRESSION) else partition
+        return f"contents of {kind} cannot be compared with the data files"
+    column = partition.removeprefix(SECONDARY)
+    value = _secondary_value(_rows(spark, look), column)
+    return "" if value is not None else f"values of the type of {column} cannot be compared with the data files"
+
+
 def _odd_entries(spark: SparkSession, look: TableLook, partition: str) -> DataFrame | None:
     """Return entry and balance: positive for what is only in the table, negative for what is only in the index."""
     index = spark.read.format("hudi").load(f"{look.base_path}/{METADATA_FOLDER}")
+    # Indexes of one kind have records of one type: those of this index are told by its folder.
+    own = spark.read.format("hudi").load(f"{look.base_path}/{METADATA_FOLDER}/{partition}")
     if partition == "record_index":
         return _unbalanced(_record_places(_rows(spark, look)), _indexed_places(index))
-    if partition.startswith("secondary_index_"):
-        column = partition.removeprefix("secondary_index_")
-        return _unbalanced(_secondary_pairs(_rows(spark, look), column), _indexed_pairs(index))
+    if partition.startswith(SECONDARY):
+        rows = _rows(spark, look)
+        value = _secondary_value(rows, partition.removeprefix(SECONDARY))
+        return None if value is None else _unbalanced(_secondary_pairs(rows, value), _indexed_pairs(own))
     if partition == "column_stats":
-        return _files_without_statistics(spark, look, index)
+        return _files_without_statistics(spark, look, _listed_files(index), own)
     if partition == "bloom_filters":
         return _surplus_of_filters(index)
     # Of the others, the timeline and the metadata table's log are all there is to compare with.
@@ -158,8 +177,24 @@ def _indexed_places(index: DataFrame) -> DataFrame:
     return places.select(F.concat_ws(" in ", "key", F.concat_ws("/", entry["partitionName"], file_id)).alias("entry"))
 
 
-def _secondary_pairs(rows: DataFrame, column: str) -> DataFrame:
-    return rows.select(F.concat_ws("$", F.col(column).cast("string"), "_hoodie_record_key").alias("entry"))
+def _secondary_value(rows: DataFrame, column: str) -> Column | None:
+    """Return a column's values as a secondary index spells them; None for a type of which that is not known."""
+    kind = rows.select(F.col(column).alias("value")).dtypes[0][1]
+    if kind in SPELLED_ALIKE:
+        return F.col(column).cast("string")
+    if kind == "date":
+        return F.unix_date(column).cast("string")
+    return F.unix_micros(column).cast("string") if kind == "timestamp" else None
+
+
+def _secondary_pairs(rows: DataFrame, value: Column) -> DataFrame:
+    pair = (F.coalesce(_escaped(value), F.lit(NULL_KEY)), _escaped(F.col("_hoodie_record_key")))
+    return rows.select(F.concat_ws("$", *pair).alias("entry"))
+
+
+def _escaped(text: Column) -> Column:
+    # As `SecondaryIndexKeyUtils.escapeSpecialChars` does: the escape itself, the separator, what stands for null.
+    return F.regexp_replace(text, r"([\\$\x00])", r"\\$1")
 
 
 def _indexed_pairs(index: DataFrame) -> DataFrame:
@@ -180,16 +215,22 @@ def _surplus_of_filters(index: DataFrame) -> DataFrame:
     return total.where("balance <> 0").select(F.lit("base files less bloom filters").alias("entry"), "balance")
 
 
-def _files_without_statistics(spark: SparkSession, look: TableLook, index: DataFrame) -> DataFrame | None:
+def _files_without_statistics(
+    spark: SparkSession, look: TableLook, listed_files: DataFrame, index: DataFrame
+) -> DataFrame:
     stats = index.where(F.col("type") == COLUMN_STATS).select("ColumnStatsMetadata.*").where(~F.col("isDeleted"))
     data = (
         spark.read.option("recursiveFileLookup", "true").option("pathGlobFilter", "*.parquet").parquet(look.base_path)
     )
     compared = {name for name, kind in data.dtypes if kind in COMPARED_TYPES and not name.startswith("_hoodie")}
     columns = sorted(compared & {row["columnName"] for row in stats.select("columnName").distinct().collect()})
-    if not columns:
-        return None
     file_name = F.substring_index(F.input_file_name(), "/", -1)
+    listed = listed_files.withColumnRenamed("entry", "file")
+    if not columns:
+        # No bounds to compare: each file needs some entry all the same.
+        files = data.select(file_name.alias("file")).distinct().join(listed, on="file", how="left_semi")
+        bare = files.join(stats.select(F.col("fileName").alias("file")), on="file", how="left_anti")
+        return bare.select(F.col("file").alias("entry"), F.lit(1).cast("bigint").alias("balance"))
     bounds = [
         function(column).cast("string").alias(f"{side}_{column}")
         for column in columns
@@ -203,11 +244,10 @@ def _files_without_statistics(spark: SparkSession, look: TableLook, index: DataF
         ]
     )
     expected = actual.select("file", F.explode(entries).alias("column")).select("file", "column.*")
-    expected = expected.join(_listed_files(index).withColumnRenamed("entry", "file"), on="file", how="left_semi")
+    expected = expected.join(listed, on="file", how="left_semi")
     found = stats.select("fileName", "columnName", _value("minValue"), _value("maxValue"))
     both = expected.join(found.toDF("file", "name", "its_low", "its_high"), on=["file", "name"], how="left")
     is_same = F.col("low").eqNullSafe(F.col("its_low")) & F.col("high").eqNullSafe(F.col("its_high"))
-    # An expression index of the column keeps statistics of its own under the same name.
     columns_of_files = both.groupBy("file", "name").agg(
         F.count("its_low").alias("entries"), F.max(is_same.cast("int")).alias("same")
     )

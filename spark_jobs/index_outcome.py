@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from failure_kind import causes_of, classify, describe
@@ -34,12 +34,18 @@ class PlanOutdatedError(Exception):
 
 @dataclass(slots=True)
 class Tally:
-    """What a run did so far."""
+    """What a run did so far. `built` are the indexes of the completed plans, each checked as was asked."""
 
-    scheduled: list[str]
-    completed: list[str]
-    failures: list[IndexFailure]
-    said: list[str]
+    scheduled: list[str] = field(default_factory=list)
+    completed: list[str] = field(default_factory=list)
+    failures: list[IndexFailure] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    built: set[str] = field(default_factory=set)
+
+    def complete(self, plan: IndexPlan) -> None:
+        """Note a plan whose index is built and passed its check."""
+        self.completed.append(plan.instant)
+        self.built.add(plan.partition)
 
 
 def failure_of(visit: Visit, plan: IndexPlan, error: Py4JJavaError) -> IndexFailure:
@@ -48,13 +54,27 @@ def failure_of(visit: Visit, plan: IndexPlan, error: Py4JJavaError) -> IndexFail
     kind = classify(causes)
     if kind is FailureKind.OTHER:
         visit.say(f"indexing {plan.instant}: stack trace follows\n{error}")
-    return IndexFailure(kind, describe(causes))
+    return IndexFailure(kind, f"{plan.partition}, plan {plan.instant}: {describe(causes)}")
 
 
 def caught_up_to(indexes: IndexLook) -> str:
     """Return the last completed write before the first pending one."""
     found = indexes.look.timeline.getContiguousCompletedWriteTimeline().lastInstant()
     return str(found.get().requestedTime()) if found.isPresent() else ""
+
+
+def why_nothing_was_planned(indexes: IndexLook, partition: str) -> str:
+    """Say why Hudi wrote no plan: it plans up to the last completed write before the first pending one."""
+    if caught_up_to(indexes):
+        return f"Hudi planned nothing for {partition}, and does not say why: look for its own words in the driver's log"
+    pending = indexes.look.timeline.getWriteTimeline().filterInflightsAndRequested().firstInstant()
+    if not pending.isPresent():
+        return f"Hudi planned nothing for {partition}: the table has no completed write on its active timeline yet"
+    first = pending.get()
+    return (
+        f"Hudi planned nothing for {partition}: no completed write precedes the pending {first.getAction()} "
+        f"{first.requestedTime()}; it has to end or be rolled back first (`airflow lake explain` tells which)"
+    )
 
 
 def refused(message: str) -> ServiceResult:

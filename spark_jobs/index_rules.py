@@ -162,9 +162,33 @@ def decide_fence(
     return FenceVerdict(Begin.ALONE, f"the table's writers {why}; with {STREAMING_OFF} they need not wait")
 
 
-def find_blind(live: Sequence[WriterInFlight], habit: Habit) -> list[WriterInFlight]:
-    """Return the living writers that stream, or might: each settled what it updates before it wrote any data."""
-    return [writer for writer in live if writer.is_streaming or habit is not Habit.AT_COMMIT]
+def find_blind(writers: Sequence[WriterInFlight], habit: Habit) -> list[WriterInFlight]:
+    """Return the writers in flight that may not know of an index that came to be meanwhile.
+
+    Those that stream, or might, settle what they update before they write any data. One that takes no part in locking
+    does so at any moment, however it writes.
+    """
+    return [
+        writer
+        for writer in writers
+        if writer.is_unguarded or (writer.is_live and (writer.is_streaming or habit is not Habit.AT_COMMIT))
+    ]
+
+
+def find_in_the_way(
+    writers: Sequence[WriterInFlight], unaware: Collection[str], *, no_writer: bool
+) -> list[WriterInFlight]:
+    """Return the writers in flight that keep a built index from being called complete.
+
+    `unaware` were in flight when it was built, and may not know of it. One that takes no part in locking may have begun
+    at the very moment; nobody else's lock keeps it from committing while the index is checked. With `no_writer` the
+    lock is our own, and reaches nobody.
+    """
+    return [
+        writer
+        for writer in writers
+        if writer.is_unguarded or (writer.is_live and (no_writer or writer.instant in unaware))
+    ]
 
 
 @dataclass(frozen=True, slots=True)

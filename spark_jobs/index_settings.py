@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -94,6 +95,15 @@ def index_options(options: Mapping[str, str]) -> IndexOptions:
         raise IndexRequestError(f"the options {OWN_PREFIX}* cannot be understood: {error!r}") from error
 
 
+def drop_mark(partition: str, job_id: str) -> str:
+    """Return the name by which a run notes that an index was dropped as asked: a retry must not drop what was built.
+
+    A job's id is `<run>/<try>`.
+    """
+    run_id = job_id.rpartition("/")[0] or job_id
+    return f"dropped-{partition}-{hashlib.sha256(run_id.encode()).hexdigest()[:16]}"
+
+
 def hudi_settings_of(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options that are Hudi's."""
     return {key: value for key, value in options.items() if not key.startswith(OWN_PREFIX)}
@@ -114,6 +124,13 @@ def build_settings(partition: str, wanted: WantedIndex | None, given: Mapping[st
         _FILE_GROUPS.format("min"): groups,
         _FILE_GROUPS.format("max"): groups,
     }
+
+
+def hudi_type_of(partition: str) -> str:
+    """Return Hudi's type of an index by the name of its folder (`MetadataPartitionType`)."""
+    return {"secondary_index_": "SECONDARY_INDEX", "expr_index_": "EXPRESSION_INDEX"}.get(
+        next((prefix for prefix in _NAMED if partition.startswith(prefix)), ""), partition.upper()
+    )
 
 
 def reads_up_to_its_plan(partition: str) -> bool:

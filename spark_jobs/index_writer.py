@@ -131,7 +131,11 @@ def settle(visit: Visit, plan: IndexPlan, definition: Any) -> None:
     or Py4JJavaError.
     """
     if find_build_state(visit.spark, visit.job.base_path, plan.instant) is not BuildState.COMPLETED:
-        raise IndexFailure(FailureKind.OTHER, f"Hudi ended without building {plan.partition}")
+        raise IndexFailure(
+            FailureKind.OTHER,
+            f"Hudi ended without building {plan.partition} (plan {plan.instant}), though without an error: see the "
+            "driver's log, set spark.log.level=INFO to have more of it, and check that the table has data to index",
+        )
     found = look_at_indexes(visit).plan_of(plan.instant)
     if found is None or not found.is_inflight:
         raise IndexFailure(FailureKind.PLAN_GONE, f"plan {plan.instant} was taken from this builder meanwhile")

@@ -15,12 +15,21 @@ from index_build import (
     find_unaware,
 )
 from index_builder import builder_lives, leave_expired_heartbeat, remove_heartbeat
-from index_check import find_differences
+from index_check import find_differences, find_uncompared
 from index_finish import check, finish
 from index_listing import drop_index
-from index_outcome import IndexFailure, IndexHiddenError, PlanOutdatedError, Tally, failure_of, refused, result_of
+from index_outcome import (
+    IndexFailure,
+    IndexHiddenError,
+    PlanOutdatedError,
+    Tally,
+    failure_of,
+    refused,
+    result_of,
+)
 from index_rules import BuildState, IndexPlan, Step, decide_step, find_rivals
-from index_settings import WantedIndex, build_settings, hudi_settings_of, index_options
+from index_schedule import drop_wanted, schedule, try_to_schedule
+from index_settings import WantedIndex, hudi_settings_of, hudi_type_of, index_options
 from index_table import (
     IndexLook,
     find_build_state,
@@ -57,19 +66,26 @@ def run_indexing(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
     )
     if visit.first_look.table_version < OLDEST_VERSION:
         return refused(
-            f"the table has version {visit.first_look.table_version}; index builds need {OLDEST_VERSION} or newer"
+            f"the table has version {visit.first_look.table_version}; index builds need {OLDEST_VERSION} or newer: "
+            "upgrade it first (Spark SQL: call upgrade_table; all its writers and readers need Hudi 1.0 or newer then)"
         )
     if "files" in {wanted.partition for wanted in options.wanted} and not _writers_keep_files(visit):
         return refused(
             "a writer with hoodie.metadata.enable=false would leave the file listing behind, and readers miss its "
             "rows: set hoodie.metadata.enable=true in all writers, and then in hudi_options"
         )
-    tally = Tally([], [], [], [])
-    if options.drop_first:
-        _drop_wanted(visit, options)
+    tally = Tally()
+    # Where nothing is scheduled, nothing would take the place of what is dropped.
+    if options.drop_first and request.mode is not Mode.EXECUTE:
+        try:
+            drop_wanted(visit, options)
+        except IndexFailure as failure:
+            visit.say(f"indexing FAILED ({failure.kind}): {failure.message}")
+            tally.failures.append(failure)
+            return result_of(tally)
     if request.mode is Mode.SCHEDULE:
         for wanted in options.wanted:
-            _schedule(visit, wanted, tally)
+            try_to_schedule(visit, wanted, tally)
         return result_of(tally)
     _build_pending(visit, options, tally)
     if request.mode is Mode.SCHEDULE_AND_EXECUTE:
@@ -84,6 +100,8 @@ def _build_pending(visit: Visit, options: IndexOptions, tally: Tally) -> None:
     for plan in look_at_indexes(visit).plans:
         if chosen and plan.instant not in chosen:
             continue
+        if plan.partition in tally.built and look_at_indexes(visit).plan_of(plan.instant) is None:
+            continue  # what a dead builder left was removed, and second plans with it
         _build(visit, plan.instant, wanted.get(plan.partition), options, tally)
 
 
@@ -91,54 +109,30 @@ def _schedule_and_build(visit: Visit, wanted: WantedIndex, options: IndexOptions
     indexes = look_at_indexes(visit)
     if any(plan.partition == wanted.partition for plan in indexes.plans):
         return  # it was tried just now
-    if wanted.partition in indexes.complete and options.check == "full" and not tally.completed:
+    if wanted.partition in indexes.complete and options.check == "full" and wanted.partition not in tally.built:
         _verify(visit, wanted, tally)
         return
-    instant = _schedule(visit, wanted, tally)
+    instant = try_to_schedule(visit, wanted, tally)
     if instant is not None:
         _build(visit, instant, wanted, options, tally)
 
 
 def _verify(visit: Visit, wanted: WantedIndex, tally: Tally) -> None:
     """Compare an index that was there already with the data files. It is in use, so damage is reported only."""
-    damage = "; ".join(find_differences(visit.spark, visit.look(), wanted.partition))
+    look = visit.look()
+    reason = find_uncompared(visit.spark, look, wanted.partition)
+    if reason:
+        said = f"{wanted.partition} is complete; its contents were not checked: {reason}"
+        visit.say(said)
+        tally.said.append(said)
+        return
+    damage = "; ".join(find_differences(visit.spark, look, wanted.partition))
     visit.say(f"index {wanted.partition} is complete: full check {'FAILED' if damage else 'passed'}")
     if damage:
         message = f"{wanted.partition} is damaged: {damage}; build it anew with drop_first"
         tally.failures.append(IndexFailure(FailureKind.OTHER, message))
     else:
         tally.said.append(f"{wanted.partition} is complete, and nothing differs from the data files")
-
-
-def _schedule(visit: Visit, wanted: WantedIndex, tally: Tally) -> str | None:
-    """Write one plan, unless the index or a plan of it is there: Hudi would write a second one, which never runs."""
-    indexes = look_at_indexes(visit)
-    pending = [plan.instant for plan in indexes.plans if plan.partition == wanted.partition]
-    if wanted.partition in indexes.complete or pending:
-        said = f"plan {', '.join(pending)} is pending" if pending else "is complete"
-        tally.said.append(f"{wanted.partition} {said}")
-        visit.say(f"index {wanted.partition} {said}: nothing to schedule")
-        return None
-    if wanted.partition in indexes.inflight:
-        visit.say(f"index {wanted.partition} is listed as being built, and no plan builds it: removing what is left")
-        drop_index(visit, wanted.partition)
-    settings = {**visit.settings, **build_settings(wanted.partition, wanted, visit.settings)}
-    jvm = visit.spark._jvm
-    types, partitions = jvm.java.util.ArrayList(), jvm.java.util.ArrayList()
-    types.add(jvm.org.apache.hudi.metadata.MetadataPartitionType.valueOf(wanted.hudi_type))
-    if wanted.partition.startswith(("secondary_index_", "expr_index_")):
-        partitions.add(wanted.partition)
-    with open_client(visit.spark, visit.job.base_path, settings, ALWAYS) as client:
-        found = client.scheduleIndexing(types, partitions)
-        instant = str(found.get()) if found.isPresent() else None
-    if instant is None:
-        raise IndexFailure(
-            FailureKind.OTHER,
-            f"Hudi planned nothing for {wanted.partition}: no completed write precedes the first pending one",
-        )
-    visit.say(f"index {wanted.partition}: scheduled {instant}")
-    tally.scheduled.append(instant)
-    return instant
 
 
 def _build(visit: Visit, instant: str, wanted: WantedIndex | None, options: IndexOptions, tally: Tally) -> None:
@@ -157,7 +151,13 @@ def _build(visit: Visit, instant: str, wanted: WantedIndex | None, options: Inde
                 plan.instant for plan in look_at_indexes(visit).plans if planned and plan.partition == planned.partition
             )
             instant = next(pending, instant)
-        raise IndexFailure(FailureKind.CONFLICT, f"the index fails its check after {MOST_BUILDS} builds: {damage}")
+        name = planned.partition if planned is not None else "the index"
+        raise IndexFailure(
+            FailureKind.CONFLICT,
+            f"{name}, plan {instant}, fails its check after {MOST_BUILDS} builds and is not there now: {damage}; the "
+            "next run builds it again: make sure that each writer of the table takes this lock and keeps the metadata "
+            "table (hoodie.metadata.enable=true)",
+        )
     except IndexFailure as failure:
         visit.say(f"indexing {instant} FAILED ({failure.kind}): {failure.message}")
         tally.failures.append(failure)
@@ -197,8 +197,8 @@ def _run_fresh(visit: Visit, plan: IndexPlan, wanted: WantedIndex | None, option
         except PlanOutdatedError as error:
             visit.say(f"{error}; a new one takes its place")
             remove_plan(visit, plan.instant, keep_request=False)
-            index = wanted or WantedIndex(plan.partition, plan.partition.upper())
-            instant = _schedule(visit, index, tally)
+            index = wanted or WantedIndex(plan.partition, hudi_type_of(plan.partition))
+            instant = schedule(visit, index, tally)
             again = None if instant is None else look_at_indexes(visit).plan_of(instant)
             if again is None:
                 raise IndexFailure(FailureKind.PLAN_GONE, f"somebody else builds {plan.partition}") from error
@@ -231,7 +231,7 @@ def _run(visit: Visit, plan: IndexPlan, wanted: WantedIndex | None, options: Ind
     if damage:
         _forget(visit, plan)
         return damage
-    tally.completed.append(plan.instant)
+    tally.complete(plan)
     return ""
 
 
@@ -246,7 +246,7 @@ def _take_over(visit: Visit, plan: IndexPlan, options: IndexOptions, tally: Tall
         return damage
     remove_heartbeat(visit, plan.instant)
     visit.say(f"indexing {plan.instant}: what the dead builder left is whole, and completed")
-    tally.completed.append(plan.instant)
+    tally.complete(plan)
     return ""
 
 
@@ -268,13 +268,6 @@ def _clean_up(visit: Visit, plan: IndexPlan, indexes: IndexLook) -> None:
     if plan.partition in indexes.inflight or (plan.is_inflight and built is not BuildState.ABSENT):
         drop_index(visit, plan.partition)
     remove_plan(visit, plan.instant, keep_request=True)
-
-
-def _drop_wanted(visit: Visit, options: IndexOptions) -> None:
-    for wanted in options.wanted:
-        if wanted.partition in look_at_indexes(visit).complete:
-            visit.say(f"index {wanted.partition}: dropping it first, as asked")
-            drop_index(visit, wanted.partition)
 
 
 def _is_completed(visit: Visit, instant: str) -> bool:

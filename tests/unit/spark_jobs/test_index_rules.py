@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from index_outcome import Tally
 from index_rules import (
     Begin,
     BuilderTraces,
@@ -17,6 +18,7 @@ from index_rules import (
     decide_fence,
     decide_step,
     find_blind,
+    find_in_the_way,
     find_rivals,
     find_shadowing,
     heartbeat_expires_s,
@@ -24,9 +26,21 @@ from index_rules import (
     must_mention,
     unknown_instant,
 )
-from index_settings import IndexRequestError, build_settings, hudi_settings_of, index_options, stays_current
+from index_settings import (
+    IndexRequestError,
+    build_settings,
+    drop_mark,
+    hudi_settings_of,
+    hudi_type_of,
+    index_options,
+    stays_current,
+)
+
+from airflow_lake_provider.indexing.index_spec import IndexSpec, parse_indexes
 
 INDEX = "record_index"
+EVERY_KIND = ["files", "column_stats", "partition_stats", "bloom_filters", "record_index", "secondary_index:city"]
+EVERY_KIND += ["expression_index:by_day:from_unixtime(ts)"]
 
 
 @pytest.mark.parametrize(
@@ -143,12 +157,33 @@ def test_write_that_is_older_than_the_plan_is_waited_for(plan: str, one: WriterI
         pytest.param(writer(streaming=True), Habit.AT_COMMIT, True, id="streams"),
         pytest.param(writer(), Habit.STREAMING, True, id="may-stream"),
         pytest.param(writer(), Habit.UNKNOWN, True, id="nobody-knows"),
+        pytest.param(writer(beat_age_s=None), Habit.AT_COMMIT, True, id="takes-no-part-in-locking"),
+        pytest.param(writer(beat_age_s=None, age_s=3600), Habit.STREAMING, False, id="failed-long-ago"),
+        pytest.param(writer(beat_age_s=600, streaming=True), Habit.STREAMING, False, id="dead"),
     ],
 )
 def test_writer_that_may_have_begun_without_knowing_of_an_index(
     one: WriterInFlight, habit: Habit, is_blind: bool
 ) -> None:
     assert find_blind([one], habit) == ([one] if is_blind else [])
+
+
+@pytest.mark.parametrize(
+    ("one", "is_unaware", "no_writer", "is_in_the_way"),
+    [
+        pytest.param(writer(), True, False, True, id="may-not-know-of-it"),
+        pytest.param(writer(), False, False, False, id="knows-of-it"),
+        pytest.param(writer(), False, True, True, id="was-said-not-to-run"),
+        pytest.param(writer(beat_age_s=600), True, True, False, id="died"),
+        pytest.param(writer(beat_age_s=None), False, False, True, id="takes-no-part-in-locking-and-began-just-now"),
+        pytest.param(writer(beat_age_s=None, age_s=3600), True, True, False, id="failed-long-ago"),
+    ],
+)
+def test_writer_that_keeps_a_built_index_from_being_called_complete(
+    one: WriterInFlight, is_unaware: bool, no_writer: bool, is_in_the_way: bool
+) -> None:
+    unaware = {one.instant} if is_unaware else set()
+    assert find_in_the_way([one], unaware, no_writer=no_writer) == ([one] if is_in_the_way else [])
 
 
 def test_writer_that_was_said_not_to_run_stops_the_build() -> None:
@@ -209,6 +244,25 @@ def test_options_of_ours_do_not_reach_hudi_and_wrong_ones_are_refused() -> None:
     assert (read.check, read.wait_s, read.drop_first, read.wanted) == ("full", 7.0, False, ())
     with pytest.raises(IndexRequestError):
         index_options({"lake.index.wanted": "[{}]"})
+
+
+def test_later_tries_of_a_run_know_what_the_first_one_dropped() -> None:
+    first = drop_mark(INDEX, "manual__2026-11-21/1")
+    assert first == drop_mark(INDEX, "manual__2026-11-21/2")
+    assert first.startswith(f"dropped-{INDEX}-")
+    others = [drop_mark(INDEX, "manual__2026-11-22/1"), drop_mark("files", "a"), drop_mark(INDEX, "a")]
+    assert len({first, *others}) == 4
+
+
+@pytest.mark.parametrize("spec", parse_indexes(EVERY_KIND), ids=lambda spec: spec.partition)
+def test_hudis_type_of_a_plan_follows_from_its_folder(spec: IndexSpec) -> None:
+    assert hudi_type_of(spec.partition) == spec.hudi_type
+
+
+def test_run_remembers_which_indexes_it_built() -> None:
+    tally = Tally()
+    tally.complete(IndexPlan("20261121100000000", INDEX, "", is_inflight=True))
+    assert (tally.completed, tally.built) == (["20261121100000000"], {INDEX})
 
 
 BUILD, END = "20261121202547585", "20261121202601732"
