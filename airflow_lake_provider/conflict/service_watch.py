@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.conflict.active_instant import Role
-from airflow_lake_provider.conflict.contention import Claim
+from airflow_lake_provider.conflict.contention import Claim, ClashKind
 from airflow_lake_provider.conflict.expected_write import instant_ms
 from airflow_lake_provider.conflict.strategies import DetectionStrategy, StrategySettings, make_strategy
 
@@ -20,8 +20,8 @@ _MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class ServiceConflict:
-    """A plan and who came upon its file groups. `writer_worked_ms` is how long the first of them is at work, None when
-    its instant does not tell.
+    """A plan and who came upon its file groups. `writer_worked_ms` is how long the first of them that is still at work
+    has been so, None when its instant does not tell.
     """
 
     plan: str
@@ -31,13 +31,15 @@ class ServiceConflict:
     def describe(self, ran_s: float) -> str:
         """Say who, on what, and what it saves to stop now; `ran_s` is how long the service ran."""
         who = "; ".join(str(clash) for clash in self.clashes)
-        worked = (
+        return f"clustering {self.plan} is stopped after {ran_s:.0f} s: {who}. {self._describe_loss()}"
+
+    def _describe_loss(self) -> str:
+        if not any(_is_at_work(clash) for clash in self.clashes):
+            return "That writer has committed, so that the clustering would fail at its own commit"
+        lost = (
             "" if self.writer_worked_ms is None else f", where it would lose {self.writer_worked_ms // _MS} s of work"
         )
-        return (
-            f"clustering {self.plan} is stopped after {ran_s:.0f} s: {who}. Hudi would reject that writer at its "
-            f"commit{worked}; the plan is withdrawn and made again later"
-        )
+        return f"Hudi would reject that writer at its commit{lost}"
 
 
 class ServiceWatch:
@@ -65,7 +67,8 @@ class ServiceWatch:
             claim = Claim(plan.instant, plan.planned, Role.CLUSTERING, since=plan.instant)
             verdict = strategy.check(self._table, claim, now_ms)
             if verdict.clashes:
-                begun_ms = instant_ms(verdict.clashes[0].instant, activity.snapshot.properties.time_zone)
+                worker = next((clash.instant for clash in verdict.clashes if _is_at_work(clash)), "")
+                begun_ms = instant_ms(worker, activity.snapshot.properties.time_zone)
                 worked_ms = None if begun_ms is None or begun_ms > now_ms else now_ms - begun_ms
                 return ServiceConflict(plan.instant, verdict.clashes, worked_ms)
         return None
@@ -73,3 +76,7 @@ class ServiceWatch:
     def _settings(self) -> StrategySettings:
         # Whoever calls keeps the pauses.
         return StrategySettings(period_s=0, initial_delay_s=0)
+
+
+def _is_at_work(clash: Clash) -> bool:
+    return clash.kind is not ClashKind.COMMIT

@@ -26,12 +26,9 @@ from airflow_lake_provider.view.view_cache import TableViewCache
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from airflow_lake_provider.job_contract import JobRequest, ServiceRequest
+    from airflow_lake_provider.job_contract import ServiceRequest
     from airflow_lake_provider.timeline.commit_metadata import CommitMetadata
     from airflow_lake_provider.timeline.storage import Storage
-
-EXECUTOR_ENDED = "lake.executor.ended"
-"""Tells the job that withdraws a plan that its executor was ended for certain, whatever its heartbeat says."""
 
 
 class ServiceAdmission:
@@ -74,14 +71,6 @@ def narrow(wanted: ServiceRequest, admission: Admission) -> ServiceRequest:
     if admission.withdraw:
         return replace(wanted, mode=Mode.WITHDRAW, instants=admission.withdraw)
     return wanted
-
-
-def withdrawal_of(request: JobRequest, plan: str) -> JobRequest:
-    """Return the request that takes a plan from the timeline after its executor was ended."""
-    (service,) = request.services
-    options = MappingProxyType({EXECUTOR_ENDED: "true"})
-    withdrawal = replace(service, mode=Mode.WITHDRAW, instants=(plan,), options=options)
-    return replace(request, services=(withdrawal,), result_path=f"{request.result_path}.withdrawal")
 
 
 def parse_conflict_policy(settings: Mapping[str, str]) -> ConflictPolicy:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -25,12 +26,12 @@ from airflow_lake_provider.operators.dry_run import describe
 from airflow_lake_provider.operators.executor_lease import ExecutorLease
 from airflow_lake_provider.operators.job_run import JobRun
 from airflow_lake_provider.operators.memory import find_out_of_memory, with_more_memory
+from airflow_lake_provider.operators.plan_withdrawal import PlanWithdrawal
 from airflow_lake_provider.operators.retry_policy import FailureRetryPolicy
 from airflow_lake_provider.operators.service_admission import (
     ServiceAdmission,
     narrow,
     parse_conflict_policy,
-    withdrawal_of,
 )
 from airflow_lake_provider.operators.service_arguments import is_true, parse_request, parse_settings
 from airflow_lake_provider.operators.service_job import build_job, open_folder, results_before
@@ -172,7 +173,8 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         began_s = time.monotonic()
         measure_try(AirflowMetrics(), wanted.service, context)
         try:
-            judgement = self._judge(table, before, self._execute_job(hook, folder, job, admission))
+            ran = self._execute_job(hook, folder, job, admission, PlanWithdrawal(before, table.timeline))
+            judgement = self._judge(table, before, ran)
         finally:
             self._tell_manager(hook, job.request)
         self.log.info("table %s: %s: %s", base_path, judgement.outcome, judgement.reason)
@@ -227,9 +229,12 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         return ServiceAdmission(base_path, table_opener(self.storage_options), policy, options)
 
     def _execute_job(
-        self, hook: LakeHook, folder: JobFolder, job: EngineJob, admission: ServiceAdmission
+        self, hook: LakeHook, folder: JobFolder, job: EngineJob, admission: ServiceAdmission, plans: PlanWithdrawal
     ) -> JobRequest:
-        """Run the job under the lease of its table and service; return the request that was run."""
+        """Run the job under the lease of its table and service; return the request that was run.
+
+        A clustering that gave way to a writer leaves no plan behind: then it raises ServiceFailedError.
+        """
         table_id, service = table_id_of(job.request.base_path), job.request.services[0].service
         record, began_s = ExecutorRecord(folder.work_dir, table_id, service), time.monotonic()
         self._job_run = JobRun(job, record, create_engine)
@@ -241,17 +246,18 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         with lease:
             with watch:
                 ran = self._run_to_end(self._job_run, lease, watch)
-            ran_s = time.monotonic() - began_s
-            if watch.conflict is not None and not lease.lost:
-                request = withdrawal_of(job.request, watch.conflict.plan)
-                self._job_run = JobRun(replace(job, request=request), record, create_engine)
-                self._job_run.run(lease.require_held)
-        if watch.conflict is not None:
-            message = watch.conflict.describe(ran_s)
-            raise ServiceFailedError(f"table {job.request.base_path}: {message}", FailureKind.CONFLICT)
+            lost = plans.find_lost(ran, watch.conflict, time.monotonic() - began_s)
+            if lost is not None:
+                return plans.give_way(lost, ran, job, partial(self._run_after, lease, record))
         if lease.lost:
             raise LeaseLostError(f"{service} of {job.request.base_path} was ended: its lease could not be kept")
         return ran
+
+    def _run_after(self, lease: ExecutorLease, record: ExecutorRecord, job: EngineJob) -> None:
+        # Without the lease even the record belongs to somebody else.
+        lease.require_held()
+        self._job_run = JobRun(job, record, create_engine)
+        self._job_run.run(lease.require_held)
 
     def _run_to_end(self, run: JobRun, lease: ExecutorLease, watch: ConflictWatch) -> JobRequest:
         try:

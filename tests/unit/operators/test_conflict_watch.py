@@ -7,10 +7,9 @@ import threading
 from airflow_lake_provider.conflict.contention import Clash, ClashKind
 from airflow_lake_provider.conflict.service_watch import ServiceConflict, ServiceWatch
 from airflow_lake_provider.errors import StorageError
-from airflow_lake_provider.job_contract import JobRequest, Mode, Service, ServiceRequest
 from airflow_lake_provider.operators import conflict_watch
 from airflow_lake_provider.operators.conflict_watch import ConflictWatch
-from airflow_lake_provider.operators.service_admission import EXECUTOR_ENDED, parse_conflict_policy, withdrawal_of
+from airflow_lake_provider.operators.service_admission import parse_conflict_policy
 from airflow_lake_provider.policies import ConflictPolicy
 from tests.unit.conflict.fake_table import FakeTable, keys
 
@@ -85,11 +84,17 @@ def test_conflict_says_what_it_saves() -> None:
     assert "it would lose 7 s of work" in FOUND.describe(12.0)
 
 
-def test_withdrawal_follows_the_end_of_the_plans_executor() -> None:
-    request = JobRequest("j", "/t", "t", (ServiceRequest(Service.CLUSTERING, Mode.SCHEDULE_AND_EXECUTE),), "/r.json")
-    (service,) = withdrawal_of(request, PLAN).services
-    assert (service.mode, service.instants, dict(service.options)) == (Mode.WITHDRAW, (PLAN,), {EXECUTOR_ENDED: "true"})
-    assert withdrawal_of(request, PLAN).result_path != request.result_path
+def test_conflict_with_a_writer_that_has_committed_does_not_say_that_it_would_lose_anything() -> None:
+    table = FakeTable()
+    table.plan(PLAN, [OSLO])
+    watch = ServiceWatch(table.open(), ConflictPolicy())
+    table.commit(WRITER, "20261121100000009", [OSLO])
+    found = watch.check(table.now_ms)
+    assert found is not None
+    said = found.describe(12.0)
+    assert f"deltacommit {WRITER} has committed 1 file group: Oslo/f1-0. That writer has committed" in said
+    assert "reject" not in said
+    assert "lose" not in said
 
 
 def test_policy_travels_as_text() -> None:
