@@ -1,10 +1,10 @@
 """Replicate changes to a local broker: ours, exactly once; Spark's own Kafka sink, at least once; the bare producer.
 
 `python -m benchmarks.replication --rows 1000000 --commits 50` prints one JSON line with the keys `rows_per_s,
-spark_sink_rows_per_s, raw_rows_per_s, lag_p50_s, lag_p99_s, lost, duplicates`. All of the table is written first, so this
-is catching up, and the lags are what one commit takes in it: the time between the moments at which the sink's commits
-returned, from then on consumers may see the rows. No consumer's clock is asked, and no writer is waited for. Lost and
-doubled are counted by a consumer afterwards, against the rows that the run says it has read.
+spark_sink_rows_per_s, raw_rows_per_s, lag_p50_s, lag_p99_s, lost, duplicates`. All of the table is written first, so
+this is catching up, and the lags are what one commit takes in it: the time between the moments at which the sink's
+commits returned; from then on consumers may see the rows. No consumer's clock is asked, and no writer is waited for.
+Lost and doubled are counted by a consumer afterwards, against the rows that the run says it has read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The Spark half of the replication benchmark: writes the table, replicates it both ways, counts what arrived.
 
-`python -m benchmarks.replication_driver LAKE BOOTSTRAP ROWS COMMITS`, with spark_jobs/ on the path. Times are taken here,
-when the sink's commit returns; the consumer reads later, and only counts.
+`python -m benchmarks.replication_driver LAKE BOOTSTRAP ROWS COMMITS`, with spark_jobs/ on the path. Times are taken
+here, when the sink's commit returns; the consumer reads later, and only counts.
 """
 
 from __future__ import annotations
