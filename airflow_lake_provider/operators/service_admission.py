@@ -19,7 +19,9 @@ from airflow_lake_provider.conflict.gate import (
 from airflow_lake_provider.conflict.service_watch import ServiceWatch
 from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.job_contract import Mode, Service
+from airflow_lake_provider.located import Located, SettingError
 from airflow_lake_provider.policies import ConflictPolicy
+from airflow_lake_provider.setting_kinds import Section, apply_changes
 from airflow_lake_provider.view.shared_timelines import SharedTimelines
 from airflow_lake_provider.view.view_cache import TableViewCache
 
@@ -73,15 +75,29 @@ def narrow(wanted: ServiceRequest, admission: Admission) -> ServiceRequest:
     return wanted
 
 
-def parse_conflict_policy(settings: Mapping[str, str]) -> ConflictPolicy:
-    """Return the policy of an operator's argument. Raises ServiceRefusedError that names the setting."""
+def parse_conflict_policy(settings: Mapping[str, str], base_path: str) -> ConflictPolicy:
+    """Return the policy of an operator's argument, whose values are rendered from templates to text.
+
+    The settings are those of the tables file. Raises ServiceRefusedError that names table and setting: a policy that
+    is misread as "off" would fail writers.
+    """
     known = ConflictPolicy()
+    values = {key: Located(_read(text, getattr(known, key, "")), 0, text) for key, text in settings.items()}
     try:
-        return ConflictPolicy(
-            enabled=settings.get("enabled", str(known.enabled)).lower() == "true",
-            strategy=settings.get("strategy", known.strategy),
-            period_s=float(settings.get("period_s", known.period_s)),
-            initial_delay_s=float(settings.get("initial_delay_s", known.initial_delay_s)),
-        )
-    except ValueError as error:
-        raise ServiceRefusedError(f"conflict: {dict(settings)} is no policy: {error}") from error
+        changes = Section(ConflictPolicy).parse(Located(values, 0), "conflict")
+    except SettingError as error:
+        raise ServiceRefusedError(f"table {base_path}: conflict: {error}") from error
+    return apply_changes(known, changes)
+
+
+def _read(text: str, example: object) -> bool | float | str:
+    """Return what a text says, of the type of an example; the text itself when it says nothing of the kind."""
+    plain = text.strip()
+    if isinstance(example, bool):
+        return {"true": True, "false": False}.get(plain.lower(), text)
+    if isinstance(example, float):
+        try:
+            return float(plain)
+        except ValueError:
+            return text
+    return plain

@@ -225,7 +225,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         return Judgement(Outcome.NOTHING_TO_DO, f"dry run of {wanted.service} {wanted.mode}", (), pending)
 
     def _admission(self, base_path: str, options: dict[str, str]) -> ServiceAdmission:
-        policy = parse_conflict_policy(parse_settings(self.conflict, "conflict"))
+        policy = parse_conflict_policy(parse_settings(self.conflict, "conflict"), base_path)
         return ServiceAdmission(base_path, table_opener(self.storage_options), policy, options)
 
     def _execute_job(

@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import LOCK, MakeTable, Table, content, file_groups, rows, rows_written, run
-from hudi_table import open_client
+from conftest import MakeTable, Table, content, file_groups, rows, rows_written, run
 from job_contract import FailureKind, JobRequest, Mode, Outcome, Service
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions
@@ -220,8 +219,9 @@ def test_clustering_that_gives_way_to_a_writer_says_conflict(spark: SparkSession
     again = run(spark, clustering(table, Mode.EXECUTE, instant, **gives_way))
     assert (again.outcome, again.failure_kind) == (Outcome.FAILED, FailureKind.CONFLICT), again.message
     assert content(spark, table) == before
-    # The way out, until then updates are refused: remove the plan, and plan anew.
-    with open_client(spark, str(table.path), LOCK, {}) as client:
-        assert client.purgePendingClustering(instant)
+    # The way out, until then updates are refused; the operator takes it: withdraw the plan, and plan anew.
+    withdrawn = run(spark, clustering(table, Mode.WITHDRAW, instant, **gives_way))
+    assert withdrawn.outcome is Outcome.COMPLETED, withdrawn.message
+    assert not any(name.startswith(instant) and "clustering" in name for name in table.files())
     assert run(spark, clustering(table, Mode.SCHEDULE_AND_EXECUTE)).outcome is Outcome.COMPLETED
     assert content(spark, table) == before

@@ -9,7 +9,6 @@ from airflow_lake_provider.conflict.service_watch import ServiceConflict, Servic
 from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.operators import conflict_watch
 from airflow_lake_provider.operators.conflict_watch import ConflictWatch
-from airflow_lake_provider.operators.service_admission import parse_conflict_policy
 from airflow_lake_provider.policies import ConflictPolicy
 from tests.unit.conflict.fake_table import FakeTable, keys
 
@@ -95,8 +94,3 @@ def test_conflict_with_a_writer_that_has_committed_does_not_say_that_it_would_lo
     assert f"deltacommit {WRITER} has committed 1 file group: Oslo/f1-0. That writer has committed" in said
     assert "reject" not in said
     assert "lose" not in said
-
-
-def test_policy_travels_as_text() -> None:
-    assert parse_conflict_policy({}) == ConflictPolicy()
-    assert parse_conflict_policy({"enabled": "False", "period_s": "2.5"}) == ConflictPolicy(enabled=False, period_s=2.5)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from airflow_lake_provider.conflict.admission import AdmissionVerdict
+from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.job_contract import Mode, Service, ServiceRequest
-from airflow_lake_provider.operators.service_admission import ServiceAdmission
+from airflow_lake_provider.operators.service_admission import ServiceAdmission, parse_conflict_policy
+from airflow_lake_provider.operators.service_arguments import parse_settings
 from airflow_lake_provider.policies import ConflictPolicy
 from airflow_lake_provider.timeline.storage import open_storage
 from tests.unit.conflict.fake_table import commit_body, marker
@@ -57,3 +60,38 @@ def test_partition_filter_among_the_hudi_settings_is_kept(tmp_path: Path) -> Non
     options = {"hoodie.clustering.plan.partition.filter.mode": "RECENT_DAYS"}
     found = ServiceAdmission(str(path), open_storage, ConflictPolicy(), options).ask(wanted)
     assert (found.verdict, found.options) == (AdmissionVerdict.WAIT, {})
+
+
+@pytest.mark.parametrize(
+    ("argument", "policy"),
+    [
+        (None, ConflictPolicy()),
+        ({"enabled": "False", "period_s": "2.5"}, ConflictPolicy(enabled=False, period_s=2.5)),
+        ({"enabled": "true", "initial_delay_s": "0.1"}, ConflictPolicy(initial_delay_s=0.1)),
+        ({"enabled": False, "period_s": 3, "strategy": "Mine"}, ConflictPolicy(False, "Mine", 3.0)),
+        ('{"enabled": true, "period_s": 0.5}', ConflictPolicy(period_s=0.5)),
+        ({"enabled": " TRUE ", "strategy": " Mine "}, ConflictPolicy(strategy="Mine")),
+    ],
+)
+def test_policy_travels_as_text(argument: Mapping[str, object] | str | None, policy: ConflictPolicy) -> None:
+    assert parse_conflict_policy(parse_settings(argument, "conflict"), "/lake/orders") == policy
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ({"enabled": "yes"}, "enabled is 'yes', allowed: true, false"),
+        ({"enabled": "1"}, "enabled is '1', allowed: true, false"),
+        ({"enabled": ""}, "enabled is '', allowed: true, false"),
+        ({"period": "5"}, "unknown setting 'period' in conflict, allowed: enabled, strategy, period_s"),
+        ({"period_s": "-1"}, "period_s is '-1', allowed: seconds above 0"),
+        ({"period_s": "nan"}, "period_s is 'nan', allowed: seconds above 0"),
+        ({"period_s": "inf"}, "period_s is 'inf', allowed: seconds above 0"),
+        ({"initial_delay_s": "soon"}, "initial_delay_s is 'soon', allowed: seconds above 0"),
+        ({"strategy": ""}, "strategy is '', allowed: a name"),
+    ],
+)
+def test_policy_that_says_nothing_certain_is_refused(argument: Mapping[str, str], says: str) -> None:
+    with pytest.raises(ServiceRefusedError) as raised:
+        parse_conflict_policy(argument, "/lake/orders")
+    assert f"table /lake/orders: conflict: {says}" in str(raised.value)
