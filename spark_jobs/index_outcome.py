@@ -66,13 +66,13 @@ def caught_up_to(indexes: IndexLook) -> str:
 def why_nothing_was_planned(indexes: IndexLook, partition: str) -> str:
     """Say why Hudi wrote no plan: it plans up to the last completed write before the first pending one."""
     if caught_up_to(indexes):
-        return f"Hudi planned nothing for {partition}, and does not say why: look for its own words in the driver's log"
+        return f"Hudi plans nothing for {partition}, and does not say why: look for its own words in the driver's log"
     pending = indexes.look.timeline.getWriteTimeline().filterInflightsAndRequested().firstInstant()
     if not pending.isPresent():
-        return f"Hudi planned nothing for {partition}: the table has no completed write on its active timeline yet"
+        return f"Hudi plans nothing for {partition}: the table has no completed write on its active timeline yet"
     first = pending.get()
     return (
-        f"Hudi planned nothing for {partition}: no completed write precedes the pending {first.getAction()} "
+        f"Hudi plans nothing for {partition}: no completed write precedes the pending {first.getAction()} "
         f"{first.requestedTime()}; it has to end or be rolled back first (`airflow lake explain` tells which)"
     )
 
