@@ -18,7 +18,7 @@ from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.timeline.announced_write import load_announced_write
 from airflow_lake_provider.timeline.commit_metadata import load_commit_metadata
 from airflow_lake_provider.timeline.heartbeat import HeartbeatRule, heartbeat_rule, load_heartbeats
-from airflow_lake_provider.timeline.instant import Action, State
+from airflow_lake_provider.timeline.instant import Action, Layout, State
 from airflow_lake_provider.timeline.markers import file_group_key
 from airflow_lake_provider.timeline.service_plan import load_service_plan
 from airflow_lake_provider.view.file_system_view import FileSystemTimelineView
@@ -202,7 +202,9 @@ class ConflictTable:
         if role_of(instant) is None:
             return None
         plan = self._plan_of(snapshot, instant)
-        role = role_of(instant, is_clustering=plan is not None and plan.is_clustering) or Role.WRITER
+        # In layout 1 only the plan tells a clustering, which stands in the way without a heartbeat too.
+        may_be = instant.action is Action.REPLACECOMMIT and snapshot.properties.layout is Layout.V1
+        role = role_of(instant, is_clustering=may_be if plan is None else plan.is_clustering) or Role.WRITER
         # It need not beat.
         is_live = is_live or (role is Role.LOG_COMPACTION and instant.state is State.INFLIGHT)
         plan = plan or _Plan(problem=f"the plan of {instant.action} {name}")

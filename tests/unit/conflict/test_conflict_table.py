@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from airflow_lake_provider.conflict.active_instant import Role
+from airflow_lake_provider.conflict.conflict_table import open_conflict_table
 from airflow_lake_provider.conflict.contention import Claim, ClashKind
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.timeline.heartbeat import HeartbeatRule, heartbeat_rule
+from airflow_lake_provider.timeline.storage import open_storage
 from tests.unit.conflict.fake_table import FakeTable, keys
+from tests.unit.timeline.fixture_tables import unpack
 
 W1, W2, W3, W4 = (f"2026112110000000{n}" for n in range(1, 5))
 OSLO, BONN = ("Oslo", "f1-0"), ("Bonn", "f2-0")
@@ -132,6 +137,18 @@ def test_damaged_plan_or_commit_is_never_free() -> None:
     assert opened.check(claim(W2, OSLO), table.now_ms).is_free
     table.write(f"timeline/{W3}_{W3}9.deltacommit", b"{not json")
     assert not opened.check(claim(W2, OSLO), table.now_ms).is_free
+
+
+def test_damaged_plan_of_layout_1_may_be_a_clustering_and_is_never_free(tmp_path: Path) -> None:
+    path = unpack("cow_v6", tmp_path).path
+    opened = open_conflict_table(open_storage(str(path)), {})
+    begun = "20991231000000001"
+    assert opened.check(claim(begun, OSLO), 0).is_free
+    plan = path / ".hoodie" / "20991231000000000.replacecommit.requested"
+    plan.write_bytes(b"Obj\x01damaged")
+    assert opened.check(claim(begun, OSLO), 0).unread == ("the plan of replacecommit 20991231000000000",)
+    plan.write_bytes(b"")
+    assert opened.check(claim(begun, OSLO), 0).is_free, "an insert overwrite without a heartbeat"
 
 
 def test_file_met_while_it_is_written_anew_takes_nothing_back() -> None:
