@@ -17,6 +17,9 @@ import pytest
 import yaml
 
 from airflow_lake_provider.table_id import table_id_of
+from airflow_lake_provider.timeline.instant import Action
+from airflow_lake_provider.view.view_cache import TableViewCache
+from demo.changes import Version, parse_versions
 from local_stack.airflow import HUDI_JAR, LocalAirflow, scratch_env
 from local_stack.hudi_bundle import SPARK_PYTHON, spark_env
 from local_stack.kafka import LocalKafka
@@ -26,6 +29,7 @@ from tests.system.conftest import LOCK_OPTIONS, ROOT, make_airflow
 from tests.system.crashes.driver_watch import DriverWatch, members_of_session, parent_of
 from tests.system.crashes.faults import Victim
 from tests.system.crashes.stage import SETTINGS, kill_all
+from tests.system.replicated_rows import require_as_in_the_table
 
 pytestmark = pytest.mark.system
 
@@ -107,6 +111,29 @@ class Corridor:
     def all_records(self) -> list[Record]:
         """Return what is in the topic, from a broker that may be slow."""
         return read_topic(self.broker.bootstrap, TOPIC)
+
+    def last_commits(self, count: int) -> list[str]:
+        """Return the writer's last commits by their requested times, in the order of completion."""
+        writes = TableViewCache().refresh(self.base_path).timeline.completed_writes_by_completion()
+        return [write.requested_time for write in writes if write.action is Action.COMMIT][-count:]
+
+    def versions(self, commits: list[str]) -> dict[str, Version]:
+        """Return the table's rows after each of the commits, by stock Spark's time travel."""
+        reader = start(
+            "table-versions",
+            [str(SPARK_PYTHON), str(ROOT / "demo" / "table_versions.py"), self.base_path, str(HUDI_JAR), *commits],
+            self.airflow.home / "logs" / "table-versions.log",
+            env=spark_env() | scratch_env(self.airflow.home / "tmp") | {"PYTHONPATH": str(ROOT / "local_stack")},
+        )
+        try:
+            assert reader.process.wait(timeout=300) == 0, reader.log_tail()
+        finally:
+            reader.stop()
+        return parse_versions(reader.log_path.read_text(encoding="utf-8"))
+
+    def require_last_commits_as_in_the_table(self, records: list[Record], count: int) -> None:
+        commits = self.last_commits(count + 1)
+        require_as_in_the_table(records, commits, self.versions(commits))
 
     def wait(self, ready: Any, what: str) -> None:
         self.airflow.wait_until(ready, 400, what)
@@ -199,6 +226,7 @@ def test_changes_arrive_and_a_broker_that_is_away_holds_the_table(corridor: Corr
     corridor.broker.start()
     corridor.wait(lambda: len(corridor.records()) == KEYS + 4 + 2 * CHANGES, "the changes in the topic")
     require_each_once(corridor.all_records())
+    corridor.require_last_commits_as_in_the_table(corridor.all_records(), 2)
     corridor.wait(lambda: corridor.sink()["problem"] == "", "the sink without an error")
     assert corridor.safepoint() > held
 
@@ -228,6 +256,7 @@ def test_runs_that_are_killed_doubled_and_cleared_deliver_each_version_once(corr
     records = corridor.all_records()
     assert len(records) == before + 2 * CHANGES
     require_each_once(records)
+    corridor.require_last_commits_as_in_the_table(records, 2)
 
 
 def require_each_once(records: list[Record]) -> None:
