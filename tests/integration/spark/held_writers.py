@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from conftest import Table
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 PATIENCE_S = 120.0
 
 
 @dataclass(slots=True)
 class HeldWriter:
-    """An upsert of one city's orders. `instant` is known from the start, its markers appear while it runs."""
+    """An upsert of some orders. `instant` is known from the start, its markers appear while it runs."""
 
     table: Table
     folder: Path
@@ -49,7 +49,13 @@ class HeldWriter:
 
 
 def start_writer(spark: SparkSession, table: Table, city: str, folder: Path, options: Mapping[str, str]) -> HeldWriter:
-    """Start an upsert and hold its commit as soon as it has markers."""
+    """Start an upsert of one city's orders and hold its commit as soon as it has markers."""
+    orders = lake_writer.orders_of_commit(spark, table.written, table.written.commits)
+    return start_writer_of(orders.where(f"city = '{city}' and id < {table.written.keys}"), table, folder, options)
+
+
+def start_writer_of(orders: DataFrame, table: Table, folder: Path, options: Mapping[str, str]) -> HeldWriter:
+    """Start an upsert of these orders and hold its commit as soon as it has markers."""
     folder.mkdir(parents=True)
     writer = HeldWriter(table, folder)
     before = _instants(table)
@@ -57,7 +63,7 @@ def start_writer(spark: SparkSession, table: Table, city: str, folder: Path, opt
     settings["hoodie.write.lock.client.wait_time_ms_between_retry"] = "100"
     settings["hoodie.write.lock.client.num_retries"] = "1200"
     settings["hoodie.write.lock.filesystem.expire"] = "0"
-    threading.Thread(target=_write, args=(spark, writer, city, settings), daemon=True).start()
+    threading.Thread(target=_write, args=(orders, writer, settings), daemon=True).start()
     wait_until(lambda: bool(_instants(table) - before) or writer.outcome.done())
     (writer.instant,) = _instants(table) - before or {""}
     # Before it writes it takes its lock several times, after that once more: to commit.
@@ -92,9 +98,8 @@ def _instants(table: Table) -> set[str]:
     return {name.split(".")[0] for name in table.files() if name.endswith(("commit.requested",))}
 
 
-def _write(spark: SparkSession, writer: HeldWriter, city: str, options: Mapping[str, str]) -> None:
+def _write(orders: DataFrame, writer: HeldWriter, options: Mapping[str, str]) -> None:
     table = writer.table.written
-    orders = lake_writer.orders_of_commit(spark, table, table.commits).where(f"city = '{city}' and id < {table.keys}")
     settings = lake_writer.write_options(table, table.commits, None, options)
     try:
         orders.write.format("hudi").options(**settings).mode("append").save(str(writer.table.path))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import MakeTable, Table, content, file_groups, rows, run
-from held_writers import HeldWriter, start_writer
+from held_writers import HeldWriter, start_writer, start_writer_of
 from job_contract import JobRequest, Mode, Outcome, Service
 
 from airflow_lake_provider.conflict.admission import Admission, AdmissionVerdict
@@ -267,6 +267,29 @@ def test_writer_counts_as_long_as_its_heartbeat_lives(
     os.utime(heartbeat)
     assert not opened.check(claim, now_ms()).is_free
     assert [first.release(), second.release()] == ["", REJECTED]
+
+
+def test_writers_of_two_file_groups_of_one_partition_raise_no_alarm_and_both_commit(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path
+) -> None:
+    table = make_table(type="COW")
+    groups = sorted(group for group in file_groups(spark, table) if group[0] == "Bilbao")[:2]
+    orders = spark.read.format("hudi").load(str(table.path))
+    columns = [name for name in orders.columns if not name.startswith("_hoodie")]
+    writers = [
+        start_writer_of(
+            orders.where(f"_hoodie_file_name like '{file_id}%'").select(columns), table, tmp_path / file_id, DIRECT
+        )
+        for _, file_id in groups
+    ]
+    opened = open_table(table)
+    claims = [claim_of(opened, writer) for writer in writers]
+    assert [claim.file_groups for claim in claims] == [{file_group_key(*group)} for group in groups]
+    assert [check(opened, claim).is_free for claim in claims] == [True, True]
+    # The same two, had they met.
+    both = Claim(writers[1].instant, claims[0].file_groups | claims[1].file_groups, since=writers[1].instant)
+    assert [clash.file_groups for clash in check(opened, both).clashes] == [claims[0].file_groups]
+    assert [writer.release() for writer in writers] == ["", ""]
 
 
 def test_insert_overwrite_in_flight_counts_for_every_file_group_of_its_partition(
