@@ -100,6 +100,8 @@ class Sinks:
         A look at a table asks this before it takes note of what is new, so sinks are renewed until the table moves,
         whether or not the DAG of replication is running.
         """
+        if not self.list_sinks(table_id):
+            return None
         self.renew(table_id)
         now_ms = self._registry.now_ms()
         holds = {row["sink"]: _hold_of(row, now_ms) for row in self.list_sinks(table_id)}

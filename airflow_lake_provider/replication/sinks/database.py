@@ -125,18 +125,26 @@ class DatabaseSink:
 
     def _take_target(self, target: str) -> None:
         mine = self._settings.stream
-        try:
-            with self._engine.begin() as connection:
-                connection.execute(sa.insert(_targets).values(target=target, stream=mine))
-        except IntegrityError:
-            # It is somebody's already: ours, as a rule.
-            with self._engine.begin() as connection:
-                owner = connection.execute(sa.select(_targets.c.stream).where(_targets.c.target == target)).scalar_one()
-            if owner != mine:
-                raise SinkRefusedError(
-                    f"table {self._table_name} is stream {owner}'s, and a snapshot of stream {mine} would empty it: "
-                    f"name another table, or delete the row of {target} in lake_target when that stream is no more"
-                ) from None
+        owner = self._owner_of(target)
+        if owner is None:
+            try:
+                with self._engine.begin() as connection:
+                    connection.execute(sa.insert(_targets).values(target=target, stream=mine))
+                return
+            except IntegrityError:
+                owner = self._owner_of(target)  # somebody took it between the two statements
+        if owner != mine:
+            raise SinkRefusedError(
+                f"table {self._table_name} is stream {owner}'s, and a snapshot of stream {mine} would empty it: name "
+                f"another table, or delete the row of {target} in lake_target when that stream is no more"
+            )
+
+    def _owner_of(self, target: str) -> str | None:
+        with self._engine.begin() as connection:
+            owner: str | None = connection.execute(
+                sa.select(_targets.c.stream).where(_targets.c.target == target)
+            ).scalar_one_or_none()
+        return owner
 
     def _raise_epoch(self, connection: sa.Connection) -> str | None:
         mine = _checkpoints.c.stream == self._settings.stream

@@ -81,6 +81,7 @@ class KafkaSink:
 
     def commit(self, checkpoint: Checkpoint) -> None:
         """Commit the transaction with the checkpoint in it."""
+        self._commit = checkpoint.commit.requested_time if checkpoint.commit is not None else ""
         self._begin()
         self._send(self._options.checkpoint_topic, self._settings.stream.encode(), to_text(checkpoint).encode(), [])
         # It flushes first. Not flushed apart: the client's flush breaks when the producer was fenced meanwhile.
