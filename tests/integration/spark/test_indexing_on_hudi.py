@@ -17,7 +17,7 @@ from hudi_table import look_at_table, open_client
 from index_check import find_differences
 from index_settings import build_settings
 from job_contract import FailureKind, JobRequest, Mode, Outcome, Service, ServiceResult
-from paused_writers import STREAMING_OFF, insert, start_paused_writer, wait_until
+from paused_writers import STREAMING_OFF, insert, new_orders, start_paused_writer, wait_until
 from pyspark.sql import functions as F
 from service_settings import service_settings
 
@@ -144,6 +144,36 @@ def test_plan_is_written_once_and_a_second_one_of_somebody_else_is_removed(
     result = run(spark, indexing(table, Mode.EXECUTE))
     assert (result.outcome, result.completed_instants) == (Outcome.COMPLETED, first.scheduled_instants)
     assert duplicate in result.message
+    assert plans(table) == set()
+    assert missing(spark, table) == []
+
+
+def test_second_plan_leaves_alone_what_a_living_builder_of_the_first_one_has_begun(
+    spark: SparkSession, make_table: MakeTable
+) -> None:
+    table = make_table(**STREAMING_OFF)
+    (first,) = run(spark, indexing(table, Mode.SCHEDULE, "record_index")).scheduled_instants
+    duplicate = schedule_with_hudi(spark, table, "RECORD_INDEX", "record_index")
+    # A builder that does not beat, as Hudi's own: it began an hour ago, and writes.
+    inflight = table.timeline / f"{first}.indexing.inflight"
+    inflight.touch()
+    make_old(inflight, 3600)
+    config = look_at_table(spark, str(table.path)).meta_client
+    names = spark._jvm.java.util.ArrayList()
+    names.add("record_index")
+    config.getTableConfig().setMetadataPartitionsInflight(config, names)
+    log = table.path / ".hoodie" / "metadata" / "record_index" / f".record-index-0000-0_{first}.log.1_0-0-0"
+    log.parent.mkdir()
+    log.touch()
+    job = indexing(table, Mode.EXECUTE)
+    only = replace(job, services=(replace(job.services[0], instants=(duplicate,)),))
+    busy = run(spark, only)
+    assert (busy.outcome, busy.failure_kind) == (Outcome.FAILED, FailureKind.BUSY)
+    assert first in busy.message
+    assert log.exists()
+    make_old(log, 3600)
+    dead = run(spark, job)
+    assert (dead.outcome, dead.completed_instants) == (Outcome.COMPLETED, (first,)), dead.message
     assert plans(table) == set()
     assert missing(spark, table) == []
 
@@ -286,6 +316,30 @@ def test_run_that_times_out_with_a_hole_in_front_is_completed_by_the_next_one(
     assert found_by_key(spark, table, 70_003) == found_by_key(spark, table, 80_003) == 1
 
 
+def test_writer_that_takes_no_part_in_locking_keeps_a_built_index_from_being_called_complete(
+    spark: SparkSession, make_table: MakeTable
+) -> None:
+    table = make_table(**STREAMING_OFF)
+    (instant,) = run(spark, indexing(table, BOTH, "record_index")).completed_instants
+    die_before_completing(table, instant)
+    # It begins when the build is past its fence, and nobody's lock keeps it from committing.
+    unguarded = begin_write(spark, table)
+    (table.path / ".hoodie" / ".heartbeat" / unguarded).unlink()
+    timeout = {"hoodie__metadata__index__check__timeout__seconds": "1"}
+    for no_writer, words in (("false", "may not know of it"), ("true", "no writer was said to run")):
+        options = {"lake__index__no_writer": no_writer}
+        result = run(spark, indexing(table, BOTH, "record_index", **timeout, **options))
+        assert (result.outcome, result.failure_kind) == (Outcome.FAILED, FailureKind.CONFLICT)
+        assert unguarded in result.message
+        assert words in result.message
+        assert plans(table) == {instant}
+    for name in table.files():
+        if name.startswith(unguarded):
+            make_old(table.timeline / name, 3600)
+    dead = run(spark, indexing(table, BOTH, "record_index", **timeout))
+    assert (dead.outcome, dead.completed_instants) == (Outcome.COMPLETED, (instant,)), dead.message
+
+
 def test_index_that_fails_its_check_is_built_anew_in_the_same_run(spark: SparkSession, make_table: MakeTable) -> None:
     table = make_table(**STREAMING_OFF)
     (instant,) = run(spark, indexing(table, BOTH, "record_index")).completed_instants
@@ -366,7 +420,11 @@ def test_indexes_survive_every_service_and_stay_whole(spark: SparkSession, make_
     services = (
         (Service.COMPACTION, {}),
         (Service.CLUSTERING, {}),
-        (Service.CLEAN, {"hoodie.clean.commits.retained": "1"}),
+        (Service.METACOMPACTION, {}),
+        (
+            Service.CLEAN,
+            {"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS", "hoodie.clean.fileversions.retained": "1"},
+        ),
         (Service.ARCHIVE, {"hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}),
     )
     for number, (service, options) in enumerate(services):
@@ -374,7 +432,8 @@ def test_indexes_survive_every_service_and_stay_whole(spark: SparkSession, make_
         server = {"hoodie.embed.timeline.server": "true"}
         insert(spark, table, 90_000 + 100 * number, **STREAMING_OFF, **server)
         result = run(spark, table.request(BOTH, service=service, service_options=options))
-        assert result.outcome is not Outcome.FAILED, result.message
+        # One that found nothing to do would prove nothing.
+        assert result.outcome is Outcome.COMPLETED, (service, result.message)
         # Hudi adds partition statistics to column statistics by itself; what matters is that nothing goes.
         assert indexes <= complete(table), service
     for index in ("record_index", "secondary_index_customer", "column_stats"):
@@ -434,16 +493,81 @@ def test_damaged_index_is_reported_with_what_differs_and_built_anew(spark: Spark
     # A writer with the metadata table switched off writes past every index.
     settings = {"hoodie.metadata.enable": "false", "hoodie.metadata.auto.delete.partitions": "false"}
     insert(spark, table, 95_000, **settings)
-    if complete(table) >= {"record_index"}:
-        (damage,) = missing(spark, table)
-        assert damage.startswith("20 entries missing in the index, or other there: 950")
-        verified = run(spark, indexing(table, BOTH, "record_index", **FULL_OPTION))
-        assert (verified.outcome, verified.completed_instants) == (Outcome.FAILED, ())
-        assert "record_index is damaged: 20 entries missing" in verified.message
-    dropped = {"lake__index__drop_first": "true"}
-    anew = run(spark, indexing(table, BOTH, "files", "record_index", **FULL_OPTION, **dropped))
+    assert complete(table) == {"files", "record_index"}
+    (damage,) = missing(spark, table)
+    assert damage.startswith("20 entries missing in the index, or other there: 950")
+    verified = run(spark, indexing(table, BOTH, "record_index", **FULL_OPTION))
+    assert (verified.outcome, verified.completed_instants) == (Outcome.FAILED, ())
+    assert "record_index is damaged: 20 entries missing" in verified.message
+    # Also in a run that builds another one.
+    beside = run(spark, indexing(table, BOTH, "column_stats", "record_index", **FULL_OPTION))
+    assert (beside.outcome, len(beside.completed_instants)) == (Outcome.FAILED, 1)
+    assert "record_index is damaged: 20 entries missing" in beside.message
+
+    dropped = {"lake__index__drop_first": "true", "lake__index__wait_s": "0"}
+    request = indexing(table, BOTH, "files", "record_index", **FULL_OPTION, **dropped)
+    # Readers keep what they have as long as nothing can take its place.
+    unguarded = begin_write(spark, table)
+    heartbeat = table.path / ".hoodie" / ".heartbeat" / unguarded
+    heartbeat.unlink()
+    kept = run(spark, request)
+    assert (kept.outcome, kept.failure_kind) == (Outcome.FAILED, FailureKind.CONFLICT)
+    assert unguarded in kept.message
+    assert complete(table) >= {"files", "record_index"}
+    heartbeat.touch()
+    make_old(heartbeat)
+    anew = run(spark, replace(request, job_id="run/1"))
     assert anew.outcome is Outcome.COMPLETED, anew.message
     assert missing(spark, table) == []
+    # A later try of the same run does not drop what the first one built.
+    retried = run(spark, replace(request, job_id="run/2"))
+    assert (retried.outcome, retried.completed_instants) == (Outcome.NOTHING_TO_DO, ()), retried.message
+    assert set(anew.completed_instants) <= table.completed("indexing")
+    again = run(spark, replace(request, job_id="another/1"))
+    assert (again.outcome, len(again.completed_instants)) == (Outcome.COMPLETED, 2), again.message
+
+
+def test_secondary_indexes_are_compared_by_hudis_spelling_of_their_keys(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A table of its own: Hudi 1.2 builds no secondary index of a column that older files lack.
+    table = Table(replace(make_table(**STREAMING_OFF).written, base_path=str(tmp_path / "odd")))
+    insert_odd(spark, table, 60_000)
+    compared = ("day", "due", "seen")
+    wanted = [f"secondary_index:{column}" for column in (*compared, "amount")]
+    result = run(spark, indexing(table, BOTH, "record_index", "column_stats", *wanted, **FULL_OPTION))
+    assert result.outcome is Outcome.COMPLETED, result.message
+    said = capsys.readouterr().out
+    assert "index secondary_index_day: full check passed" in said
+    assert "index secondary_index_amount: check by timeline only (values of the type of amount cannot be" in said
+    # The writer spells them as the builder does, also where a value takes another one's place.
+    insert_odd(spark, table, 60_001)
+    assert {name: missing(spark, table, f"secondary_index_{name}") for name in compared} == {
+        name: [] for name in compared
+    }
+    insert_odd(spark, table, 61_000, **{"hoodie.metadata.enable": "false"})
+    assert [len(missing(spark, table, f"secondary_index_{name}")) for name in compared] == [1, 1, 1]
+
+    assert missing(spark, table, "column_stats") == []
+    for file in (table.path / ".hoodie" / "metadata" / "column_stats").iterdir():
+        if not file.name.startswith(".hoodie_partition_metadata"):
+            file.unlink()
+    assert len(missing(spark, table, "column_stats")) == 1
+
+
+def insert_odd(spark: SparkSession, table: Table, first_id: int, **options: str) -> None:
+    """Insert or update orders with what stands for something in the key of a secondary index."""
+    number = F.col("id") % 4 + F.lit(first_id % 2)
+    days = F.array(*[F.lit(text) for text in ("a$b", "a\\b", None, "\\$", "")])
+    orders = new_orders(spark, table, first_id - first_id % 2, 20).withColumns(
+        {
+            "day": F.element_at(days, number.cast("int") + 1),
+            "due": F.when(number > 0, F.date_add(F.lit("2026-01-01"), number.cast("int"))),
+            "seen": F.when(number > 0, F.timestamp_millis(number * 1234567)),
+        }
+    )
+    settings = lake_writer.write_options(table.written, 1, None, {**STREAMING_OFF, **options})
+    orders.write.format("hudi").options(**settings).mode("append").save(str(table.path))
 
 
 class Readings:
