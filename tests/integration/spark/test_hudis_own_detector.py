@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import MakeTable, Table, run
-from held_writers import PATIENCE_S, start_writer
+from held_writers import PATIENCE_S, start_writer, start_writer_of
 from job_contract import Mode, Service
 from py4j.protocol import Py4JJavaError
 
@@ -158,3 +158,20 @@ def test_writers_with_other_markers_and_short_ones_with_a_timeline_server_reach_
     ]
     assert all(writer.marker_folder.exists() for writer in younger), "none was stopped at its marker"
     assert [first.release(), *(writer.release() for writer in younger)] == ["", REJECTED, REJECTED]
+
+
+def test_with_a_timeline_server_the_younger_fails_at_a_marker_after_a_run_of_the_checker(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path
+) -> None:
+    table = make_table(type="COW")
+    detector = "hoodie.write.concurrency.async.conflict.detector"
+    often = {**SERVER, **EARLY, f"{detector}.initial_delay_ms": "0", f"{detector}.period_ms": "10"}
+    # In all partitions: more file groups than tasks run at once, so that markers come after the checker's run.
+    orders = lake_writer.orders_of_commit(spark, table.written, table.written.commits)
+    older, younger = (
+        start_writer_of(orders.where(f"id < {table.written.keys}"), table, tmp_path / f"lock-{n}", often)
+        for n in range(2)
+    )
+    # Both are held as soon as they have one marker.
+    assert "HoodieEarlyConflictDetectionException" in str(younger.outcome.exception(PATIENCE_S))
+    assert older.release() == ""
