@@ -24,6 +24,7 @@ from airflow_lake_provider.plugins.airflow_settings import load_settings
 from airflow_lake_provider.plugins.lake_plugin import open_registry
 from airflow_lake_provider.plugins.tables import open_tables
 from airflow_lake_provider.table_id import table_id_of
+from airflow_lake_provider.timeline.heartbeat import heartbeat_rule
 from airflow_lake_provider.view.shared_timelines import SharedTimelines
 from airflow_lake_provider.view.snapshot import problems_text
 from airflow_lake_provider.view.view_cache import TableViewCache
@@ -85,7 +86,7 @@ def _explain(args: Namespace) -> None:
         _print_dry_run(args, services)
         return
     explanation = _describe(view, name, tables.problem, registry, policy)
-    holes = load_holes(open_table(base_path), now_ms)
+    holes = load_holes(open_table(base_path), now_ms, heartbeat_rule(policy.hudi_options))
     explanation = replace(explanation, holes=holes.explain() if holes.holes else ())
     explanation.services.extend(services)
     explanation.instances.extend(_instances(registry, views, base_path))

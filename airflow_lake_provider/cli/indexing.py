@@ -13,6 +13,7 @@ from airflow_lake_provider.indexing.table_indexes import load_table_indexes
 from airflow_lake_provider.indexing.writer_settings import find_setting_problems
 from airflow_lake_provider.plugins.airflow_settings import load_settings
 from airflow_lake_provider.plugins.tables import open_tables
+from airflow_lake_provider.timeline.heartbeat import heartbeat_rule
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -27,7 +28,8 @@ def _indexes(args: Namespace) -> None:
     base_path, name = find_table(args.table)
     settings = load_settings()
     policy = open_tables(settings).load().policy_for(base_path, name)
-    found = load_table_indexes(open_with_connections(settings.storage_conn_ids)(base_path), int(time.time() * 1000))
+    storage, rule = open_with_connections(settings.storage_conn_ids)(base_path), heartbeat_rule(policy.hudi_options)
+    found = load_table_indexes(storage, int(time.time() * 1000), rule)
     wanted = parse_indexes(policy.indexing.indexes)
     known = found.readiness()
     rows = [{"index": one.partition, "ready": "yes" if one.is_ready else "no", "reason": one.reason} for one in known]

@@ -9,7 +9,7 @@ from airflow_lake_provider.indexing.table_indexes import load_holes
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.operators.service_effect import read_effect
 from airflow_lake_provider.planner.lock_rule import require_guarded_writers
-from airflow_lake_provider.timeline.heartbeat import load_heartbeats
+from airflow_lake_provider.timeline.heartbeat import heartbeat_rule, load_heartbeats
 from airflow_lake_provider.timeline.loader import load_timeline
 from airflow_lake_provider.timeline.metadata_table import load_metadata_timeline
 from airflow_lake_provider.timeline.properties import load_table_properties
@@ -17,7 +17,7 @@ from airflow_lake_provider.timeline.service_plan import tell_clusterings
 from airflow_lake_provider.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from airflow_lake_provider.operators.service_effect import ServiceEffect
     from airflow_lake_provider.timeline.properties import TableProperties
@@ -46,11 +46,11 @@ class TableReader:
             return load_metadata_timeline(self._storage) or Timeline()
         return self.timeline()
 
-    def explain_holes(self, service: Service) -> tuple[str, ...]:
+    def explain_holes(self, service: Service, hudi_options: Mapping[str, str]) -> tuple[str, ...]:
         """Return in sentences what is in the way of the last completed write; of interest to index builds only."""
         if service is not Service.INDEXING:
             return ()
-        return load_holes(self._storage, int(time.time() * 1000)).explain()
+        return load_holes(self._storage, int(time.time() * 1000), heartbeat_rule(hudi_options)).explain()
 
     def effect_of(self, instants: Iterable[str]) -> ServiceEffect:
         """Return what completed instants say they did."""

@@ -151,7 +151,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         require_lock(options, base_path)
         table = self._open_table(base_path, wanted)
         before = table.timeline_of(wanted.service)
-        for line in table.explain_holes(wanted.service):
+        for line in table.explain_holes(wanted.service, options):
             self.log.info("table %s: %s", base_path, line)
         plans = ", ".join(wanted.instants) or "all pending, else a new one"
         self.log.info("table %s: %s, mode %s, plans %s", base_path, wanted.service, wanted.mode, plans)
