@@ -77,9 +77,8 @@ def admit(
     found = _admit(intent, activity, expected, period_ms, heartbeat_ms)
     if found.look_again_ms is None:
         return found
-    return replace(
-        found, reason=f"{found.reason}; asked again in {(found.look_again_ms - activity.now_ms) / _MS:.0f} s or later"
-    )
+    pause_s = round((found.look_again_ms - activity.now_ms) / _MS, 1)
+    return replace(found, reason=f"{found.reason}; asked again in {pause_s:g} s or later")
 
 
 def _admit(
