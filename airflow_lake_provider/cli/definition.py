@@ -72,7 +72,7 @@ def get_cli_commands() -> list[CLICommand]:
                     help="Say who is at work on which file groups of a table, and who stands in whose way",
                     func=lazy_load_command("airflow_lake_provider.cli.conflicts.conflicts"),
                     args=(ARG_TABLE, ARG_OUTPUT),
-                    epilog="Changes nothing. Exit code 1 when somebody clashes.",
+                    epilog="Changes nothing. Exit code 1 when somebody gives way, or when that is not known.",
                 ),
                 ActionCommand(
                     name="replication",

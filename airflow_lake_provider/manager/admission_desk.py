@@ -13,7 +13,6 @@ from airflow_lake_provider.conflict.conflict_table import open_conflict_table
 from airflow_lake_provider.conflict.gate import ask_admission, needs_admission
 from airflow_lake_provider.job_contract import Mode
 from airflow_lake_provider.planner.decision import Verdict
-from airflow_lake_provider.timeline.heartbeat import heartbeat_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,10 +64,9 @@ class AdmissionDesk:
         return replace(decision, reason=reason, verdict=Verdict.BLOCKED, look_again_ms=found.look_again_ms)
 
     def _place_of(self, base_path: str, policy: TablePolicy) -> _Place:
-        rule = heartbeat_rule(policy.hudi_options)
         with self._lock:
             place = self._places.get(base_path)
-            if place is None or place.table.rule != rule:
+            if place is None or place.table.hudi_options != policy.hudi_options:
                 table = open_conflict_table(self._open_table(base_path), policy.hudi_options)
                 place = self._places[base_path] = _Place(table)
             self._places.move_to_end(base_path)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class HudiConflictSensor(BaseSensorOperator):
-    """Succeeds when no live writer and no pending clustering touches the partitions that a write is about to touch.
+    """Succeeds when no live writer, pending clustering or running log compaction touches what a write will touch.
 
     It reserves nothing: two tasks that pass at the same moment still meet, and the younger loses at its commit. Put
     writers of the same partitions into one Airflow pool as well.
