@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param, get_current_context, task
 from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.hooks.tables import load_tables
@@ -92,6 +93,11 @@ with DAG(
             found = [
                 (row["base_path"], row["table_name"]) for row in rows if fnmatch.fnmatchcase(row["base_path"], pattern)
             ]
+            if not found:
+                raise AirflowFailException(
+                    f"base_path {pattern}: none of the {len(rows)} tables that the manager knows matches it "
+                    "(`airflow lake tables` lists them)"
+                )
         tables = load_tables()
         return [
             {

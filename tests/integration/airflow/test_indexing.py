@@ -171,12 +171,13 @@ class Registry:
 
 @pytest.mark.parametrize(
     ("base_path", "chosen"),
-    [("/lake/*", ["/lake/orders", "/lake/returns"]), ("/lake/orders/", ["/lake/orders"]), ("/none/*", [])],
+    [("/lake/*", ["/lake/orders", "/lake/returns"]), ("/lake/orders/", ["/lake/orders"])],
 )
 def test_reindex_chooses_one_table_or_those_of_a_pattern(
     monkeypatch: pytest.MonkeyPatch, base_path: str, chosen: list[str]
 ) -> None:
     from airflow.dag_processing.dagbag import DagBag
+    from airflow.sdk.exceptions import AirflowFailException
 
     dag = DagBag(dag_folder=str(ROOT / "dags")).dags["lake_reindex"]
     choose = dag.get_task("choose_tables").python_callable
@@ -186,6 +187,9 @@ def test_reindex_chooses_one_table_or_those_of_a_pattern(
     found = choose()
     assert [table["base_path"] for table in found] == chosen
     assert all(json.loads(table["hudi_options"])["hoodie.x"] == "1" for table in found)
+    params["base_path"] = "/none/*"
+    with pytest.raises(AirflowFailException, match=r"base_path /none/\*: none of the 3 tables that the manager knows"):
+        choose()
     params["window"] = {"time_zone": "Mars/Base"}
     with pytest.raises(ConfigError, match="time_zone is 'Mars/Base'"):
         choose()
