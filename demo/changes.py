@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import httpx
 
 from airflow_lake_provider.table_id import table_id_of
 from airflow_lake_provider.view.view_cache import TableViewCache
@@ -177,8 +176,8 @@ class ChangesInKafka:
         return False
 
     def _trigger(self) -> None:
-        url = f"{self.airflow.url}/api/v2/dags/{DAG}/dagRuns"
-        httpx.post(url, json={"logical_date": None}, timeout=20).raise_for_status()
+        run = {"logical_date": None, "dag_run_id": f"demo-{time.time_ns()}"}
+        self.airflow.change("POST", f"/api/v2/dags/{DAG}/dagRuns", run)
 
     def _start_reader(self) -> ServerProcess:
         script = ROOT / "demo" / "table_versions.py"

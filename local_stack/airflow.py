@@ -11,6 +11,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from local_stack.processes import NotReadyError, ServerProcess, free_port, start
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
+_TRIES = 4
 ended_by_themselves: list[str] = []
 """Servers of this process's Airflows that had to be started again, each with the end of its log."""
 
@@ -93,9 +95,7 @@ class LocalAirflow:
                 "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
                 # A run that the manager creates waits for the scheduler's next pass, up to a second unless set.
                 "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
-                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database_url
-                # Who finds the database locked waits, for five seconds unless set, and a scheduler then ends.
-                or f"sqlite:///{self.home}/airflow.db?timeout=60",
+                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database_url or f"sqlite:///{self.home}/airflow.db",
                 "AIRFLOW__LAKE__CALLBACK_TOKENS": self.callback_token,
                 "AIRFLOW__LAKE__SERVICE_TOKENS": self.service_token,
                 "AIRFLOW__LAKE__ALLOWED_ROOTS": ",".join(str(root) for root in self.allowed_roots),
@@ -136,11 +136,21 @@ class LocalAirflow:
             component,
             [str(BIN / "airflow"), component, *flags],
             self.home / "logs" / f"{component}.log",
-            env=self.env() | dict(more_env or {}),
+            env=self.env() | self._patience_of(component) | dict(more_env or {}),
             cwd=self.home,
         )
         self.servers[component] = server
         return server
+
+    def _patience_of(self, component: str) -> dict[str, str]:
+        """Let all but the API server wait for a locked SQLite for a minute; a scheduler ends after five seconds else.
+
+        The API server blocks its own loop: Airflow 3.3 writes its audit log on it, and a request that holds the lock
+        meanwhile commits on it. Only the time-out undoes that, so there it stays at SQLite's five seconds.
+        """
+        if self.database_url or component == "api-server":
+            return {}
+        return {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home}/airflow.db?timeout=60"}
 
     def start_timeline_server(self, timeout_s: float = 120.0) -> ServerProcess:
         """Start a timeline server of its own where `[lake] timeline_server_url` says, and wait until it answers."""
@@ -149,7 +159,7 @@ class LocalAirflow:
             "timeline-server",
             [str(BIN / "airflow"), "lake", "timeline-server", "--port", url.rpartition(":")[2]],
             self.home / "logs" / "timeline-server.log",
-            env=self.env(),
+            env=self.env() | self._patience_of("timeline-server"),
             cwd=self.home,
         )
         self.servers["timeline-server"] = server
@@ -248,9 +258,24 @@ class LocalAirflow:
         except (httpx.HTTPError, ValueError):
             return None
 
+    def change(self, method: str, path: str, body: Mapping[str, Any]) -> None:
+        """Change something by Airflow's own API; again when the server says that it could not, as SQLite makes it."""
+        for left in reversed(range(_TRIES)):
+            try:
+                response = httpx.request(method, self.url + path, json=dict(body), timeout=30)
+            except httpx.TimeoutException:
+                if not left:
+                    raise
+                continue
+            if response.is_success or (response.status_code == httpx.codes.CONFLICT and left < _TRIES - 1):
+                return  # an earlier try may have made it all the same
+            if not response.is_server_error or not left:
+                raise RuntimeError(f"{method} {path}: {response.status_code} {response.text[:2000]}")
+            time.sleep(1)
+
     def pause(self, dag_id: str, *, is_paused: bool = True) -> None:
         """Pause a DAG, or let it go on."""
-        httpx.patch(f"{self.url}/api/v2/dags/{dag_id}", json={"is_paused": is_paused}, timeout=20).raise_for_status()
+        self.change("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": is_paused})
 
     def stop(self) -> None:
         """Stop every component, and whatever it started."""

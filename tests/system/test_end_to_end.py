@@ -227,7 +227,7 @@ def test_people_are_told_of_a_run_that_nobody_begins_and_of_one_that_missed_its_
     """A pool without slots holds both runs back; lake_watch sweeps each minute."""
     table = str(airflow.allowed_roots[0] / VICTIM)
     pool = {"name": "closed", "slots": 0, "include_deferred": False}
-    httpx.post(f"{airflow.url}/api/v2/pools", json=pool, timeout=30).raise_for_status()
+    airflow.change("POST", "/api/v2/pools", pool)
     common = {"base_path": table, "table_name": VICTIM, "pool": "closed", "hudi_options": LOCK_OPTIONS}
     trigger(airflow, "not-begun", **common, start_within_s=1)
     trigger(airflow, "too-late", **common, deadline_s=1)
@@ -241,9 +241,7 @@ def test_people_are_told_of_a_run_that_nobody_begins_and_of_one_that_missed_its_
     assert len(posts_of(receiver, "not-begun")) == len(posts_of(receiver, "too-late")) == 1
     states = {run["dag_run_id"]: run["state"] for run in airflow.service_runs()}
     assert (states["not-begun"] in {"queued", "running"}, states["too-late"]) == (True, "failed")
-    httpx.patch(
-        f"{airflow.url}/api/v2/dags/lake_table_service/dagRuns/not-begun", json={"state": "failed"}, timeout=30
-    ).raise_for_status()
+    airflow.change("PATCH", "/api/v2/dags/lake_table_service/dagRuns/not-begun", {"state": "failed"})
 
 
 def test_dry_run_says_what_it_would_do_and_does_nothing(airflow: LocalAirflow) -> None:
@@ -326,12 +324,8 @@ def sweep(airflow: LocalAirflow) -> None:
 
 def trigger(airflow: LocalAirflow, run_id: str, dag_id: str = "lake_table_service", **conf: Any) -> None:
     """Start a run by hand, as the form in the UI does."""
-    response = httpx.post(
-        f"{airflow.url}/api/v2/dags/{dag_id}/dagRuns",
-        json={"logical_date": None, "dag_run_id": run_id, "conf": conf},
-        timeout=30,
-    )
-    assert response.is_success, response.text
+    body = {"logical_date": None, "dag_run_id": run_id, "conf": conf}
+    airflow.change("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)
 
 
 def task_log(airflow: LocalAirflow, run_id: str) -> str:

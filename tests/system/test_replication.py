@@ -174,8 +174,7 @@ class Corridor:
             kill_all([wanted])
 
     def _post(self, path: str, body: dict[str, Any]) -> None:
-        url = f"{self.airflow.url}/api/v2/dags/lake_replication/{path}"
-        httpx.post(url, json=body, timeout=60).raise_for_status()
+        self.airflow.change("POST", f"/api/v2/dags/lake_replication/{path}", body)
 
 
 @pytest.fixture(scope="module")
