@@ -148,7 +148,7 @@ class ChangesInKafka:
         while not self._is_up_to_date():
             yield
         self.say(f"{CHANGES_TABLE}: the changes are in topic {CHANGES_TOPIC}; comparing it with the table")
-        self.reader = self._start_reader()
+        self.reader = start_versions_reader(self.airflow, str(self.base_path), self._commits())
         while self.reader.alive():
             yield
         self.versions = parse_versions(self.reader.log_path.read_text(encoding="utf-8"))
@@ -179,16 +179,16 @@ class ChangesInKafka:
         run = {"logical_date": None, "dag_run_id": f"demo-{time.time_ns()}"}
         self.airflow.change("POST", f"/api/v2/dags/{DAG}/dagRuns", run)
 
-    def _start_reader(self) -> ServerProcess:
-        script = ROOT / "demo" / "table_versions.py"
-        env = spark_env() | scratch_env(self.airflow.home / "tmp") | {"PYTHONPATH": str(ROOT / "local_stack")}
-        return start(
-            "table-versions",
-            [str(SPARK_PYTHON), str(script), str(self.base_path), str(HUDI_JAR), *self._commits()],
-            self.airflow.home / "logs" / "table-versions.log",
-            env=env,
-            cwd=self.airflow.home,
-        )
+
+def start_versions_reader(airflow: LocalAirflow, base_path: str, commits: Sequence[str]) -> ServerProcess:
+    """Start what prints the table's rows after each of the commits, by stock Spark's time travel."""
+    return start(
+        "table-versions",
+        [str(SPARK_PYTHON), str(ROOT / "demo" / "table_versions.py"), base_path, str(HUDI_JAR), *commits],
+        airflow.home / "logs" / "table-versions.log",
+        env=spark_env() | scratch_env(airflow.home / "tmp") | {"PYTHONPATH": str(ROOT / "local_stack")},
+        cwd=airflow.home,
+    )
 
 
 def parse_versions(output: str) -> dict[str, Version]:

@@ -91,15 +91,18 @@ class RepairRound:
                 continue
             try:
                 doctor = TableDoctor(self._open_table(base_path), policy, "manager", self._registry.now_ms)
-                records = doctor.repair_all() if policy.doctor.repairs else ()
-                left = doctor.examine() if policy.doctor.notify else ()
+                left = doctor.examine()
+                # Most tables are well, and one look says so.
+                records = doctor.repair_all() if left and policy.doctor.repairs else ()
+                if records:
+                    left = doctor.examine()
             except (LakeError, OSError) as error:
                 log.warning("table %s is not repaired: %s", base_path, error)
                 continue
             for record in records:
                 log.warning("table %s: %s %s: %s", base_path, record.shape, record.instant, record.result)
             for finding, repair in left:
-                if self._stuck is not None and needs_people(repair):
+                if self._stuck is not None and policy.doctor.notify and needs_people(repair):
                     self._stuck.tell(base_path, finding)
             done += len(records)
         self._metrics.incr(REPAIRS, done)

@@ -228,9 +228,9 @@ def wait_for_window(decision: Decision, window: MaintenanceWindow | None, now_ms
     now = datetime.fromtimestamp(now_ms / 1000, UTC)
     if window is None or decision.plan_instants or window.is_open(now):
         return None
-    opens = window.next_opening(now)
-    reason = f"waits for the maintenance window ({window}), which opens at {opens:%Y-%m-%d %H:%M} UTC"
-    return StartDecision(StartVerdict.WAITING, "", reason, int(opens.timestamp() * 1000))
+    opens_ms = int(window.next_opening(now).timestamp() * 1000)
+    reason = f"waits for the maintenance window ({window}), which opens at {_utc(opens_ms)} UTC"
+    return StartDecision(StartVerdict.WAITING, "", reason, opens_ms)
 
 
 def find_limits(policy: TablePolicy, limits: Limits) -> tuple[RunLimit, ...]:

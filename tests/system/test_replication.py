@@ -19,7 +19,7 @@ import yaml
 from airflow_lake_provider.table_id import table_id_of
 from airflow_lake_provider.timeline.instant import Action
 from airflow_lake_provider.view.view_cache import TableViewCache
-from demo.changes import Version, parse_versions
+from demo.changes import Version, parse_versions, start_versions_reader
 from local_stack.airflow import HUDI_JAR, LocalAirflow, scratch_env
 from local_stack.hudi_bundle import SPARK_PYTHON, spark_env
 from local_stack.kafka import LocalKafka
@@ -119,12 +119,7 @@ class Corridor:
 
     def versions(self, commits: list[str]) -> dict[str, Version]:
         """Return the table's rows after each of the commits, by stock Spark's time travel."""
-        reader = start(
-            "table-versions",
-            [str(SPARK_PYTHON), str(ROOT / "demo" / "table_versions.py"), self.base_path, str(HUDI_JAR), *commits],
-            self.airflow.home / "logs" / "table-versions.log",
-            env=spark_env() | scratch_env(self.airflow.home / "tmp") | {"PYTHONPATH": str(ROOT / "local_stack")},
-        )
+        reader = start_versions_reader(self.airflow, self.base_path, commits)
         try:
             assert reader.process.wait(timeout=300) == 0, reader.log_tail()
         finally:
