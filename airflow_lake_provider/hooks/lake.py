@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -11,6 +12,7 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_lake_provider.app_path import MOUNT_PATH
+from airflow_lake_provider.boot_time import boot_s
 from airflow_lake_provider.errors import (
     ConfigError,
     ExecutorBusyError,
@@ -34,6 +36,7 @@ MOST_TABLES = 1000
 """Found tables that one request registers."""
 # A renewal that hangs must be over while there is still time to end the job before the lease ends.
 RENEW_TIMEOUT_S = 5.0
+ASK_AGAIN_AFTER_S = 5.0
 
 
 class LakeHook(BaseHook):
@@ -49,10 +52,14 @@ class LakeHook(BaseHook):
     conn_type: ClassVar[str] = "lake"
     hook_name: ClassVar[str] = "Lake manager"
 
-    def __init__(self, lake_conn_id: str = DEFAULT_CONN_ID) -> None:
+    def __init__(self, lake_conn_id: str = DEFAULT_CONN_ID, patience_s: float = 0.0) -> None:
+        """Name the connection, and for how long requests are repeated while the manager is away, in seconds."""
         super().__init__()
         self.lake_conn_id = lake_conn_id
+        self.patience_s = patience_s
         self._client: httpx.Client | None = None
+        self._away_since_s: float | None = None
+        self._given_up = threading.Event()
 
     def get_conn(self) -> httpx.Client:
         """Return the client, opened on first use."""
@@ -117,12 +124,23 @@ class LakeHook(BaseHook):
         """Take the lease; return token and seconds. Raises ExecutorBusyError."""
         body = {"run_id": run_id, "try_number": try_number}
         answer = self._call("POST", _executor(table_id, service), json=body, conflict=ExecutorBusyError)
-        return str(answer["token"]), float(answer["lease_s"])
+        try:
+            return str(answer["token"]), float(answer["lease_s"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ManagerUnreachableError(
+                f"the answer to the request for a lease is none: {str(answer)[:200]}"
+            ) from error
 
     def renew_executor(self, table_id: str, service: Service, token: str) -> None:
-        """Prolong the lease. Raises LeaseLostError."""
+        """Prolong the lease. Raises LeaseLostError when the manager says that it is not ours any more.
+
+        Another answer renews nothing: ManagerUnreachableError when it is not the manager's, ConfigError when refused.
+        """
         path = f"{_executor(table_id, service)}/renew"
-        self._call("POST", path, json={"token": token}, conflict=LeaseLostError, timeout=RENEW_TIMEOUT_S)
+        answer = self._ask("POST", path, json={"token": token}, conflict=LeaseLostError, timeout=RENEW_TIMEOUT_S)
+        # A proxy's page of maintenance may be JSON with status 200 as well.
+        if answer.get("token") != token:
+            raise ManagerUnreachableError(f"the answer to the renewal of a lease names no lease: {str(answer)[:200]}")
 
     def release_executor(self, table_id: str, service: Service, token: str) -> None:
         """Give the lease back."""
@@ -165,7 +183,32 @@ class LakeHook(BaseHook):
         """Release a sink's hold for good."""
         self._call("DELETE", f"/tables/{table_id}/sinks/{sink}")
 
+    def give_up(self) -> None:
+        """Stop waiting for a manager that does not answer: the task is to end."""
+        self._given_up.set()
+
     def _call(self, method: str, path: str, *, conflict: type[LakeError] = LakeError, **request: Any) -> dict[str, Any]:
+        """Ask, and ask again while the manager does not answer, for `patience_s` since it last did."""
+        while True:
+            try:
+                answer = self._ask(method, path, conflict=conflict, **request)
+            except ManagerUnreachableError as error:
+                self._wait_or_raise(error)
+            else:
+                self._away_since_s = None
+                return answer
+
+    def _wait_or_raise(self, error: ManagerUnreachableError) -> None:
+        now_s = boot_s()
+        if self._away_since_s is None:
+            self._away_since_s = now_s
+        rest_s = self._away_since_s + self.patience_s - now_s
+        if rest_s <= 0 or self._given_up.is_set():
+            raise error
+        self.log.warning("%s; asking again for %.0f s", error, rest_s)
+        self._given_up.wait(min(ASK_AGAIN_AFTER_S, rest_s))
+
+    def _ask(self, method: str, path: str, *, conflict: type[LakeError], **request: Any) -> dict[str, Any]:
         try:
             response = self.get_conn().request(method, path, **request)
         except httpx.HTTPError as error:
@@ -173,9 +216,9 @@ class LakeHook(BaseHook):
                 f"the manager at {self.get_conn().base_url} did not answer: {error}"
             ) from error
         if response.is_success:
-            return dict(response.json()) if response.content else {}
+            return _body(response)
         detail = _detail(response)
-        if response.status_code == httpx.codes.CONFLICT:
+        if response.status_code in (httpx.codes.CONFLICT, httpx.codes.GONE):
             raise conflict(detail)
         if response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
             raise ManagerUnreachableError(f"the manager answered {response.status_code}: {detail}")
@@ -191,6 +234,23 @@ def address_of(conn_id: str, connection: Connection | None) -> tuple[str, str]:
 
 def _executor(table_id: str, service: Service) -> str:
     return f"/tables/{table_id}/executors/{service.value}"
+
+
+def _body(response: httpx.Response) -> dict[str, Any]:
+    """Return the answer's object. Raises ManagerUnreachableError for what the manager never answers, such as a page."""
+    if not response.content:
+        return {}
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        kind = response.headers.get("content-type", "no type")
+        raise ManagerUnreachableError(
+            f"{response.url} answered {response.status_code} with {kind}, which is not the manager's answer: a proxy's "
+            "page, or the lake plugin is not loaded in this API server"
+        )
+    return body
 
 
 def _detail(response: httpx.Response) -> str:

@@ -8,12 +8,12 @@ costs a query each time nor follows a jump of this machine's clock.
 from __future__ import annotations
 
 import logging
-import time
 from typing import TYPE_CHECKING, Protocol
 
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
+from airflow_lake_provider.boot_time import boot_s
 from airflow_lake_provider.errors import StorageError
 
 if TYPE_CHECKING:
@@ -59,15 +59,10 @@ class ProcessClock:
         return self.now_ms()
 
 
-def _boot_s() -> float:
-    # Linux's monotonic clock stands still while the machine sleeps.
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
-
-
 class DatabaseClock:
     """The clock of the metadata database (SQLite, PostgreSQL, MySQL)."""
 
-    def __init__(self, open_session: Callable[[], Session], monotonic_s: Callable[[], float] = _boot_s) -> None:
+    def __init__(self, open_session: Callable[[], Session], monotonic_s: Callable[[], float] = boot_s) -> None:
         self._open_session = open_session
         self._monotonic_s = monotonic_s
         self._measured: tuple[int, float] | None = None

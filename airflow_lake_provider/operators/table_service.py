@@ -15,7 +15,7 @@ from airflow_lake_provider.engines.executor_record import ExecutorRecord
 from airflow_lake_provider.engines.job_files import JobFolder, read_result
 from airflow_lake_provider.engines.local_process import this_submitter
 from airflow_lake_provider.engines.registry import create_engine
-from airflow_lake_provider.errors import EngineError, LakeError, LeaseLostError, ServiceFailedError, ServiceRefusedError
+from airflow_lake_provider.errors import EngineError, LakeError, ServiceFailedError, ServiceRefusedError
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
 from airflow_lake_provider.hooks.metrics import AirflowMetrics
 from airflow_lake_provider.hooks.timeline import table_opener
@@ -249,8 +249,8 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             lost = plans.find_lost(ran, watch.conflict, time.monotonic() - began_s)
             if lost is not None:
                 return plans.give_way(lost, ran, job, partial(self._run_after, lease, record))
-        if lease.lost:
-            raise LeaseLostError(f"{service} of {job.request.base_path} was ended: its lease could not be kept")
+        if lease.error is not None:
+            raise type(lease.error)(f"{service} of {job.request.base_path} was ended: {lease.error}") from lease.error
         return ran
 
     def _run_after(self, lease: ExecutorLease, record: ExecutorRecord, job: EngineJob) -> None:

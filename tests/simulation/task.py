@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from airflow_lake_provider.errors import LakeError, LeaseLostError, ServiceFailedError, ServiceRefusedError
 from airflow_lake_provider.job_contract import FailureKind, Mode, ServiceRequest, ServiceResult
 from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.operators.executor_lease import RENEWALS_PER_LEASE
+from airflow_lake_provider.operators.executor_lease import LeaseTimes
 from airflow_lake_provider.operators.table_reader import TableReader
 from airflow_lake_provider.planner.judgement import judge
 from airflow_lake_provider.planner.lock_rule import require_guarded_writers
@@ -43,7 +43,8 @@ class Task:
         self.base_path = str(run.conf["base_path"])
         self.table_id = table_id_of(self.base_path)
         self.request = ServiceRequest(run.service, Mode(run.conf["mode"]), tuple(run.conf["instants"]))
-        self.lease_ms = int(world.settings.executor_lease_s * 1000)
+        self.times = LeaseTimes(world.settings.executor_lease_s)
+        self.lease_ms = int(self.times.lease_s * 1000)
         self.driver: Driver | None = None
         self.is_alive = True
         self._storage = open_on(world.disk, self.base_path, world.before_storage_call)
@@ -120,25 +121,34 @@ class Task:
             raise
         self.world.say(f"{self.name} holds the lease")
         self.token, self._held_from_ms, self._is_holding = lease.token, asked_ms, True
-        self._then(self.lease_ms // RENEWALS_PER_LEASE, self._renew)
+        self._then(int(self.times.interval_s * 1000), self._renew)
+        self._guard()
         self._then(self.world.rng.randrange(200, self.world.faults.slow_submit_ms), self._submit)
 
     def _renew(self) -> None:
-        """One round of `ExecutorLease._keep`."""
+        """One renewal of `ExecutorLease`'s renewing thread."""
         if not self._is_holding:
             return
-        world, interval_ms, asked_ms = self.world, self.lease_ms // RENEWALS_PER_LEASE, self.world.now_ms
+        asked_ms = self.world.now_ms
         try:
             self._ask(lambda server: server.process.executors.renew(self.table_id, self.request.service, self.token))
             self._held_from_ms = asked_ms
         except LeaseLostError:
             self._lose()
             return
-        except LakeError:
-            if world.now_ms - self._held_from_ms >= self.lease_ms - 1.5 * interval_ms:
-                self._lose()
-                return
-        self._then(interval_ms, self._renew)
+        except LakeError as error:
+            self.world.say(f"{self.name} could not renew its lease: {error}")
+        self._then(int(self.times.interval_s * 1000), self._renew)
+
+    def _guard(self) -> None:
+        """One round of `ExecutorLease`'s guarding thread; it ends with its process."""
+        if not self.is_alive or not self._is_holding:
+            return
+        rest_ms = self._held_from_ms + self.lease_ms - int(self.times.reserve_s * 1000) - self.world.now_ms
+        if rest_ms <= 0:
+            self._lose()
+        else:
+            self.world.after(rest_ms, self._guard)
 
     def _lose(self) -> None:
         self.world.say(f"{self.name} lost its lease")

@@ -40,6 +40,8 @@ def refuse(_: httpx.Request) -> httpx.Response:
         ),
         pytest.param(lambda _: httpx.Response(404, text="<html>"), ConfigError, False, id="not-mounted"),
         pytest.param(refuse, ManagerUnreachableError, True, id="down"),
+        pytest.param(lambda _: httpx.Response(200, text="<html>soon"), ManagerUnreachableError, True, id="proxys-page"),
+        pytest.param(lambda _: httpx.Response(200, json=["soon"]), ManagerUnreachableError, True, id="other-json"),
     ],
 )
 def test_hook_translates_failures_to_errors_that_know_whether_to_retry(
@@ -56,6 +58,22 @@ def test_hook_names_the_holder_of_a_lease_and_knows_a_lost_one() -> None:
         hook.acquire_executor("t", Service.COMPACTION, "r2", 1)  # type: ignore[attr-defined]
     with pytest.raises(LeaseLostError):
         hook.renew_executor("t", Service.COMPACTION, "token")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(httpx.Response(200, text="<html>maintenance"), id="page"),
+        pytest.param(httpx.Response(200, json={"status": "maintenance"}), id="json-of-a-proxy"),
+        pytest.param(httpx.Response(204), id="nothing"),
+    ],
+)
+def test_answer_that_is_not_the_managers_neither_renews_nor_takes_a_lease(answer: httpx.Response) -> None:
+    hook = hook_with(lambda _: answer)
+    with pytest.raises(ManagerUnreachableError):
+        hook.renew_executor("t", Service.COMPACTION, "token")  # type: ignore[attr-defined]
+    with pytest.raises(ManagerUnreachableError):
+        hook.acquire_executor("t", Service.COMPACTION, "r", 1)  # type: ignore[attr-defined]
 
 
 def test_hook_without_a_connection_takes_address_and_token_from_the_configuration() -> None:
