@@ -129,6 +129,12 @@ class SharedTimelines:
         known = self.memory.known(base_path, slot) if self._is_current(slot, freshness, covering) else None
         return None if known is None else known.snapshot
 
+    def find_shown(self, base_path: str) -> TimelineSnapshot | None:
+        """Return what the last look showed if it is kept, also when a hint waits since; asks no storage."""
+        slot = self.memory.get(base_path)
+        known = self.memory.known(base_path, slot) if slot.shown and slot.error is None else None
+        return None if known is None else known.snapshot
+
     def _is_current(self, slot: Slot, freshness: Freshness, covering: int) -> bool:
         # A restored snapshot (nobody looked yet) is compared with the storage first.
         if not slot.shown or slot.error is not None or slot.hints.is_hinted or slot.covered_mark < covering:
@@ -136,11 +142,6 @@ class SharedTimelines:
         most_s = freshness.most_s(is_announced=slot.is_announced)
         # A clock that was set back makes an answer no younger.
         return most_s == math.inf or 0 <= self.now_ms() - slot.as_of_ms < most_s * 1000
-
-    def has_version(self, base_path: str, version: str) -> bool:
-        """Whether the snapshot in memory is current and of this version; unpacks nothing."""
-        slot = self.memory.get(base_path)
-        return slot.version == version and self._is_current(slot, ANY_AGE, 0)
 
     def unreadable(self) -> int:
         """Return how many tables' last look failed."""
@@ -175,14 +176,33 @@ class SharedTimelines:
             if hints.is_by_writer:
                 slot.is_announced = True
             may_be_shown = depth is Depth.LIST and slot.error is None and slot.begun > 1
+            is_news = False
             if known is not None and may_be_shown and hints.are_shown_by(known.snapshot, slot.covered_mark):
                 self.stats.count("hints_shown_already")
                 self._schedule(base_path, slot)
             else:
-                known = self._look_at_storage(base_path, slot, known, (depth, hints))
+                known, is_news = self._look_at_storage(base_path, slot, known, (depth, hints))
             slot.shown = slot.begun
             slot.covered_mark = max(slot.covered_mark, hints.mark, covering)
+            self._publish(base_path, slot, is_news=is_news)
             return known.snapshot
+
+    def await_look(self, base_path: str, version: str) -> None:
+        """Look soon, and log the table then if it has another version than the given one, changed or not.
+
+        A reader who has that version and cannot be answered now is answered through the log.
+        """
+        slot = self.memory.get(base_path)
+        with self.memory.lock:
+            slot.awaited |= {version}
+        self.due.put_earlier(base_path, self.now_ms())
+
+    def _publish(self, base_path: str, slot: Slot, *, is_news: bool) -> None:
+        # After `shown` is set: who reads the log finds the snapshot, and who came too late for this asks for a look.
+        with self.memory.lock:
+            awaited, slot.awaited = slot.awaited, frozenset()
+        if is_news or awaited - {slot.version}:
+            self.log.add(base_path)
 
     def look_if_due(self, base_path: str, *, is_hinted: bool) -> None:
         """Do what a taken entry of the due queue asks for; errors are kept with the table."""
@@ -208,6 +228,7 @@ class SharedTimelines:
             slot.shown, slot.as_of_ms = slot.begun, now_ms
             self.stats.count("looks_gate")
             self._schedule(base_path, slot)
+            self._publish(base_path, slot, is_news=False)
             return True
 
     def verify_one(self) -> str | None:
@@ -221,7 +242,10 @@ class SharedTimelines:
             log.warning("timeline of %s cannot be verified: %s", base_path, error)
         return base_path
 
-    def _look_at_storage(self, base_path: str, slot: Slot, before: Known | None, why: tuple[Depth, Hints]) -> Known:
+    def _look_at_storage(
+        self, base_path: str, slot: Slot, before: Known | None, why: tuple[Depth, Hints]
+    ) -> tuple[Known, bool]:
+        """Look; return what is known now, and whether those who wait for changes are to be told."""
         asked, hints = why
         now_ms = self.now_ms()
         depth = self._depth(slot, asked, now_ms)
@@ -237,10 +261,10 @@ class SharedTimelines:
             self.stats.count("gate_lies")
             log.error("the folder time of %s did not change with its timeline; it is listed from now on", base_path)
         step = slot.keep(before, after)
-        if step is not None or not slot.changed_ms:
+        is_news = step is not None or not slot.changed_ms
+        if is_news:
             slot.changed_ms = now_ms
             self.stats.count("changes" if step is not None else "loads")
-            self.log.add(base_path)
         commits = () if step is None or hints.is_hinted else new_commits(step, after.snapshot)
         if commits:
             # Its callback may still be on its way; the table is trusted again as soon as one arrives.
@@ -252,7 +276,7 @@ class SharedTimelines:
         for gone in self.memory.keep(base_path, slot, after, now_ms):
             self.due.put(gone, NEVER)
         self._schedule(base_path, slot)
-        return after
+        return after, is_news
 
     @staticmethod
     def _depth(slot: Slot, asked: Depth, now_ms: int) -> Depth:

@@ -86,6 +86,8 @@ class Slot:
     gate_lies: bool = False
     hints: Hints = field(default_factory=Hints)
     covered_mark: int = 0
+    awaited: frozenset[str] = frozenset()
+    """Versions of readers who could not be answered: the next look that shows another one is logged."""
     watched_s: float | None = None
     watched_until_ms: int = 0
     is_registered: bool = False

@@ -46,11 +46,12 @@ def _compare(
     slot = timelines.memory.get(table.base_path)
     if slot.error is not None:
         return _state_of(timelines, table.base_path) if not table.version else None
-    if timelines.has_version(table.base_path, table.version):
+    # What the last look showed will do, also while a hint waits: what that one's look finds is logged.
+    if slot.shown and slot.version == table.version:
         return None
-    known = timelines.find_current(table.base_path)
+    known = timelines.find_shown(table.base_path)
     if known is None:
-        timelines.due.put_earlier(table.base_path, now_ms)
+        timelines.await_look(table.base_path, table.version)
         return None
     return _state_of(timelines, table.base_path) | {"version": known.version, "timeline": to_answer(known)}
 

@@ -65,6 +65,8 @@ class TimelineStream:
         self._options = options
         self._views: dict[str, FileSystemTimelineView] = {}
         self._archives: TimelineViewManager | None = None
+        self._named_for: dict[str, str] = {}
+        """Tables that are named to the server for this version of theirs, and not told yet."""
         self._lookers = ThreadPoolExecutor(_LOOK_THREADS, thread_name_prefix="lake-watch")
 
     async def events(self) -> AsyncIterator[Seen]:
@@ -104,8 +106,9 @@ class TimelineStream:
                 answer = await self._poll(client, cursor, new)
                 if answer is None:  # somebody came while it waited
                     continue
-                # While chunks follow, the first one's place is kept: what changed since is told after the last.
-                cursor = answer["cursor"] if not new or not cursor else cursor
+                # The place moves on with each answer, so that the server sends each change once: what an answer says
+                # of a table without its timeline is remembered here, as a table that is still to be named.
+                cursor = answer["cursor"]
                 if answer.get("resync"):
                     self.watched.all_are_new()
                 seen = await self._read_answer(client, answer["changed"])
@@ -142,21 +145,26 @@ class TimelineStream:
     async def _read_answer(self, client: AsyncTimelineClient, changed: Sequence[Mapping[str, Any]]) -> Seen:
         seen: dict[str, TimelineSnapshot | LakeError] = {}
         mine = [entry for entry in changed if self.watched.has(str(entry.get("base_path", "")))]
-        bare = [entry for entry in mine if not entry.get("error") and not entry.get("timeline")]
-        if len(bare) > _FEW:
-            # Many at once: to name them again brings their timelines by the hundred instead of one by one.
-            self.watched.add_new(str(entry["base_path"]) for entry in bare)
-            mine = [entry for entry in mine if entry.get("error") or entry.get("timeline")]
         for entry in mine:
             base_path = str(entry["base_path"])
             if entry.get("error"):
                 seen[base_path] = error_of(str(entry["error"]), str(entry.get("detail", "")))
             elif entry.get("timeline"):
                 seen[base_path] = snapshot_from_dict(entry["timeline"])
-            elif entry.get("version") != self.watched.version_of(base_path):
-                seen[base_path] = await self._get_view(client, base_path)
+        unseen = {path: version for path, version in _bare(mine) if version != self.watched.version_of(path)}
+        if len(unseen) > _FEW:
+            # Many at once: to name them again brings their timelines by the hundred instead of one by one. Once per
+            # version: a server with less room than tables may have dropped the timeline again when it is asked.
+            again = {path for path, version in unseen.items() if self._named_for.get(path) == version}
+            self.watched.add_new(path for path in unseen if path not in again)
+            self._named_for |= unseen
+        else:
+            again = set(unseen)
+        for base_path in sorted(again):
+            seen[base_path] = await self._get_view(client, base_path)
         for base_path, state in seen.items():
             self.watched.was_seen(base_path, state.version if isinstance(state, TimelineSnapshot) else "")
+            self._named_for.pop(base_path, None)
         return seen
 
     @staticmethod
@@ -211,3 +219,13 @@ class TimelineStream:
         """Say that a watcher is gone; what nobody watches any more is dropped."""
         for base_path in self.watched.remove(base_paths, interval_s):
             self._views.pop(base_path, None)
+            self._named_for.pop(base_path, None)
+
+
+def _bare(changed: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return base path and version of each entry that brings neither the timeline nor an error."""
+    return [
+        (str(entry["base_path"]), str(entry.get("version", "")))
+        for entry in changed
+        if not entry.get("error") and not entry.get("timeline")
+    ]

@@ -534,7 +534,7 @@ def test_heartbeat_of_an_unchanged_table_unpacks_nothing(
     assert spent(timelines, before) == (0, 0, 1)
     assert unpacked == []
     assert timelines.memory.get(path).as_of_ms == clock.now_ms
-    assert timelines.has_version(path, timelines.memory.get(path).version)
+    assert timelines.memory.get(path).shown == timelines.memory.get(path).begun
 
 
 def test_table_whose_last_notice_was_a_writers_is_trusted_after_a_restart(
