@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.maintenance_window import MaintenanceWindow
+from airflow_lake_provider.owned_options import OWNED_OPTIONS
 from airflow_lake_provider.replication_policy import ReplicationPolicy, SinkEntries
 from airflow_lake_provider.scalar_kinds import FROM_0, FROM_1, SECONDS, Flag, OneOf, Positive, Text
 from airflow_lake_provider.setting_kinds import Names, Off, Options, Section, Texts, setting
@@ -201,8 +202,8 @@ class TablePolicy:
     doctor: DoctorPolicy = field(default_factory=DoctorPolicy)
     replication: tuple[ReplicationPolicy, ...] = setting(SinkEntries(), ())
     """Where the table's changes go; none unless asked for."""
-    hudi_options: Mapping[str, str] = setting(Options(r"^hoodie\.", "Hudi setting (hoodie.*)"), {})
-    """Passed to every service of the table; the lock provider must be here."""
+    hudi_options: Mapping[str, str] = setting(Options(r"^hoodie\.", "Hudi setting (hoodie.*)", OWNED_OPTIONS), {})
+    """Passed to every service of the table; the lock provider must be here, and nothing that a service sets itself."""
     engine: str = setting(NAME, "")
     """What executes the services, by the name under which the engine is registered; empty takes `[lake] engine`."""
     spark_conn_id: str = setting(NAME, "")

@@ -79,16 +79,23 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Settings of another program: a mapping of texts whose keys match a pattern. Numbers and flags become texts."""
+    """Settings of another program: a mapping of texts whose keys match a pattern. Numbers and flags become texts.
+
+    `refused` are keys that must not be set here, each with what to do instead.
+    """
 
     key_pattern: str
     key_words: str
+    refused: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def parse(self, located: Located, name: str) -> Mapping[str, str]:
         """See Kind."""
         for key, item in parse_mapping(located, name, None).items():
             if not re.match(self.key_pattern, key):
                 raise item.error(f"{name}: {key!r} is no {self.key_words}")
+            if key in self.refused:
+                line = located.key_lines.get(key, item.line)
+                raise SettingError(line, f"{name}: {key} is set by our services: {self.refused[key]}")
             if item.value is None or isinstance(item.value, (dict, list)):
                 raise item.error(f"{name}: {key} is {item.text!r}, allowed: a text, a number, true or false")
         return MappingProxyType({key: item.text for key, item in located.value.items()})
@@ -99,6 +106,7 @@ class Options:
             "type": "object",
             "patternProperties": {self.key_pattern: {"type": ["string", "number", "boolean"]}},
             "additionalProperties": False,
+            **({"propertyNames": {"not": {"enum": sorted(self.refused)}}} if self.refused else {}),
         }
 
 

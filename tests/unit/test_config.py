@@ -107,6 +107,26 @@ def test_tables_file_entries_that_name_one_table_are_told_from_patterns() -> Non
         ),
         pytest.param("defaults:\n  hudi_options: {spark.x: 1}", "no Hudi setting", id="not-hudi"),
         pytest.param(
+            "defaults:\n  hudi_options:\n    hoodie.a: 1\n    hoodie.clean.policy: KEEP_LATEST_BY_HOURS",
+            "t.yaml:4: hudi_options: hoodie.clean.policy is set by our services: use clean.retained_commits",
+            id="retention-in-hudi-options",
+        ),
+        pytest.param(
+            "tables:\n  - name: x\n    hudi_options: {hoodie.cleaner.commits.retained: 500}",
+            "t.yaml:3: hudi_options: hoodie.cleaner.commits.retained is set by our services",
+            id="older-spelling",
+        ),
+        pytest.param(
+            "defaults:\n  hudi_options: {hoodie.keep.max.commits: '5'}",
+            "use archive.max_commits",
+            id="archive-retention",
+        ),
+        pytest.param(
+            "defaults:\n  hudi_options: {hoodie.table.services.enabled: 'false'}",
+            "every service sets it itself; take it out",
+            id="every-service-sets-it",
+        ),
+        pytest.param(
             "tables:\n  - compaction: {}", "t.yaml:2: a table needs base_path, name or discover", id="no-table"
         ),
         pytest.param(

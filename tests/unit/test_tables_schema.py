@@ -37,7 +37,8 @@ GOOD_TEXTS = {
 }
 BAD_VALUES: list[Any] = [
     None, True, False, 0, 1, -1, 2.5, 5.0, "", "x", "5", "..", "/a/../b", "/a/*", "24:00", [], ["x"], {}, {"x": 1},
-    {"hoodie.x": None}, {"spark.x": [1]}, [1], "mon", ["mon", 3],
+    {"hoodie.x": None}, {"spark.x": [1]}, {"hoodie.clean.policy": "x"}, [1],
+    "mon", ["mon", 3],
 ]  # fmt: skip
 
 

@@ -2,6 +2,8 @@ import pytest
 from job_contract import Service
 from service_settings import ALWAYS, WHEN_SCHEDULING, service_settings, wait_for_lock_without_end
 
+from airflow_lake_provider.owned_options import OWNED_OPTIONS
+
 PACKAGE = "org.apache.hudi.client.transaction.lock."
 SHARED = {"hoodie.write.lock.provider": PACKAGE + "ZookeeperBasedLockProvider"}
 
@@ -97,3 +99,14 @@ def test_only_a_lock_file_is_waited_for_without_end() -> None:
     lock_file = {"hoodie.write.lock.provider": PACKAGE + "FileSystemBasedLockProvider"}
     assert wait_for_lock_without_end({**SHARED, **retries}) == {**SHARED, **retries}
     assert int(wait_for_lock_without_end({**lock_file, **retries})["hoodie.write.lock.client.num_retries"]) > 10**6
+
+
+def test_what_a_service_sets_itself_is_refused_in_the_tables_file() -> None:
+    # Of the metadata table: only one service sets these, and the writers' values hold for all others.
+    shared = {
+        "hoodie.metadata.compact.max.delta.commits",
+        "hoodie.metadata.table.service.manager.enabled",
+        "hoodie.metadata.streaming.write.enabled",
+    }
+    own = ALWAYS.keys() | {key for settings in WHEN_SCHEDULING.values() for key in settings}
+    assert own - shared <= OWNED_OPTIONS.keys()
