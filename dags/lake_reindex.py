@@ -11,7 +11,6 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_lake_provider.hooks.lake import LakeHook
-from airflow_lake_provider.hooks.tables import load_tables
 from airflow_lake_provider.operators.indexing import HudiIndexOperator
 from airflow_lake_provider.tables_file import WINDOW, parse_window
 
@@ -98,14 +97,11 @@ with DAG(
                     f"base_path {pattern}: none of the {len(rows)} tables that the manager knows matches it "
                     "(`airflow lake tables` lists them)"
                 )
-        tables = load_tables()
         return [
             {
                 "base_path": base_path,
                 "table_name": name,
-                "hudi_options": json.dumps(
-                    dict(tables.policy_for(base_path, name).hudi_options) | dict(params["hudi_options"])
-                ),
+                "hudi_options": json.dumps(dict(params["hudi_options"])),
             }
             for base_path, name in found
         ]

@@ -10,6 +10,7 @@ from airflow.sdk.configuration import conf
 
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.operators.replication import HudiReplicationOperator
+from airflow_lake_provider.operators.run_params import optional
 from airflow_lake_provider.table_id import normalise_base_path, table_id_of
 
 DOC = """
@@ -41,14 +42,14 @@ with DAG(
             enum=["due", "replicate", "snapshot", "seek", "pause", "resume", "forget"],
             title="Action",
         ),
-        "base_path": Param("", type="string", title="Base path", description="Of one table, for all actions but due"),
-        "name": Param("", type="string", title="Name", description="Of the stream; empty takes the sink's"),
-        "sink": Param("", type="string", title="Sink", description="kafka, file, database, ..."),
+        "base_path": optional("string", title="Base path", description="Of one table, for all actions but due"),
+        "name": optional("string", title="Name", description="Of the stream; empty takes the sink's"),
+        "sink": optional("string", title="Sink", description="kafka, file, database, ..."),
         "mode": Param("changes", type="string", enum=["changes", "latest"], title="Mode"),
         "key": Param([], type="array", items={"type": "string"}, title="Key", description="None: the record key"),
         "options": Param({}, type="object", title="Sink options", description="conn_id names a connection"),
         "ttl_s": Param(86_400, type="number", exclusiveMinimum=0, title="Time to live, seconds"),
-        "seek_until": Param("", type="string", title="Seek", description="Completion time to go on after"),
+        "seek_until": optional("string", title="Seek", description="Completion time to go on after"),
         "spark_conf": Param({}, type="object", title="Spark conf"),
     },
 ) as dag:
@@ -56,7 +57,7 @@ with DAG(
     @task(retries=2, retry_delay=timedelta(seconds=5))
     def find_work(params: dict[str, Any] | None = None, run_id: str | None = None) -> list[dict[str, Any]]:
         """Return the operator's arguments for each sink that is to run."""
-        wanted = params or {}
+        wanted = {key: "" if value is None else value for key, value in (params or {}).items()}
         action, hook = wanted.get("action", "due"), LakeHook()
         if action == "due":
             common = ("base_path", "table_name", "name", "sink", "mode", "key", "options", "ttl_s", "spark_conf")

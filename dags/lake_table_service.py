@@ -10,6 +10,7 @@ from airflow.sdk.configuration import conf
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.notifications.dispatch import notify_failure
 from airflow_lake_provider.operators.run_limits import set_time_out
+from airflow_lake_provider.operators.run_params import optional
 from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
 from airflow_lake_provider.policies import TablePolicy
 
@@ -19,7 +20,8 @@ DOC = """
 ### One table service of one Hudi table
 
 The manager creates a run when a service is due; the run's id is `<table>.<service>.<instant>`, so no state of a table
-gets two runs. Start a run by hand with the form: choose the table's base path and the service.
+gets two runs. Start a run by hand with the form: give the table's base path and choose the service. What you leave
+empty is as the tables file says of the table: lock provider, retention, Spark's settings, time-out.
 
 * **What it does**: takes the executor's lease, submits a PySpark job through `spark_default`, and succeeds only when a
   fresh look at the table's timeline shows the instant completed.
@@ -38,7 +40,7 @@ with DAG(
     doc_md=DOC,
     params={
         "base_path": Param(type="string", minLength=1, title="Base path", description="The table's base path"),
-        "table_name": Param("", type="string", title="Table name", description="For people; may stay empty"),
+        "table_name": optional("string", title="Table name", description="For people"),
         "service": Param("compaction", type="string", enum=[service.value for service in Service], title="Service"),
         "mode": Param(
             "schedule_and_execute",
@@ -55,37 +57,40 @@ with DAG(
             description="Instants to execute; none = all",
         ),
         "hudi_options": Param(
-            {}, type="object", title="Hudi options", description="Must hold the writers' lock provider"
+            {}, type="object", title="Hudi options", description="Over the table's, which the tables file says"
         ),
-        "engine": Param("", type="string", title="Engine", description="What runs the job; empty: [lake] engine"),
-        "spark_conn_id": Param(
-            "", type="string", title="Connection", description="Where the engine runs it; empty: [lake] spark_conn_id"
+        "engine": optional("string", title="Engine", description="What runs the job; empty: the table's"),
+        "spark_conn_id": optional(
+            "string", title="Connection", description="Where the engine runs it; empty: the table's"
         ),
-        "spark_conf": Param({}, type="object", title="Spark conf"),
+        "spark_conf": Param({}, type="object", title="Spark conf", description="Over the table's"),
         "conflict": Param(
-            {}, type="object", title="Conflicts", description="Early conflict detection; empty: as usual"
+            {}, type="object", title="Conflicts", description="Early conflict detection, over the table's settings"
         ),
-        "pool": Param("", type="string", title="Pool", description="Airflow pool; empty: default_pool"),
-        "queue": Param("", type="string", title="Queue", description="Queue of the executor; empty: its own"),
-        "timeout_s": Param(
-            POLICY.timeout_s, type="number", exclusiveMinimum=0, title="Time-out", description="Of one try, seconds"
+        "pool": optional("string", title="Pool", description="Airflow pool; empty: default_pool, not the table's"),
+        "queue": optional(
+            "string", title="Queue", description="Queue of the executor; empty: its own, not the table's"
         ),
-        "retries": Param(
-            POLICY.retries, type="integer", minimum=0, title="Retries", description="Tries after the first"
+        "timeout_s": optional(
+            "number",
+            exclusiveMinimum=0,
+            title="Time-out",
+            description="Of one try, seconds; empty: the table's",
         ),
-        "start_within_s": Param(
-            POLICY.start_within_s,
-            type="number",
+        "retries": optional(
+            "integer", minimum=0, title="Retries", description=f"Tries after the first; empty: {POLICY.retries}"
+        ),
+        "start_within_s": optional(
+            "number",
             exclusiveMinimum=0,
             title="Start within",
-            description="A run that has not begun after so many seconds is reported",
+            description="A run that has not begun after so many seconds is reported; empty: the table's",
         ),
-        "deadline_s": Param(
-            POLICY.deadline_s,
-            type="number",
+        "deadline_s": optional(
+            "number",
             exclusiveMinimum=0,
             title="Deadline",
-            description="A run that has not ended after so many seconds is ended as failed",
+            description="A run that has not ended after so many seconds is ended as failed; empty: the table's",
         ),
         "dry_run": Param(default=False, type="boolean", title="Dry run", description="Show what would be submitted"),
         "reason": Param("started by hand", type="string", title="Reason"),
@@ -96,13 +101,13 @@ with DAG(
         task_id="run_service",
         on_failure_callback=notify_failure,
         base_path="{{ params.base_path }}",
-        table_name="{{ params.table_name }}",
+        table_name="{{ params.table_name or '' }}",
         service="{{ params.service }}",
         mode="{{ params.mode }}",
         instants="{{ params.instants | join(',') }}",
         hudi_options="{{ params.hudi_options | tojson }}",
-        engine="{{ params.engine }}",
-        spark_conn_id="{{ params.spark_conn_id }}",
+        engine="{{ params.engine or '' }}",
+        spark_conn_id="{{ params.spark_conn_id or '' }}",
         spark_conf="{{ params.spark_conf | tojson }}",
         conflict="{{ params.conflict | tojson }}",
         is_dry_run="{{ params.dry_run }}",

@@ -8,6 +8,7 @@ from airflow_lake_provider.errors import RepairRefusedError
 from airflow_lake_provider.manager.claim import Claim
 from airflow_lake_provider.manager.runs import StartVerdict, decide_start, run_conf, run_id_prefix
 from airflow_lake_provider.planner.decision import Decision, Verdict
+from airflow_lake_provider.planner.service_options import service_options
 from airflow_lake_provider.plugins.airflow_runs import AirflowRunDoor
 from airflow_lake_provider.plugins.lake_plugin import open_registry
 from airflow_lake_provider.table_id import table_id_of
@@ -32,6 +33,7 @@ def start_service_run(base_path: str, table_name: str, call: ServiceCall, policy
         call.mode,
         key_instant=call.instants[0] if call.instants else f"{registry.now_ms()}",
         plan_instants=call.instants,
+        options=service_options(call.service, policy),
     )
     claim = Claim(table_id, base_path, table_name, "", "", 0, 0, 0)
     with registry.transaction() as session:

@@ -20,6 +20,7 @@ from airflow_lake_provider.manager.routes import (
     executors,
     health,
     instances,
+    policy,
     service_manager,
     sinks,
     tables,
@@ -44,7 +45,9 @@ def create_app(open_services: Callable[[], ManagerServices]) -> FastAPI:
     )
     app.state.open_services = open_services
     app.state.open_timeline_server = lambda: open_services().timeline_server
-    for module in (health, callback, service_manager, tables, discovery, instances, executors, sinks, server_routes):
+    for module in (
+        health, callback, service_manager, tables, discovery, instances, executors, sinks, policy, server_routes,
+    ):  # fmt: skip
         app.include_router(module.router)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
     add_error_handlers(app)

@@ -168,6 +168,17 @@ class InstancesAnswer(BaseModel):
     instances: list[InstanceAnswer]
 
 
+class PolicyAnswer(BaseModel):
+    """What the tables file says of one service of one table."""
+
+    hudi_options: dict[str, str] = Field(description="With those by which the policy travels: retention and the like")
+    engine: str = Field(description="Empty: [lake] engine")
+    spark_conn_id: str = Field(description="Empty: [lake] spark_conn_id")
+    spark_conf: dict[str, str]
+    conflict: dict[str, bool | float | str]
+    timeout_s: float = Field(description="Of one try")
+
+
 class HealthAnswer(BaseModel):
     """The app is mounted and its database answers."""
 

@@ -8,16 +8,20 @@ else past a deadline is reported once, by one server: to the log, to a metric, t
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.manager.instances import Instance, InstanceState, Plans, instance_of_run, instances_of
 from airflow_lake_provider.manager.notifier import NoNotifier
 from airflow_lake_provider.manager.reports import Reports, report_id_of
+from airflow_lake_provider.manager.runs import is_manager_run
 from airflow_lake_provider.metrics import DEADLINES, HOLES, OVERDUE, STUCK, NoMetrics
+from airflow_lake_provider.table_id import normalise_base_path, table_id_of
+from airflow_lake_provider.tables_config import TablesConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from sqlalchemy.orm import Session
 
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST_OVERDUE_ROWS = 1000
+_LIMITS = ("timeout_s", "start_within_s", "deadline_s")
 
 
 class InstanceDoor(Protocol):
@@ -60,18 +65,21 @@ class DeadlineSweep:
         door: InstanceDoor,
         metrics: Metrics | None = None,
         notifier: Notifier | None = None,
+        load_tables: Callable[[], TablesConfig] = TablesConfig,
     ) -> None:
         self._registry = registry
         self._door = door
         self._metrics = metrics if metrics is not None else NoMetrics()
         self._notifier = notifier if notifier is not None else NoNotifier()
+        self._load_tables = load_tables
         self._reports = Reports(registry)
 
     def sweep(self) -> Swept:
         """End what is past its `deadline_s`, report what is past any other deadline."""
         now_ms = self._registry.now_ms()
         with self._registry.transaction() as session:
-            runs = [run for run in self._door.list_runs(session, "", 0) if run.is_active]
+            active = [run for run in self._door.list_runs(session, "", 0) if run.is_active]
+        runs = [self._with_limits(run) for run in active]
         ended = [run for run in runs if self._end_if_late(run, now_ms)]
         overdue = [
             (base_path, instance)
@@ -84,6 +92,19 @@ class DeadlineSweep:
         self._metrics.gauge(HOLES, self._registry.count_holes())
         self._reports.forget_old()
         return Swept(len(ended), len(overdue))
+
+    def _with_limits(self, run: RunFacts) -> RunFacts:
+        """Return a run by hand with the table's limits where it was given none; the manager's were given all."""
+        if is_manager_run(run.run_id):
+            return run
+        try:
+            base_path = normalise_base_path(str(run.params.get("base_path", "")))
+            row = self._registry.find(table_id_of(base_path))
+            policy = self._load_tables().policy_for(base_path, row["table_name"] if row is not None else "")
+        except LakeError:
+            return run  # its own task says what is wrong with the path; the usual limits hold
+        limits = {name: getattr(policy, name) for name in _LIMITS}
+        return replace(run, params={**limits, **{key: value for key, value in run.params.items() if value is not None}})
 
     def _waiting(self, runs: Iterator[RunFacts]) -> Iterator[tuple[str, Instance]]:
         for run in runs:

@@ -129,6 +129,11 @@ def attempt_of(run_id: str) -> tuple[str, int] | None:
     return match["instant"], int(match["attempt"] or 1)
 
 
+def is_manager_run(run_id: str) -> bool:
+    """Whether the manager created the run, so that its conf holds all that the table's policy said then."""
+    return attempt_of(run_id) is not None
+
+
 def decide_start(
     table_id: str,
     decision: Decision,

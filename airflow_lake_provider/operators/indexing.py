@@ -23,7 +23,7 @@ from airflow_lake_provider.indexing.index_spec import (
 )
 from airflow_lake_provider.job_contract import LOCK_PROVIDER, Mode, Service
 from airflow_lake_provider.maintenance_window import MaintenanceWindow
-from airflow_lake_provider.operators.service_arguments import is_true, parse_settings
+from airflow_lake_provider.operators.service_arguments import is_true
 from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
 from airflow_lake_provider.tables_file import parse_window
 
@@ -95,10 +95,7 @@ class HudiIndexOperator(HudiTableServiceOperator):
         """Build the indexes, or wait for the window; see HudiTableServiceOperator."""
         try:
             opens = self._find_opening()
-            options = parse_settings(self.hudi_options, "hudi_options") | self.build_options()
-            if is_true(self.no_writer):
-                options = LOCK_FOR_ALONE | options
-            self.hudi_options = options
+            self.build_options()
         except (LakeError, ValueError) as error:
             raise AirflowFailException(str(error)) from error
         if opens is not None and not is_true(self.is_dry_run):
@@ -108,6 +105,14 @@ class HudiIndexOperator(HudiTableServiceOperator):
     def execute_in_window(self, context: Context, event: datetime | None = None) -> dict[str, Any]:
         """Resume when the window opened; where it is closed again meanwhile, wait for the next one."""
         return self.execute(context)
+
+    def options_below(self) -> Mapping[str, str]:
+        """Return a lock where no writer is to share one."""
+        return LOCK_FOR_ALONE if is_true(self.no_writer) else {}
+
+    def options_above(self) -> Mapping[str, str]:
+        """Return the wish for indexes."""
+        return self.build_options()
 
     def build_options(self) -> dict[str, str]:
         """Return what the job is told beyond Hudi's settings. Raises ConfigError, ValueError."""

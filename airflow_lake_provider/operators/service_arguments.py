@@ -27,7 +27,7 @@ def parse_request(service: str, mode: str, instants: Sequence[str] | str) -> Ser
 def parse_settings(settings: Mapping[str, str] | str | None, what: str) -> dict[str, str]:
     """Return settings given as a mapping or as JSON text; empty means none. Raises ServiceRefusedError."""
     try:
-        parsed = json.loads(settings) if isinstance(settings, str) and settings.strip() else settings or {}
+        parsed = (json.loads(settings) or {}) if isinstance(settings, str) and settings.strip() else settings or {}
     except ValueError as error:
         raise ServiceRefusedError(f"{what} is not JSON: {error}") from error
     if not isinstance(parsed, dict):

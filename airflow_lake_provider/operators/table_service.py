@@ -33,22 +33,25 @@ from airflow_lake_provider.operators.service_admission import (
     narrow,
     parse_conflict_policy,
 )
-from airflow_lake_provider.operators.service_arguments import is_true, parse_request, parse_settings
+from airflow_lake_provider.operators.service_arguments import is_true, parse_request
 from airflow_lake_provider.operators.service_job import build_job, open_folder, results_before
 from airflow_lake_provider.operators.service_lineage import ServiceLineage
 from airflow_lake_provider.operators.service_metrics import measure_service, measure_try
 from airflow_lake_provider.operators.table_reader import TableReader
+from airflow_lake_provider.operators.table_settings import ask_settings, complete_settings, parse_given
 from airflow_lake_provider.planner.judgement import PLANNED_AS, Judgement, judge
 from airflow_lake_provider.planner.lock_rule import require_lock
+from airflow_lake_provider.policies import TablePolicy
 from airflow_lake_provider.table_id import normalise_base_path, table_id_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
 
     from airflow_lake_provider.engines.engine import EngineJob
     from airflow_lake_provider.job_contract import ServiceRequest
+    from airflow_lake_provider.operators.table_settings import TableSettings
     from airflow_lake_provider.timeline.timeline import Timeline
 
 
@@ -59,12 +62,15 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
     cannot mend fail the task at once; the others are retried when the failure calls for it. One executor runs per table
     and service (G2): a second one fails with the holder's name and is retried.
 
+    A run that the manager did not create asks the manager for the table's policy (tables file): Hudi's options with
+    lock and retention, Spark's settings, engine, connection, conflict. What is given here is laid over that.
+
     :param base_path: the table's base path (templated).
     :param table_name: the table's name, for people (templated).
     :param service: a table service, for example `compaction` (templated).
     :param mode: `schedule`, `execute` or `schedule_and_execute` (templated).
     :param instants: requested times of the plans to execute; empty means all pending ones (templated).
-    :param hudi_options: Hudi settings of the job; the lock provider must be among them (templated).
+    :param hudi_options: Hudi settings over the table's; what services set themselves is refused (templated).
     :param engine: what runs the job; empty takes `[lake] engine` (templated).
     :param spark_conn_id: where the engine runs it; empty takes `[lake] spark_conn_id` (templated).
     :param spark_conf: the engine's settings of the job (templated).
@@ -130,8 +136,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         try:
             judgement = self._run(context)
         except LakeError as error:
-            wrapped = AirflowException if error.retriable else AirflowFailException
-            raise wrapped(str(error)) from error
+            raise self._wrap(error) from error
         return {
             "outcome": judgement.outcome.value,
             "reason": judgement.reason,
@@ -144,24 +149,50 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         if self._job_run is not None:
             self._job_run.stop()
 
+    def options_below(self) -> Mapping[str, str]:
+        """Return Hudi settings that hold where neither the table's policy nor the run says otherwise."""
+        return {}
+
+    def options_above(self) -> Mapping[str, str]:
+        """Return settings that the operator itself adds to the job."""
+        return {}
+
+    def find_timeout_s(self) -> float:
+        """Return the time-out of a try that the table's policy says, seconds. Raises AirflowException."""
+        try:
+            table = TableReader(normalise_base_path(self.base_path), table_opener(self.storage_options))
+            service = parse_request(self.service, self.mode, ()).service
+            settings = ask_settings(LakeHook(self.lake_conn_id), table, service)
+        except LakeError as error:
+            raise self._wrap(error) from error
+        return settings.timeout_s or TablePolicy().timeout_s
+
+    @staticmethod
+    def _wrap(error: LakeError) -> AirflowException:
+        wrapped = AirflowException if error.retriable else AirflowFailException
+        return wrapped(str(error))
+
     def _run(self, context: Context) -> Judgement:
         base_path = normalise_base_path(self.base_path)
         wanted = parse_request(self.service, self.mode, self.instants)
-        options = parse_settings(self.hudi_options, "hudi_options")
-        require_lock(options, base_path)
+        given = parse_given(self)
         table = self._open_table(base_path, wanted)
+        hook = LakeHook(self.lake_conn_id)
+        settings = complete_settings(given, str(context["run_id"]), hook, table, wanted.service)
+        options = {**self.options_below(), **settings.hudi_options, **self.options_above()}
+        require_lock(options, base_path)
         before = table.timeline_of(wanted.service)
         for line in table.explain_holes(wanted.service, options):
             self.log.info("table %s: %s", base_path, line)
         plans = ", ".join(wanted.instants) or "all pending, else a new one"
         self.log.info("table %s: %s, mode %s, plans %s", base_path, wanted.service, wanted.mode, plans)
         folder = open_folder(str(context["run_id"]), int(context["ti"].try_number))
-        hook = LakeHook(self.lake_conn_id)
-        job = self._job(folder, base_path, wanted, options | self._held_back(hook, base_path, wanted))
+        settings = replace(settings, hudi_options=options | self._held_back(hook, base_path, wanted))
+        job = self._job(folder, base_path, wanted, settings)
         if is_true(self.is_dry_run):
             return self._dry_run(before, job)
         table.require_guarded_writers()
-        admission = self._admission(base_path, options)
+        admission = self._admission(base_path, replace(settings, hudi_options=options))
         admitted = admission.ask(wanted)
         waits = ServiceFailedError(
             f"table {base_path}: {wanted.service} waits: {admitted.reason}", FailureKind.CONFLICT
@@ -192,22 +223,22 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             raise ServiceRefusedError(f"table {base_path} is {properties.table_type}: only merge-on-read is compacted")
         return table
 
-    def _job(self, folder: JobFolder, base_path: str, wanted: ServiceRequest, options: dict[str, str]) -> EngineJob:
-        settings = parse_settings(self.spark_conf, "spark_conf")
+    def _job(self, folder: JobFolder, base_path: str, wanted: ServiceRequest, settings: TableSettings) -> EngineJob:
+        spark_conf = dict(settings.spark_conf)
         failed = find_out_of_memory(results_before(folder))
         self._has_more_memory = failed is not None
         if failed is not None:
-            settings = with_more_memory(settings, failed)
+            spark_conf = with_more_memory(spark_conf, failed)
         request = JobRequest(
             job_id=f"{folder.run_id}/{folder.try_number}",
             base_path=base_path,
             table_name=self.table_name or base_path.rsplit("/", 1)[-1],
             services=(wanted,),
             result_path=folder.result_path,
-            hudi_options=options,
+            hudi_options=settings.hudi_options,
             submitter=this_submitter(),
         )
-        return build_job(request, folder, self.engine, self.spark_conn_id, settings)
+        return build_job(request, folder, settings.engine, settings.spark_conn_id, spark_conf)
 
     @staticmethod
     def _held_back(hook: LakeHook, base_path: str, wanted: ServiceRequest) -> dict[str, str]:
@@ -224,9 +255,9 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         self.log.info("dry run, nothing is started; this would be:\n%s", describe(job, pending))
         return Judgement(Outcome.NOTHING_TO_DO, f"dry run of {wanted.service} {wanted.mode}", (), pending)
 
-    def _admission(self, base_path: str, options: dict[str, str]) -> ServiceAdmission:
-        policy = parse_conflict_policy(parse_settings(self.conflict, "conflict"), base_path)
-        return ServiceAdmission(base_path, table_opener(self.storage_options), policy, options)
+    def _admission(self, base_path: str, settings: TableSettings) -> ServiceAdmission:
+        policy = parse_conflict_policy(settings.conflict, base_path)
+        return ServiceAdmission(base_path, table_opener(self.storage_options), policy, settings.hudi_options)
 
     def _execute_job(
         self, hook: LakeHook, folder: JobFolder, job: EngineJob, admission: ServiceAdmission, plans: PlanWithdrawal

@@ -20,6 +20,8 @@ from airflow_lake_provider.planner.writes import stable_key, writes_after
 from airflow_lake_provider.timeline.instant import Action
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow_lake_provider.policies import TablePolicy
     from airflow_lake_provider.timeline.instant import Instant
     from airflow_lake_provider.timeline.timeline import Timeline
@@ -75,9 +77,14 @@ def decide_log_compaction(view: TableView, policy: TablePolicy, compaction: Deci
         return not_due(service, reason, evidence, ruling.look_again_ms)
     if compaction.verdict is not Verdict.NOT_DUE or view.timeline.pending(Action.COMPACTION):
         return not_due(service, f"{ruling.says}; compaction comes first: it merges the same log files", evidence)
-    key, options = stable_key(since, least), {"hoodie.log.compaction.blocks.threshold": str(least)}
+    key, options = stable_key(since, least), log_compaction_options(least)
     due = Decision(service, Verdict.DUE, ruling.says, Mode.SCHEDULE_AND_EXECUTE, key, (), evidence, options)
     return block_without_lock(due, policy.hudi_options)
+
+
+def log_compaction_options(log_files: int) -> Mapping[str, str]:
+    """Return from how many log files of a file slice on Hudi plans a log compaction, as its setting."""
+    return {"hoodie.log.compaction.blocks.threshold": str(log_files)}
 
 
 def _deltas_since(view: TableView) -> tuple[str, tuple[Instant, ...]]:

@@ -74,7 +74,7 @@ def open_services() -> ManagerServices:
         tables=tables,
         views=views,
         instance_door=instance_door,
-        deadlines=DeadlineSweep(registry, instance_door, metrics, notifier),
+        deadlines=DeadlineSweep(registry, instance_door, metrics, notifier, tables.load),
         repairs=RepairRound(registry, tables.load, open_table, metrics, StuckTables(registry, metrics, notifier)),
     )
 

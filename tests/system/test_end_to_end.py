@@ -46,6 +46,12 @@ TABLES: list[dict[str, Any]] = [
     {"name": "victim; $(touch x) ü", "type": "MOR", "version": 9, "commits": 2, "keys": 40_000},
 ]
 VICTIM = TABLES[3]["name"]
+LOCK_PROVIDER = "hoodie.write.lock.provider"
+AS_THE_FORM_SENDS_IT: dict[str, Any] = {
+    "service": "compaction", "mode": "schedule_and_execute", "instants": [], "hudi_options": {}, "engine": None,
+    "spark_conn_id": None, "spark_conf": {}, "conflict": {}, "pool": None, "queue": None, "timeout_s": None,
+    "retries": None, "start_within_s": None, "deadline_s": None, "reason": "started by hand", "evidence": {},
+}  # fmt: skip
 QUICK_OPTIONS = LOCK_OPTIONS | {"hoodie.client.heartbeat.interval_in_ms": "5000"}
 
 
@@ -195,7 +201,8 @@ def test_clustering_clean_and_archive_come_in_their_order(airflow: LocalAirflow)
 def test_worker_killed_in_the_middle_of_a_compaction_is_replaced_by_one(airflow: LocalAirflow) -> None:
     """Kill -9 of the task: its driver ends itself, and the retry completes the very same plan, once."""
     table = airflow.allowed_roots[0] / VICTIM
-    trigger(airflow, "kill-me", base_path=str(table), table_name=VICTIM, hudi_options=QUICK_OPTIONS)
+    # By hand: lock provider and heartbeat are those that the tables file has for the table.
+    trigger(airflow, "kill-me", base_path=str(table), table_name=VICTIM)
     inflight = wait_for_file(table / ".hoodie" / "timeline", "*.compaction.inflight")
     driver = find_spark_submit("lake-compaction-victim")
     os.kill(parent_of(driver), signal.SIGKILL)
@@ -208,7 +215,7 @@ def test_run_without_a_lock_provider_is_refused_before_spark_starts_and_people_a
     airflow: LocalAirflow, receiver: WebhookReceiver
 ) -> None:
     table = airflow.allowed_roots[0] / VICTIM
-    trigger(airflow, "no-lock", base_path=str(table), table_name="no-lock", hudi_options={})
+    trigger(airflow, "no-lock", base_path=str(table), table_name="no-lock", hudi_options={LOCK_PROVIDER: ""})
     airflow.wait_until(lambda: is_in_state(airflow, "no-lock", "failed"), 60, "the refusal")
     log = task_log(airflow, "no-lock")
     assert "no hoodie.write.lock.provider is configured" in log
@@ -247,7 +254,7 @@ def test_people_are_told_of_a_run_that_nobody_begins_and_of_one_that_missed_its_
 def test_dry_run_says_what_it_would_do_and_does_nothing(airflow: LocalAirflow) -> None:
     table = airflow.allowed_roots[0] / VICTIM
     before = sorted(path.name for path in (table / ".hoodie" / "timeline").iterdir())
-    trigger(airflow, "dry", base_path=str(table), table_name="dry", hudi_options=LOCK_OPTIONS, dry_run=True)
+    trigger(airflow, "dry", **AS_THE_FORM_SENDS_IT, base_path=str(table), table_name="dry", dry_run=True)
     airflow.wait_until(lambda: is_in_state(airflow, "dry", "success"), 60, "the dry run")
     log = task_log(airflow, "dry")
     assert "dry run, nothing is started" in log

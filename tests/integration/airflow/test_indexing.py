@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCK = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}
-CONTEXT: Any = {"run_id": "manual", "ti": SimpleNamespace(try_number=1)}
+CONTEXT: Any = {"run_id": "orders-1a.indexing.20261121120000000", "ti": SimpleNamespace(try_number=1)}
 
 
 def operator(**arguments: Any) -> Any:
@@ -48,7 +48,6 @@ def test_operator_hands_its_wishes_to_the_job() -> None:
     [
         ({"indexes": "recordindex"}, "is no index"),
         ({"indexes": ["record_index"], "check": "some"}, "some"),
-        ({"indexes": ["record_index"]}, "hoodie.write.lock.provider"),
         ({"indexes": ["record_index"], "window": {"time_zone": "Mars/Base"}}, "time_zone is 'Mars/Base'"),
     ],
 )
@@ -114,16 +113,20 @@ def test_build_without_a_window_or_inside_it_does_not_wait(tmp_path: Path, windo
         operator(base_path=str(table.path), indexes="record_index", hudi_options=LOCK, window=window).execute(CONTEXT)
 
 
-def test_build_where_no_writer_runs_brings_a_lock_of_its_own(tmp_path: Path) -> None:
-    from airflow.sdk.exceptions import AirflowException
+def test_build_where_no_writer_runs_brings_a_lock_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
 
     table = HandMadeTable.create(tmp_path / "orders")
     table.commit(1)
-    alone = operator(base_path=str(table.path), indexes="record_index", no_writer="True")
-    with pytest.raises(AirflowException, match="manager"):
-        alone.execute(CONTEXT)
-    assert LOCK.items() <= alone.hudi_options.items()
-    assert alone.hudi_options["lake.index.no_writer"] == "true"
+    arguments = {"base_path": str(table.path), "indexes": "record_index", "is_dry_run": True}
+    with pytest.raises(AirflowFailException, match=r"no hoodie\.write\.lock\.provider is configured"):
+        operator(**arguments).execute(CONTEXT)
+    operator(**arguments, no_writer="True").execute(CONTEXT)
+    log = capsys.readouterr().out
+    assert f"hoodie.write.lock.provider={LOCK['hoodie.write.lock.provider']}" in log
+    assert "lake.index.no_writer=true" in log
 
 
 def test_sensor_answers_for_a_table_on_disk(tmp_path: Path) -> None:
@@ -234,13 +237,3 @@ def test_reindex_takes_a_window_and_refuses_a_wrong_one(trigger: Trigger) -> Non
     assert trigger({**conf, "window": closed_window()}) == ""
     assert "friday" in trigger({**conf, "window": {"days": ["friday"]}})
     assert "25:00" in trigger({**conf, "window": {"begin": "25:00"}})
-
-
-def test_reindex_dag_sees_the_variable_over_the_tables_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow.dag_processing.dagbag import DagBag
-
-    over = 'tables: [{base_path: "/lake/orders", hudi_options: {hoodie.x: "1"}}]'
-    monkeypatch.setenv("AIRFLOW_VAR_LAKE_TABLES", over)
-    dag = DagBag(dag_folder=str(ROOT / "dags")).dags["lake_reindex"]
-    load_tables = dag.get_task("choose_tables").python_callable.__globals__["load_tables"]
-    assert load_tables().policy_for("/lake/orders", "orders").hudi_options["hoodie.x"] == "1"

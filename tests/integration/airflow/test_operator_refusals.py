@@ -13,7 +13,8 @@ from tests.unit.tables import HandMadeTable
 pytestmark = pytest.mark.integration
 
 LOCK = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}
-CONTEXT: Any = {"run_id": "manual", "ti": SimpleNamespace(try_number=1)}
+# The manager's own run: it was given all that the table's policy says.
+CONTEXT: Any = {"run_id": "orders-1a.compaction.20261121120000000", "ti": SimpleNamespace(try_number=1)}
 
 
 @pytest.fixture

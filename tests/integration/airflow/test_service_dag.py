@@ -30,11 +30,12 @@ def test_time_out_of_a_try_is_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         HudiTableServiceOperator, "execute", lambda self, context: seen.append((self.execution_timeout, self.engine))
     )
+    monkeypatch.setattr(HudiTableServiceOperator, "find_timeout_s", lambda _: 7200.0)
     for conf in ({"base_path": "/lake/orders", "timeout_s": 1.5, "engine": "spark"}, {"base_path": "/lake/orders"}):
         # A DAG of its own each, as each try has a process of its own.
         dag = DagBag(dag_folder=str(ROOT / "dags")).dags["lake_table_service"]
         assert dag.test(run_conf=conf).state == "success"
-    assert seen == [(timedelta(seconds=1.5), "spark"), (timedelta(hours=12), "")]
+    assert seen == [(timedelta(seconds=1.5), "spark"), (timedelta(hours=2), "")]
 
 
 class Manager(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Plays the manager for tasks: leases that run out, one holder at a time, and hints that are swallowed."""
+"""Plays the manager for tasks: leases that run out, one holder at a time, no policy, and hints that are swallowed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+NO_POLICY: dict[str, Any] = {
+    "hudi_options": {},
+    "engine": "",
+    "spark_conn_id": "",
+    "spark_conf": {},
+    "conflict": {},
+    "timeout_s": 3600.0,
+}
 
 
 @dataclass
@@ -46,7 +55,12 @@ def serve_leases(lease_s: float) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            status, answer = leases.answer(self.path, body)
+            self._answer(*leases.answer(self.path, body))
+
+        def do_GET(self) -> None:
+            self._answer(200, NO_POLICY)
+
+        def _answer(self, status: int, answer: dict[str, Any]) -> None:
             text = json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
