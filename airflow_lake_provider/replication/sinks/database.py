@@ -33,7 +33,7 @@ from airflow_lake_provider.replication.change import Change, Op
 from airflow_lake_provider.replication.checkpoint import to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from airflow_lake_provider.replication.change import Batch
     from airflow_lake_provider.replication.checkpoint import Checkpoint
@@ -70,7 +70,7 @@ class DatabaseSink:
                 f"the database sink of {settings.table_name} needs url and table, and knows columns besides"
                 f"{''.join(f'; not {key}' for key in sorted(options))}"
             )
-        self._engine = sa.create_engine(url)
+        self._engine = _create_engine(url)
         self._table: sa.Table | None = None
         self._spool: IO[bytes] | None = None
         self._epoch = 0
@@ -173,16 +173,20 @@ class DatabaseSink:
             spool.close()
 
     def _key(self, change: Change) -> dict[str, Any]:
-        table, body = self._opened(), json.loads(change.key)
-        return {name: _bound(self._column(table, name), value) for name, value in body.items()}
+        body = _load(change.key)
+        return self._values(change, body, tuple(body))
 
     def _row(self, change: Change) -> dict[str, Any]:
-        table = self._opened()
-        body = json.loads(change.after or "{}")
-        names = self._wanted or tuple(body)
+        body = _load(change.after or "{}")
+        return self._values(change, body, self._wanted or tuple(body))
+
+    def _values(self, change: Change, body: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+        table, keeps_decimals = self._opened(), self._engine.dialect.supports_native_decimal
         try:
-            return {name: _bound(self._column(table, name), body.get(name)) for name in names}
-        except ValueError as error:
+            return {
+                name: _bound(self._column(table, name), body.get(name), keeps_decimals=keeps_decimals) for name in names
+            }
+        except (ValueError, ArithmeticError) as error:
             raise RecordRefusedError(f"record {change.key} does not fit table {self._table_name}: {error}") from error
 
     def _column(self, table: sa.Table, name: str) -> sa.Column[Any]:
@@ -227,16 +231,71 @@ def _apply(connection: sa.Connection, table: sa.Table, step: _Step) -> None:
         connection.execute(sa.insert(table), step.rows)
 
 
-def _bound(column: sa.Column[Any], value: Any) -> Any:
+def _create_engine(url: str) -> sa.Engine:
+    try:
+        return sa.create_engine(url, json_serializer=_json_text)
+    except TypeError:  # a database without a type for JSON has no such setting
+        return sa.create_engine(url)
+
+
+def _load(text: str) -> dict[str, Any]:
+    # A decimal has more digits than a float keeps.
+    body: dict[str, Any] = json.loads(text, parse_float=Decimal)
+    return body
+
+
+def _json_text(value: Any) -> str:
+    """Print JSON with all digits of its decimals, which the standard library's printer does not take."""
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(name)}:{_json_text(part)}" for name, part in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_json_text, value)) + "]"
+    return json.dumps(value)
+
+
+def _bound(column: sa.Column[Any], value: Any, *, keeps_decimals: bool) -> Any:
     """Return a JSON value as the column's type takes it. Raises ValueError."""
-    if value is None:
-        return None
-    if isinstance(value, (dict, list)) and not isinstance(column.type, sa.JSON):
-        return json.dumps(value, separators=(",", ":"))
+    if value is None or isinstance(column.type, sa.JSON):
+        return value
+    if isinstance(value, (dict, list)):
+        return _json_text(value)
+    if isinstance(value, Decimal):
+        return _bound_number(column, value, keeps_decimals=keeps_decimals)
     if isinstance(value, str):
-        parser = _PARSERS.get(column.type.python_type) if not isinstance(column.type, sa.JSON) else None
+        parser = _PARSERS.get(_python_type(column))
         return value if parser is None else parser(value)
     return value
+
+
+def _bound_number(column: sa.Column[Any], value: Decimal, *, keeps_decimals: bool) -> Any:
+    """Return a number with a fraction or exponent: exact where the column is, a float elsewhere."""
+    kind = _python_type(column)
+    if kind is str:
+        return str(value)
+    if kind is int and value == value.to_integral_value():
+        return int(value)
+    if kind is not Decimal and not (kind is object and keeps_decimals):
+        return float(value)
+    if keeps_decimals:
+        return value
+    number = float(value)
+    # Java prints some doubles with one digit more than they need.
+    if value not in {Decimal(repr(number)), Decimal(f"{number:.17g}")}:
+        raise ValueError(
+            f"column {column.name} would keep {number!r} of {value}: this database has no exact decimals, declare the "
+            "column as text"
+        )
+    return value
+
+
+def _python_type(column: sa.Column[Any]) -> type:
+    """Return the type of the column's values; `object` where SQLAlchemy does not know it."""
+    try:
+        return column.type.python_type
+    except NotImplementedError:
+        return object
 
 
 _PARSERS: Mapping[type, Callable[[str], Any]] = MappingProxyType(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import replace
+from typing import Any
 
 import confluent_kafka.admin
 import pytest
@@ -83,11 +84,41 @@ class TestDatabaseSinkOnPostgres(SinkContract):
         second.close()
         assert self.read_back(stream) == [(1, 10)]
 
-    def _run(self, statement: str) -> list[tuple[int, int]]:
+    def test_decimals_have_all_their_digits(self) -> None:
+        stream = f"orders{uuid.uuid4().hex[:12]}.sink"
+        columns = "price numeric(38,10), amount decimal, ratio double precision, body jsonb, lines text"
+        self._run(f'create table "{stream[:-5]}" (id numeric(30,2) primary key, {columns})')
+        long, amount = "1234567890123456789012345678.0123456789", "1234567890123456.7891"
+        sink = self.make_sink(stream)
+        sink.open()
+        for number, keys in ((1, ["1.25", "12345678901234567.89"]), (2, ["12345678901234567.89"])):
+            rows = [
+                f'{{"id":{key},"price":{long},"amount":{amount},"ratio":0.1,"body":{{"price":{long}}},"lines":[{amount}]}}'
+                for key in keys
+            ]
+            sink.write(
+                batch(
+                    number,
+                    [
+                        replace(insert(1, 1), key=f'{{"id":{key}}}', after=row)
+                        for key, row in zip(keys, rows, strict=True)
+                    ],
+                )
+            )
+            sink.commit(checkpoint(stream, number))
+        sink.close()
+        texts = "id::text, price::text, amount::text, ratio::text, body->>'price', lines"
+        rest = (long, amount, "0.1", long, f"[{amount}]")
+        assert self._run(f'select {texts} from "{stream[:-5]}" order by id') == [
+            ("1.25", *rest),
+            ("12345678901234567.89", *rest),
+        ]
+
+    def _run(self, statement: str) -> list[tuple[Any, ...]]:
         engine = sa.create_engine(self.url)
         with engine.begin() as connection:
             result = connection.execute(sa.text(statement))
-            rows = [(row[0], row[1]) for row in result] if result.returns_rows else []
+            rows = [tuple(row) for row in result] if result.returns_rows else []
         engine.dispose()
         return rows
 

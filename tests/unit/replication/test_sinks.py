@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import fsspec
 import pytest
 import sqlalchemy as sa
 
-from airflow_lake_provider.errors import CheckpointDamagedError, ConfigError, SinkRefusedError, SinkUnavailableError
+from airflow_lake_provider.errors import (
+    CheckpointDamagedError,
+    ConfigError,
+    RecordRefusedError,
+    SinkRefusedError,
+    SinkUnavailableError,
+)
 from airflow_lake_provider.replication.sink import Sink, SinkSettings
 from airflow_lake_provider.replication.sink_contract import SinkContract, batch, checkpoint, insert
 from airflow_lake_provider.replication.sink_registry import create_sink, sink_names
@@ -130,6 +137,57 @@ class TestDatabaseSinkOnSqlite(SinkContract):
         with pytest.raises(SinkUnavailableError, match="has no table orders"):
             sink.open()
         sink.close()
+
+
+LONG = "1234567890123456789012345678.0123456789"
+
+
+def mirror(folder: Path, columns: str, *rows: str) -> list[tuple[str, ...]]:
+    """Write rows (JSON objects) to a table of SQLite with these columns; return each row as SQLite prints it."""
+    engine = sa.create_engine(f"sqlite:///{folder}/mirror.db")
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"create table orders (id integer primary key, {columns})"))
+    sink = create_sink(
+        "database", SinkSettings("orders.mirror", "orders", options={"url": str(engine.url), "table": "orders"})
+    )
+    sink.open()
+    try:
+        for number, row in enumerate(rows):
+            sink.write(batch(1, [replace(insert(number, 1), after=f'{{"id":{number},{row[1:]}')]))
+        sink.commit(checkpoint("orders.mirror", 1))
+    finally:
+        sink.close()
+    names = [column.split()[0] for column in columns.split(", ")]
+    with engine.connect() as connection:
+        texts = ", ".join(f"cast({name} as text)" for name in names)
+        found = [tuple(row) for row in connection.execute(sa.text(f"select {texts} from orders order by id"))]
+    engine.dispose()
+    return found
+
+
+@pytest.mark.parametrize("number", [LONG, "0.10", "-1234567890123456.7891", "12"])
+def test_decimal_in_a_column_of_text_has_all_its_digits(tmp_path: Path, number: str) -> None:
+    found = mirror(tmp_path, "price text, lines text", f'{{"price":{number},"lines":[{{"price":{number},"sku":"é"}}]}}')
+    assert found == [(number, f'[{{"price":{number},"sku":"\\u00e9"}}]')]
+
+
+def test_numbers_of_json_integer_and_floating_columns(tmp_path: Path) -> None:
+    row = f'{{"body":{{"price":{LONG},"parts":[0.5,null,true]}},"n":12345678901234567.00,"ratio":0.1}}'
+    assert mirror(tmp_path, "body json, n bigint, ratio double", row) == [
+        (f'{{"price":{LONG},"parts":[0.5,null,true]}}', "12345678901234567", "0.1")
+    ]
+
+
+@pytest.mark.parametrize("number", ["1234.50", "5.6843418860808015E-14", "0.1"])
+def test_number_that_sqlite_keeps_goes_into_its_numeric_column(tmp_path: Path, number: str) -> None:
+    ((text,),) = mirror(tmp_path, "price numeric(38,10)", f'{{"price":{number}}}')
+    assert float(text) == pytest.approx(float(number), rel=1e-14)  # SQLite prints 15 digits
+
+
+@pytest.mark.parametrize("number", [LONG, "1234567890123456.7891"])
+def test_number_that_sqlite_would_round_is_refused(tmp_path: Path, number: str) -> None:
+    with pytest.raises(RecordRefusedError, match=rf'record {{"id":0}} .*column price would keep .* of {number}.*text'):
+        mirror(tmp_path, "price numeric(38,10)", f'{{"price":{number}}}')
 
 
 @pytest.mark.parametrize(
