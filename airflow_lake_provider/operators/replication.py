@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from dataclasses import asdict
 from pathlib import Path
@@ -41,10 +42,12 @@ from airflow_lake_provider.replication.pump import Order
 from airflow_lake_provider.table_id import normalise_base_path, table_id_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Context
+
+log = logging.getLogger(__name__)
 
 TELL_INTERVAL_S = 20.0
 
@@ -126,9 +129,11 @@ class HudiReplicationOperator(BaseOperator):
             result = self._run(context)
         except SinkBusyError as error:
             raise (AirflowSkipException if self.is_claimed else AirflowException)(str(error)) from error
-        except LakeError as error:
+        except Exception as error:
             AirflowMetrics().incr(REPLICATION_FAILURES)
             self._report_sink()
+            if not isinstance(error, LakeError):
+                raise
             wrapped = AirflowException if error.retriable else AirflowFailException
             raise wrapped(str(error)) from error
         self._report_sink()
@@ -152,15 +157,20 @@ class HudiReplicationOperator(BaseOperator):
         folder = JobFolder(work_dir(), f"{run_id}.{table_id}.{name}", try_number)
         table = hook.get_table(table_id)
         needs_snapshot, release = hook.begin_replication(table_id, name, float(self.ttl_s), run_id)
-        news = _News(hook, table_id, name, run_id, folder.result_path)
+        news = _News(hook, table_id, name, run_id, folder.result_path, on_lost=self.on_kill)
         try:
             order = self._order(f"{table_id}.{name}", run_id, release if needs_snapshot else "")
             request = self._request(base_path, order, folder.result_path)
             with news:
                 self._submit(request, folder)
+            if news.lost is not None:
+                raise news.lost
             result = _result_of(folder.result_path, order.stream)
-        except LakeError as error:
-            news.end({"problem": str(error)})
+        except SinkBusyError:
+            # What the run tells that has the sink now is newer.
+            raise
+        except Exception as error:
+            news.end({"problem": str(error) if isinstance(error, LakeError) else f"{type(error).__name__}: {error}"})
             raise
         finally:
             # It may hold the sink's password.
@@ -217,16 +227,37 @@ class HudiReplicationOperator(BaseOperator):
         except AirflowException as error:
             # The result says more; without one, the driver died.
             self.log.warning("spark-submit failed: %s", error)
+        except OSError as error:
+            raise ReplicationFailedError(
+                f"spark-submit of stream {request.order.stream} could not be started ({error}): install Spark on this "
+                f"worker, or correct the binary and PATH of connection {conn_id!r}"
+            ) from error
 
 
 class _News:
-    """Tells the manager how far the run is, from a thread, so that the hold moves while a long run lasts."""
+    """Tells the manager how far the run is, from a thread, so that the hold moves while a long run lasts.
 
-    def __init__(self, hook: LakeHook, table_id: str, name: str, run_id: str, result_path: str) -> None:
+    The thread also renews the run's claim on the sink, so no error ends it. Where another run has taken the sink over,
+    it calls `on_lost`, and again until the run ends.
+    """
+
+    def __init__(
+        self,
+        hook: LakeHook,
+        table_id: str,
+        name: str,
+        run_id: str,
+        result_path: str,
+        *,
+        on_lost: Callable[[], None],
+    ) -> None:
         self._hook, self._table_id, self._name, self._result_path = hook, table_id, name, result_path
         self._run_id = run_id
+        self._on_lost = on_lost
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="lake-replication-news", daemon=True)
+        self.lost: SinkBusyError | None = None
+        """Says which run has taken the sink over; None while this one has it."""
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -237,18 +268,40 @@ class _News:
 
     def end(self, news: Mapping[str, Any]) -> None:
         """Tell that the run has ended. An unreachable manager changes nothing: the sink has the true checkpoint."""
-        self._tell({**news, "ended": True})
+        try:
+            self._tell({**news, "ended": True})
+        except LakeError as error:
+            log.warning("the end of sink %s's run on table %s was not told: %s", self._name, self._table_id, error)
 
     def _loop(self) -> None:
         while not self._stop.wait(TELL_INTERVAL_S):
+            try:
+                self._renew()
+            except LakeError as error:
+                log.warning("sink %s of table %s was not renewed: %s", self._name, self._table_id, error)
+            except Exception:  # the outermost loop: without renewals another run would take the sink from this one
+                log.exception("sink %s of table %s was not renewed, which is tried again", self._name, self._table_id)
+
+    def _renew(self) -> None:
+        try:
+            self._tell({"checkpoint": self._checkpoint()})
+        except SinkBusyError as error:
+            self.lost = error
+            self._on_lost()
+
+    def _checkpoint(self) -> str:
+        """Return what the driver last wrote; empty when that cannot be read, as the claim is renewed all the same."""
+        try:
             text = find_text(self._result_path)
-            self._tell({"checkpoint": json.loads(text)["checkpoint"] if text else ""})
+            return str(json.loads(text)["checkpoint"]) if text else ""
+        except Exception:  # of the store's library, or of a file half written
+            log.exception(
+                "%s, how far sink %s of table %s is, cannot be read", self._result_path, self._name, self._table_id
+            )
+            return ""
 
     def _tell(self, news: Mapping[str, Any]) -> None:
-        try:
-            self._hook.tell_replication(self._table_id, self._name, {"run_id": self._run_id, **news})
-        except LakeError:
-            return
+        self._hook.tell_replication(self._table_id, self._name, {"run_id": self._run_id, **news})
 
 
 def _result_of(path: str, stream: str) -> ReplicationResult:
