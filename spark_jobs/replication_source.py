@@ -62,12 +62,15 @@ class HudiSource:
         table = look_at_table(self._spark, self._base_path)
         timeline = table.timeline
         writes = timeline.getCommitsTimeline()
-        completed, silent, newest = [], set(), ""
+        completed, silent, compacted, newest = [], set(), set(), ""
         for instant in writes.filterCompletedInstants().getInstants():
             requested_time = str(instant.requestedTime())
             completed_time = str(instant.getCompletionTime() or requested_time)
             newest = max(newest, completed_time)
-            if self._metadata(timeline, instant).operation in OPERATIONS_WITHOUT_CHANGES:
+            operation = self._metadata(timeline, instant).operation
+            if operation == "COMPACT":
+                compacted.add(requested_time)
+            if operation in OPERATIONS_WITHOUT_CHANGES:
                 silent.add(requested_time)
             else:
                 completed.append(CommitRef(requested_time, completed_time))
@@ -77,6 +80,7 @@ class HudiSource:
             completed=tuple(completed),
             silent=frozenset(silent),
             pending=_pending_writes(timeline),
+            compactions=frozenset((*compacted, *requested_times(timeline.filterPendingCompactionTimeline()))),
             earliest=min(requested_times(writes), default=""),
             retained_from=retained_from,
             cleaned_without_bound=unbounded,

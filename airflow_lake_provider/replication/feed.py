@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress, unread, with_done
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from airflow_lake_provider.replication.change import CommitRef
 
@@ -28,6 +28,8 @@ class Look:
     """Completed ones that change no row: compactions, clusterings, index builds."""
     pending: tuple[str, ...] = ()
     """Writes that are requested or inflight, plans of table services left out."""
+    compactions: frozenset[str] = frozenset()
+    """Compactions, pending ones too: each begins a new file slice in the file groups of its plan."""
     earliest: str = ""
     """The oldest write on the active timeline, in any state; empty on an empty timeline."""
     retained_from: str = ""
@@ -45,6 +47,10 @@ class Look:
     def known(self) -> frozenset[str]:
         """Completed writes of both kinds."""
         return self.silent.union(commit.requested_time for commit in self.completed)
+
+    def first_compaction_after(self, instant: str) -> str:
+        """Return the first compaction, pending or not, that was requested after an instant; empty without one."""
+        return min((compaction for compaction in self.compactions if compaction > instant), default="")
 
 
 def find_gap(checkpoint: Checkpoint, look: Look) -> str | None:
@@ -67,7 +73,7 @@ def find_gap(checkpoint: Checkpoint, look: Look) -> str | None:
         return f"commit {undone}, which was replicated, is no longer on the active timeline: undone by a restore"
     if checkpoint.hold and look.earliest > checkpoint.hold:
         return f"the active timeline begins at {look.earliest}, instants from {checkpoint.hold} on were needed"
-    return _find_cleaned(checkpoint, look)
+    return _find_unreadable(checkpoint, look)
 
 
 def _find_undone(checkpoint: Checkpoint, look: Look) -> str:
@@ -80,10 +86,17 @@ def _find_undone(checkpoint: Checkpoint, look: Look) -> str:
     return min((done for done in gone if not look.has_savepoints or done < look.restored), default="")
 
 
-def _find_cleaned(checkpoint: Checkpoint, look: Look) -> str | None:
-    """Say which clean may have deleted files that are still to be read; None when none has."""
+def _find_unreadable(checkpoint: Checkpoint, look: Look) -> str | None:
+    """Say why files that are still to be read cannot be: deleted by a clean, or not in the snapshot's file slices."""
     clean = look.cleaned_without_bound
     if checkpoint.snapshot is not None:
+        cut = _find_cut(checkpoint.snapshot.instant, look, checkpoint.has)
+        if cut is not None:
+            commit, compaction = cut
+            return (
+                f"a snapshot at {checkpoint.snapshot.instant} lacks rows of commit {commit.requested_time}: compaction "
+                f"{compaction} was planned before that commit completed"
+            )
         needed = [checkpoint.snapshot.instant]
         clean = clean if clean > checkpoint.snapshot.clean else ""
     else:
@@ -116,28 +129,72 @@ def hold_of(checkpoint: Checkpoint, look: Look) -> str:
 def begin_snapshot(checkpoint: Checkpoint, look: Look, request: str = "") -> Checkpoint | None:
     """Return a checkpoint that begins a snapshot of everything completed; None when there is nothing to snapshot yet.
 
-    The snapshot's instant is the last write before the first pending one: what it holds is then told by requested
-    times alone, whoever completes when. It may be a compaction: cleans keep what readers of that one need.
+    The snapshot's instant is before the first pending write: what it holds is then told by requested times alone,
+    whoever completes when. It may be a compaction, a pending one too: cleans keep what readers of that one need.
     """
-    boundary = min(look.pending, default="9")
-    held = [commit for commit in look.completed if commit.requested_time < boundary]
-    if not held:
+    instant = _find_snapshot_instant(look)
+    if instant is None:
         return None
+    held = [commit for commit in look.completed if commit.requested_time <= instant]
     last = max(held, key=lambda commit: commit.requested_time)
-    instant = max(known for known in look.known if known < boundary)
     # Cleans without a bound keep the newest versions: those of the snapshot, unless some were newer by then.
-    clean = look.cleaned_without_bound
-    if any(instant < known < clean for known in look.known):
-        clean = ""
+    clean = look.cleaned_without_bound if _is_newest_before_clean(instant, look) else ""
     fresh = replace(checkpoint, commit=last, snapshot=SnapshotProgress(instant, clean=clean))
     return _begin_generation(fresh, held, look, request)
 
 
+def _find_snapshot_instant(look: Look) -> str | None:
+    """Return the last instant before the first pending write that a snapshot can be read at whole; None without one.
+
+    Without a pending write that is the last write or compaction, which no compaction follows. With one, it is at the
+    latest what lies between two compactions that no write saw both planned: so a snapshot does not wait for ever.
+    """
+    boundary = min(look.pending, default="9")
+    first = min((commit.requested_time for commit in look.completed), default="9")
+    candidates = sorted((found for found in look.known | look.compactions if first <= found < boundary), reverse=True)
+    for position, instant in enumerate(candidates):
+        is_kept = instant >= look.retained_from and _is_newest_before_clean(instant, look)
+        if (position == 0 or is_kept) and _find_cut(instant, look) is None:
+            return instant
+    return None
+
+
+def _is_newest_before_clean(instant: str, look: Look) -> bool:
+    return not any(instant < known < look.cleaned_without_bound for known in look.known)
+
+
+def _find_cut(
+    instant: str, look: Look, is_in_sink: Callable[[CommitRef], bool] = lambda _: True
+) -> tuple[CommitRef, str] | None:
+    """Return a commit that a snapshot at an instant should have and lacks rows of, and the compaction that did it.
+
+    Hudi 1.x puts a log file into the newest file slice whose instant is not after the file's *completion*, pending
+    compactions' slices among them (HoodieFileGroup.getBaseInstantTime), and a reader at an instant passes over slices
+    with a later one. So the rows of a commit that completed after a compaction was planned are seen only from that
+    compaction's instant on.
+    """
+    compaction = look.first_compaction_after(instant)
+    cut = [commit for commit in look.completed if commit.requested_time <= instant and is_in_sink(commit)]
+    last = max(cut, key=lambda commit: commit.order, default=None)
+    if not compaction or last is None or last.completed_time < compaction:
+        return None
+    return last, compaction
+
+
 def find_snapshot_block(look: Look) -> str:
-    """Say which write keeps a snapshot from beginning: nothing completed before it. Empty when none does."""
+    """Say what keeps a snapshot from beginning: a write that is pending, and why. Empty when none does."""
     if not look.completed or not look.pending:
         return ""
     first = min(look.pending)
+    held = [known for known in look.known | look.compactions if known < first]
+    cut = _find_cut(max(held), look) if held else None
+    if cut is not None:
+        commit, compaction = cut
+        return (
+            f"a snapshot cannot begin before write {first} completes or is rolled back: compaction {compaction} was "
+            f"planned while it and write {commit.requested_time} were pending, and a snapshot before {first} would "
+            f"lack rows of {commit.requested_time}"
+        )
     return (
         f"a snapshot cannot begin before write {first} completes or is rolled back: it is pending since before all "
         f"{len(look.completed)} completed commits of the active timeline"

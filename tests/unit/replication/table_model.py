@@ -21,6 +21,8 @@ class ModelTable:
     commits: dict[str, tuple[CommitRef, dict[int, int | None]]] = field(default_factory=dict)
     pending: set[str] = field(default_factory=set)
     silent: dict[str, CommitRef] = field(default_factory=dict)
+    compactions: set[str] = field(default_factory=set)
+    """Planned ones; those that were executed are in `silent` as well."""
     archived: set[str] = field(default_factory=set)
     retained_from: str = ""
     clean_during_read: str = ""
@@ -38,12 +40,20 @@ class ModelTable:
         self.commits[commit.requested_time] = (commit, rows)
         return commit
 
+    def plan_compaction(self, requested: int) -> None:
+        self.compactions.add(time_of(requested))
+
+    def execute_compactions(self, completed: int) -> None:
+        for requested in self.compactions - set(self.silent):
+            self.silent[requested] = CommitRef(requested, time_of(completed))
+
     def look(self) -> Look:
         active = [time for time in (*self.commits, *self.silent, *self.pending) if time not in self.archived]
         return Look(
             completed=tuple(commit for time, (commit, _) in self.commits.items() if time not in self.archived),
             silent=frozenset(self.silent),
             pending=tuple(sorted(self.pending)),
+            compactions=frozenset(self.compactions),
             earliest=min(active, default=""),
             retained_from=self.retained_from,
             has_history=bool(self.archived),
@@ -64,7 +74,8 @@ class ModelTable:
     def read_snapshot(self, progress: SnapshotProgress) -> Iterator[tuple[tuple[str, str], Change]]:
         state: dict[int, int] = {}
         for commit, rows in sorted(self.commits.values(), key=lambda entry: entry[0].order):
-            if commit.requested_time <= progress.instant:
+            # Every commit wrote log files of one file group, and those of a slice are read from its instant on.
+            if max(commit.requested_time, self._slice_of(commit)) <= progress.instant:
                 _apply(state, rows)
         for key, value in sorted(state.items(), key=lambda item: f"{item[0]:06d}"):
             position = (f"{key:06d}", "")
@@ -80,6 +91,10 @@ class ModelTable:
         for _, rows in sorted(self.commits.values(), key=lambda entry: entry[0].order):
             _apply(state, rows)
         return state
+
+    def _slice_of(self, commit: CommitRef) -> str:
+        """As Hudi's HoodieFileGroup.getBaseInstantTime: by the completion of the log file's commit."""
+        return max((begun for begun in self.compactions if begun <= commit.completed_time), default="")
 
     def _state(self, before: CommitRef) -> dict[int, int]:
         state: dict[int, int] = {}

@@ -248,6 +248,12 @@ def test_every_version_arrives_once_whenever_the_process_dies(seed: int) -> None
             table.begin(number)
         else:
             table.complete(number, number + 1, rows)
+        if draw.random() < 0.3:
+            number += 2
+            table.plan_compaction(number)
+        if draw.random() < 0.3:
+            number += 2
+            table.execute_compactions(number)
         if slow and draw.random() < 0.4:
             number += 2
             table.complete(slow.pop(0), number, {draw.randrange(20): number, 99: number})
