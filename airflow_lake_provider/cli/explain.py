@@ -16,8 +16,9 @@ from airflow_lake_provider.manager.moments import moment, next_look_ms
 from airflow_lake_provider.manager.sinks import Sinks
 from airflow_lake_provider.manager.starts import Starts
 from airflow_lake_provider.manager.table_instances import load_instances
-from airflow_lake_provider.planner.decide import decide_now
+from airflow_lake_provider.planner.decide import decide_now, remember_cleaned
 from airflow_lake_provider.planner.decision import Verdict
+from airflow_lake_provider.planner.turns import parse_turns
 from airflow_lake_provider.plugins.airflow_instances import AirflowInstanceDoor
 from airflow_lake_provider.plugins.airflow_runs import AirflowRunDoor
 from airflow_lake_provider.plugins.airflow_settings import load_settings
@@ -77,7 +78,11 @@ def _explain(args: Namespace) -> None:
     desk, starts = AdmissionDesk(open_table), Starts(registry, AirflowRunDoor(), tables.load)
     now_ms = registry.now_ms()
     hold = Sinks(registry).find_hold(table_id_of(base_path))
-    decided = [desk.admit(view, policy, found, now_ms) for found in decide_now(views, view, policy, now_ms, hold)]
+    row = registry.find(table_id_of(base_path))
+    turns = starts.follow_up(parse_turns(row["turns"] if row is not None else None))
+    turns = remember_cleaned(view, policy, hold, turns)
+    decisions = decide_now(views, view, policy, now_ms, hold, turns)
+    decided = [desk.admit(view, policy, found, now_ms) for found in decisions]
     due = [decision for decision in decided if decision.verdict is Verdict.DUE]
     said = starts.preview(table_id_of(base_path), policy, due)
     started = {decision.service: start for decision, start in zip(due, said, strict=True)}

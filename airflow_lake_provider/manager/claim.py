@@ -29,6 +29,8 @@ class Claim:
     """When the table was looked at before; None when it never was."""
     is_retry: bool = False
     """The loop's own time to look again has come; otherwise only the marks up to `dirty_seq` made the table due."""
+    turns: str | None = None
+    """The services' last runs, as text (`planner.turns`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +49,5 @@ class LookResult:
     holes: int = 0
     problem: str = ""
     failed: bool = False
+    turns_json: str = ""
+    """Of a look that did not fail."""

@@ -29,8 +29,9 @@ from airflow_lake_provider.metrics import (
     decisions,
     runs_started,
 )
-from airflow_lake_provider.planner.decide import decide_now
+from airflow_lake_provider.planner.decide import decide_now, remember_cleaned
 from airflow_lake_provider.planner.decision import Decision, Verdict
+from airflow_lake_provider.planner.turns import parse_turns, turns_to_text
 from airflow_lake_provider.view.snapshot import problems_text
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.runs import RunDoor
     from airflow_lake_provider.manager.timelines_door import TimelinesDoor
     from airflow_lake_provider.metrics import Metrics
+    from airflow_lake_provider.planner.turns import Turns
     from airflow_lake_provider.policies import TablePolicy
     from airflow_lake_provider.tables_config import TablesConfig
     from airflow_lake_provider.view.table_view import TableView
@@ -201,9 +203,10 @@ class ManagerLoop:
         view = self._views.refresh(claim.base_path, None if claim.is_retry else claim.dirty_seq)
         now_ms = self._registry.now_ms()
         hold = Sinks(self._registry).find_hold(claim.table_id)
-        decided = decide_now(self._views, view, policy, now_ms, hold)
+        turns = remember_cleaned(view, policy, hold, self._starts.follow_up(parse_turns(claim.turns)))
+        decided = decide_now(self._views, view, policy, now_ms, hold, turns)
         found = [self._admit(view, policy, due, now_ms) for due in decided]
-        outcomes = [self._act(claim, policy, decision) for decision in found]
+        outcomes, turns = self._act(claim, policy, found, turns)
         for outcome in outcomes:
             _log_outcome(claim, outcome)
             self._metrics.incr(decisions(outcome.decision.service, outcome.decision.verdict))
@@ -218,6 +221,7 @@ class ManagerLoop:
             decisions_json=json.dumps([outcome.to_dict() for outcome in outcomes]),
             holes=len(view.timeline.holes()),
             problem=problems_text(view.problems)[:4000],
+            turns_json=turns_to_text(turns),
         )
 
     def _retry_ms(self, claim: Claim, outcomes: list[Outcome], next_look_ms: int) -> int | None:
@@ -233,10 +237,18 @@ class ManagerLoop:
         check_ms = self._registry.now_ms() + ACTIVE_RUN_CHECK_MS
         return check_ms if retry_ms is None else min(retry_ms, check_ms)
 
-    def _act(self, claim: Claim, policy: TablePolicy, decision: Decision) -> Outcome:
-        if decision.verdict is not Verdict.DUE:
-            return Outcome(decision)
-        return Outcome(decision, self._starts.start(claim, policy, decision))
+    def _act(
+        self, claim: Claim, policy: TablePolicy, decisions: list[Decision], turns: Turns
+    ) -> tuple[list[Outcome], Turns]:
+        outcomes = []
+        for decision in decisions:
+            start = None
+            if decision.verdict is Verdict.DUE:
+                start = self._starts.start(claim, policy, decision, turns)
+            if start is not None and start.verdict is StartVerdict.START:
+                turns = turns.started(decision, start.run_id)
+            outcomes.append(Outcome(decision, start))
+        return outcomes, turns
 
     def _silent_ms(self, base_path: str, policy: TablePolicy) -> int:
         # The timelines' own heartbeat comes first and follows the table's rhythm; this is the net below it.

@@ -154,6 +154,7 @@ class Registry:
             look_failures=row["look_failures"],
             looked_ms=row["looked_ms"],
             is_retry=row["retry_ms"] is not None and row["retry_ms"] <= now_ms,
+            turns=row["turns"],
         )
 
     def hold(self, session: Session, claim: Claim) -> None:
@@ -171,6 +172,14 @@ class Registry:
         )
         if held == 0:
             raise LeaseLostError(f"the claim on table {claim.base_path!r} has passed to another loop")
+
+    def keep_turns(self, session: Session, claim: Claim, turns: str) -> None:
+        """Record the services' last runs in the caller's transaction, in which the claim is held."""
+        session.execute(
+            update(lake_table)
+            .where(lake_table.c.table_id == claim.table_id, lake_table.c.claim_token == claim.token)
+            .values(turns=turns)
+        )
 
     def settle(self, claim: Claim, result: LookResult) -> bool:
         """Record a look and give the claim back; return whether the table is clean now.
@@ -196,6 +205,7 @@ class Registry:
                 "view_version": result.view_version,
                 "decisions": result.decisions_json,
                 "holes": result.holes,
+                "turns": result.turns_json,
             }
         with self.transaction() as session:
             clean = 0

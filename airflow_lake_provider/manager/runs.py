@@ -12,12 +12,13 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from airflow_lake_provider.job_contract import Service
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sqlalchemy.orm import Session
 
-    from airflow_lake_provider.job_contract import Service
     from airflow_lake_provider.maintenance_window import MaintenanceWindow
     from airflow_lake_provider.manager.claim import Claim
     from airflow_lake_provider.planner.decision import Decision
@@ -63,7 +64,7 @@ class ServiceRun:
 
 
 class RunDoor(Protocol):
-    """Airflow, as the loop sees it. Both calls work in the caller's transaction."""
+    """Airflow, as the loop sees it. All calls work in the caller's transaction."""
 
     def find_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
         """Return the runs of the service DAG whose id begins so: every active one, and of the ended the newest."""
@@ -71,6 +72,10 @@ class RunDoor(Protocol):
 
     def find_active_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
         """Return the active ones of `find_runs`."""
+        ...
+
+    def find_runs_by_id(self, session: Session, run_ids: Sequence[str]) -> Sequence[ServiceRun]:
+        """Return those of the runs that exist."""
         ...
 
     def create_run(self, session: Session, run_id: str, conf: dict[str, Any], note: str) -> None:
@@ -221,6 +226,22 @@ def wait_for_others(
         return None
     names = ", ".join(run.run_id for run in others)
     reason = f"waits for {names}: at most {most_active} service{'' if most_active == 1 else 's'} of a table run at once"
+    return StartDecision(StartVerdict.WAITING, "", reason, now_ms + ACTIVE_RUN_CHECK_MS)
+
+
+def wait_for_clean(decision: Decision, table_id: str, runs: Sequence[ServiceRun], now_ms: int) -> StartDecision | None:
+    """Return why archiving has to wait for a clean of the table that runs; None when it need not.
+
+    Cleaning plans by what is on the active timeline. Where several services of a table may run at once, a clean that
+    is due as well is created before, unless it is archiving's turn.
+    """
+    if decision.service is not Service.ARCHIVE:
+        return None
+    cleans = run_id_prefix(table_id, Service.CLEAN)
+    names = ", ".join(run.run_id for run in runs if run.active and run.run_id.startswith(cleans))
+    if not names:
+        return None
+    reason = f"waits for {names}: cleaning plans by what is on the active timeline"
     return StartDecision(StartVerdict.WAITING, "", reason, now_ms + ACTIVE_RUN_CHECK_MS)
 
 

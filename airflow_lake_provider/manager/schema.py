@@ -45,6 +45,8 @@ lake_table = Table(
     Column("problem", Text, nullable=False, default=""),
     # Pending writes and plans with completed writes behind them.
     Column("holes", Integer, nullable=False, default=0),
+    # The last run of each service and what became of it (planner.turns), as JSON; null is none.
+    Column("turns", Text, nullable=True),
     # When the doctor's round examined it last.
     Column("examined_ms", BigInteger, nullable=True),
     Index("idx_lake_table_dirty", "dirty_since_ms"),

@@ -16,12 +16,14 @@ from airflow_lake_provider.manager.runs import (
     find_limits,
     run_conf,
     run_id_prefix,
+    wait_for_clean,
     wait_for_executor,
     wait_for_limit,
     wait_for_others,
     wait_for_window,
 )
 from airflow_lake_provider.manager.schema import lake_limit
+from airflow_lake_provider.planner.turns import NO_TURNS, TurnEnd, turns_to_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.registry import Registry
     from airflow_lake_provider.manager.runs import RunDoor, RunLimit, StartDecision
     from airflow_lake_provider.planner.decision import Decision
+    from airflow_lake_provider.planner.turns import Turns
     from airflow_lake_provider.policies import TablePolicy
     from airflow_lake_provider.tables_config import TablesConfig
 
@@ -44,8 +47,26 @@ class Starts:
         self._door = door
         self._load_tables = load_tables
 
-    def start(self, claim: Claim, policy: TablePolicy, decision: Decision) -> StartDecision:
-        """Create the run, or say why not now. Raises LeaseLostError when the claim has passed on."""
+    def follow_up(self, turns: Turns) -> Turns:
+        """Return the turns with what became of the runs that were open."""
+        run_ids = turns.open_run_ids()
+        if not run_ids:
+            return turns
+        with self._registry.transaction() as session:
+            runs = {run.run_id: run for run in self._door.find_runs_by_id(session, run_ids)}
+        for run_id in run_ids:
+            run = runs.get(run_id)
+            if run is None or not run.active:
+                is_success = run is not None and run.state is RunState.SUCCESS
+                ended_ms = (run.ended_ms if run is not None else None) or self._registry.now_ms()
+                turns = turns.ended(run_id, TurnEnd.SUCCESS if is_success else TurnEnd.FAILED, ended_ms)
+        return turns
+
+    def start(self, claim: Claim, policy: TablePolicy, decision: Decision, turns: Turns = NO_TURNS) -> StartDecision:
+        """Create the run, and note it among the table's turns; or say why not now.
+
+        Raises LeaseLostError when the claim has passed on.
+        """
         limits = find_limits(policy, self._load_tables().limits)
         for limit in limits:
             self._make_row(limit)
@@ -60,6 +81,8 @@ class Starts:
                 return waiting
             conf = run_conf(claim, decision, policy)
             self._door.create_run(session, start.run_id, conf, note=decision.reason)
+            started = turns.started(decision, start.run_id)
+            self._registry.keep_turns(session, claim, turns_to_text(started))
             return start
 
     def preview(self, table_id: str, policy: TablePolicy, decisions: Sequence[Decision]) -> list[StartDecision]:
@@ -90,6 +113,7 @@ class Starts:
         if waiting is None:
             active = [*self._door.find_active_runs(session, f"{table_id}."), *more]
             waiting = wait_for_others(decision, table_id, active, policy.max_active_runs, now_ms)
+            waiting = waiting or wait_for_clean(decision, table_id, active, now_ms)
         if waiting is None:
             waiting = wait_for_executor(decision, table_id, find_leases(session, table_id, now_ms), now_ms)
         if waiting is not None:

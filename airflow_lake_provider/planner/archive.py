@@ -8,7 +8,7 @@ from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.clean import clean_options
 from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
 from airflow_lake_provider.planner.metadata_compaction import last_metadata_compaction
-from airflow_lake_provider.planner.writes import stable_key, writes_after
+from airflow_lake_provider.planner.writes import last_completed, stable_key, writes_after
 from airflow_lake_provider.timeline.instant import WRITE_ACTIONS, Action
 
 if TYPE_CHECKING:
@@ -22,10 +22,11 @@ _TRY_AGAIN_AFTER_WRITES = 10
 _UNCOMPACTED = "came after the metadata table's last compaction"
 
 
-def decide_archive(view: TableView, policy: TablePolicy, clean: Decision, hold: Hold | None = None) -> Decision:
-    """Say whether archiving is due, and why; `clean` is the decision about cleaning, which comes first.
+def decide_archive(view: TableView, policy: TablePolicy, hold: Hold | None = None) -> Decision:
+    """Say whether archiving is due, and why. While `hold` leaves nothing to archive it is not due.
 
-    While `hold` leaves nothing to archive it is not due.
+    Whether cleaning is due, blocked or given up does not matter here: what is to be cleaned of archived writes Hudi
+    still finds (it lists the partitions then), and of replaced file groups it archives nothing that is not cleaned.
     """
     rules = policy.archive
     if not rules.enabled:
@@ -35,15 +36,20 @@ def decide_archive(view: TableView, policy: TablePolicy, clean: Decision, hold: 
         return not_due(Service.ARCHIVE, "archiving never passes the metadata table's compaction, and there is none yet")
     boundary, what = _boundary(view)
     old = [write for write in writes if not boundary or write.requested_time < boundary]
-    evidence = {"active_writes": len(writes), "archivable_writes": len(old), "boundary": boundary or None}
+    last_clean = last_completed(view.timeline, Action.CLEAN)
+    evidence = {
+        "active_writes": len(writes),
+        "archivable_writes": len(old),
+        "first_write": writes[0].requested_time if writes else None,
+        "last_clean": last_clean.requested_time if last_clean is not None else None,
+        "boundary": boundary or None,
+    }
     if len(writes) <= rules.max_commits:
         return not_due(
             Service.ARCHIVE,
             f"{len(writes)} writes on the active timeline (rule: more than {rules.max_commits})",
             evidence,
         )
-    if clean.verdict is not Verdict.NOT_DUE:
-        return not_due(Service.ARCHIVE, "cleaning comes first: it plans by what is on the active timeline", evidence)
     if not old:
         return not_due(Service.ARCHIVE, f"nothing is older than {what}, which archiving never passes", evidence)
     reason = f"{len(writes)} writes on the active timeline (rule: more than {rules.max_commits})"

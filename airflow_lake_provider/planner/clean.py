@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
+from airflow_lake_provider.planner.fair_order import has_had_its_turn
+from airflow_lake_provider.planner.replaced import (
+    find_kept_from,
+    find_replacing,
+    is_nothing_replaced,
+    may_have_replaced,
+)
 from airflow_lake_provider.planner.rules import combine_rules, rule_of_age, rule_of_count
+from airflow_lake_provider.planner.turns import NO_TURNS
 from airflow_lake_provider.planner.writes import last_completed, stable_key, writes_after
 from airflow_lake_provider.timeline.instant import Action
 
@@ -14,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_lake_provider.planner.hold import Hold
+    from airflow_lake_provider.planner.turns import Turns
     from airflow_lake_provider.policies import CleanPolicy, TablePolicy
     from airflow_lake_provider.timeline.instant import Instant
     from airflow_lake_provider.view.table_view import TableView
@@ -22,9 +31,14 @@ _TRY_AGAIN_AFTER_WRITES = 5
 
 
 def decide_clean(
-    view: TableView, policy: TablePolicy, rollback: Decision, now_ms: int, hold: Hold | None = None
+    view: TableView,
+    policy: TablePolicy,
+    rollback: Decision,
+    now_ms: int,
+    hold: Hold | None = None,
+    turns: Turns = NO_TURNS,
 ) -> Decision:
-    """Say whether cleaning is due, and why; `rollback` is the decision about failed writes, which comes first.
+    """Say whether cleaning is due, and why; `rollback` is the decision about failed writes, which comes first, once.
 
     While `hold` leaves nothing to delete it is not due, or its job would run again and again for nothing.
     """
@@ -35,7 +49,7 @@ def decide_clean(
     clustering = view.timeline.pending(Action.CLUSTERING)
     last = last_completed(view.timeline, Action.CLEAN)
     since = writes_after(view.timeline, last.requested_time if last is not None else "")
-    evidence = {
+    evidence: dict[str, int | float | str | None] = {
         "writes_since_clean": len(since),
         "active_writes": len(view.timeline.completed_writes_by_completion()),
         "last_clean": last.requested_time if last is not None else None,
@@ -46,7 +60,7 @@ def decide_clean(
         return not_due(
             Service.CLEAN, f"cleaning waits for the pending clustering {clustering[0].requested_time}", evidence
         )
-    if rollback.verdict is Verdict.DUE:
+    if rollback.verdict is Verdict.DUE and not has_had_its_turn(Service.ROLLBACK, Service.CLEAN, turns):
         # Files that a failed write holds back may go afterwards.
         return not_due(Service.CLEAN, "what failed writers left is rolled back first", evidence)
     if pending:
@@ -58,9 +72,15 @@ def decide_clean(
         ruling = combine_rules((commits, age), rules.combine)
         if not ruling.is_due:
             return not_due(Service.CLEAN, ruling.says, evidence, ruling.look_again_ms)
+        kept = kept_writes(view, rules, hold)
+        kept_from = find_kept_from(view, kept)
         why_not = _why_not(view, rules, since)
+        if not why_not and is_nothing_replaced(view, turns.cleaned_before, kept_from):
+            why_not = f"nothing to clean: no write before the last {kept} replaced a file since all was cleaned"
         if why_not:
             return not_due(Service.CLEAN, why_not, evidence)
+        is_replaced = find_replacing(view, turns.cleaned_before, kept_from) is not None
+        evidence |= {"replaced_files": "yes" if is_replaced else "not known"}
         if hold is not None and _leaves_nothing(hold, view, rules, last):
             reason = f"{ruling.says}, but held back: {hold.describe()}"
             return not_due(Service.CLEAN, reason, {**evidence, **hold.evidence()}, hold.ends_ms)
@@ -84,9 +104,19 @@ def _why_not(view: TableView, rules: CleanPolicy, since: Sequence[Instant]) -> s
     if active <= rules.retained_commits:
         return f"{active} writes on the active timeline, the last {rules.retained_commits} are kept"
     # Delta commits add to file slices; only what replaces a base file leaves something to clean.
-    if view.properties.table_type == "MERGE_ON_READ" and all(w.action is Action.DELTACOMMIT for w in since):
+    if view.properties.table_type == "MERGE_ON_READ" and all(_only_adds(view, write) for write in since):
         return "only delta commits since the last clean: no file slice was replaced"
     return ""
+
+
+def _only_adds(view: TableView, write: Instant) -> bool:
+    return write.action is Action.DELTACOMMIT and not may_have_replaced(view.commits.get(write.requested_time))
+
+
+def kept_writes(view: TableView, rules: CleanPolicy, hold: Hold | None) -> int:
+    """Return of how many of the newest writes a clean leaves what they replaced."""
+    # The job keeps more than is held (spark_jobs/retention.py).
+    return rules.retained_commits if hold is None else max(rules.retained_commits, hold.commits(view.timeline) + 2)
 
 
 def _leaves_nothing(hold: Hold, view: TableView, rules: CleanPolicy, last: Instant | None) -> bool:

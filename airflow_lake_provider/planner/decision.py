@@ -26,6 +26,20 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Footing:
+    """What is remembered of a decision when a run is created for it (`turns.Turn`)."""
+
+    basis: str = ""
+    """A digest of what it rests on beside new writes. A run that had an effect changes it."""
+    newest_write: str = ""
+    """Completed time of the newest completed write."""
+    kept_from: str = ""
+    """Cleaning leaves what writes that completed from this moment on replaced; empty is not known."""
+    is_certain: bool = True
+    """Whether the timeline shows that there is something to do; otherwise only a run finds out."""
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """One service of one table, decided.
 
@@ -44,6 +58,7 @@ class Decision:
     """Hudi settings that carry the policy into the job (retention, ...)."""
     look_again_ms: int | None = None
     """When time alone may change the decision, ms since the epoch; None when only the table can."""
+    footing: Footing = field(default_factory=Footing)
 
 
 def not_due(

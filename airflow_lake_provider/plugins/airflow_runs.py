@@ -39,6 +39,11 @@ class AirflowRunDoor:
             for run_id, state, _, conf in session.execute(query).all()
         ]
 
+    def find_runs_by_id(self, session: Session, run_ids: Sequence[str]) -> Sequence[ServiceRun]:
+        """Return those of the runs that exist; each is one step in the unique key of Airflow's table."""
+        query = select(DagRun.run_id, DagRun.state, DagRun.end_date)
+        return _fetch(session, query.where(DagRun.dag_id == SERVICE_DAG_ID, DagRun.run_id.in_(run_ids)))
+
     def create_run(self, session: Session, run_id: str, conf: dict[str, Any], note: str) -> None:
         """Create a queued run of the service DAG in the caller's transaction."""
         _require_pool(session, _text(conf, "pool"))

@@ -19,4 +19,4 @@ class LakeDBManager(BaseDBManager):
     migration_dir = str(_MANAGER_DIR / "migrations")
     alembic_file = str(_MANAGER_DIR / "alembic.ini")
     supports_table_dropping = True
-    revision_heads_map: dict[str, str] = {"0.1.0": "0007_holes"}  # noqa: RUF012 - Airflow's attribute
+    revision_heads_map: dict[str, str] = {"0.1.0": "0009_turns"}  # noqa: RUF012 - Airflow's attribute

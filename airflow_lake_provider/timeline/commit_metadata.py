@@ -30,6 +30,8 @@ class WriteStat:
     """Relative to the base path."""
     file_size_bytes: int
     written_bytes: int
+    is_new_group: bool = False
+    """Whether it is certainly the first file of its file group, so that it replaces none."""
 
     @property
     def is_log(self) -> bool:
@@ -100,6 +102,8 @@ def _parse_stat(partition: str, stat: Mapping[str, Any]) -> WriteStat:
         path=str(stat.get("path") or ""),
         file_size_bytes=int(stat.get("fileSizeInBytes") or written_bytes),
         written_bytes=written_bytes,
+        # Hudi writes the word (`HoodieWriteStat.NULL_COMMIT`); where nothing is said, nothing is known.
+        is_new_group=stat.get("prevCommit") == "null",
     )
 
 

@@ -71,6 +71,10 @@ class Airflow:
     def find_active_runs(self, session: Any, run_id_prefix: str) -> Sequence[ServiceRun]:
         return [run for run in self.find_runs(session, run_id_prefix) if run.active]
 
+    def find_runs_by_id(self, session: Any, run_ids: Sequence[str]) -> Sequence[ServiceRun]:
+        found = [self.runs[run_id] for run_id in run_ids if run_id in self.runs]
+        return [ServiceRun(run.run_id, run.state, run.ended_ms) for run in found]
+
     def create_run(self, session: Any, run_id: str, conf: dict[str, Any], note: str) -> None:
         assert isinstance(session, Transaction)
         world = self.world

@@ -26,7 +26,7 @@ def session() -> Iterator[Session]:
 def test_create_run_is_found_by_its_prefix_and_refused_twice(session: Session) -> None:
     from airflow.exceptions import DagRunAlreadyExists
 
-    from airflow_lake_provider.manager.runs import RunState
+    from airflow_lake_provider.manager.runs import RunState, ServiceRun
     from airflow_lake_provider.plugins.airflow_runs import AirflowRunDoor
 
     door, table_id = AirflowRunDoor(), f"or_ders-{uuid.uuid4().hex[:16]}"
@@ -36,6 +36,7 @@ def test_create_run_is_found_by_its_prefix_and_refused_twice(session: Session) -
     found = door.find_runs(session, f"{table_id}.compaction.")
     assert [(run.run_id, run.state) for run in found] == [(run_id, RunState.QUEUED)]
     assert door.find_active_runs(session, f"{table_id}.") == found
+    assert door.find_runs_by_id(session, [run_id, f"{run_id}.r2"]) == [ServiceRun(run_id, RunState.QUEUED)]
     # An underscore is no wildcard: another table whose id differs there must not be found.
     assert door.find_runs(session, f"{table_id.replace('or_ders', 'orXders')}.compaction.") == []
     with pytest.raises(DagRunAlreadyExists):

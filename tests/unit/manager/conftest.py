@@ -65,6 +65,9 @@ class FakeDoor:
     def find_active_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
         return [run for run in self.find_runs(session, run_id_prefix) if run.active]
 
+    def find_runs_by_id(self, session: Session, run_ids: Sequence[str]) -> Sequence[ServiceRun]:
+        return [run for run in self.runs if run.run_id in run_ids]
+
     def create_run(self, session: Session, run_id: str, conf: dict[str, Any], note: str) -> None:
         if self.fails_with is not None:
             error, self.fails_with = self.fails_with, None

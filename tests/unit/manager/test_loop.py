@@ -6,20 +6,27 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_lake_provider.errors import StorageError
+from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.loop import ManagerLoop
 from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.manager.registry import Registry
-from airflow_lake_provider.manager.runs import RunState
+from airflow_lake_provider.manager.runs import RunState, StartVerdict
 from airflow_lake_provider.manager.sinks import RunNews, Sinks
+from airflow_lake_provider.manager.starts import Starts
+from airflow_lake_provider.planner.decision import Decision, Verdict
+from airflow_lake_provider.planner.turns import parse_turns
+from airflow_lake_provider.policies import TablePolicy
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
 from airflow_lake_provider.table_id import table_id_of
+from airflow_lake_provider.tables_config import TablesConfig
 from airflow_lake_provider.view.freshness import NOW
 from airflow_lake_provider.view.timeline_server import TimelineServer
 from tests.unit.manager.conftest import FakeClock, FakeDoor
@@ -327,3 +334,89 @@ def test_hold_that_is_over_lets_the_clean_start(
     # Nobody announces anything: its own time to look again has come.
     loop.drain()
     assert [run.run_id.split(".")[1] for run in door.runs] == ["clean"]
+
+
+def append(table: HandMadeTable, number: int) -> None:
+    """Add a commit of one new file group, as a bulk insert makes it."""
+    requested, completed = (
+        f"20261121{11 + number // 3600:02d}{number // 60 % 60:02d}{number % 60:02d}{ms}" for ms in ("000", "500")
+    )
+    stat = {"fileId": f"g{number}", "path": f"p/g{number}_0-1-0_0.parquet", "prevCommit": "null"}
+    body = {"operationType": "BULK_INSERT", "partitionToWriteStats": {"p": [stat]}}
+    (table.path / ".hoodie" / "timeline" / f"{requested}_{completed}.commit").write_text(json.dumps(body), "utf-8")
+
+
+def test_table_that_is_only_appended_to_is_cleaned_once_for_nothing_and_archived(
+    registry: Registry, make_loop: MakeLoop, door: FakeDoor, lake: Path, clock: FakeClock
+) -> None:
+    """What the run found outlives the loop that started it; then the clean is not due, beside the archiving that is."""
+    table = HandMadeTable.create(lake / "events", "COPY_ON_WRITE")
+    for number in range(1, 51):
+        append(table, number)
+        table_id = announce(registry, table)
+        make_loop().drain()
+        clock.advance(600)
+        if door.runs and door.runs[-1].active:
+            door.end(door.runs[-1].run_id, RunState.SUCCESS, registry.now_ms())
+    services = [run.run_id.split(".")[1] for run in door.runs]
+    assert services == ["clean", "archive", "archive"], "a model of Hudi's archiver is not in this test"
+    decisions = {d["service"]: d for d in json.loads(registry.get(table_id)["decisions"])}
+    assert decisions["clean"]["verdict"] == "not_due"
+    assert decisions["clean"]["reason"].startswith("nothing to clean")
+    assert "run" not in decisions["clean"]
+
+
+def test_run_is_among_the_turns_even_if_the_loop_dies_at_once(
+    registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for second in (1, 2, 3):
+        table.commit(second)
+    table_id = announce(registry, table)
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as killed:
+        killed.setattr(registry, "settle", die)
+        with pytest.raises(KeyboardInterrupt):
+            make_loop().drain()
+    turns = parse_turns(registry.get(table_id)["turns"])
+    assert turns.open_run_ids() == (door.runs[0].run_id,)
+
+
+def test_busy_table_gives_its_one_place_to_each_service_in_turn(
+    registry: Registry, make_loop: MakeLoop, door: FakeDoor, lake: Path, clock: FakeClock
+) -> None:
+    """The runs find nothing here; each is due again when its run ends, and none takes the place twice in a row."""
+    table, loop = HandMadeTable.create(lake / "orders"), make_loop()
+    plan = table.plan(1)
+    for number in range(2, 60):
+        append(table, number)
+        announce(registry, table)
+        loop.drain()
+        clock.advance(7 * 3600)
+        if door.runs[-1].active:
+            door.end(door.runs[-1].run_id, RunState.FAILED, registry.now_ms())
+    services = [run.run_id.split(".")[1] for run in door.runs]
+    assert plan in door.runs[0].run_id
+    later = services[services.index("clean") - 1 :]
+    assert all(first != then for first, then in pairwise(later)), services
+
+
+def test_archiving_waits_for_a_clean_that_runs_where_several_services_may(
+    registry: Registry, door: FakeDoor, clock: FakeClock
+) -> None:
+    registry.mark_dirty(Notice("/lake/orders", "orders", Source.CONFIG))
+    (claim,) = registry.claim(1, 60)
+    policy = TablePolicy(max_active_runs=3)
+    starts = Starts(registry, door, TablesConfig)
+    clean, archive = (
+        Decision(service, Verdict.DUE, "due", key_instant="1") for service in (Service.CLEAN, Service.ARCHIVE)
+    )
+    assert [said.verdict for said in starts.preview(claim.table_id, policy, [clean, archive])] == ["start", "waiting"]
+    assert starts.start(claim, policy, clean).verdict is StartVerdict.START
+    waits = starts.start(claim, policy, archive)
+    assert waits.verdict is StartVerdict.WAITING
+    assert f"waits for {claim.table_id}.clean.1" in waits.reason
+    door.end(door.runs[0].run_id, RunState.FAILED, registry.now_ms())
+    assert starts.start(claim, policy, archive).verdict is StartVerdict.START

@@ -125,8 +125,15 @@ def test_hold_within_the_retention_changes_nothing() -> None:
     assert find(Service.CLEAN, cow(20, cleaned=25), policy, held(at(34))).verdict is Verdict.DUE
 
 
-def test_archive_waits_for_cleaning_and_then_keeps_its_key() -> None:
-    assert "cleaning comes first" in find(Service.ARCHIVE, cow(9)).reason
+def test_archive_comes_behind_a_clean_that_is_due_and_is_due_without_one() -> None:
+    table = cow(9)
+    due = [decision.service for decision in decide(table, POLICY, NOW_MS) if decision.verdict is Verdict.DUE]
+    assert due == [Service.CLEAN, Service.ARCHIVE]
+    uncleaned = replace(POLICY, clean=CleanPolicy(enabled=False, retained_commits=2))
+    assert find(Service.ARCHIVE, table, uncleaned).verdict is Verdict.DUE
+
+
+def test_archive_keeps_its_key_between_buckets() -> None:
     cleaned = [find(Service.ARCHIVE, cow(count, cleaned=2 * count - 3)) for count in (6, 7, 8, 16, 17)]
     assert cleaned[0].verdict is Verdict.NOT_DUE
     assert {decision.verdict for decision in cleaned[1:]} == {Verdict.DUE}
@@ -206,7 +213,7 @@ def test_decide_puts_pending_plans_first_and_archiving_last() -> None:
     )
     ranked = decide(view(*small(9), table_type="COPY_ON_WRITE"), POLICY, NOW_MS)
     due = [decision.service for decision in ranked if decision.verdict is Verdict.DUE]
-    assert due == [Service.CLUSTERING, Service.CLEAN]
+    assert due == [Service.CLUSTERING, Service.CLEAN, Service.ARCHIVE]
 
 
 @pytest.mark.parametrize("service", [Service.CLUSTERING, Service.CLEAN])
