@@ -49,6 +49,7 @@ def _doctor(args: Namespace) -> None:
         by=f"{getpass.getuser()}@{socket.gethostname()}",
         now_ms=lambda: int(time.time() * 1000),
         start_service=start,
+        reads_all=True,
     )
     found = surgeon.examine()
     if args.repair:

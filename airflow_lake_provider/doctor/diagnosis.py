@@ -7,6 +7,7 @@ Sources: Hudi issues 8567, 6056 and 4457 (forgotten instants that stop archiving
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -201,11 +202,16 @@ def _damage(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
     for problem in evidence.problems:
         yield Finding(
             Shape.UNREADABLE_FILE,
-            "",
+            _requested_time(problem.file_name),
             f"{problem.file_name}: {problem.reason}",
             "what depends on that instant",
             "compare it with a copy or a backup; a file that is no instant may be removed",
         )
+
+
+def _requested_time(file_name: str) -> str:
+    found = re.match(r"\d{14,17}(?=[._])", file_name)
+    return found[0] if found is not None else ""
 
 
 def _is_left(evidence: Evidence, instant: Instant, policy: DoctorPolicy) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import DamagedFileError, LakeError
 from airflow_lake_provider.timeline.content import decode
+from airflow_lake_provider.timeline.damage import find_damaged_files
 from airflow_lake_provider.timeline.heartbeat import HeartbeatRule, load_heartbeats
 from airflow_lake_provider.timeline.instant import Action
 from airflow_lake_provider.timeline.loader import load_timeline
@@ -89,10 +90,13 @@ class Evidence:
         return tuple(sorted(found, key=lambda seen: (seen.path.endswith(".crc"), seen.path)))
 
 
-def collect_evidence(storage: Storage, now_ms: int, rule: HeartbeatRule | None = None) -> Evidence:
+def collect_evidence(
+    storage: Storage, now_ms: int, rule: HeartbeatRule | None = None, *, reads_all: bool = False
+) -> Evidence:
     """Read what the doctor needs. Raises what reading properties and timeline raises.
 
-    `rule` says when the table's writers count as dead; None takes Hudi's own settings for it.
+    `rule` says when the table's writers count as dead; None takes Hudi's own settings for it. With `reads_all` the
+    file of every instant is read, which finds the damaged ones.
     """
     # Heartbeats before and after the timeline: an executor's beat begins before its instant and ends after it.
     heartbeats = load_heartbeats(storage)
@@ -120,8 +124,21 @@ def collect_evidence(storage: Storage, now_ms: int, rule: HeartbeatRule | None =
         index_partitions=MappingProxyType(plans.indexes),
         metadata_compactions=compactions,
         metadata_heartbeats=MappingProxyType(metadata_heartbeats),
-        problems=(*timeline.problems, *plans.problems),
+        problems=(*timeline.problems, *_damaged(storage, properties, timeline, plans, reads_all=reads_all)),
     )
+
+
+def _damaged(
+    storage: Storage, properties: TableProperties, timeline: Timeline, plans: _Plans, *, reads_all: bool
+) -> tuple[TimelineProblem, ...]:
+    found = {problem.file_name: problem for problem in plans.problems}
+    if reads_all:
+        suspects = {problem.file_name for problem in find_damaged_files(storage, properties, timeline)}
+        instants = tuple(instant for instant in timeline.instants if instant.file_name in suspects)
+        # A writer may have been writing one just then, or the archiver taking it away: these are read once more.
+        now = find_damaged_files(storage, properties, replace(timeline, instants=instants), is_gone_damage=False)
+        found |= {problem.file_name: problem for problem in now}
+    return tuple(found[name] for name in sorted(found))
 
 
 def _seen_files(storage: Storage, folder: str, pending: frozenset[str]) -> dict[str, SeenFile]:
@@ -157,7 +174,7 @@ def _read_plans(storage: Storage, properties: TableProperties, timeline: Timelin
         except FileNotFoundError:
             continue
         except DamagedFileError as error:
-            plans.problems.append(TimelineProblem(name, str(error)))
+            plans.problems.append(TimelineProblem.of(name, error))
             continue
         if instant.action is Action.INDEXING:
             infos = record.get("indexPartitionInfos") or ()

@@ -32,6 +32,7 @@ class TableDoctor:
     """Examines one table and repairs what its policy allows.
 
     `start_service` starts a DAG run for a service call and returns its id; None leaves such repairs to the caller.
+    `reads_all` reads the file of every instant: only so a damaged one is found that is not pending.
     Raises ConfigError when the policy's Hudi options hold no usable heartbeat interval.
     """
 
@@ -42,6 +43,8 @@ class TableDoctor:
         by: str,
         now_ms: Callable[[], int],
         start_service: Callable[[ServiceCall], str] | None = None,
+        *,
+        reads_all: bool = False,
     ) -> None:
         self._storage = storage
         self._policy = policy.doctor
@@ -49,6 +52,7 @@ class TableDoctor:
         self._by = by
         self._now_ms = now_ms
         self._start_service = start_service
+        self._reads_all = reads_all
 
     def examine(self) -> tuple[tuple[Finding, Repair], ...]:
         """Return every finding with its repair. Changes nothing."""
@@ -57,7 +61,7 @@ class TableDoctor:
         return tuple((finding, plan_repair(finding, evidence, self._policy)) for finding in found)
 
     def _look(self, now_ms: int) -> Evidence:
-        return collect_evidence(self._storage, now_ms, self._rule)
+        return collect_evidence(self._storage, now_ms, self._rule, reads_all=self._reads_all)
 
     def repair_all(self) -> tuple[Record, ...]:
         """Do every repair that the policy allows and that is safe now; one that is refused on the way is left out."""

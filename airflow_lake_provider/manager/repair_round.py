@@ -90,7 +90,9 @@ class RepairRound:
             if not self._take(row["table_id"]):
                 continue
             try:
-                doctor = TableDoctor(self._open_table(base_path), policy, "manager", self._registry.now_ms)
+                storage, now = self._open_table(base_path), self._registry.now_ms
+                # Reading every instant's file costs; where one is damaged, the last look has said that something is.
+                doctor = TableDoctor(storage, policy, "manager", now, reads_all=bool(row["problem"]))
                 left = doctor.examine()
                 # Most tables are well, and one look says so.
                 records = doctor.repair_all() if left and policy.doctor.repairs else ()

@@ -8,11 +8,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.timeline.content import decode
+from airflow_lake_provider.timeline.damage import find_damaged_files
 from airflow_lake_provider.timeline.loader import load_timeline
 from airflow_lake_provider.timeline.properties import load_table_properties
 from airflow_lake_provider.timeline.storage import open_storage
-from airflow_lake_provider.timeline.timeline import TimelineProblem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,21 +46,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for problem in problems:
         print(f"{problem.file_name}: {problem.reason}", file=sys.stderr)
     return EXIT_PROBLEMS if problems else 0
-
-
-def find_damaged_files(storage: Storage, properties: TableProperties, timeline: Timeline) -> list[TimelineProblem]:
-    """Read the file of every instant in its highest state; return those that cannot be decoded."""
-    problems = []
-    for instant in timeline.instants:
-        try:
-            content = storage.read_bytes(f"{properties.timeline_path}/{instant.file_name}")
-            if decode(content, instant.file_name) is None and not instant.may_be_empty:
-                problems.append(TimelineProblem(instant.file_name, "empty, which this action and state must not be"))
-        except FileNotFoundError:
-            problems.append(TimelineProblem(instant.file_name, "vanished while the timeline was read"))
-        except LakeError as error:
-            problems.append(TimelineProblem(instant.file_name, str(error)))
-    return problems
 
 
 def _parser() -> argparse.ArgumentParser:

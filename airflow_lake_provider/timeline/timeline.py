@@ -20,6 +20,11 @@ class TimelineProblem:
     file_name: str
     reason: str
 
+    @staticmethod
+    def of(file_name: str, error: Exception) -> TimelineProblem:
+        """Return the problem that an error tells of; the error may name the file, which is said once."""
+        return TimelineProblem(file_name, str(error).removeprefix(f"{file_name}: "))
+
 
 @dataclass(frozen=True, slots=True)
 class Timeline:

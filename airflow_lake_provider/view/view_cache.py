@@ -112,5 +112,5 @@ def _load_commits(
         except FileNotFoundError:
             problems.append(TimelineProblem(instant.file_name, "vanished while the timeline was read"))
         except DamagedFileError as error:
-            problems.append(TimelineProblem(instant.file_name, str(error)))
+            problems.append(TimelineProblem.of(instant.file_name, error))
     return commits, problems

@@ -12,6 +12,7 @@ import pytest
 
 from airflow_lake_provider.planner.decide import DECIDED
 from tests.unit.tables import HandMadeTable
+from tests.unit.timeline.fixture_tables import unpack
 
 pytestmark = pytest.mark.integration
 
@@ -145,6 +146,21 @@ def test_tables_says_that_the_settings_are_wrong(
     monkeypatch.setenv("AIRFLOW__LAKE__TABLES_FILE", str(path))
     assert "tables.yaml:1: unknown setting 'polol'" in find_config_problem()
     assert run(capsys, "tables")[0] == 0
+
+
+def test_doctor_and_explain_name_a_damaged_commit_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = unpack("mor_v6", tmp_path).path
+    assert run(capsys, "doctor", str(path), "-o", "json")[1].count("unreadable_file") == 0
+    file = max((path / ".hoodie").glob("*.deltacommit"))
+    file.write_text("{broken")
+    code, output = run(capsys, "doctor", str(path))
+    assert (code, output.count(f"unreadable_file: {file.name}: damaged JSON")) == (1, 1)
+    assert "nothing is stuck" not in output
+    code, output = run(capsys, "doctor", str(path), "-o", "json")
+    damage = [row for row in json.loads(output) if row["shape"] == "unreadable_file"]
+    assert (code, [row["instant"] for row in damage]) == (1, [file.name.partition(".")[0]])
+    code, output = run(capsys, "explain", str(path))
+    assert (code, output.count(file.name)) == (0, 1)
 
 
 @pytest.mark.parametrize("command", ["explain", "doctor"])

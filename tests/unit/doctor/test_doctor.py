@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from airflow_lake_provider.doctor.diagnosis import FROZEN_AFTER_WRITES, Finding, diagnose
 from airflow_lake_provider.doctor.evidence import collect_evidence
+from airflow_lake_provider.stuck_shape import Shape
+from airflow_lake_provider.timeline.loader import load_timeline
+from airflow_lake_provider.timeline.properties import load_table_properties
 from airflow_lake_provider.timeline.storage import open_storage
 from tests.unit.doctor.patient import HOUR_MS, INDEX, LATER, NOW_MS, Patient, T
 from tests.unit.tables import HandMadeTable
@@ -30,8 +34,24 @@ def findings(table: HandMadeTable) -> tuple[Finding, ...]:
 @pytest.mark.parametrize("name", NAMES)
 def test_doctor_finds_nothing_damaged_on_real_tables(name: str, tmp_path: Path) -> None:
     table = unpack(name, tmp_path)
-    found = diagnose(collect_evidence(open_storage(str(table.path)), NOW_MS))
+    found = diagnose(collect_evidence(open_storage(str(table.path)), NOW_MS, reads_all=True))
     assert {finding.shape for finding in found} <= {"plan_without_executor", "failed_write", "dangling_replacecommit"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_doctor_names_a_damaged_commit_of_a_real_table(name: str, tmp_path: Path) -> None:
+    storage = open_storage(str(unpack(name, tmp_path).path))
+    properties = load_table_properties(storage)
+    write = load_timeline(storage, properties).completed_writes_by_completion()[-1]
+    file = Path(storage.base_path) / properties.timeline_path / write.file_name
+    modified = file.stat().st_mtime_ns
+    file.write_text("{broken")
+    os.utime(file, ns=(modified, modified))
+    found = diagnose(collect_evidence(storage, NOW_MS, reads_all=True))
+    (damage,) = (finding for finding in found if finding.shape is Shape.UNREADABLE_FILE)
+    assert damage.instant == write.requested_time
+    assert damage.says.startswith(f"{write.file_name}: damaged JSON")
+    assert damage.says.count(write.file_name) == 1
 
 
 def test_doctor_of_a_healthy_table_says_nothing(patient: Patient) -> None:

@@ -10,6 +10,7 @@ import pytest
 from airflow_lake_provider.doctor.records import load_records
 from airflow_lake_provider.manager import repair_round
 from airflow_lake_provider.manager.instances import PEOPLE, Instance
+from airflow_lake_provider.manager.loop import ManagerLoop
 from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.manager.notifier import NoNotifier
 from airflow_lake_provider.manager.registry import Registry
@@ -125,3 +126,20 @@ def test_people_are_told_once_of_what_nothing_mends(
     assert (base_path, instance.service, instance.owner) == (str(other), "orphaned_lock", PEOPLE)
     assert "mended by: " in instance.reason
     assert metrics.counts["lake.stuck_shapes"] == 1
+
+
+def test_people_are_told_of_a_damaged_commit_that_a_look_has_found(
+    lake: Path, registry: Registry, make_loop: Callable[[], ManagerLoop]
+) -> None:
+    table = HandMadeTable.create(lake / "orders")
+    table.commit(1)
+    registry.mark_dirty(Notice(str(table.path), "orders", Source.HINT))
+    (file,) = (table.path / ".hoodie" / "timeline").glob("*.deltacommit")
+    file.write_text("{broken")
+    make_loop().drain()
+    heard = Heard()
+    stuck = StuckTables(registry, NoMetrics(), heard)
+    RepairRound(registry, TablesConfig, open_storage, stuck=stuck).run()
+    ((_, instance),) = heard.stucks
+    assert (instance.service, instance.owner) == ("unreadable_file", PEOPLE)
+    assert f"{file.name}: damaged JSON" in instance.reason

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.timeline.__main__ import find_damaged_files, main
+from airflow_lake_provider.timeline.__main__ import main
 from airflow_lake_provider.timeline.commit_metadata import parse_commit_metadata, parse_compaction_plan
 from airflow_lake_provider.timeline.content import decode
+from airflow_lake_provider.timeline.damage import find_damaged_files
 from airflow_lake_provider.timeline.instant import Action, State
 from airflow_lake_provider.timeline.loader import load_timeline
 from airflow_lake_provider.timeline.properties import load_table_properties
