@@ -36,7 +36,7 @@ class ReplicationPolicy:
     sink: str
     """Under which name the sink is registered."""
     mode: str = "changes"
-    """`changes` (operation, row before and after) or `latest` (the row, or nothing)."""
+    """`changes` (operation, row before and after) or `latest` (the row, or nothing; copy-on-write tables only)."""
     key: tuple[str, ...] = ()
     """Fields of the key; empty takes the table's record key."""
     ttl_s: float = DAY_S

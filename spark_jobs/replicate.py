@@ -44,7 +44,7 @@ def replicate(spark: SparkSession, request: ReplicationRequest) -> ReplicationRe
     try:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
         sink = create_sink(request.kind, request.sink_settings)
-        source = HudiSource(spark, request.base_path, request.mode, request.key)
+        source = HudiSource(spark, request.base_path, request.mode, request.key, request.order.stream)
         report = Pump(source, sink, request.order, progress.advance).run()
     except LakeError as error:
         return progress.failed(f"{type(error).__name__}: {error}", retriable=error.retriable)

@@ -24,6 +24,7 @@ from whole_file import open_path
 from airflow_lake_provider.errors import SourceRefusedError
 from airflow_lake_provider.replication.change import Change, CommitRef, Mode, Op
 from airflow_lake_provider.replication.feed import OPERATIONS_WITHOUT_CHANGES, Look
+from airflow_lake_provider.replication.mode_limits import MERGE_ON_READ, require_mode_fits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -41,12 +42,16 @@ _OPS = {op.value: op for op in Op}
 class HudiSource:
     """Reads one table. The session's time zone must be UTC. Raises SourceRefusedError for what Hudi would garble."""
 
-    def __init__(self, spark: SparkSession, base_path: str, mode: Mode, key: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, spark: SparkSession, base_path: str, mode: Mode, key: tuple[str, ...] = (), stream: str = ""
+    ) -> None:
         self._spark = spark
         self._base_path = base_path
         self._mode = mode
         table = look_at_table(spark, base_path)
+        require_mode_fits(mode, table.table_type, base_path, stream)
         config = table.meta_client.getTableConfig()
+        self._is_merge_on_read = table.table_type == MERGE_ON_READ
         self._version = table.table_version
         self._has_cdc = bool(config.isCDCEnabled())
         fields = config.getRecordKeyFields()
@@ -218,15 +223,21 @@ class HudiSource:
         if not self._has_cdc:
             raise SourceRefusedError(
                 f"{what} has no change data: mode changes needs hoodie.table.cdc.enabled=true, set when the table is "
-                "made; mode latest does not"
+                f"made; {self._say_of_latest('does not')}"
             )
         if self._version < _FIRST_VERSION_WITH_COMPLETION_TIMES:
             raise SourceRefusedError(f"{what} has version {self._version}: Hudi 1.2 fails to read its change data")
         decimal = find_decimal(self._schema())
         if decimal is not None:
             raise SourceRefusedError(
-                f"{what} has the decimal column {decimal}, whose values Hudi 1.2 loses in change data: use mode latest"
+                f"{what} has the decimal column {decimal}, whose values Hudi 1.2 loses in change data: "
+                f"{self._say_of_latest('has them')}"
             )
+
+    def _say_of_latest(self, what: str) -> str:
+        if self._is_merge_on_read:
+            return f"mode latest {what}, and is for copy-on-write tables only, which this one is not"
+        return f"mode latest {what}"
 
 
 class CommitFacts:

@@ -28,6 +28,7 @@ from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
 from airflow_lake_provider.hooks.metrics import AirflowMetrics
 from airflow_lake_provider.metrics import REPLICATION_FAILURES
 from airflow_lake_provider.operators.replication_gauges import report_result, report_sink
+from airflow_lake_provider.operators.replication_limits import require_mode_fits_table
 from airflow_lake_provider.operators.service_arguments import parse_settings
 from airflow_lake_provider.operators.service_job import work_dir
 from airflow_lake_provider.operators.sink_connection import options_with_connection
@@ -62,7 +63,7 @@ class HudiReplicationOperator(BaseOperator):
     :param table_name: the table's name, for people (templated).
     :param sink: under which name the sink is registered, for example `kafka` (templated).
     :param name: name of the stream; the sink's unless set (templated).
-    :param mode: `changes` or `latest` (templated).
+    :param mode: `changes`, or `latest` for copy-on-write tables (templated).
     :param key: fields of the key; empty takes the table's record key (templated).
     :param options: the sink's settings; `conn_id` among them names an Airflow connection (templated).
     :param ttl_s: time to live of the hold in seconds, where the tables file does not have this sink (templated).
@@ -159,6 +160,7 @@ class HudiReplicationOperator(BaseOperator):
         needs_snapshot, release = hook.begin_replication(table_id, name, float(self.ttl_s), run_id)
         news = _News(hook, table_id, name, run_id, folder.result_path, on_lost=self.on_kill)
         try:
+            require_mode_fits_table(Mode(self.mode), base_path, name)
             order = self._order(f"{table_id}.{name}", run_id, release if needs_snapshot else "")
             request = self._request(base_path, order, folder.result_path)
             with news:

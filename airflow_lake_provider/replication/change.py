@@ -26,7 +26,7 @@ class Mode(StrEnum):
     CHANGES = "changes"
     """Operation, row before and row after: needs a table with Hudi's change data capture."""
     LATEST = "latest"
-    """The row as it is now; nothing (a tombstone) when it is deleted."""
+    """The row as it is now; nothing (a tombstone) when it is deleted. Copy-on-write tables only."""
 
 
 @dataclass(frozen=True, slots=True)

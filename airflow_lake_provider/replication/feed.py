@@ -146,8 +146,9 @@ def begin_snapshot(checkpoint: Checkpoint, look: Look, request: str = "") -> Che
 def _find_snapshot_instant(look: Look) -> str | None:
     """Return the last instant before the first pending write that a snapshot can be read at whole; None without one.
 
-    Without a pending write that is the last write or compaction, which no compaction follows. With one, it is at the
-    latest what lies between two compactions that no write saw both planned: so a snapshot does not wait for ever.
+    Without a pending write that is the last write or compaction, which no compaction follows. With one, each compaction
+    before it will do, unless a write that it should hold was pending until after the next one was planned: so a table
+    where writes and compactions always overlap does not keep a snapshot waiting for ever.
     """
     boundary = min(look.pending, default="9")
     first = min((commit.requested_time for commit in look.completed), default="9")

@@ -102,6 +102,7 @@ def test_snapshot_has_the_rows_of_a_writer_that_a_pending_compaction_overtook(
     lake = Lake(spark, tmp_path, "MOR")
     lake.write(lake.rows(range(6), 1))
     lake.write(lake.rows([1, 2], 2))
+    assert lake.replicate(sink="early").error == ""
     with gated_write(lake, [0, 2], 100) as slow:
         compact(lake, ServiceMode.SCHEDULE)
         slow.finish()
@@ -112,6 +113,10 @@ def test_snapshot_has_the_rows_of_a_writer_that_a_pending_compaction_overtook(
     assert (result.error, result.waits_for, result.rows) == ("", "", 6)
     assert lake.replica() == lake.table()
     assert {key: lake.replica()[key]["ts"] for key in (0, 1, 2)} == {0: 100, 1: 2, 2: 100}
+    # A sink that has its snapshot reads the commit alone.
+    early = lake.replicate(sink="early")
+    assert (early.error, early.commits, early.rows) == ("", 1, 2)
+    assert lake.replica("early") == lake.table()
     # What it then is is known: the compaction's execution is no change, and no gap.
     compact(lake, ServiceMode.EXECUTE)
     result = lake.replicate()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import re
 import threading
 import time
 import zipfile
@@ -101,7 +102,9 @@ class Lake:
         rows.write.format("hudi").options(**settings).mode("append").save(self.path)
 
     def commits(self) -> list[CommitRef]:
-        return sorted(self.source(Mode.LATEST).look().completed, key=lambda commit: commit.order)
+        has_changes = self.options["hoodie.table.cdc.enabled"] == "true"
+        look = self.source(Mode.CHANGES if has_changes else Mode.LATEST).look()
+        return sorted(look.completed, key=lambda commit: commit.order)
 
     def source(self, mode: Mode = Mode.CHANGES) -> HudiSource:
         return HudiSource(self.spark, self.path, mode)
@@ -286,7 +289,7 @@ def written_rows(lake: Lake, commit: CommitRef) -> dict[int, Any]:
 
 @pytest.mark.parametrize("version", [9, 6])
 def test_mode_latest_without_change_data(spark: SparkSession, tmp_path: Path, version: int) -> None:
-    lake = Lake(spark, tmp_path, "MOR", version, **{"hoodie.table.cdc.enabled": "false"})
+    lake = Lake(spark, tmp_path, "COW", version, **{"hoodie.table.cdc.enabled": "false"})
     lake.write(lake.rows(range(6), 1))
     assert lake.replicate(Mode.LATEST).error == ""
     lake.write(lake.rows([0, 7], 2))
@@ -303,7 +306,7 @@ def test_mode_latest_without_change_data(spark: SparkSession, tmp_path: Path, ve
 
 
 def test_mode_latest_with_change_data_has_tombstones_and_decimals(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(spark, tmp_path, "MOR")
+    lake = Lake(spark, tmp_path, "COW")
     price = F.lit(decimal.Decimal("12.50")).cast("decimal(12,2)")
     lake.write(lake.rows(range(6), 1).withColumn("price", price))
     refused = lake.replicate()
@@ -561,19 +564,28 @@ def test_new_column_passes_through_and_is_announced(spark: SparkSession, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("version", "options", "said"),
+    ("version", "options", "mode", "said"),
     [
-        pytest.param(9, {"hoodie.table.cdc.enabled": "false"}, "has no change data", id="no-cdc"),
-        pytest.param(6, {}, "Hudi 1.2 fails to read its change data", id="version-6"),
+        pytest.param(
+            9, {"hoodie.table.cdc.enabled": "false"}, Mode.CHANGES, "has no change data: .* copy-on-write", id="no-cdc"
+        ),
+        pytest.param(6, {}, Mode.CHANGES, "Hudi 1.2 fails to read its change data", id="version-6"),
+        pytest.param(
+            9,
+            {},
+            Mode.LATEST,
+            "sink events.files of table .*/events has mode: latest, and the table is MERGE_ON_READ: .* mode: changes",
+            id="latest",
+        ),
     ],
 )
 def test_what_hudi_would_garble_is_refused(
-    spark: SparkSession, tmp_path: Path, version: int, options: dict[str, str], said: str
+    spark: SparkSession, tmp_path: Path, version: int, options: dict[str, str], mode: Mode, said: str
 ) -> None:
     lake = Lake(spark, tmp_path, "MOR", version, **options)
     lake.write(lake.rows([1], 1))
-    result = lake.replicate()
-    assert said in result.error
+    result = lake.replicate(mode)
+    assert re.search(said, result.error)
     assert not result.retriable
     assert not (tmp_path / "files").exists()
 
