@@ -112,11 +112,11 @@ class ArchivePolicy:
 
 @dataclass(frozen=True, slots=True)
 class RollbackPolicy:
-    """When pending writes are rolled back: their writer has no living heartbeat."""
+    """When pending writes are rolled back: their heartbeat has expired. A write that never had one is left alone."""
 
     enabled: bool = setting(Flag(), default=True)
     after_s: float = setting(SECONDS, 600.0)
-    """A pending write younger than this is left alone. It must outlast every writer that sends no heartbeat."""
+    """A pending write younger than this is left alone, whatever its heartbeat says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class DoctorPolicy:
     lock_after_s: float = setting(SECONDS, 1800.0)
     """For a lock file beside which no heartbeat lives."""
     unguarded_after_s: float = setting(SECONDS, 21_600.0)
-    """For what Hudi gives no heartbeat: an index build; a clustering or clean by somebody else."""
+    """For what has no heartbeat: an index build, a service by somebody else, a write in single-writer mode."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hudi_table import TableLook, find_instant, requested_times
+from hudi_table import SettingLostError, TableLook, find_instant, requested_times
 from job_contract import FailureKind, JobRequest, Mode, Outcome, Service, ServiceRequest, ServiceResult
 from planned_service import PlannedService, open_visit, run_plans
-from rollback import roll_back_dead_writers
+from service_settings import FAILED_WRITES_POLICY
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,10 +16,10 @@ if TYPE_CHECKING:
 def run_clean(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> ServiceResult:
     """Run one clean request; see `run_plans` for what a second run does.
 
-    Under the policy LAZY, which writers that share a lock have, nothing but a clean rolls back what dead writers left;
-    left alone it would keep old files and instants for ever. So executing rolls back as well, as Hudi's own clean does.
-    A clean that overtakes a pending clustering may remove files that it reads (Hudi issues 8232, 11440), so it fails.
-    Raises ServiceRefusedError, NoTableError, or Py4JJavaError when scheduling or the rollback fails.
+    Hudi's own clean first rolls back every pending write without a living heartbeat, as those of single-writer mode
+    are. Not so here: that is the service rollback, which asks for proof. A clean that overtakes a pending clustering
+    may remove files that it reads (Hudi issues 8232, 11440), so it fails. Raises ServiceRefusedError, NoTableError, or
+    Py4JJavaError when scheduling fails.
     """
     visit = open_visit(spark, job, request)
     clusterings = requested_times(visit.first_look.timeline.filterPendingClusteringTimeline())
@@ -35,15 +34,16 @@ def run_clean(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> 
         message = f"clean {', '.join(pending)} is pending already"
         visit.say(message)
         return ServiceResult(Service.CLEAN, Outcome.NOTHING_TO_DO, message=message)
-    rolled_back: tuple[str, ...] = ()
-    if request.mode is Mode.SCHEDULE_AND_EXECUTE and not pending and not request.instants:
-        # Before planning: files that a dead writer holds back may then go.
-        rolled_back = roll_back_dead_writers(visit)
-    result = run_plans(visit, CLEAN)
-    if not rolled_back:
-        return result
-    said = f"rolled back {', '.join(rolled_back)}, whose writers are dead"
-    return replace(result, message="; ".join(filter(None, (result.message, said))))
+    return run_plans(visit, CLEAN)
+
+
+def _clean(client: Any) -> None:
+    # Multi-writer mode sets LAZY, whatever is asked for, with which this would roll back writers that may be alive.
+    client.getConfig().setValue(FAILED_WRITES_POLICY, "NEVER")
+    policy = client.getConfig().getFailedWritesCleanPolicy().name()
+    if policy != "NEVER":
+        raise SettingLostError(f"{FAILED_WRITES_POLICY} is {policy} in Hudi's client, not NEVER")
+    client.clean(False)  # noqa: FBT003 - py4j has no keywords
 
 
 def _find_pending(look: TableLook) -> tuple[str, ...]:
@@ -68,6 +68,6 @@ CLEAN = PlannedService(
         hudi.common.util.Option.empty(), hudi.common.model.TableServiceType.CLEAN
     ),
     # Hudi has no call for one plan: this executes all that are pending, and schedules none.
-    execute=lambda client, _instant: client.clean(False),  # noqa: FBT003 - py4j has no keywords
+    execute=lambda client, _instant: _clean(client),
     nothing_new="no files older than what is retained",
 )

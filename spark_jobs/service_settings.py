@@ -9,6 +9,7 @@ from job_contract import CONCURRENCY_MODE, LOCK_PROVIDER, OPTIMISTIC, Service
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+FAILED_WRITES_POLICY = "hoodie.clean.failed.writes.policy"
 LOCK_FILE_PROVIDER = "FileSystemBasedLockProvider"
 
 ALWAYS: Mapping[str, str] = {
@@ -19,7 +20,7 @@ ALWAYS: Mapping[str, str] = {
     # Writers of a managed lake set it to false, and their settings are the table's settings.
     "hoodie.table.services.enabled": "true",
     # EAGER would roll back writers that are alive.
-    "hoodie.clean.failed.writes.policy": "LAZY",
+    FAILED_WRITES_POLICY: "LAZY",
     # Hudi would beat for a plan that nobody executes yet, and so keep its executor away.
     "hoodie.clustering.enable.expirations": "false",
     # One service does one thing: no other service rides along. None of these stops a service that is called by name.

@@ -76,9 +76,18 @@ def _lock(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
 
 
 def dead_writes(evidence: Evidence, policy: DoctorPolicy) -> tuple[Instant, ...]:
-    """Return the pending writes whose writer is dead, by requested time."""
+    """Return the pending writes whose writer is dead, by requested time.
+
+    A writer in single-writer mode sends no heartbeat: without one a write is left alone as long as a service without
+    one is (`doctor.unguarded_after_s`).
+    """
     writes = (i for i in evidence.timeline.pending_writes() if i.requested_time not in evidence.clustering_plans)
-    return tuple(instant for instant in writes if _is_left(evidence, instant, policy))
+    return tuple(
+        instant
+        for instant in writes
+        if _is_left(evidence, instant, policy)
+        and (evidence.has_heartbeat(instant) or evidence.idle_s(instant) > policy.unguarded_after_s)
+    )
 
 
 def _failed_writes(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
@@ -91,11 +100,11 @@ def _failed_writes(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding
             f"replacecommit {instant.requested_time} was requested {idle} ago and never began; run_ttl of Hudi 1.2 "
             "leaves one when nothing is expired"
             if is_dangling
-            else f"{instant.action} {instant.requested_time} is {instant.state.value}, has no live heartbeat and was "
-            f"last touched {idle} ago: its writer failed",
+            else f"{instant.action} {instant.requested_time} is {instant.state.value}, {_beat(evidence, instant)} and "
+            f"was last touched {idle} ago: its writer failed",
             _ARCHIVING if is_dangling else f"{_ARCHIVING}; on tables of version 6 also the scheduling of compaction",
-            "roll it back: the service rollback does, and every clean with hoodie.clean.failed.writes.policy=LAZY; a "
-            "writer in multi-writer mode does not",
+            "roll it back: the service rollback does; a writer in multi-writer mode does not, one in single-writer "
+            "mode does at its next commit",
         )
 
 
@@ -216,6 +225,10 @@ def _requested_time(file_name: str) -> str:
 
 def _is_left(evidence: Evidence, instant: Instant, policy: DoctorPolicy) -> bool:
     return not evidence.is_alive(instant) and evidence.idle_s(instant) > policy.stuck_after_s
+
+
+def _beat(evidence: Evidence, instant: Instant) -> str:
+    return "its heartbeat has expired" if evidence.has_heartbeat(instant) else "it never had a heartbeat"
 
 
 def _age(seconds: float) -> str:

@@ -19,6 +19,7 @@ from airflow_lake_provider.timeline.timeline import Timeline
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from airflow_lake_provider.job_contract import ServiceRequest
     from airflow_lake_provider.operators.service_effect import ServiceEffect
     from airflow_lake_provider.timeline.properties import TableProperties
     from airflow_lake_provider.timeline.storage import Storage
@@ -56,16 +57,14 @@ class TableReader:
         """Return what completed instants say they did."""
         return read_effect(self._storage, instants)
 
-    def require_guarded_writers(self) -> None:
-        """Raise WriterUnguardedError when a writer is at work that takes no part in the locking."""
+    def require_guarded_writers(self, wanted: ServiceRequest) -> None:
+        """Raise WriterUnguardedError when a writer may be at work that takes no part in the locking.
+
+        A rollback that names a write vouches for it: whoever names one without a heartbeat knows its writer is dead.
+        """
         # Heartbeats before and after the timeline: a writer's beat begins before its instant and ends after it.
         heartbeats = load_heartbeats(self._storage)
-        properties = self.properties()
-        touched_ms = {}
-        for instant in load_timeline(self._storage, properties).pending_writes():
-            entry = self._storage.stat(f"{properties.timeline_path}/{instant.file_name}")
-            if entry is not None:
-                touched_ms[instant.requested_time] = entry.modified_ms
-        if touched_ms:
-            heartbeats |= load_heartbeats(self._storage)
-            require_guarded_writers(touched_ms, heartbeats, int(time.time() * 1000), self.base_path)
+        vouched_for = frozenset(wanted.instants if wanted.service is Service.ROLLBACK else ())
+        writes = {instant.requested_time for instant in self.timeline().pending_writes()} - vouched_for
+        if writes:
+            require_guarded_writers(writes, heartbeats | load_heartbeats(self._storage), self.base_path)

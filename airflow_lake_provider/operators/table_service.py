@@ -191,7 +191,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         job = self._job(folder, base_path, wanted, settings)
         if is_true(self.is_dry_run):
             return self._dry_run(before, job)
-        table.require_guarded_writers()
+        table.require_guarded_writers(wanted)
         admission = self._admission(base_path, replace(settings, hudi_options=options))
         admitted = admission.ask(wanted)
         waits = ServiceFailedError(

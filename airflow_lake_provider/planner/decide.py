@@ -16,7 +16,12 @@ from airflow_lake_provider.planner.indexing import decide_indexing
 from airflow_lake_provider.planner.log_compaction import decide_log_compaction
 from airflow_lake_provider.planner.metadata_compaction import decide_metadata_compaction, may_be_behind
 from airflow_lake_provider.planner.replaced import find_kept_from, is_nothing_replaced
-from airflow_lake_provider.planner.rollback import decide_rollback, find_overdue_writes
+from airflow_lake_provider.planner.rollback import (
+    block_beside,
+    decide_rollback,
+    find_unguarded_writes,
+    needs_heartbeats,
+)
 from airflow_lake_provider.planner.ttl import decide_ttl
 from airflow_lake_provider.planner.turns import NO_TURNS
 
@@ -41,8 +46,9 @@ def decide_now(
     turns: Turns = NO_TURNS,
 ) -> tuple[Decision, ...]:
     """Decide with what the rules ask for beside the timeline, which is read here. Raises StorageError."""
-    is_overdue = policy.rollback.enabled and bool(find_overdue_writes(view, policy, now_ms))
-    complete = views.supplement(view, heartbeats=is_overdue, metadata_timeline=may_be_behind(view, policy))
+    complete = views.supplement(
+        view, heartbeats=needs_heartbeats(view, policy, now_ms), metadata_timeline=may_be_behind(view, policy)
+    )
     return decide(complete, policy, now_ms, hold, turns)
 
 
@@ -74,7 +80,9 @@ def decide(
     )
     timeline = view.timeline
     footed = [replace(found, footing=footing_of(found, timeline, kept_from)) for found in decisions]
-    return in_fair_order([wait_for_change(found, turns, timeline, policy, now_ms) for found in footed], turns)
+    asked = [wait_for_change(found, turns, timeline, policy, now_ms) for found in footed]
+    unguarded = find_unguarded_writes(view, policy, now_ms)
+    return in_fair_order([block_beside(unguarded, found, policy, now_ms) for found in asked], turns)
 
 
 def remember_cleaned(view: TableView, policy: TablePolicy, hold: Hold | None, turns: Turns) -> Turns:

@@ -15,9 +15,6 @@ from airflow_lake_provider.job_contract import CONCURRENCY_MODE, LOCK_PROVIDER, 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-# A pending write without a heartbeat is taken for a writer at work for this long; after it, for one that failed.
-UNGUARDED_WRITE_AGE_MS = 10 * 60_000
-
 
 def require_lock(hudi_options: Mapping[str, str], table: str) -> None:
     """Raise LockNotConfiguredError, naming the table and the setting, unless the options hold a usable lock."""
@@ -26,20 +23,25 @@ def require_lock(hudi_options: Mapping[str, str], table: str) -> None:
         raise LockNotConfiguredError(f"table {table}: {problem}")
 
 
-def require_guarded_writers(
-    pending_writes: Mapping[str, int], heartbeats: Collection[str], now_ms: int, table: str
-) -> None:
-    """Raise WriterUnguardedError when a writer is at work that takes no part in the locking.
+def require_guarded_writers(pending_writes: Collection[str], heartbeats: Collection[str], table: str) -> None:
+    """Raise WriterUnguardedError when a writer may be at work that takes no part in the locking.
 
-    `pending_writes` gives for each pending write's requested time when it was begun or last touched, in ms. In
-    multi-writer mode a heartbeat exists before the instant and until it completes; in single-writer mode there is
-    none, and such a writer would roll back what others have in flight. One that failed in multi-writer mode looks the
-    same until it is rolled back, so an old instant does not count.
+    `pending_writes` are requested times. In multi-writer mode a heartbeat exists before the instant and until it
+    completes, and a writer that is killed leaves it behind. In single-writer mode there is none, and such a writer may
+    roll back what others have in flight. Its age tells nothing: a commit may take hours.
     """
-    for requested_time, touched_ms in sorted(pending_writes.items()):
-        if requested_time not in heartbeats and now_ms - touched_ms < UNGUARDED_WRITE_AGE_MS:
-            raise WriterUnguardedError(
-                f"table {table}: the write {requested_time} is in flight without a heartbeat, so its writer takes no "
-                f"lock or has just failed; set {CONCURRENCY_MODE}={OPTIMISTIC} and the same "
-                f"{LOCK_PROVIDER} in the writer as in this service"
-            )
+    unguarded = tuple(sorted(time for time in pending_writes if time not in heartbeats))
+    if unguarded:
+        raise WriterUnguardedError(f"table {table}: {explain_unguarded(unguarded)}")
+
+
+def explain_unguarded(writes: Collection[str]) -> str:
+    """Say what pending writes without a heartbeat mean, and what to do; of these requested times."""
+    named, several = ", ".join(writes), len(writes) > 1
+    return (
+        f"the write{'s' if several else ''} {named} {'are' if several else 'is'} in flight without a heartbeat, so "
+        "nothing proves that the writer is dead, and it takes no lock: set "
+        f"{CONCURRENCY_MODE}={OPTIMISTIC} (with it hoodie.clean.failed.writes.policy=LAZY) and the same "
+        f"{LOCK_PROVIDER} in every writer as in this service; a write that its dead writer left is rolled back by that "
+        "writer's next commit, or by a run of the service rollback by hand that names the instant"
+    )

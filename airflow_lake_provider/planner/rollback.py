@@ -1,17 +1,23 @@
 """Decide whether what failed writers left has to be rolled back; pure, from the view with heartbeats and the policy.
 
 In multi-writer mode a failed write stays pending until somebody rolls it back: Hudi's writers do not (failed-writes
-policy LAZY), and it holds archiving, index builds and readers of changes up. A writer that Hudi takes for dead has no
-heartbeat, or an old one (`HoodieHeartbeatClient`). Hudi deletes a failed write's instants before it completes the
-rollback, so one that died in between is a rollback without a write: it is gone on with as well.
+policy LAZY), and it holds archiving, index builds and readers of changes up. An expired heartbeat proves that its
+writer is dead: a writer whose own heartbeat has expired gives its commit up (`HeartbeatUtils`). A write without any
+heartbeat proves nothing. A writer in single-writer mode, Hudi's default, sends none however long it lives, and rolls
+its own failures back at its next commit (policy EAGER): its writes are left alone, and block every service meanwhile.
+
+Hudi deletes a failed write's instants before it completes the rollback, so one that died in between is a rollback
+without a write: it is gone on with as well. Two executors of one rollback delete the same files of a dead write.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
+from airflow_lake_provider.planner.lock_rule import explain_unguarded
 from airflow_lake_provider.timeline.heartbeat import heartbeat_rule
 from airflow_lake_provider.timeline.instant import Action
 from airflow_lake_provider.timeline.loader import instant_time_ms
@@ -23,9 +29,32 @@ if TYPE_CHECKING:
     from airflow_lake_provider.view.table_view import TableView
 
 
-def find_overdue_writes(view: TableView, policy: TablePolicy, now_ms: int) -> tuple[Instant, ...]:
-    """Return the pending writes that are old enough for their writer to be doubted."""
-    return _ripe(view.timeline.pending_writes(), view, policy, now_ms)
+ASK_AFTER_MS = 600_000
+"""A pending write of this age has its heartbeat asked for, whatever the policy says of rollbacks."""
+
+
+def needs_heartbeats(view: TableView, policy: TablePolicy, now_ms: int) -> bool:
+    """Whether a pending write is so old that the decisions depend on its heartbeat."""
+    return bool(_ripe(view.timeline.pending_writes(), view, _doubted_after_ms(policy), now_ms))
+
+
+def find_unguarded_writes(view: TableView, policy: TablePolicy, now_ms: int) -> tuple[str, ...]:
+    """Return the old pending writes without a heartbeat, by requested time; none while the view has no heartbeats."""
+    if view.heartbeats_ms is None:
+        return ()
+    old = _ripe(view.timeline.pending_writes(), view, _doubted_after_ms(policy), now_ms)
+    return tuple(write.requested_time for write in old if write.requested_time not in view.heartbeats_ms)
+
+
+def block_beside(unguarded: tuple[str, ...], decision: Decision, policy: TablePolicy, now_ms: int) -> Decision:
+    """Return the decision, blocked where it is due: beside a writer that takes no part in the locking nothing begins.
+
+    A running service would be rolled back by that writer, or would commit to the metadata table at the same moment.
+    """
+    if not unguarded or decision.verdict is not Verdict.DUE:
+        return decision
+    reason = f"{decision.reason}, but {explain_unguarded(unguarded)}"
+    return replace(decision, verdict=Verdict.BLOCKED, reason=reason, look_again_ms=_again_ms(policy, now_ms))
 
 
 def decide_rollback(view: TableView, policy: TablePolicy, now_ms: int) -> Decision:
@@ -36,7 +65,8 @@ def decide_rollback(view: TableView, policy: TablePolicy, now_ms: int) -> Decisi
     writes, begun = view.timeline.pending_writes(), view.timeline.pending(Action.ROLLBACK)
     if not writes and not begun:
         return not_due(service, "no write is pending")
-    overdue, halves = find_overdue_writes(view, policy, now_ms), _ripe(begun, view, policy, now_ms)
+    patience_ms = int(rules.after_s * 1000)
+    overdue, halves = (_ripe(instants, view, patience_ms, now_ms) for instants in (writes, begun))
     evidence: Evidence = {
         "pending_writes": len(writes),
         "overdue_writes": len(overdue),
@@ -44,17 +74,27 @@ def decide_rollback(view: TableView, policy: TablePolicy, now_ms: int) -> Decisi
         "oldest": min(instant.requested_time for instant in (*writes, *begun)),
     }
     if not overdue and not halves:
-        ripe_ms = min(_begun_ms(instant, view) for instant in (*writes, *begun)) + _patience_ms(policy)
+        ripe_ms = min(_begun_ms(instant, view) for instant in (*writes, *begun)) + patience_ms
         reason = f"{len(writes) + len(begun)} pending, none for {rules.after_s:,.0f} s (rollback.after_s)"
         return not_due(service, reason, evidence, ripe_ms)
     rule, beats = heartbeat_rule(policy.hudi_options), view.heartbeats_ms
-    dead = () if beats is None else tuple(w for w in overdue if not rule.is_live(beats.get(w.requested_time), now_ms))
+    dead = tuple(
+        write for write in overdue if beats is not None and rule.has_expired(beats.get(write.requested_time), now_ms)
+    )
     if not dead and not halves:
+        unguarded = tuple(
+            write.requested_time for write in overdue if beats is not None and write.requested_time not in beats
+        )
+        if unguarded:
+            reason, again_ms = explain_unguarded(unguarded), _again_ms(policy, now_ms)
+            return Decision(service, Verdict.BLOCKED, reason, evidence=evidence, look_again_ms=again_ms)
         seen = "was not asked for" if beats is None else "lives"
         reason = f"the heartbeat of {', '.join(write.requested_time for write in overdue)} {seen}"
         return not_due(service, reason, evidence, now_ms + rule.most_ms)
     times = tuple(sorted(instant.requested_time for instant in (*dead, *halves)))
-    reason = "; ".join(_why(dead, "no heartbeat, its writer failed") + _why(halves, "begun, and not completed"))
+    reason = "; ".join(
+        _why(dead, "its heartbeat has expired, its writer failed") + _why(halves, "begun, and not completed")
+    )
     due = Decision(service, Verdict.DUE, reason, Mode.EXECUTE, times[0], times, evidence)
     return block_without_lock(due, policy.hudi_options)
 
@@ -64,14 +104,19 @@ def _why(instants: tuple[Instant, ...], what: str) -> list[str]:
     return [f"{named}: {what}"] if named else []
 
 
-def _ripe(instants: tuple[Instant, ...], view: TableView, policy: TablePolicy, now_ms: int) -> tuple[Instant, ...]:
-    return tuple(instant for instant in instants if _begun_ms(instant, view) + _patience_ms(policy) <= now_ms)
+def _again_ms(policy: TablePolicy, now_ms: int) -> int:
+    # The write may have completed since the timeline was read, and its heartbeat ends with it.
+    return now_ms + heartbeat_rule(policy.hudi_options).most_ms
+
+
+def _doubted_after_ms(policy: TablePolicy) -> int:
+    return min(int(policy.rollback.after_s * 1000), ASK_AFTER_MS)
+
+
+def _ripe(instants: tuple[Instant, ...], view: TableView, patience_ms: int, now_ms: int) -> tuple[Instant, ...]:
+    return tuple(instant for instant in instants if _begun_ms(instant, view) + patience_ms <= now_ms)
 
 
 def _begun_ms(write: Instant, view: TableView) -> int:
     # What is no time is no Hudi writer's instant, and as old as can be.
     return instant_time_ms(write.requested_time, view.properties.time_zone) or 0
-
-
-def _patience_ms(policy: TablePolicy) -> int:
-    return int(policy.rollback.after_s * 1000)

@@ -39,6 +39,10 @@ class HeartbeatRule:
         """Whether the writer of a last beat counts as alive; one that never beat does not."""
         return is_live(beat_ms, now_ms, self.interval_ms, self.tolerable_misses)
 
+    def has_expired(self, beat_ms: int | None, now_ms: int) -> bool:
+        """Whether a last beat proves its writer dead; one that never beat proves nothing."""
+        return beat_ms is not None and not self.is_live(beat_ms, now_ms)
+
 
 def heartbeat_rule(hudi_options: Mapping[str, str]) -> HeartbeatRule:
     """Return the rule of a table's Hudi settings. Raises ConfigError for a value that is no whole number from 1."""

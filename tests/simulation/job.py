@@ -158,13 +158,20 @@ class Driver:
         else:
             self._end(ServiceResult(Service.ARCHIVE, Outcome.COMPLETED if self._done else Outcome.NOTHING_TO_DO))
 
-    # --- rolling back: `rollbackFailedWrites`, planned rollbacks first --------------------------------------
+    # --- rolling back: what was named, else what is proven dead, planned rollbacks first ---------------------
 
     def _begin_rollback(self, timeline: Timeline) -> None:
         rule, beats = HeartbeatRule(), load_heartbeats(self._storage)
-        planned = [self.table.rollbacks[plan.requested_time] for plan in timeline.pending(Action.ROLLBACK)]
+        named = self.request.instants
+        begun = [plan.requested_time for plan in timeline.pending(Action.ROLLBACK)]
+        planned = [self.table.rollbacks[time] for time in begun if not named or time in named]
         writes = [write.requested_time for write in timeline.pending_writes()]
-        dead = [time for time in writes if not rule.is_live(beats.get(time), self.world.now_ms)]
+        dead = [
+            time
+            for time in writes
+            if (time in named and not rule.is_live(beats.get(time), self.world.now_ms))
+            or (not named and rule.has_expired(beats.get(time), self.world.now_ms))
+        ]
         self._todo = list(dict.fromkeys((*planned, *dead)))
         self._next_rollback()
 

@@ -11,12 +11,10 @@ from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.operators.executor_lease import LeaseTimes
 from airflow_lake_provider.operators.table_reader import TableReader
 from airflow_lake_provider.planner.judgement import judge
-from airflow_lake_provider.planner.lock_rule import require_guarded_writers
 from airflow_lake_provider.table_id import table_id_of
-from airflow_lake_provider.timeline.heartbeat import load_heartbeats
 from airflow_lake_provider.timeline.timeline import Timeline
 from tests.simulation.job import Driver
-from tests.simulation.storage import TIMELINE, open_on
+from tests.simulation.storage import open_on
 
 if TYPE_CHECKING:
     from tests.simulation.airflow import DagRun
@@ -93,20 +91,8 @@ class Task:
 
     def _open(self) -> None:
         self._before = self._reader.timeline()
-        self._require_guarded_writers()
+        self._reader.require_guarded_writers(self.request)
         self._then(self.world.rng.randrange(100, 2_000), self._acquire)
-
-    def _require_guarded_writers(self) -> None:
-        # TableReader's own method asks the wall clock.
-        beats = load_heartbeats(self._storage)
-        touched_ms = {}
-        for instant in self._before.pending_writes():
-            entry = self._storage.stat(f"{TIMELINE}/{instant.file_name}")
-            if entry is not None:
-                touched_ms[instant.requested_time] = entry.modified_ms
-        if touched_ms:
-            beats |= load_heartbeats(self._storage)
-            require_guarded_writers(touched_ms, beats, self.world.now_ms, self.base_path)
 
     def _acquire(self) -> None:
         asked_ms = self.world.now_ms

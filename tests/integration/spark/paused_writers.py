@@ -67,6 +67,8 @@ def start_paused_writer(
 
     threading.Thread(target=write, name=f"paused-writer-{first_id}", daemon=True).start()
     wait_until(lambda: bool(writes(table) - before) or writer.outcome.done(), "the write's instant")
+    if writer.outcome.done():
+        writer.outcome.result()
     (writer.instant,) = writes(table) - before
     return writer
 

@@ -157,6 +157,8 @@ def test_failed_write_and_empty_ttl_run_are_holes_until_they_are_rolled_back(
         writer.mode("append").save(str(table.path))
     (failed,) = pending(table, "commit")
     let_hours_pass(table, hours=1)
+    assert shapes(table) == [("failed_write", failed)], "run_ttl in single-writer mode had no heartbeat"
+    let_hours_pass(table)
     stuck = [("dangling_replacecommit", dangling), ("failed_write", failed)]
     assert shapes(table) == stuck
     write_on(spark, table, commit=4)

@@ -36,7 +36,7 @@ def watch_writer(spark: SparkSession, table: lake_writer.WrittenTable, commit: i
         if pending:
             looks += 1
             try:
-                require_guarded_writers(pending, heartbeats | beats(table), int(time.time() * 1000), table.base_path)
+                require_guarded_writers(pending, heartbeats | beats(table), table.base_path)
             except WriterUnguardedError:
                 refusals += 1
         time.sleep(0.005)
@@ -49,12 +49,12 @@ def beats(table: lake_writer.WrittenTable) -> set[str]:
     return {path.name for path in folder.iterdir()} if folder.exists() else set()
 
 
-def pending_writes(table: lake_writer.WrittenTable) -> dict[str, int]:
+def pending_writes(table: lake_writer.WrittenTable) -> set[str]:
     folder = Path(table.base_path) / ".hoodie" / "timeline"
     names = [path.name for path in folder.iterdir()] if folder.exists() else []
     completed = {name.split("_")[0] for name in names if name.endswith(".deltacommit")}
     requested = {name.split(".")[0] for name in names if name.endswith(".deltacommit.requested")}
-    return dict.fromkeys(requested - completed, int(time.time() * 1000))
+    return requested - completed
 
 
 @pytest.mark.parametrize(("options", "guarded"), [({}, True), (SINGLE_WRITER, False)], ids=["multi", "single"])

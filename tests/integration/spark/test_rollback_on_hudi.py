@@ -6,13 +6,18 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+import pytest
 from conftest import LOCK, MakeTable, Table, content, run
 from hudi_table import open_client
-from job_contract import FailureKind, JobRequest, Mode, Outcome, Service
+from job_contract import FailureKind, JobRequest, Mode, Outcome, Service, ServiceRequest
+from paused_writers import start_paused_writer
 
+from airflow_lake_provider.errors import WriterUnguardedError
+from airflow_lake_provider.operators.table_reader import TableReader
 from airflow_lake_provider.planner.decide import decide_now
 from airflow_lake_provider.planner.decision import Decision, Verdict
-from airflow_lake_provider.policies import RollbackPolicy, TablePolicy
+from airflow_lake_provider.policies import CleanPolicy, RollbackPolicy, TablePolicy
+from airflow_lake_provider.timeline.storage import open_storage
 from airflow_lake_provider.view.view_cache import TableViewCache
 from local_stack import lake_writer
 
@@ -20,6 +25,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+SINGLE_WRITER = {
+    "hoodie.write.concurrency.mode": "single_writer",
+    "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.InProcessLockProvider",
+    "hoodie.clean.failed.writes.policy": "EAGER",
+}
 
 
 def rollback(table: Table, *instants: str, mode: Mode = Mode.EXECUTE) -> JobRequest:
@@ -74,6 +85,60 @@ def test_rollback_that_died_before_it_was_completed_is_ended(spark: SparkSession
     assert content(spark, table) == before
 
 
+def test_living_writer_without_heartbeat_is_left_alone_and_commits(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path
+) -> None:
+    """Single-writer mode, Hudi's default, sends no heartbeat; here its commit has been going on for an hour."""
+    table = make_table(type="COW")
+    before = content(spark, table)
+    writer = start_paused_writer(spark, table, tmp_path, 5000, **SINGLE_WRITER)
+    for file in table.timeline.glob(f"*{writer.instant}*"):
+        make_old(file, age_s=3600)
+    for policy in (RollbackPolicy(after_s=1), RollbackPolicy(enabled=False), RollbackPolicy(after_s=14_400)):
+        views = TableViewCache()
+        decided = decide_now(
+            views,
+            views.refresh(str(table.path)),
+            TablePolicy(rollback=policy, hudi_options=LOCK, clean=CleanPolicy(commits=1, retained_commits=1)),
+            int(time.time() * 1000) + 3_600_000,
+        )
+        verdicts = {decision.service: decision.verdict for decision in decided}
+        assert verdicts[Service.CLEAN] is Verdict.BLOCKED
+        assert Verdict.DUE not in verdicts.values()
+    with pytest.raises(WriterUnguardedError, match=f"the write {writer.instant} is in flight without a heartbeat"):
+        TableReader(str(table.path), open_storage).require_guarded_writers(ServiceRequest(Service.CLEAN, Mode.EXECUTE))
+
+    # Had they begun just before the writer: no service's own Hudi takes it for dead either.
+    options = {"hoodie.clean.commits.retained": "1", "hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
+    for service in (Service.ROLLBACK, Service.CLEAN, Service.ARCHIVE, Service.CLUSTERING):
+        mode = Mode.EXECUTE if service is Service.ROLLBACK else Mode.SCHEDULE_AND_EXECUTE
+        result = run(spark, table.request(mode, service=service, service_options=options))
+        assert result.outcome is not Outcome.FAILED, (service, result.message)
+        assert f"{writer.instant}.commit.requested" in table.files(), service
+    assert not table.completed("rollback")
+    assert table.completed("clean")
+
+    writer.finish()
+    assert writer.instant in table.completed()
+    assert len(content(spark, table)) == len(before) + 20
+
+
+def test_write_without_heartbeat_is_rolled_back_for_whoever_names_it(
+    spark: SparkSession, make_table: MakeTable
+) -> None:
+    """The way out of a table whose single writer died and will not come back."""
+    table = make_table(type="COW")
+    before = content(spark, table)
+    left, other = begin_write(spark, table), begin_write(spark, table)
+    for write in (left, other):
+        (table.path / ".hoodie" / ".heartbeat" / write).unlink()
+    assert run(spark, rollback(table)).outcome is Outcome.NOTHING_TO_DO
+    result = run(spark, rollback(table, left))
+    assert (result.outcome, result.completed_instants) == (Outcome.COMPLETED, (left,)), result.message
+    assert f"{other}.commit.requested" in table.files()
+    assert content(spark, table) == before
+
+
 def test_scheduling_is_refused_with_a_sentence(spark: SparkSession, make_table: MakeTable) -> None:
     result = run(spark, rollback(make_table(type="COW"), mode=Mode.SCHEDULE))
     assert result.outcome is Outcome.FAILED
@@ -96,6 +161,6 @@ def begin_write(spark: SparkSession, table: Table) -> str:
         return str(client.startCommit())
 
 
-def make_old(heartbeat: Path) -> None:
-    ten_minutes_ago = time.time() - 600
-    os.utime(heartbeat, (ten_minutes_ago, ten_minutes_ago))
+def make_old(file: Path, age_s: float = 600) -> None:
+    then_s = time.time() - age_s
+    os.utime(file, (then_s, then_s))

@@ -70,13 +70,26 @@ def test_doctor_names_an_orphaned_lock_unless_a_writer_lives(patient: Patient) -
 def test_doctor_names_a_failed_write_unless_its_heart_beats(patient: Patient) -> None:
     patient.left_instant(f"{T}.deltacommit.requested")
     patient.left_instant(f"{T}.deltacommit.inflight")
+    patient.left(f".heartbeat/{T}")
     assert shapes(patient) == [("failed_write", T)]
     patient.beats(T)
     assert shapes(patient) == []
 
 
+def test_write_that_never_beat_is_not_taken_for_dead_before_its_time(patient: Patient) -> None:
+    """Single-writer mode sends no heartbeat, and a commit may touch nothing for hours while it reads its source."""
+    patient.left_instant(f"{T}.deltacommit.requested", age_ms=5 * HOUR_MS)
+    patient.left_instant(f"{T}.deltacommit.inflight", age_ms=5 * HOUR_MS)
+    assert shapes(patient) == []
+    patient.left_instant(f"{T}.deltacommit.requested", age_ms=7 * HOUR_MS)
+    patient.left_instant(f"{T}.deltacommit.inflight", age_ms=7 * HOUR_MS)
+    assert shapes(patient) == [("failed_write", T)]
+    assert "never had a heartbeat" in findings(patient)[0].says
+
+
 def test_doctor_tells_an_empty_ttl_run_from_a_clustering(patient: Patient) -> None:
     patient.left_instant(f"{T}.replacecommit.requested", {"operationType": "DELETE_PARTITION"})
+    patient.left(f".heartbeat/{T}")
     patient.left_instant(f"{LATER}.replacecommit.requested", {"operationType": "CLUSTER", "clusteringPlan": {"a": 1}})
     assert shapes(patient) == [("dangling_replacecommit", T), ("blocking_clustering", LATER)]
 
@@ -123,6 +136,7 @@ def test_service_that_still_writes_markers_is_at_work(patient: Patient) -> None:
 
 def test_findings_name_what_is_blocked_behind_them(patient: Patient) -> None:
     patient.left_instant(f"{T}.deltacommit.requested")
+    patient.left(f".heartbeat/{T}")
     patient.commit(7)
     patient.commit(8)
     (failed,) = findings(patient)

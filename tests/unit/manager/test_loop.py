@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -283,6 +284,10 @@ def test_silent_table_on_which_a_writer_died_is_looked_at_and_rolled_back(
     loop.drain()
     begun = "20261121120100000"
     (table.path / ".hoodie" / "timeline" / f"{begun}.deltacommit.requested").touch()
+    heartbeat = table.path / ".hoodie" / ".heartbeat" / begun
+    heartbeat.parent.mkdir(exist_ok=True)
+    heartbeat.touch()
+    os.utime(heartbeat, (1, 1))
     clock.advance(1201)
     if is_watched:
         timeline_server.timelines.snapshot(str(table.path), NOW)  # its heartbeat

@@ -170,10 +170,38 @@ def failed(*seconds: int, beats: dict[str, int] | None = MappingProxyType({}), *
 def test_rollback_is_due_for_writes_whose_heartbeat_ended_and_names_each() -> None:
     # The heartbeat of Hudi ends two minutes after the last beat.
     now_ms = NOON_MS + 200_000
-    beats = {at(10): NOON_MS + 10_000, at(11): now_ms - 60_000}
+    beats = {at(10): NOON_MS + 10_000, at(11): now_ms - 60_000, at(12): NOON_MS + 12_000}
     due = find(Service.ROLLBACK, failed(10, 11, 12, beats=beats), now_ms=now_ms)
     assert (due.verdict, due.mode, due.plan_instants) == (Verdict.DUE, Mode.EXECUTE, (at(10), at(12)))
     assert due.key_instant == at(10)
+
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize("after_s", [30.0, 7200.0])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_write_without_heartbeat_is_never_taken_back_and_blocks_every_service(enabled: bool, after_s: float) -> None:
+    """Single-writer mode sends no heartbeat: a living commit of an hour looks as one that its dead writer left."""
+    policy = replace(POLICY, rollback=RollbackPolicy(enabled=enabled, after_s=after_s))
+    table = replace(cow(9, plans=(pending(30, Action.COMMIT),)), heartbeats_ms=MappingProxyType({}))
+    decided = decide(table, policy, NOW_MS + HOUR_MS)
+    assert not [decision for decision in decided if decision.verdict is Verdict.DUE]
+    blocked = {decision.service: decision for decision in decided if decision.verdict is Verdict.BLOCKED}
+    assert Service.CLEAN in blocked
+    assert (Service.ROLLBACK in blocked) == (enabled and after_s < 3600)
+    for decision in blocked.values():
+        assert f"the write {at(30)} is in flight without a heartbeat" in decision.reason
+        assert "hoodie.write.concurrency.mode" in decision.reason
+        # When its heartbeat is gone because it has just completed, nobody has to announce that.
+        assert decision.look_again_ms is not None
+
+
+def test_write_without_heartbeat_blocks_the_rollback_of_others_too() -> None:
+    table = failed(10, 11, beats={at(10): NOON_MS + 10_000})
+    decision = find(Service.ROLLBACK, table, now_ms=NOW_MS + HOUR_MS)
+    assert decision.verdict is Verdict.BLOCKED
+    assert f"the write {at(11)} is in flight without a heartbeat" in decision.reason
 
 
 def test_rollback_leaves_young_writes_alone_and_says_when_to_look_again() -> None:
@@ -200,11 +228,15 @@ def test_rollback_that_died_after_it_deleted_the_write_is_gone_on_with() -> None
 
 def test_rollback_comes_first_and_cleaning_waits_for_it() -> None:
     table = replace(
-        cow(9, plans=(pending(30, Action.COMMIT), pending(31, Action.CLUSTERING))), heartbeats_ms=MappingProxyType({})
+        cow(9, plans=(pending(30, Action.COMMIT), pending(31, Action.CLUSTERING))),
+        heartbeats_ms=MappingProxyType({at(30): NOON_MS - 120_000}),
     )
     ranked = decide(table, POLICY, NOW_MS)
     assert ranked[0].service is Service.ROLLBACK
-    assert "rolled back first" in find(Service.CLEAN, replace(failed(10), commits=table.commits)).reason
+    assert (
+        "rolled back first"
+        in find(Service.CLEAN, replace(failed(10, beats={at(10): NOON_MS - 120_000}), commits=table.commits)).reason
+    )
     assert find(Service.CLEAN, cow(9)).verdict is Verdict.DUE
 
 

@@ -182,7 +182,7 @@ def test_clean_does_not_wait_twice_for_a_rollback() -> None:
             plans=(pending(30, Action.COMMIT),),
             table_type="COPY_ON_WRITE",
         ),
-        heartbeats_ms=MappingProxyType({}),
+        heartbeats_ms=MappingProxyType({at(30): 0}),
     )
     policy = replace(POLICY, rollback=replace(POLICY.rollback, after_s=1))
     assert "rolled back first" in find(dead, Service.CLEAN, NO_TURNS, policy).reason
