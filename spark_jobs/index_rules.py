@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 HEARTBEAT_EXPIRES_S = 120.0
 """Hudi's defaults; a table with others has them in its settings, see `heartbeat_expires_s`."""
 UNGUARDED_S = 600.0
-"""A pending write without heartbeat, touched more recently, is taken for a writer that takes no part in locking."""
+"""Whoever says that no writer runs is not believed beside a write without heartbeat that was touched more recently."""
 STREAMING_OFF = "hoodie.metadata.streaming.write.enabled=false"
 COMPACT = "COMPACT"
 MOST_TRIES = 1000
@@ -99,8 +99,16 @@ class WriterInFlight:
 
     @property
     def is_unguarded(self) -> bool:
-        """Whether it may be a writer that neither beats nor locks."""
-        return self.beat_age_s is None and self.age_s < UNGUARDED_S
+        """Whether it may be a writer that neither beats nor locks, as those of single-writer mode.
+
+        Its age tells nothing: one that reads its source, or shuffles, touches no file for as long as that takes.
+        """
+        return self.beat_age_s is None
+
+    @property
+    def is_young(self) -> bool:
+        """Whether it was begun, or made a marker, so recently that its writer is seen to run."""
+        return self.age_s < UNGUARDED_S
 
     def __str__(self) -> str:
         beat = "no heartbeat" if self.beat_age_s is None else f"last heartbeat {self.beat_age_s:.0f} s ago"
@@ -131,15 +139,16 @@ def decide_fence(
     that none runs, so none may be seen. `is_repeated`: writers brought the build before to nothing. `older_than`: the
     plan's instant, when the build shall wait for older writes, empty when it shall not.
     """
-    unguarded = [writer for writer in writers if writer.is_unguarded]
+    unguarded = [writer for writer in writers if writer.is_unguarded and (writer.is_young or not no_writer)]
     live = [writer for writer in writers if writer.is_live]
     if no_writer and (live or unguarded):
         return _wait([*live, *unguarded], "in flight, though no writer was said to run")
     if unguarded:
         return _wait(
             unguarded,
-            "without a part in the locking, or has just failed; its writer needs "
-            "hoodie.write.concurrency.mode=optimistic_concurrency_control and the lock provider of this service",
+            "without a part in the locking, or was left by a dead writer, which nothing proves; its writer needs "
+            "hoodie.write.concurrency.mode=optimistic_concurrency_control and the lock provider of this service; what "
+            "a dead writer left goes by a run of the service rollback that names it, and no_writer says that none runs",
         )
     blind = find_blind(live, habit)
     if blind:
@@ -187,7 +196,8 @@ def find_in_the_way(
     return [
         writer
         for writer in writers
-        if writer.is_unguarded or (writer.is_live and (no_writer or writer.instant in unaware))
+        if (writer.is_unguarded and (writer.is_young or not no_writer))
+        or (writer.is_live and (no_writer or writer.instant in unaware))
     ]
 
 

@@ -336,7 +336,9 @@ def test_writer_that_takes_no_part_in_locking_keeps_a_built_index_from_being_cal
     for name in table.files():
         if name.startswith(unguarded):
             make_old(table.timeline / name, 3600)
-    dead = run(spark, indexing(table, BOTH, "record_index", **timeout))
+    # Its age proves nothing: it may be a commit of hours.
+    assert unguarded in run(spark, indexing(table, BOTH, "record_index", **timeout)).message
+    dead = run(spark, indexing(table, BOTH, "record_index", **timeout, **options))
     assert (dead.outcome, dead.completed_instants) == (Outcome.COMPLETED, (instant,)), dead.message
 
 
@@ -467,6 +469,9 @@ def test_writer_that_takes_no_part_in_locking_keeps_the_build_away(spark: SparkS
     long_write = indexing(table, BOTH, "record_index", lake__index__wait_s="0", lake__index__no_writer="true")
     assert unguarded in run(spark, long_write).message
     make_old(marker, 3600)
+    # Its age alone proves nothing.
+    silent = run(spark, indexing(table, BOTH, "record_index", lake__index__wait_s="0"))
+    assert (silent.outcome, silent.failure_kind) == (Outcome.FAILED, FailureKind.CONFLICT), silent.message
     dead = run(spark, long_write)
     assert (dead.outcome, complete(table)) == (Outcome.COMPLETED, {"files", "record_index"}), dead.message
 

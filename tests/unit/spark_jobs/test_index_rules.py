@@ -123,7 +123,7 @@ def writer(*, beat_age_s: float | None = 5, age_s: float = 30, streaming: bool =
         pytest.param([], Habit.UNKNOWN, True, Begin.ALONE, id="quiet-moment-of-a-young-table"),
         pytest.param([writer(beat_age_s=600)], Habit.STREAMING, True, Begin.ALONE, id="the-dead-do-not-count"),
         pytest.param([writer(beat_age_s=None)], Habit.AT_COMMIT, True, Begin.WAIT, id="takes-no-part-in-locking"),
-        pytest.param([writer(beat_age_s=None, age_s=3600)], Habit.AT_COMMIT, True, Begin.BESIDE, id="failed-long-ago"),
+        pytest.param([writer(beat_age_s=None, age_s=86_400)], Habit.AT_COMMIT, True, Begin.WAIT, id="may-take-a-day"),
     ],
 )
 def test_fence(writers: list[WriterInFlight], habit: Habit, current: bool, begin: Begin) -> None:
@@ -132,6 +132,13 @@ def test_fence(writers: list[WriterInFlight], habit: Habit, current: bool, begin
     if begin is Begin.WAIT:
         assert writers[0].instant in verdict.reason
         assert "hoodie." in verdict.reason
+
+
+@pytest.mark.parametrize(("age_s", "begin"), [(30, Begin.WAIT), (3600, Begin.ALONE)])
+def test_fence_believes_that_no_writer_runs_unless_one_is_seen_to(age_s: float, begin: Begin) -> None:
+    left = writer(beat_age_s=None, age_s=age_s, streaming=True)
+    verdict = decide_fence([left], Habit.STREAMING, stays_current=True, no_writer=True)
+    assert verdict.begin is begin, verdict.reason
 
 
 @pytest.mark.parametrize(
@@ -158,7 +165,7 @@ def test_write_that_is_older_than_the_plan_is_waited_for(plan: str, one: WriterI
         pytest.param(writer(), Habit.STREAMING, True, id="may-stream"),
         pytest.param(writer(), Habit.UNKNOWN, True, id="nobody-knows"),
         pytest.param(writer(beat_age_s=None), Habit.AT_COMMIT, True, id="takes-no-part-in-locking"),
-        pytest.param(writer(beat_age_s=None, age_s=3600), Habit.STREAMING, False, id="failed-long-ago"),
+        pytest.param(writer(beat_age_s=None, age_s=86_400), Habit.STREAMING, True, id="may-take-a-day"),
         pytest.param(writer(beat_age_s=600, streaming=True), Habit.STREAMING, False, id="dead"),
     ],
 )
@@ -176,7 +183,8 @@ def test_writer_that_may_have_begun_without_knowing_of_an_index(
         pytest.param(writer(), False, True, True, id="was-said-not-to-run"),
         pytest.param(writer(beat_age_s=600), True, True, False, id="died"),
         pytest.param(writer(beat_age_s=None), False, False, True, id="takes-no-part-in-locking-and-began-just-now"),
-        pytest.param(writer(beat_age_s=None, age_s=3600), True, True, False, id="failed-long-ago"),
+        pytest.param(writer(beat_age_s=None, age_s=86_400), False, False, True, id="may-take-a-day"),
+        pytest.param(writer(beat_age_s=None, age_s=3600), True, True, False, id="was-said-to-be-dead"),
     ],
 )
 def test_writer_that_keeps_a_built_index_from_being_called_complete(
