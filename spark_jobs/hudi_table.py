@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MERGE_ON_READ = "MERGE_ON_READ"
 LOOKS = 20
 LOOK_EVERY_S = 0.1
+LONG_AGO_MS = 1000
 
 
 class NoTableError(Exception):
@@ -126,7 +127,9 @@ def hold_lock(spark: SparkSession, client: Any) -> Iterator[None]:
 def be_sole_executor(spark: SparkSession, client: Any, instant: str) -> Iterator[None]:
     """Beat for an instant while its plan is executed. Raises PlanBusyError when another executor's heartbeat lives.
 
-    Hudi beats for compactions only. Two executors of one clustering would roll back each other's files.
+    Hudi beats for compactions only. Two executors of one clustering would roll back each other's files. When the
+    execution fails an expired heartbeat stays behind, as a killed executor's does: it tells that this plan's executor
+    is dead, and who sees none cannot know (`planner/plan_owner.py`).
     """
     heartbeats = client.getHeartbeatClient()
     with hold_lock(spark, client):
@@ -135,8 +138,29 @@ def be_sole_executor(spark: SparkSession, client: Any, instant: str) -> Iterator
         heartbeats.start(instant)
     try:
         yield
-    finally:
+    except BaseException:
         heartbeats.stop(instant)
+        leave_expired_heartbeat(spark, client.getConfig().getBasePath(), instant)
+        raise
+    heartbeats.stop(instant)
+
+
+def leave_expired_heartbeat(spark: SparkSession, base_path: str, instant: str) -> bool:
+    """Leave a heartbeat of long ago; return whether it is as old as that, which some stores do not let one choose."""
+    fs, path = open_path(spark, f"{base_path}/.hoodie/.heartbeat/{instant}")
+    try:
+        fs.create(path).close()
+        fs.setTimes(path, LONG_AGO_MS, -1)
+        return bool(fs.getFileStatus(path).getModificationTime() == LONG_AGO_MS)
+    except Py4JJavaError as error:
+        print(f"lake: no expired heartbeat was left for {instant}: {error.java_exception}", flush=True)
+        return False
+
+
+def remove_heartbeat(spark: SparkSession, base_path: str, instant: str) -> None:
+    """Remove what an executor that ended left of its heartbeat."""
+    fs, path = open_path(spark, f"{base_path}/.hoodie/.heartbeat/{instant}")
+    fs.delete(path)
 
 
 def find_heartbeat_age_s(spark: SparkSession, base_path: str, instant: str) -> float | None:

@@ -10,7 +10,6 @@ from index_place import list_partition
 from index_rules import BuilderTraces, heartbeat_expires_s, is_builder_alive
 from index_table import METADATA_FOLDER, find_modified_ms, timeline_file
 from py4j.protocol import Py4JJavaError
-from whole_file import open_path
 
 if TYPE_CHECKING:
     from hudi_table import TableLook
@@ -38,22 +37,6 @@ def look_at_builder(visit: Visit, look: TableLook, plan: IndexPlan) -> BuilderTr
         metadata_beat_age_s=find_heartbeat_age_s(spark, metadata, plan.instant),
         touched_age_s=None if newest_ms is None else (now_ms - newest_ms) / 1000,
     )
-
-
-def leave_expired_heartbeat(visit: Visit, instant: str) -> None:
-    """Leave a heartbeat of long ago, so that the next run need not wait to know that this builder ended."""
-    fs, path = open_path(visit.spark, f"{visit.job.base_path}/.hoodie/.heartbeat/{instant}")
-    try:
-        fs.create(path).close()
-        fs.setTimes(path, 1000, -1)
-    except Py4JJavaError as error:
-        visit.say(f"no expired heartbeat was left for {instant}, the next run waits: {error.java_exception}")
-
-
-def remove_heartbeat(visit: Visit, instant: str) -> None:
-    """Remove what a builder that ended left of its heartbeat."""
-    fs, path = open_path(visit.spark, f"{visit.job.base_path}/.hoodie/.heartbeat/{instant}")
-    fs.delete(path)
 
 
 def _newest_file_ms(visit: Visit, plan: IndexPlan) -> int | None:

@@ -7,14 +7,21 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hudi_table import PlanBusyError, find_heartbeat_age_s, hold_lock, open_client
+from hudi_table import (
+    PlanBusyError,
+    find_heartbeat_age_s,
+    hold_lock,
+    leave_expired_heartbeat,
+    open_client,
+    remove_heartbeat,
+)
 from index_build import (
     Built,
     WritersInTheWayError,
     built_index,
     find_unaware,
 )
-from index_builder import builder_lives, leave_expired_heartbeat, remove_heartbeat
+from index_builder import builder_lives
 from index_check import find_differences, find_uncompared
 from index_finish import check, finish
 from index_listing import drop_index
@@ -221,10 +228,10 @@ def _run(visit: Visit, plan: IndexPlan, wanted: WantedIndex | None, options: Ind
     except IndexHiddenError as error:
         damage = str(error)
     except IndexFailure:
-        leave_expired_heartbeat(visit, plan.instant)
+        leave_expired_heartbeat(visit.spark, visit.job.base_path, plan.instant)
         raise
     except Py4JJavaError as error:
-        leave_expired_heartbeat(visit, plan.instant)
+        leave_expired_heartbeat(visit.spark, visit.job.base_path, plan.instant)
         if not _is_completed(visit, plan.instant):
             raise failure_of(visit, plan, error) from error
         damage = check(visit, plan, options)
@@ -244,7 +251,7 @@ def _take_over(visit: Visit, plan: IndexPlan, options: IndexOptions, tally: Tall
     if damage:
         _forget(visit, plan)
         return damage
-    remove_heartbeat(visit, plan.instant)
+    remove_heartbeat(visit.spark, visit.job.base_path, plan.instant)
     visit.say(f"indexing {plan.instant}: what the dead builder left is whole, and completed")
     tally.complete(plan)
     return ""

@@ -14,8 +14,10 @@ from hudi_table import (
     TableLook,
     be_sole_executor,
     find_heartbeat_age_s,
+    leave_expired_heartbeat,
     look_at_table,
     open_client,
+    remove_heartbeat,
     requested_times,
     take_lock_once,
 )
@@ -145,10 +147,41 @@ def run_plans(visit: Visit, kind: PlannedService) -> ServiceResult:
         outcome = Outcome.SCHEDULED if scheduled else Outcome.NOTHING_TO_DO
         return ServiceResult(kind.service, outcome, scheduled_instants=scheduled)
     instants = request.instants or pending
+    others = () if request.instants else _find_others(visit, kind, look)
+    if others:
+        return refuse_others(kind.service, others)
     if instants or request.mode is Mode.EXECUTE:
         return _execute(visit, kind, instants)
     scheduled = _schedule(visit, kind)
     return replace(_execute(visit, kind, scheduled), scheduled_instants=scheduled)
+
+
+def refuse_others(service: Service, plans: Sequence[str]) -> ServiceResult:
+    """Return the result of a request that met plans of other executors."""
+    message = (
+        f"{service} plan {', '.join(plans)} was made or begun by an executor without a heartbeat, which may be at "
+        "work: a second one would destroy its files; name the plan in the request (instants) when no executor runs"
+    )
+    return ServiceResult(service, Outcome.FAILED, failure_kind=FailureKind.BUSY, message=message)
+
+
+def has_heartbeat(visit: Visit, instant: str) -> bool:
+    """Return whether an executor of this service made or began a plan: it leaves a heartbeat, dead or alive."""
+    return find_heartbeat_age_s(visit.spark, visit.job.base_path, instant) is not None
+
+
+def _find_others(visit: Visit, kind: PlannedService, look: TableLook) -> tuple[str, ...]:
+    """Return the pending plans that another executor may execute.
+
+    Hudi keeps executors of compactions apart. Who asks to execute what is pending means what is only planned as well;
+    who asks for a new plan does not mean one that came up meanwhile.
+    """
+    if kind.hudi_beats:
+        return ()
+    begun = frozenset(requested_times(look.timeline.filterInflights()))
+    means_all = visit.request.mode is Mode.EXECUTE
+    doubtful = [plan for plan in kind.find_pending(look) if plan in begun or not means_all]
+    return tuple(plan for plan in doubtful if not has_heartbeat(visit, plan))
 
 
 @contextmanager
@@ -176,6 +209,10 @@ def _schedule(visit: Visit, kind: PlannedService) -> tuple[str, ...]:
     with open_client(visit.spark, visit.job.base_path, visit.settings, ALWAYS) as client:
         found = kind.schedule(visit.spark._jvm.org.apache.hudi, client)
         instants = (str(found.get()),) if found.isPresent() else ()
+    for instant in () if kind.hudi_beats else instants:
+        # Says whose plan it is, should this driver die. Where it would look alive, this very job could not execute it.
+        if not leave_expired_heartbeat(visit.spark, visit.job.base_path, instant):
+            remove_heartbeat(visit.spark, visit.job.base_path, instant)
     said = instants[0] if instants else f"nothing: {kind.nothing_new}"
     visit.say(f"scheduled {said} in {seconds_since(started)}")
     return instants
@@ -221,6 +258,8 @@ def _execute_plan(visit: Visit, kind: PlannedService, instant: str) -> PlanFailu
     after = visit.look()
     done = kind.find_completed(after, instant)
     if done is not None:
+        if failure is not None and not kind.hudi_beats:
+            remove_heartbeat(visit.spark, visit.job.base_path, instant)
         visit.say(f"{kind.service} {instant} completed in {seconds_since(started)}: {done}")
         return None
     if instant not in kind.find_pending(after):

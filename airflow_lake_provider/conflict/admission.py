@@ -2,9 +2,10 @@
 
 What Hudi 1.2 would do decides. Compaction never conflicts with writers from table version 8 on (file slices are cut by
 completion time), cleaning and archiving rewrite nothing. A clustering makes each write to its file groups fail, from
-the moment it is requested: so it begins only where no writer lives or is expected, and a plan that was left behind is
-withdrawn when a writer needs its file groups first. A log compaction makes each writer fail on whose file groups it
-completes, and before version 8 a compaction each writer that was at work when it was planned: they wait for those.
+the moment it is requested: so it begins only where no writer lives or is expected, and a plan that an executor of this
+service left behind is withdrawn when a writer needs its file groups first. A log compaction makes each writer fail on
+whose file groups it completes, and before version 8 a compaction each writer that was at work when it was planned: they
+wait for those.
 """
 
 from __future__ import annotations
@@ -143,15 +144,23 @@ def _admit_plans(intent: Intent, activity: TableActivity, period_ms: int) -> Adm
             shared = writer.overlap(plan.planned)
             if shared or _may_touch(writer, plan):
                 what = describe_file_groups(shared) if shared else "file groups that it has not named yet"
+                end = "the plan is withdrawn, and made again when the writer has ended"
+                if not _may_be_withdrawn(plan):
+                    end = "the plan is not withdrawn, because nothing proves that its own executor is dead"
                 return Admission(
                     AdmissionVerdict.WAIT,
                     f"writer {writer.instant} is at work on {what} of the pending plan {plan.instant}, and would fail "
-                    "at its commit: the plan is withdrawn, and made again when the writer has ended",
+                    f"at its commit: {end}",
                     (writer.instant,),
                     activity.now_ms + period_ms,
-                    withdraw=(plan.instant,),
+                    withdraw=(plan.instant,) if _may_be_withdrawn(plan) else (),
                 )
     return Admission(AdmissionVerdict.GO, "no writer is at work on the plan's file groups")
+
+
+def _may_be_withdrawn(plan: ActiveInstant) -> bool:
+    """Whether an expired heartbeat proves that the plan is ours, and that nobody executes it: others leave none."""
+    return plan.beat_ms is not None and not plan.is_live
 
 
 def _admit_new_plan(

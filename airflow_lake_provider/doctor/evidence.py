@@ -13,6 +13,7 @@ from airflow_lake_provider.timeline.heartbeat import HeartbeatRule, load_heartbe
 from airflow_lake_provider.timeline.instant import Action
 from airflow_lake_provider.timeline.loader import load_timeline
 from airflow_lake_provider.timeline.properties import META_FOLDER, TableProperties, load_table_properties
+from airflow_lake_provider.timeline.signs_of_life import load_markers_ms
 from airflow_lake_provider.timeline.timeline import Timeline, TimelineProblem
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 LOCK_FILE = f"{META_FOLDER}/lock"
 METADATA_TABLE = f"{META_FOLDER}/metadata"
-MARKERS = f"{META_FOLDER}/.temp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def collect_evidence(
         heartbeats=MappingProxyType(heartbeats | load_heartbeats(storage)),
         rule=rule if rule is not None else HeartbeatRule(),
         lock=None if lock is None else SeenFile(LOCK_FILE, lock.size_bytes, lock.modified_ms),
-        markers_ms=MappingProxyType({time: _markers_ms(storage, time) for time in pending}),
+        markers_ms=MappingProxyType({time: load_markers_ms(storage, time) for time in pending}),
         clustering_plans=frozenset(
             i.requested_time for i in timeline.pending(Action.REPLACECOMMIT) if i.requested_time in plans.clusterings
         ),
@@ -147,15 +147,6 @@ def _seen_files(storage: Storage, folder: str, pending: frozenset[str]) -> dict[
         for entry in storage.list_entries(folder)
         if not entry.is_folder and entry.name.removeprefix(".").partition(".")[0] in pending
     }
-
-
-def _markers_ms(storage: Storage, requested_time: str) -> int:
-    # One level is enough: server-based markers are files here, and a direct marker changes the folder that it is in.
-    try:
-        entries = storage.list_entries(f"{MARKERS}/{requested_time}")
-    except FileNotFoundError:
-        return 0
-    return max((entry.modified_ms for entry in entries), default=0)
 
 
 @dataclass(frozen=True, slots=True)

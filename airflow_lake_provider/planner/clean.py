@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
 from airflow_lake_provider.planner.fair_order import has_had_its_turn
+from airflow_lake_provider.planner.plan_owner import find_executable, wait_for_owner
 from airflow_lake_provider.planner.replaced import (
     find_kept_from,
     find_replacing,
@@ -45,7 +46,8 @@ def decide_clean(
     rules = policy.clean
     if not rules.enabled:
         return not_due(Service.CLEAN, "cleaning is switched off for this table (clean.enabled: false)")
-    pending = tuple(instant.requested_time for instant in view.timeline.pending(Action.CLEAN))
+    plans = view.timeline.pending(Action.CLEAN)
+    pending = tuple(instant.requested_time for instant in plans)
     clustering = view.timeline.pending(Action.CLUSTERING)
     last = last_completed(view.timeline, Action.CLEAN)
     since = writes_after(view.timeline, last.requested_time if last is not None else "")
@@ -63,6 +65,9 @@ def decide_clean(
     if rollback.verdict is Verdict.DUE and not has_had_its_turn(Service.ROLLBACK, Service.CLEAN, turns):
         # Files that a failed write holds back may go afterwards.
         return not_due(Service.CLEAN, "what failed writers left is rolled back first", evidence)
+    if len(find_executable(plans, view, policy.doctor, now_ms)) < len(plans):
+        # Hudi executes all of them in one call.
+        return wait_for_owner(Service.CLEAN, plans, view, policy, now_ms, evidence)
     if pending:
         reason = f"clean plan {', '.join(pending)} is pending on the timeline"
         due = Decision(Service.CLEAN, Verdict.DUE, reason, Mode.EXECUTE, pending[0], pending, evidence)

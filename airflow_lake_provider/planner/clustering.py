@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
+from airflow_lake_provider.planner.plan_owner import find_executable, wait_for_owner
 from airflow_lake_provider.planner.rules import Rule, combine_rules, rule_of_age, rule_of_count
 from airflow_lake_provider.planner.writes import stable_key, writes_after
 from airflow_lake_provider.timeline.instant import Action
@@ -24,7 +25,8 @@ def decide_clustering(view: TableView, policy: TablePolicy, now_ms: int) -> Deci
     rules = policy.clustering
     if rules.enabled is False:
         return not_due(Service.CLUSTERING, "clustering is switched off for this table (clustering.enabled: false)")
-    pending = tuple(instant.requested_time for instant in view.timeline.pending(Action.CLUSTERING))
+    plans = view.timeline.pending(Action.CLUSTERING)
+    pending = find_executable(plans, view, policy.doctor, now_ms)
     last = _last_clustering(view)
     since = writes_after(view.timeline, last)
     partition, small_files = _most_small_files(view, rules.small_file_bytes)
@@ -33,8 +35,10 @@ def decide_clustering(view: TableView, policy: TablePolicy, now_ms: int) -> Deci
         "last_clustering": last or None,
         "small_files": small_files,
         "small_files_partition": partition,
-        "pending_plans": ", ".join(pending),
+        "pending_plans": ", ".join(plan.requested_time for plan in plans),
     }
+    if plans and not pending:
+        return wait_for_owner(Service.CLUSTERING, plans, view, policy, now_ms, evidence)
     if pending:
         reason = f"clustering plan {', '.join(pending)} is pending on the timeline, and holds updates of its files back"
         due = Decision(Service.CLUSTERING, Verdict.DUE, reason, Mode.EXECUTE, pending[0], pending, evidence)

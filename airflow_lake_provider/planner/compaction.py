@@ -8,6 +8,7 @@ from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.backlog import CompactionBacklog, measure_compaction_backlog
 from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
 from airflow_lake_provider.planner.log_compaction import executable_log_compactions
+from airflow_lake_provider.planner.plan_owner import find_executable, wait_for_owner
 from airflow_lake_provider.planner.rules import Rule, combine_rules, rule_of_age, rule_of_count
 from airflow_lake_provider.timeline.instant import Action
 
@@ -24,9 +25,12 @@ def decide_compaction(view: TableView, policy: TablePolicy, now_ms: int) -> Deci
         return not_due(Service.COMPACTION, "compaction is switched off for this table (compaction.enabled: false)")
     if view.properties.table_type != "MERGE_ON_READ":
         return not_due(Service.COMPACTION, "the table is copy-on-write: it has no log files to compact")
-    pending = tuple(instant.requested_time for instant in view.timeline.pending(Action.COMPACTION))
+    plans = view.timeline.pending(Action.COMPACTION)
+    pending = find_executable(plans, view, policy.doctor, now_ms)
     backlog = measure_compaction_backlog(view)
-    evidence = _evidence(backlog, pending)
+    evidence = _evidence(backlog, tuple(plan.requested_time for plan in plans))
+    if plans and not pending:
+        return wait_for_owner(Service.COMPACTION, plans, view, policy, now_ms, evidence)
     if pending:
         reason = f"compaction plan {', '.join(pending)} is pending on the timeline"
         due = Decision(Service.COMPACTION, Verdict.DUE, reason, Mode.EXECUTE, pending[0], pending, evidence)

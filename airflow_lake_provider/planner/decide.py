@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.planner import plan_owner
 from airflow_lake_provider.planner.archive import decide_archive
 from airflow_lake_provider.planner.clean import decide_clean, kept_writes
 from airflow_lake_provider.planner.clustering import decide_clustering
@@ -15,6 +16,7 @@ from airflow_lake_provider.planner.fruitless import footing_of, wait_for_change
 from airflow_lake_provider.planner.indexing import decide_indexing
 from airflow_lake_provider.planner.log_compaction import decide_log_compaction
 from airflow_lake_provider.planner.metadata_compaction import decide_metadata_compaction, may_be_behind
+from airflow_lake_provider.planner.plan_owner import find_begun_plans
 from airflow_lake_provider.planner.replaced import find_kept_from, is_nothing_replaced
 from airflow_lake_provider.planner.rollback import (
     block_beside,
@@ -47,7 +49,10 @@ def decide_now(
 ) -> tuple[Decision, ...]:
     """Decide with what the rules ask for beside the timeline, which is read here. Raises StorageError."""
     complete = views.supplement(
-        view, heartbeats=needs_heartbeats(view, policy, now_ms), metadata_timeline=may_be_behind(view, policy)
+        view,
+        heartbeats=needs_heartbeats(view, policy, now_ms) or plan_owner.needs_heartbeats(view),
+        metadata_timeline=may_be_behind(view, policy),
+        plans=find_begun_plans(view),
     )
     return decide(complete, policy, now_ms, hold, turns)
 

@@ -15,6 +15,7 @@ from airflow_lake_provider.planner.backlog import (
     measure_compaction_backlog,
 )
 from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
+from airflow_lake_provider.planner.plan_owner import find_executable, wait_for_owner
 from airflow_lake_provider.planner.rules import combine_rules, rule_of_age, rule_of_count
 from airflow_lake_provider.planner.writes import stable_key, writes_after
 from airflow_lake_provider.timeline.instant import Action
@@ -58,8 +59,10 @@ def decide_log_compaction(view: TableView, policy: TablePolicy, compaction: Deci
         if newer is not None:
             reason = f"plan {plan.requested_time} is behind the newer {newer.action} {newer.requested_time}"
             return not_due(service, f"{reason}: Hudi will not execute it, see `airflow lake doctor`", evidence)
-    if pending:
-        times = tuple(plan.requested_time for plan in pending)
+    times = find_executable(pending, view, policy.doctor, now_ms)
+    if pending and not times:
+        return wait_for_owner(service, pending, view, policy, now_ms, evidence)
+    if times:
         reason = f"log compaction plan {', '.join(times)} is pending on the timeline"
         due = Decision(service, Verdict.DUE, reason, Mode.EXECUTE, times[0], times, evidence)
         return block_without_lock(due, policy.hudi_options)

@@ -27,5 +27,7 @@ class TableView:
     problems: tuple[TimelineProblem, ...] = ()
     heartbeats_ms: Mapping[str, int] | None = None
     """Last beat of each instant that has one, ms since the epoch; None when it was not asked for."""
+    touched_ms: Mapping[str, int] | None = None
+    """When pending plans in question, or their markers, last changed, ms since the epoch; None when not asked for."""
     metadata_timeline: Timeline | None = None
     """The metadata table's own timeline; None when it was not asked for, or when there is none."""

@@ -13,13 +13,17 @@ from airflow_lake_provider.timeline.commit_metadata import load_commit_metadata
 from airflow_lake_provider.timeline.heartbeat import load_heartbeats
 from airflow_lake_provider.timeline.metadata_table import load_metadata_timeline
 from airflow_lake_provider.timeline.service_plan import tell_clusterings
+from airflow_lake_provider.timeline.signs_of_life import load_touched_ms
 from airflow_lake_provider.timeline.timeline import TimelineProblem
 from airflow_lake_provider.view.freshness import ANY_AGE, NOW
 from airflow_lake_provider.view.shared_timelines import SharedTimelines
 from airflow_lake_provider.view.table_view import TableView
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airflow_lake_provider.timeline.commit_metadata import CommitMetadata
+    from airflow_lake_provider.timeline.instant import Instant
     from airflow_lake_provider.timeline.storage import Storage
     from airflow_lake_provider.view.snapshot import TimelineSnapshot
 
@@ -61,15 +65,23 @@ class TableViewCache:
                 self._views.popitem(last=False)
         return view
 
-    def supplement(self, view: TableView, *, heartbeats: bool, metadata_timeline: bool) -> TableView:
-        """Return the view with what is asked for, read afresh: one listing each. Raises StorageError."""
-        if not heartbeats and not metadata_timeline:
+    def supplement(
+        self, view: TableView, *, heartbeats: bool, metadata_timeline: bool, plans: Sequence[Instant] = ()
+    ) -> TableView:
+        """Return the view with what is asked for, read afresh: one listing each. Raises StorageError.
+
+        `plans` are pending plans of which is asked when they were touched last.
+        """
+        if not heartbeats and not metadata_timeline and not plans:
             return view
         storage = self._timelines.memory.get(view.base_path).storage
         return replace(
             view,
             heartbeats_ms=MappingProxyType(load_heartbeats(storage)) if heartbeats else None,
             metadata_timeline=load_metadata_timeline(storage) if metadata_timeline else None,
+            touched_ms=MappingProxyType(
+                {plan.requested_time: load_touched_ms(storage, view.properties.timeline_path, plan) for plan in plans}
+            ),
         )
 
     def __len__(self) -> int:

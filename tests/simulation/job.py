@@ -86,6 +86,7 @@ class Driver:
             self._next_plan()
             return
         time = self.table.request(self._action)
+        self.table.beat(time)
         self.world.say(f"{self.name} planned {time}")
         self._scheduled, self._todo = (time,), [time]
         self._next_plan()
@@ -123,6 +124,7 @@ class Driver:
             self._then(self.world.rng.randrange(50, 500), self._inflight)
 
     def _inflight(self) -> None:
+        self.table.beat(self._plan)
         self.table.begin(self._plan, self._action)
         most_ms = self.world.rng.choice(self.world.faults.work_ms)
         self._then(self.world.rng.randrange(1_000, most_ms), self._complete)

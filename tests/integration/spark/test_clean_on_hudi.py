@@ -92,7 +92,7 @@ def test_clean_by_hand_waits_for_a_pending_clustering(spark: SparkSession, make_
 
 
 @pytest.mark.parametrize("inflight", [False, True], ids=["requested", "inflight"])
-def test_clean_that_somebody_left_is_executed_and_no_other_is_planned(
+def test_clean_that_a_dead_executor_left_is_executed_and_no_other_is_planned(
     spark: SparkSession, make_table: MakeTable, inflight: bool
 ) -> None:
     table = make_table(type="COW")
@@ -106,6 +106,16 @@ def test_clean_that_somebody_left_is_executed_and_no_other_is_planned(
     assert second.outcome is Outcome.NOTHING_TO_DO
     assert instant in second.message
     assert table.files() == timeline
+    heartbeat = table.path / ".hoodie" / ".heartbeat" / instant
+    heartbeat.unlink()
+    # Without it this is another executor's plan, and may be at work.
+    for mode in (Mode.SCHEDULE_AND_EXECUTE, Mode.EXECUTE) if inflight else (Mode.SCHEDULE_AND_EXECUTE,):
+        busy = run(spark, clean(table, mode, options=KEEP_ONE_VERSION))
+        assert (busy.outcome, busy.failure_kind) == (Outcome.FAILED, FailureKind.BUSY), busy.message
+        assert instant in busy.message
+    assert table.files() == timeline
+    heartbeat.touch()
+    make_old(heartbeat)
 
     result = run(spark, clean(table, Mode.SCHEDULE_AND_EXECUTE, options=KEEP_ONE_VERSION))
     assert (result.outcome, result.completed_instants) == (Outcome.COMPLETED, (instant,)), result.message

@@ -8,11 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import MakeTable, Table, content, file_groups, rows, rows_written, run
+from conftest import LOCK, MakeTable, Table, content, file_groups, rows, rows_written, run
+from held_writers import wait_until
+from hudi_table import open_client
 from job_contract import FailureKind, JobRequest, Mode, Outcome, Service
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions
 
+from airflow_lake_provider.planner.decide import decide_now
+from airflow_lake_provider.planner.decision import Decision, Verdict
+from airflow_lake_provider.policies import DoctorPolicy, TablePolicy
 from airflow_lake_provider.timeline.instant import Action
 from airflow_lake_provider.view.view_cache import TableViewCache
 from local_stack import lake_writer
@@ -142,6 +147,61 @@ def test_second_executor_of_one_plan_is_kept_away_until_the_heartbeat_is_old(
     os.utime(heartbeat, (ten_minutes_ago, ten_minutes_ago))
     assert run(spark, clustering(table, Mode.EXECUTE)).completed_instants == (instant,)
     assert not heartbeat.exists()
+
+
+def test_plan_that_another_executor_has_begun_is_left_to_it(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path
+) -> None:
+    """A writer's own clustering, with Hudi's client: it has no heartbeat, and is held before its commit."""
+    table = make_table(type="COW")
+    before = content(spark, table)
+    settings = lake_writer.write_options(table.written, 3, None, {})
+    lock = tmp_path / "lock-of-the-other" / "lock"
+    lock.parent.mkdir()
+    settings |= {"hoodie.clustering.inline.max.commits": "1", "hoodie.table.services.enabled": "true"}
+    settings |= {"hoodie.write.lock.filesystem.path": str(lock.parent), "hoodie.write.lock.filesystem.expire": "0"}
+    with open_client(spark, str(table.path), settings, {}) as client, ThreadPoolExecutor(1) as pool:
+        none = spark._jvm.org.apache.hudi.common.util.Option.empty()
+        plan = str(client.scheduleClustering(none).get())
+        assert clustering_of(table, 60).verdict is Verdict.NOT_DUE, "who planned it goes on to execute it"
+        hasty = run(spark, clustering(table, Mode.SCHEDULE_AND_EXECUTE))
+        assert (hasty.outcome, hasty.failure_kind) == (Outcome.FAILED, FailureKind.BUSY), hasty.message
+        assert plan in hasty.message
+        assert clustering_of(table, 700).plan_instants == (plan,), "it never began"
+
+        ended = pool.submit(client.cluster, plan, True)
+        inflight = table.timeline / f"{plan}.clustering.inflight"
+        wait_until(lambda: (inflight.exists() and take(lock)) or ended.done())
+        assert not ended.done(), ended.exception()
+        assert clustering_of(table, 3000).verdict is Verdict.NOT_DUE
+        files = table.files()
+        for mode in (Mode.EXECUTE, Mode.SCHEDULE_AND_EXECUTE):
+            busy = run(spark, clustering(table, mode))
+            assert (busy.outcome, busy.failure_kind) == (Outcome.FAILED, FailureKind.BUSY), busy.message
+            assert plan in busy.message
+        assert table.files() == files
+        assert clustering_of(table, 7500).plan_instants == (plan,), "it has shown no sign of life for two hours"
+        lock.unlink()
+        ended.result(timeout=120)
+    assert plan in table.completed("replacecommit")
+    assert content(spark, table) == before
+
+
+def clustering_of(table: Table, after_s: int) -> Decision:
+    """Decide as the manager would, that many seconds from now."""
+    views = TableViewCache()
+    policy = TablePolicy(doctor=DoctorPolicy(stuck_after_s=600, unguarded_after_s=7200), hudi_options=LOCK)
+    now_ms = int((time.time() + after_s) * 1000)
+    decided = decide_now(views, views.refresh(str(table.path)), policy, now_ms)
+    return next(found for found in decided if found.service is Service.CLUSTERING)
+
+
+def take(lock: Path) -> bool:
+    try:
+        lock.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def test_pending_plan_makes_hudi_refuse_updates_of_its_file_groups_and_no_others(

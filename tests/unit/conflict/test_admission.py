@@ -195,12 +195,29 @@ def test_expected_write_counts_as_one_at_work(due_in_ms: int, partitions: set[st
 def test_pending_plan_is_withdrawn_for_a_writer_that_needs_its_file_groups() -> None:
     table = FakeTable()
     table.plan(W2, [OSLO, BONN])
+    table.beat(W2, ago_ms=3_600_000)
     assert ask(table, W2).verdict is GO
     table.begin(W3)
     table.announce(W3, [BONN])
     found = ask(table, W2)
     assert (found.verdict, found.withdraw, found.in_the_way) == (WAIT, (W2,), (W3,))
     assert "Bonn/f2-0" in found.reason
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+@pytest.mark.parametrize("beat_ms", [pytest.param(None, id="somebody-elses"), pytest.param(1000, id="living")])
+def test_plan_whose_executor_may_live_is_never_withdrawn(beat_ms: int | None, is_begun: bool) -> None:
+    table = FakeTable()
+    table.plan(W2, [OSLO, BONN])
+    if is_begun:
+        table.write(f"timeline/{W2}.clustering.inflight")
+    if beat_ms is not None:
+        table.beat(W2, ago_ms=beat_ms)
+    table.begin(W3)
+    table.announce(W3, [BONN])
+    found = ask(table, W2)
+    assert (found.verdict, found.withdraw, found.in_the_way) == (WAIT, (), (W3,))
+    assert "not withdrawn, because nothing proves that its own executor is dead" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -223,6 +240,7 @@ def test_writer_that_inserts_beside_a_plan(instant: str, inserts: tuple[str, ...
 def test_clustering_waits_for_an_overwrite_that_may_take_out_any_file_group(operation: str) -> None:
     table = FakeTable()
     table.plan(W2, [OSLO])
+    table.beat(W2, ago_ms=3_600_000)
     table.begin_overwrite(W3, operation, ("Bonn",) if operation else ())
     found = ask(table, W2)
     assert (found.verdict, found.withdraw, found.in_the_way) == (WAIT, (W2,), (W3,))

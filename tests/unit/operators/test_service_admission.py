@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -43,6 +44,10 @@ def test_pending_plan_that_holds_a_writer_up_is_withdrawn_first(table: str, acti
     meta = path / ".hoodie"
     timeline = meta / "timeline" if table.endswith("v9") else meta
     plan_clustering(timeline, action)
+    # What an executor of this service leaves, and others do not.
+    (meta / ".heartbeat").mkdir(exist_ok=True)
+    (meta / ".heartbeat" / PLAN).touch()
+    os.utime(meta / ".heartbeat" / PLAN, (1, 1))
     admission = ServiceAdmission(str(path), open_storage, ConflictPolicy(), {})
     wanted = ServiceRequest(Service.CLUSTERING, Mode.SCHEDULE_AND_EXECUTE)
     assert admission.ask(wanted).verdict is AdmissionVerdict.GO

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from types import MappingProxyType
+
 import pytest
 
 from airflow_lake_provider.job_contract import Mode
@@ -57,6 +60,9 @@ def test_decide_compaction_of_a_pending_plan_executes_that_plan(state: State) ->
     """Whoever scheduled it: a writer inline, RFC-43's client that failed, or a run of ours that died."""
     plan = pending(9, Action.COMPACTION, state)
     found = view((completed(1), commit(log("a", 10))), plans=(plan,))
+    if state is State.INFLIGHT:
+        # What a dead executor leaves of its heartbeat.
+        found = replace(found, heartbeats_ms=MappingProxyType({at(9): 0}))
     decision = decide_compaction(found, policy(delta_commits=100), NOW_MS)
     assert (decision.verdict, decision.mode) == (Verdict.DUE, Mode.EXECUTE)
     assert (decision.key_instant, decision.plan_instants) == (at(9), (at(9),))

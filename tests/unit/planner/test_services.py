@@ -13,7 +13,14 @@ from airflow_lake_provider.planner.decide import decide
 from airflow_lake_provider.planner.decision import Decision, Verdict
 from airflow_lake_provider.planner.hold import Hold
 from airflow_lake_provider.planner.writes import stable_key
-from airflow_lake_provider.policies import ArchivePolicy, CleanPolicy, ClusteringPolicy, CompactionPolicy, TablePolicy
+from airflow_lake_provider.policies import (
+    ArchivePolicy,
+    CleanPolicy,
+    ClusteringPolicy,
+    CompactionPolicy,
+    DoctorPolicy,
+    TablePolicy,
+)
 from airflow_lake_provider.timeline.instant import Action
 from airflow_lake_provider.view.table_view import TableView
 from tests.unit.planner.views import NOW_MS, at, base, commit, completed, log, pending, view
@@ -38,6 +45,11 @@ def cow(count: int, *, plans: tuple[Any, ...] = (), cleaned: int | None = None) 
     return view(*writes, plans=plans, table_type="COPY_ON_WRITE")
 
 
+def ours(table: TableView, second: int) -> TableView:
+    """Return the table with the heartbeat that this service leaves for each plan that it makes or executes."""
+    return replace(table, heartbeats_ms=MappingProxyType({at(second): 0}))
+
+
 def find(service: Service, table: TableView, policy: TablePolicy = POLICY, hold: Hold | None = None) -> Decision:
     return next(decision for decision in decide(table, policy, NOW_MS, hold) if decision.service is service)
 
@@ -56,7 +68,9 @@ def held(instant: str) -> Hold:
         pytest.param(
             cow(9, plans=(pending(30, Action.CLUSTERING),)), Verdict.NOT_DUE, "pending clustering", id="never-overtakes"
         ),
-        pytest.param(cow(1, plans=(pending(30, Action.CLEAN),)), Verdict.DUE, f"plan {at(30)} is pending", id="left"),
+        pytest.param(
+            ours(cow(1, plans=(pending(30, Action.CLEAN),)), 30), Verdict.DUE, f"plan {at(30)} is pending", id="left"
+        ),
     ],
 )
 def test_clean_is_due_by_writes_and_never_overtakes_clustering(table: TableView, verdict: Verdict, says: str) -> None:
@@ -100,7 +114,7 @@ def test_clean_of_a_merge_on_read_table_waits_for_a_replaced_file_slice() -> Non
         pytest.param(cow(20), at(24), Verdict.DUE, id="some-may-go"),
         pytest.param(cow(20, cleaned=25), at(24), Verdict.NOT_DUE, id="gone-with-the-clean-before"),
         pytest.param(cow(20, cleaned=25), at(26), Verdict.DUE, id="sink-went-on-since"),
-        pytest.param(cow(20, plans=(pending(50, Action.CLEAN),)), "0", Verdict.DUE, id="planned-already"),
+        pytest.param(ours(cow(20, plans=(pending(50, Action.CLEAN),)), 50), "0", Verdict.DUE, id="planned-already"),
     ],
 )
 def test_clean_that_would_delete_nothing_for_a_sink_is_held_back_by_it(
@@ -196,7 +210,7 @@ def test_clustering_is_not_planned_unless_asked_for() -> None:
 def test_clustering_plan_that_others_left_is_executed_unless_clustering_is_switched_off() -> None:
     """It holds updates of its files back, and cleaning with them; nobody else may ever come for it."""
     left = cow(9, plans=(pending(30, Action.CLUSTERING),))
-    unset = replace(POLICY, clustering=ClusteringPolicy())
+    unset = replace(POLICY, clustering=ClusteringPolicy(), doctor=DoctorPolicy(stuck_after_s=30))
     decision = find(Service.CLUSTERING, left, unset)
     assert (decision.verdict, decision.mode, decision.plan_instants) == (Verdict.DUE, Mode.EXECUTE, (at(30),))
     off = replace(POLICY, clustering=ClusteringPolicy(enabled=False))
@@ -205,7 +219,7 @@ def test_clustering_plan_that_others_left_is_executed_unless_clustering_is_switc
 
 def test_decide_puts_pending_plans_first_and_archiving_last() -> None:
     plan = pending(40, Action.CLUSTERING)
-    ranked = decide(cow(9, plans=(plan,), cleaned=15), POLICY, NOW_MS)
+    ranked = decide(ours(cow(9, plans=(plan,), cleaned=15), 40), POLICY, NOW_MS)
     assert (ranked[0].service, ranked[0].mode, ranked[0].plan_instants) == (
         Service.CLUSTERING,
         Mode.EXECUTE,
