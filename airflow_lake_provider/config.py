@@ -21,6 +21,10 @@ HUDI_DEFAULT_CALLBACK_KEY = "hudi_write_commit_http_callback"
 
 MIN_TOKEN_LENGTH = 8
 
+SINK_GRACE_S = 259_200.0
+"""A sink vanishes by a slip (a lost entry, an empty Variable, a renamed table) or on purpose, and a released hold
+does not come back. Three days span a weekend; what they cost is the files that three more days replace."""
+
 
 class TimelineServerMode(StrEnum):
     """Where readers take timelines from."""
@@ -47,12 +51,15 @@ class LakeSettings:
     tables_variable: str = "lake_tables"
     """Airflow Variable that is laid over the tables file; `off` reads none."""
     max_notice_bytes: int = 64 * 1024 * 1024
-    service_manager_needs_token: bool = False
-    """RFC-43's client can send no header; when set, `extra_params` must hold `token=<callback token>`."""
+    service_manager_needs_token: bool = True
+    """RFC-43's client can send no header, so `extra_params` must hold `token=<callback token>`. When false, a request
+    without one may ask for a look at a registered table, and nothing else."""
     loop_enabled: bool = True
     loop_interval_s: float = 1.0
     claim_lease_s: float = 60.0
     executor_lease_s: float = 60.0
+    sink_grace_s: float = SINK_GRACE_S
+    """How long a sink that the tables file names no more still holds its table's files."""
     heartbeat_timeout_s: float = 600.0
     heartbeat_max_s: float = 21_600.0
     """The same for tables whose writers announce their commits; the pause follows the table's rhythm up to this."""
@@ -130,6 +137,7 @@ _OPTION_PARSERS: Mapping[str, Callable[[str], Any]] = {
     "loop_interval_s": _positive_float,
     "claim_lease_s": _positive_float,
     "executor_lease_s": _positive_float,
+    "sink_grace_s": _positive_float,
     "heartbeat_timeout_s": _positive_float,
     "heartbeat_max_s": _positive_float,
     "max_tables_in_memory": _positive_int,

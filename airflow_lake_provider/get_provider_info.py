@@ -105,8 +105,9 @@ def _options() -> dict[str, Any]:
         ),
         "max_notice_bytes": _option("Largest accepted body of a notice, bytes.", "67108864", "integer"),
         "service_manager_needs_token": _option(
-            "Refuse requests of RFC-43's client without token=... in hoodie.table.service.manager.deploy.extra.params.",
-            "False",
+            "Refuse requests of RFC-43's client without token=... in hoodie.table.service.manager.deploy.extra.params; "
+            "False: such a request may ask for a look at a registered table, and nothing else.",
+            "True",
             "boolean",
         ),
         "loop_enabled": _option("Run the manager's loop in this API server.", "True", "boolean"),
@@ -114,6 +115,11 @@ def _options() -> dict[str, Any]:
         "claim_lease_s": _option("How long one loop may take to look at one table, seconds.", "60", "float"),
         "executor_lease_s": _option(
             "How long an executor that stopped renewing blocks the next one, seconds.", "60", "float"
+        ),
+        "sink_grace_s": _option(
+            "How long a sink of replication that is no longer configured holds its table's files, seconds.",
+            "259200",
+            "float",
         ),
         "heartbeat_timeout_s": _option(
             "Silence after which a table is looked at once without a notice, seconds.", "600", "float"

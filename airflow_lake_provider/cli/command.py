@@ -24,16 +24,18 @@ def run_command(args: Namespace, command: Callable[[Namespace], None]) -> None:
         raise SystemExit(f"{type(error).__name__}: {error}") from error
 
 
-def find_table(table: str) -> tuple[str, str]:
-    """Return base path and name of a table given by path, registry id, or name. Raises TableUnknownError."""
+def find_table(table: str) -> str:
+    """Return the base path of a table given by path, registry id, or name. Raises TableUnknownError.
+
+    Its name, which selects its policy, is what its hoodie.properties say.
+    """
     if "/" in table:
-        base_path = normalise_base_path(table)
-        return base_path, base_path.rsplit("/", 1)[-1]
+        return normalise_base_path(table)
     rows = [row for row in open_registry().list_tables(MOST_ROWS) if table in {row["table_id"], row["table_name"]}]
     if len(rows) != 1:
         found = ", ".join(row["base_path"] for row in rows) or "none"
         raise TableUnknownError(f"{table!r} names {len(rows)} tables of the registry ({found}); give a base path")
-    return rows[0]["base_path"], rows[0]["table_name"]
+    return str(rows[0]["base_path"])
 
 
 def print_rows(args: Namespace, rows: Sequence[dict[str, Any]], to_text: Callable[[dict[str, Any]], str]) -> None:

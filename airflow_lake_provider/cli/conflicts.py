@@ -11,6 +11,7 @@ from airflow_lake_provider.conflict.report import describe_activity, is_clear, p
 from airflow_lake_provider.hooks.open_tables import open_with_connections
 from airflow_lake_provider.plugins.airflow_settings import load_settings
 from airflow_lake_provider.plugins.tables import open_tables
+from airflow_lake_provider.timeline.properties import load_table_properties
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -22,10 +23,10 @@ def conflicts(args: Namespace) -> None:
 
 
 def _conflicts(args: Namespace) -> None:
-    base_path, name = find_table(args.table)
+    base_path = find_table(args.table)
     settings = load_settings()
-    policy = open_tables(settings).load().policy_for(base_path, name)
     storage = open_with_connections(settings.storage_conn_ids)(base_path)
+    policy = open_tables(settings).load().policy_for(base_path, load_table_properties(storage).name)
     table = open_conflict_table(storage, policy.hudi_options)
     activity = table.look(int(time.time() * 1000))
     rows = describe_activity(activity, lambda claim: table.find_commits(claim, activity.snapshot))

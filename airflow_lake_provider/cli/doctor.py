@@ -17,6 +17,7 @@ from airflow_lake_provider.hooks.open_tables import open_with_connections
 from airflow_lake_provider.plugins.airflow_settings import load_settings
 from airflow_lake_provider.plugins.tables import open_tables
 from airflow_lake_provider.stuck_shape import Shape
+from airflow_lake_provider.timeline.properties import load_table_properties
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -32,12 +33,13 @@ def doctor(args: Namespace) -> None:
 
 
 def _doctor(args: Namespace) -> None:
-    base_path, name = find_table(args.table)
+    base_path = find_table(args.table)
     settings = load_settings()
     storage = open_with_connections(settings.storage_conn_ids)(base_path)
     if args.history:
         _print_history(args, storage)
         return
+    name = load_table_properties(storage).name
     policy = open_tables(settings).load().policy_for(base_path, name)
 
     def start(call: ServiceCall) -> str:

@@ -68,13 +68,13 @@ def explain(args: Namespace) -> None:
 
 
 def _explain(args: Namespace) -> None:
-    base_path, name = find_table(args.table)
+    base_path = find_table(args.table)
     settings, registry = load_settings(), open_registry()
     tables = open_tables(settings)
-    policy = tables.load().policy_for(base_path, name)
     open_table = open_with_connections(settings.storage_conn_ids)
     views = TableViewCache(SharedTimelines(open_table=open_table))
     view = views.refresh(base_path)
+    policy = tables.load().policy_for(base_path, view.properties.name)
     desk, starts = AdmissionDesk(open_table), Starts(registry, AirflowRunDoor(), tables.load)
     now_ms = registry.now_ms()
     hold = Sinks(registry).find_hold(table_id_of(base_path))
@@ -90,7 +90,7 @@ def _explain(args: Namespace) -> None:
     if args.dry_run:
         _print_dry_run(args, services)
         return
-    explanation = _describe(view, name, tables.problem, registry, policy)
+    explanation = _describe(view, tables.problem, registry, policy)
     holes = load_holes(open_table(base_path), now_ms, heartbeat_rule(policy.hudi_options))
     explanation = replace(explanation, holes=holes.explain() if holes.holes else ())
     explanation.services.extend(services)
@@ -101,14 +101,12 @@ def _explain(args: Namespace) -> None:
         _print_text(explanation)
 
 
-def _describe(
-    view: TableView, name: str, settings_problem: str, registry: Registry, policy: TablePolicy
-) -> Explanation:
+def _describe(view: TableView, settings_problem: str, registry: Registry, policy: TablePolicy) -> Explanation:
     latest = view.timeline.latest_completed()
     shown = "nothing completed" if latest is None else f"last completed {latest.action} {latest.requested_time}"
     row = registry.find(table_id_of(view.base_path))
     return Explanation(
-        table=view.properties.name or name,
+        table=view.properties.name,
         base_path=view.base_path,
         type=view.properties.table_type,
         version=view.properties.version,

@@ -14,6 +14,7 @@ from airflow_lake_provider.indexing.writer_settings import find_setting_problems
 from airflow_lake_provider.plugins.airflow_settings import load_settings
 from airflow_lake_provider.plugins.tables import open_tables
 from airflow_lake_provider.timeline.heartbeat import heartbeat_rule
+from airflow_lake_provider.timeline.properties import load_table_properties
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -25,11 +26,11 @@ def indexes(args: Namespace) -> None:
 
 
 def _indexes(args: Namespace) -> None:
-    base_path, name = find_table(args.table)
+    base_path = find_table(args.table)
     settings = load_settings()
-    policy = open_tables(settings).load().policy_for(base_path, name)
-    storage, rule = open_with_connections(settings.storage_conn_ids)(base_path), heartbeat_rule(policy.hudi_options)
-    found = load_table_indexes(storage, int(time.time() * 1000), rule)
+    storage = open_with_connections(settings.storage_conn_ids)(base_path)
+    policy = open_tables(settings).load().policy_for(base_path, load_table_properties(storage).name)
+    found = load_table_indexes(storage, int(time.time() * 1000), heartbeat_rule(policy.hudi_options))
     wanted = parse_indexes(policy.indexing.indexes)
     known = found.readiness()
     rows = [{"index": one.partition, "ready": "yes" if one.is_ready else "no", "reason": one.reason} for one in known]

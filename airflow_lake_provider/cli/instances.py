@@ -27,7 +27,7 @@ def runs(args: Namespace) -> None:
 
 
 def _runs(args: Namespace) -> None:
-    base_path, _ = find_table(args.table)
+    base_path = find_table(args.table)
     registry = open_registry()
     views = TableViewCache(SharedTimelines(open_table=open_with_connections(load_settings().storage_conn_ids)))
     found = load_instances(registry, AirflowInstanceDoor(), views, table_id_of(base_path), MOST_ENDED)

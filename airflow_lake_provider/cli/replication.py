@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_lake_provider.cli.command import MOST_ROWS, find_table, print_rows, run_command
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hooks.open_tables import open_with_connections
-from airflow_lake_provider.manager.sink_state import load_sink_state, state_of
+from airflow_lake_provider.manager.sink_state import hold_ends_ms, load_sink_state, problem_of, state_of
 from airflow_lake_provider.manager.sinks import Sinks
 from airflow_lake_provider.plugins.airflow_settings import load_settings
 from airflow_lake_provider.plugins.lake_plugin import open_registry
@@ -29,7 +29,7 @@ def replication(args: Namespace) -> None:
 
 def _replication(args: Namespace) -> None:
     registry = open_registry()
-    only = table_id_of(find_table(args.table)[0]) if args.table else None
+    only = table_id_of(find_table(args.table)) if args.table else None
     tables = {row["table_id"]: row for row in registry.list_tables(MOST_ROWS)}
     opener, now_s = open_with_connections(load_settings().storage_conn_ids), registry.now_ms() / 1000
     rows = []
@@ -68,12 +68,12 @@ def sink_row(sink: Mapping[Any, Any], table: Mapping[Any, Any], now_s: float) ->
         "lag_s": None,
         "hold": "" if sink["needs_snapshot"] else sink["hold"],
         "hold_age_s": None,
-        "hold_ends_in_s": round(sink["renewed_ms"] / 1000 + sink["ttl_s"] - now_s),
+        "hold_ends_in_s": round(hold_ends_ms(sink) / 1000 - now_s),
         "held_bytes": None,
         "needs_snapshot": bool(sink["needs_snapshot"]),
-        "configured": bool(sink["is_configured"]),
+        "configured": bool(sink["is_configured"]) and sink["retire_ms"] is None,
         "failures": sink["failures"],
-        "problem": sink["problem"],
+        "problem": problem_of(sink),
     }
 
 

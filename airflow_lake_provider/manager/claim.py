@@ -31,6 +31,10 @@ class Claim:
     """The loop's own time to look again has come; otherwise only the marks up to `dirty_seq` made the table due."""
     turns: str | None = None
     """The services' last runs, as text (`planner.turns`)."""
+    is_identified: bool = False
+    """Name and database come from hoodie.properties; otherwise they are what a notice announced."""
+    has_database: bool = False
+    """hoodie.properties name a database; otherwise `database` is what a commit callback announced."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,10 @@ class TableAnswer(BaseModel):
     table_name: str
     database: str
     owner: str
+    identified: Annotated[
+        bool,
+        Field(description="The name is hoodie.properties' own; otherwise what was announced, and selects no policy"),
+    ]
     dirty: bool
     notices: int
     last_notice_ms: int | None

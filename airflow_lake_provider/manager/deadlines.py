@@ -12,10 +12,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.manager.instances import Instance, InstanceState, Plans, instance_of_run, instances_of
+from airflow_lake_provider.manager.instances import (
+    PEOPLE,
+    Instance,
+    InstanceState,
+    Plans,
+    instance_of_run,
+    instances_of,
+)
 from airflow_lake_provider.manager.notifier import NoNotifier
 from airflow_lake_provider.manager.reports import Reports, report_id_of
 from airflow_lake_provider.manager.runs import is_manager_run
+from airflow_lake_provider.manager.sinks import Sinks, retiring_text
 from airflow_lake_provider.metrics import DEADLINES, HOLES, OVERDUE, STUCK, NoMetrics
 from airflow_lake_provider.table_id import normalise_base_path, table_id_of
 from airflow_lake_provider.tables_config import TablesConfig
@@ -23,6 +31,7 @@ from airflow_lake_provider.tables_config import TablesConfig
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from sqlalchemy import RowMapping
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.manager.instances import RunFacts
@@ -88,6 +97,8 @@ class DeadlineSweep:
         ]
         for base_path, instance in overdue:
             self._tell_once(base_path, instance, now_ms)
+        for sink in Sinks(self._registry).list_retiring():
+            self._tell_of_sink(sink)
         self._metrics.gauge(OVERDUE, len(overdue))
         self._metrics.gauge(HOLES, self._registry.count_holes())
         self._reports.forget_old()
@@ -128,6 +139,15 @@ class DeadlineSweep:
         failed = Instance(run.service, InstanceState.FAILED, instance.owner, reason, run.run_id, run.plans, now_ms)
         self._notifier.deadline(base_path, failed)
         return True
+
+    def _tell_of_sink(self, sink: RowMapping) -> None:
+        report_id = report_id_of(sink["base_path"], "sink", sink["sink"], str(sink["retire_ms"]))
+        if not self._reports.begin(report_id):
+            return
+        reason = f"sink {sink['sink']} is {retiring_text(sink['retire_ms'])}"
+        log.warning("table %s: %s", sink["base_path"], reason)
+        instance = Instance("replication", InstanceState.ABANDONED, PEOPLE, reason, deadline_ms=sink["retire_ms"])
+        self._notifier.stuck(sink["base_path"], instance, lambda: self._reports.end(report_id))
 
     def _tell_once(self, base_path: str, instance: Instance, now_ms: int) -> None:
         which = (instance.service, instance.run_id, str(instance.tries), instance.state.value, str(instance.since_ms))

@@ -107,9 +107,12 @@ class ManagerLoop:
         self._wake: asyncio.Event | None = None
         self._event_loop: asyncio.AbstractEventLoop | None = None
 
-    def mark_dirty(self, notice: Notice) -> Mark:
-        """Make a notice durable, then tell this process's timelines and this loop of it."""
-        mark = self._registry.mark_dirty(notice)
+    def mark_dirty(self, notice: Notice, *, may_register: bool = True) -> Mark:
+        """Make a notice durable, then tell this process's timelines and this loop of it.
+
+        Raises TableUnknownError for a table that is not registered when `may_register` is false.
+        """
+        mark = self._registry.mark_dirty(notice, may_register=may_register)
         self._metrics.incr(NOTICES)
         self._timelines.announce(notice, mark)
         self.wake()
@@ -199,8 +202,10 @@ class ManagerLoop:
             self._metrics.timing(HEARTBEAT_AGE, self._registry.now_ms() - claim.looked_ms)
 
     def _look_at(self, claim: Claim) -> LookResult:
-        policy = self._load_tables().policy_for(claim.base_path, claim.table_name)
         view = self._views.refresh(claim.base_path, None if claim.is_retry else claim.dirty_seq)
+        # First the name, then the policy that it selects: a notice's name must not choose what is deleted.
+        claim = self._registry.identify(claim, view.properties)
+        policy = self._load_tables().policy_for(claim.base_path, claim.table_name)
         now_ms = self._registry.now_ms()
         hold = Sinks(self._registry).find_hold(claim.table_id)
         turns = remember_cleaned(view, policy, hold, self._starts.follow_up(parse_turns(claim.turns)))

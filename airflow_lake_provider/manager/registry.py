@@ -6,15 +6,18 @@ update of one row, so that no row can be claimed twice while its lease lasts, on
 
 from __future__ import annotations
 
+import logging
 import uuid
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, func, or_, select, update
+from sqlalchemy import and_, case, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.errors import LeaseLostError, TableUnknownError
 from airflow_lake_provider.manager.claim import Claim, Mark
+from airflow_lake_provider.manager.notice import Source
 from airflow_lake_provider.manager.schema import lake_table
 from airflow_lake_provider.table_id import table_id_of
 
@@ -27,6 +30,11 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.claim import LookResult
     from airflow_lake_provider.manager.clock import Clock
     from airflow_lake_provider.manager.notice import Notice
+    from airflow_lake_provider.timeline.properties import TableProperties
+
+log = logging.getLogger(__name__)
+
+LONGEST_NAME = 500
 
 
 class Registry:
@@ -55,19 +63,22 @@ class Registry:
 
     # --- marks ---------------------------------------------------------------------------------------------
 
-    def mark_dirty(self, notice: Notice) -> Mark:
-        """Make the notice durable and return its mark; when this returns, the mark is committed."""
+    def mark_dirty(self, notice: Notice, *, may_register: bool = True) -> Mark:
+        """Make the notice durable and return its mark; when this returns, the mark is committed.
+
+        A registered table keeps its name: hoodie.properties alone say it (`identify`). Raises TableUnknownError for a
+        table that is not registered when `may_register` is false.
+        """
         try:
-            return self._mark_dirty(notice)
+            return self._mark_dirty(notice, may_register=may_register)
         except IntegrityError:
             # Somebody else inserted the row between our update and our insert; now the update finds it.
-            return self._mark_dirty(notice)
+            return self._mark_dirty(notice, may_register=may_register)
 
-    def _mark_dirty(self, notice: Notice) -> Mark:
+    def _mark_dirty(self, notice: Notice, *, may_register: bool) -> Mark:
         table_id = table_id_of(notice.base_path)
         now_ms = self.now_ms()
         values: dict[str, Any] = {
-            "table_name": notice.table_name,
             "notices": lake_table.c.notices + 1,
             "dirty_seq": lake_table.c.dirty_seq + 1,
             "dirty_since_ms": func.coalesce(lake_table.c.dirty_since_ms, now_ms),
@@ -76,21 +87,21 @@ class Registry:
         }
         if notice.instants:
             values["last_notice_instant"] = notice.instants[-1][:40]
-        if notice.database:
-            values["database_name"] = notice.database
-        if notice.owner:
-            values["owner"] = notice.owner
         with self.transaction() as session:
-            marked = _rows(
-                session.execute(update(lake_table).where(lake_table.c.table_id == table_id).values(**values))
-            )
+            known = update(lake_table).where(lake_table.c.table_id == table_id)
+            marked = _rows(session.execute(known.values(**values, **_announced(notice))))
             if marked == 0:
+                if not may_register:
+                    raise TableUnknownError(f"no table at {notice.base_path!r} in the registry")
                 session.execute(
                     lake_table.insert().values(
                         **values
                         | {
                             "table_id": table_id,
                             "base_path": notice.base_path,
+                            "table_name": notice.table_name,
+                            "database_name": notice.database,
+                            "owner": notice.owner,
                             "registered_ms": now_ms,
                             "notices": 1,
                             "dirty_seq": 1,
@@ -115,13 +126,15 @@ class Registry:
         """Claim up to `most` dirty tables, oldest mark first, for `lease_s` seconds."""
         # After a failed look only its time counts: notices must not turn a broken table into a busy loop.
         dirty = and_(lake_table.c.dirty_since_ms.is_not(None), lake_table.c.look_failures == 0)
+        # A table from before an upgrade, of which nothing but an announced name is known.
+        unidentified = and_(lake_table.c.identified_ms.is_(None), lake_table.c.look_failures == 0)
         with self.transaction() as session:
             now_ms = self.clock.read_ms(session)
             retry = lake_table.c.retry_ms <= now_ms
             candidates = session.execute(
                 select(lake_table.c.table_id)
-                .where(or_(dirty, retry), lake_table.c.claim_until_ms <= now_ms)
-                .order_by(func.coalesce(lake_table.c.dirty_since_ms, lake_table.c.retry_ms))
+                .where(or_(dirty, retry, unidentified), lake_table.c.claim_until_ms <= now_ms)
+                .order_by(func.coalesce(lake_table.c.dirty_since_ms, lake_table.c.retry_ms, now_ms))
                 .limit(most)
                 .with_for_update(skip_locked=True)
             ).scalars()
@@ -155,6 +168,42 @@ class Registry:
             looked_ms=row["looked_ms"],
             is_retry=row["retry_ms"] is not None and row["retry_ms"] <= now_ms,
             turns=row["turns"],
+            is_identified=row["identified_ms"] is not None,
+            has_database=row["has_database"],
+        )
+
+    def identify(self, claim: Claim, properties: TableProperties) -> Claim:
+        """Keep the name and database that hoodie.properties say, and return the claim with them.
+
+        Whatever is decided for the table comes after this: a notice's name selects no policy. Raises LeaseLostError
+        when the claim has passed on.
+        """
+        name, database = properties.name[:LONGEST_NAME], properties.database[:LONGEST_NAME]
+        known = (claim.is_identified, claim.table_name, claim.database if claim.has_database else "")
+        if known == (True, name, database):
+            return claim
+        values: dict[str, Any] = {
+            "table_name": name,
+            "has_database": bool(database),
+            "identified_ms": self.now_ms(),
+        }
+        if database or claim.has_database:
+            values["database_name"] = database
+        with self.transaction() as session:
+            mine = and_(lake_table.c.table_id == claim.table_id, lake_table.c.claim_token == claim.token)
+            if _rows(session.execute(update(lake_table).where(mine).values(**values))) == 0:
+                raise _lost(claim)
+        if claim.table_name != name:
+            log.warning(
+                "table %s is %r by its hoodie.properties and was %r so far: that name selects its policy",
+                claim.base_path, name, claim.table_name,
+            )  # fmt: skip
+        return replace(
+            claim,
+            table_name=name,
+            database=values.get("database_name", claim.database),
+            is_identified=True,
+            has_database=bool(database),
         )
 
     def hold(self, session: Session, claim: Claim) -> None:
@@ -171,7 +220,7 @@ class Registry:
             )
         )
         if held == 0:
-            raise LeaseLostError(f"the claim on table {claim.base_path!r} has passed to another loop")
+            raise _lost(claim)
 
     def keep_turns(self, session: Session, claim: Claim, turns: str) -> None:
         """Record the services' last runs in the caller's transaction, in which the claim is held."""
@@ -272,6 +321,28 @@ class Registry:
                 .where(lake_table.c.table_id == table_id, lake_table.c.next_look_ms < next_look_ms)
                 .values(next_look_ms=next_look_ms)
             )
+
+
+def _announced(notice: Notice) -> dict[str, Any]:
+    """Return what a notice may change of a known table's row beside its mark: what people read, until a look knows it.
+
+    Only the callback of a commit may, for it alone comes from the table's writer and carries a token.
+    """
+    if notice.source is not Source.COMMIT_CALLBACK:
+        return {}
+    table = lake_table.c
+    values: dict[str, Any] = {
+        "table_name": case((table.identified_ms.is_(None), notice.table_name), else_=table.table_name)
+    }
+    if notice.database:
+        values["database_name"] = case((table.has_database.is_(False), notice.database), else_=table.database_name)
+    if notice.owner:
+        values["owner"] = notice.owner
+    return values
+
+
+def _lost(claim: Claim) -> LeaseLostError:
+    return LeaseLostError(f"the claim on table {claim.base_path!r} has passed to another loop")
 
 
 def _rows(result: Any) -> int:

@@ -15,11 +15,14 @@ from sqlalchemy import func, update
 from airflow_lake_provider.doctor.treatment import TableDoctor
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.manager.schema import lake_table
+from airflow_lake_provider.manager.table_name import is_identified, policy_of
 from airflow_lake_provider.metrics import REPAIRS, NoMetrics
 from airflow_lake_provider.stuck_shape import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from sqlalchemy import RowMapping
 
     from airflow_lake_provider.doctor.repairs import Repair
     from airflow_lake_provider.manager.registry import Registry
@@ -77,38 +80,44 @@ class RepairRound:
         """
         tables, now_ms = self._load_tables(), self._registry.now_ms()
         due = [
-            (row, policy)
+            row
             for row in self._registry.list_tables(_MOST_ROWS)
-            if self._wants(policy := tables.policy_for(row["base_path"], row["table_name"]))
-            and (row["examined_ms"] or 0) <= now_ms - EVERY_MS
+            if (row["examined_ms"] or 0) <= now_ms - EVERY_MS and self._may_want(row, tables)
         ]
         done, began_s = 0, time.monotonic()
-        for row, policy in sorted(due, key=lambda pair: pair[0]["examined_ms"] or 0)[:MOST_EXAMINED]:
-            base_path = row["base_path"]
+        for row in sorted(due, key=lambda row: row["examined_ms"] or 0)[:MOST_EXAMINED]:
             if time.monotonic() - began_s > ROUND_S:
                 break
             if not self._take(row["table_id"]):
                 continue
             try:
-                storage, now = self._open_table(base_path), self._registry.now_ms
-                # Reading every instant's file costs; where one is damaged, the last look has said that something is.
-                doctor = TableDoctor(storage, policy, "manager", now, reads_all=bool(row["problem"]))
-                left = doctor.examine()
-                # Most tables are well, and one look says so.
-                records = doctor.repair_all() if left and policy.doctor.repairs else ()
-                if records:
-                    left = doctor.examine()
+                done += self._examine(row, policy_of(row, tables, self._open_table))
             except (LakeError, OSError) as error:
-                log.warning("table %s is not repaired: %s", base_path, error)
-                continue
-            for record in records:
-                log.warning("table %s: %s %s: %s", base_path, record.shape, record.instant, record.result)
-            for finding, repair in left:
-                if self._stuck is not None and policy.doctor.notify and needs_people(repair):
-                    self._stuck.tell(base_path, finding)
-            done += len(records)
+                log.warning("table %s is not repaired: %s", row["base_path"], error)
         self._metrics.incr(REPAIRS, done)
         return done
+
+    def _examine(self, row: RowMapping, policy: TablePolicy) -> int:
+        if not self._wants(policy):
+            return 0
+        base_path, now = row["base_path"], self._registry.now_ms
+        # Reading every instant's file costs; where one is damaged, the last look has said that something is.
+        doctor = TableDoctor(self._open_table(base_path), policy, "manager", now, reads_all=bool(row["problem"]))
+        left = doctor.examine()
+        # Most tables are well, and one look says so.
+        records = doctor.repair_all() if left and policy.doctor.repairs else ()
+        if records:
+            left = doctor.examine()
+        for record in records:
+            log.warning("table %s: %s %s: %s", base_path, record.shape, record.instant, record.result)
+        for finding, repair in left:
+            if self._stuck is not None and policy.doctor.notify and needs_people(repair):
+                self._stuck.tell(base_path, finding)
+        return len(records)
+
+    def _may_want(self, row: RowMapping, tables: TablesConfig) -> bool:
+        # What an announced name would select says nothing.
+        return not is_identified(row) or self._wants(tables.policy_for(row["base_path"], row["table_name"]))
 
     def _wants(self, policy: TablePolicy) -> bool:
         return bool(policy.doctor.repairs) or (policy.doctor.notify and self._stuck is not None)

@@ -8,7 +8,7 @@ and sink of replication, with what the sink holds back. `lake_report` is one row
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, String, Table, Text, false
 
 VERSION_TABLE = "alembic_version_lake"
 
@@ -22,6 +22,10 @@ lake_table = Table(
     Column("table_name", String(500), nullable=False),
     Column("database_name", String(500), nullable=False, default=""),
     Column("owner", String(500), nullable=False, default=""),
+    # When name and database were last taken from hoodie.properties; NULL: never, so the name is what was announced,
+    # and selects no policy. The database is what was announced, too, where the properties have none.
+    Column("identified_ms", BigInteger, nullable=True),
+    Column("has_database", Boolean, nullable=False, default=False, server_default=false()),
     Column("registered_ms", BigInteger, nullable=False),
     # The dirty mark. Each notice raises dirty_seq; a look clears dirty_since_ms only if dirty_seq is still the one
     # that it claimed, so a notice that arrives during a look is never wiped out by it.
@@ -53,6 +57,7 @@ lake_table = Table(
     Index("idx_lake_table_last_notice", "last_notice_ms"),
     Index("idx_lake_table_next_look", "next_look_ms"),
     Index("idx_lake_table_retry", "retry_ms"),
+    Index("idx_lake_table_identified", "identified_ms"),
 )
 
 lake_executor = Table(
@@ -81,6 +86,8 @@ lake_sink = Table(
     Column("sink", String(80), primary_key=True),
     # By the tables file; otherwise somebody started it by hand, and it stays until it is forgotten by hand.
     Column("is_configured", Boolean, nullable=False),
+    # Set while a sink that the tables file had is in it no more: until then its hold counts, then it is forgotten.
+    Column("retire_ms", BigInteger, nullable=True),
     # What cleaning and archiving must leave: a requested time; "0" is everything.
     Column("hold", String(40), nullable=False),
     Column("ttl_s", BigInteger, nullable=False),

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow_lake_provider.manager.sinks import retiring_text
 from airflow_lake_provider.metrics import (
     REPLICATION_HELD_BYTES,
     REPLICATION_LAG,
@@ -112,6 +113,8 @@ def age_s(instant: str, time_zone: str, now_s: float) -> float:
 
 def state_of(sink: Mapping[Any, Any], checkpoint: Mapping[str, Any], now_ms: float) -> str:
     """Return the state in one or two words; what an operator must act on comes first."""
+    if sink["retire_ms"] is not None:
+        return "unconfigured"
     if sink["paused"]:
         return "paused"
     if sink["running_until_ms"] > now_ms:
@@ -123,6 +126,18 @@ def state_of(sink: Mapping[Any, Any], checkpoint: Mapping[str, Any], now_ms: flo
     if not checkpoint:
         return "not begun"
     return "within snapshot" if checkpoint["snapshot"] else "waiting"
+
+
+def problem_of(sink: Mapping[Any, Any]) -> str:
+    """Return what is wrong with a sink, for people; empty when nothing is."""
+    texts = [retiring_text(sink["retire_ms"])] if sink["retire_ms"] is not None else []
+    return "; ".join([*texts, *([sink["problem"]] if sink["problem"] else [])])
+
+
+def hold_ends_ms(sink: Mapping[Any, Any]) -> int:
+    """Return when a sink's hold is released unless it is renewed, ms since the epoch."""
+    retire_ms, lived_ms = sink["retire_ms"], sink["renewed_ms"] + sink["ttl_s"] * 1000
+    return int(lived_ms if retire_ms is None else retire_ms)
 
 
 def report_state(metrics: Metrics, state: SinkState) -> None:

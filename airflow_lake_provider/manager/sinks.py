@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
+from airflow_lake_provider.config import SINK_GRACE_S
 from airflow_lake_provider.errors import SinkBusyError, SinkUnknownError
+from airflow_lake_provider.manager.moments import moment
 from airflow_lake_provider.manager.schema import lake_sink, lake_table
 from airflow_lake_provider.planner.hold import Hold
 from airflow_lake_provider.replication.checkpoint import from_text
@@ -57,24 +59,35 @@ class Sinks:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
-    def configure(self, table_id: str, ttls_s: Mapping[str, float]) -> None:
-        """Make the configured sinks of a table count from now on, and drop those that are configured no more."""
+    def configure(self, table_id: str, ttls_s: Mapping[str, float], grace_s: float = SINK_GRACE_S) -> None:
+        """Make the configured sinks of a table count from now on; those that are configured no more go after a grace.
+
+        Meanwhile such a sink holds what it holds, and loses nothing when it is configured again: `grace_s` seconds, in
+        which its time to live stands still.
+        """
         rows = {row["sink"]: row for row in self.list_sinks(table_id)}
         for sink, ttl_s in ttls_s.items():
             row = rows.get(sink)
             if row is None:
                 self._insert(table_id, sink, ttl_s, is_configured=True)
-            elif row["ttl_s"] != int(ttl_s) or not row["is_configured"]:
+                continue
+            if row["retire_ms"] is not None:
+                self._take_back(table_id, sink)
+            if row["ttl_s"] != int(ttl_s) or not row["is_configured"]:
                 self._update(table_id, sink, ttl_s=int(ttl_s), is_configured=True)
-        for sink, row in rows.items():
-            if row["is_configured"] and sink not in ttls_s:
-                self.forget(table_id, sink)
+        gone = [row for sink, row in rows.items() if row["is_configured"] and sink not in ttls_s]
+        for row in gone:
+            if row["retire_ms"] is None:
+                self._give_notice(table_id, row["sink"], grace_s)
+        if gone:
+            with self._registry.transaction() as session:
+                self._retire(session, table_id)
 
     def forget(self, table_id: str, sink: str) -> None:
         """Hold nothing for this sink any more, and know nothing of it."""
         with self._registry.transaction() as session:
             session.execute(delete(lake_sink).where(*_of(table_id, sink)))
-        log.warning("sink %s of table %s is no longer configured: its hold is released", sink, table_id)
+        log.warning("sink %s of table %s is forgotten: its hold is released", sink, table_id)
 
     def renew(self, table_id: str) -> None:
         """Renew the holds of a table's sinks that have all that the table had at its last look, and work."""
@@ -84,6 +97,7 @@ class Sinks:
     def safepoint(self, table_id: str) -> Safepoint:
         """Return what cleaning and archiving must not pass, releasing what is past its time to live."""
         with self._registry.transaction() as session:
+            self._retire(session, table_id)
             self._renew(session, table_id)
             rows = session.execute(select(lake_sink).where(lake_sink.c.table_id == table_id)).mappings().all()
             now_ms = self._registry.now_ms()
@@ -178,6 +192,17 @@ class Sinks:
             query = select(lake_sink).order_by(lake_sink.c.table_id, lake_sink.c.sink)
             return session.execute(query).mappings().all()
 
+    def list_retiring(self) -> Sequence[RowMapping]:
+        """Return the rows of all tables' sinks that are configured no more and still hold, with their base paths."""
+        with self._registry.transaction() as session:
+            query = (
+                select(lake_sink, lake_table.c.base_path)
+                .join(lake_table, lake_table.c.table_id == lake_sink.c.table_id)
+                .where(lake_sink.c.retire_ms.is_not(None))
+                .order_by(lake_sink.c.table_id, lake_sink.c.sink)
+            )
+            return session.execute(query).mappings().all()
+
     def is_due(self, row: RowMapping, table_completed_time: str, run_id: str = "") -> bool:
         """Whether a run should begin now, given how far the table is; `run_id` is the one that asks."""
         now_ms = self._registry.now_ms()
@@ -198,6 +223,23 @@ class Sinks:
             .where(lake_sink.c.table_id == table_id, *has_all, *works, is_worth_it)
             .values(renewed_ms=now_ms)
         )
+
+    def _give_notice(self, table_id: str, sink: str, grace_s: float) -> None:
+        retire_ms = self._registry.now_ms() + int(grace_s * 1000)
+        self._update(table_id, sink, retire_ms=retire_ms)
+        log.warning("sink %s of table %s is %s", sink, table_id, retiring_text(retire_ms))
+
+    def _take_back(self, table_id: str, sink: str) -> None:
+        # Its time to live stood still.
+        self._update(table_id, sink, retire_ms=None, renewed_ms=self._registry.now_ms())
+        log.warning("sink %s of table %s is configured again: it goes on from its hold", sink, table_id)
+
+    def _retire(self, session: Session, table_id: str) -> None:
+        is_over = (lake_sink.c.table_id == table_id, lake_sink.c.retire_ms <= self._registry.now_ms())
+        for sink in session.execute(select(lake_sink.c.sink).where(*is_over)).scalars().all():
+            retired: Any = session.execute(delete(lake_sink).where(lake_sink.c.sink == sink, *is_over))
+            if retired.rowcount:
+                log.error("sink %s of table %s is configured no more: its hold is released", sink, table_id)
 
     def _release(self, session: Session, table_id: str, sink: str, now_ms: int) -> bool:
         problem = "its time to live is over: what it held is released, and it will begin with a new snapshot"
@@ -234,6 +276,7 @@ class Sinks:
             "table_id": table_id,
             "sink": sink,
             "is_configured": is_configured,
+            "retire_ms": None,
             "hold": EVERYTHING,
             "ttl_s": int(ttl_s),
             "renewed_ms": self._registry.now_ms(),
@@ -258,6 +301,14 @@ class Sinks:
             session.execute(update(lake_sink).where(*_of(table_id, sink)).values(**values))
 
 
+def retiring_text(retire_ms: int) -> str:
+    """Return what people read of a sink that is configured no more."""
+    return (
+        f"no longer configured: its hold is released at {moment(retire_ms)} UTC. Configured again before, it goes on "
+        "from its hold; action forget of lake_replication releases it now"
+    )
+
+
 def _of(table_id: str, sink: str) -> tuple[Any, Any]:
     return lake_sink.c.table_id == table_id, lake_sink.c.sink == sink
 
@@ -267,4 +318,6 @@ def _hold_of(row: RowMapping, now_ms: int) -> SinkHold:
         # Its snapshot is being taken: nothing may go meanwhile. Only while it runs, or a sink that fails each time
         # would hold for ever.
         return SinkHold(row["sink"], EVERYTHING, now_ms, row["ttl_s"])
+    if row["retire_ms"] is not None:
+        return SinkHold(row["sink"], row["hold"], row["retire_ms"], 0, bool(row["needs_snapshot"]))
     return SinkHold(row["sink"], row["hold"], row["renewed_ms"], row["ttl_s"], bool(row["needs_snapshot"]))

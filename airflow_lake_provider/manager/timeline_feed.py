@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 
+from airflow_lake_provider.manager.notice import Source
 from airflow_lake_provider.manager.schema import lake_table
-from airflow_lake_provider.manager.timelines_door import WRITERS_SOURCES
 from airflow_lake_provider.view.timeline_server import FedTable
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class RegistryFeed:
         self._unannounced = unannounced
         self._load_tables = load_tables
         self._seen_ms: int | None = None
-        self._marks: dict[str, int] = {}
+        self._seen: dict[str, tuple[int, str]] = {}
 
     def poll(self) -> Iterable[FedTable]:
         """Return all tables at first, then those with a new mark."""
@@ -48,14 +48,16 @@ class RegistryFeed:
         is_first = since_ms is None
         fed = []
         for row in self._rows_since(since_ms):
-            self._seen_ms = max(self._seen_ms or 0, row["last_notice_ms"] or 0)
-            if self._marks.get(row["table_id"]) == row["dirty_seq"]:
+            self._seen_ms = max(self._seen_ms or 0, row["last_notice_ms"] or 0, row["identified_ms"] or 0)
+            before = self._seen.get(row["table_id"])
+            now = (row["dirty_seq"], row["table_name"])
+            if before == now:
                 continue
-            self._marks[row["table_id"]] = row["dirty_seq"]
+            self._seen[row["table_id"]] = now
             policy = tables.policy_for(row["base_path"], row["table_name"])
-            fed.append(
-                _fed(row, policy.heartbeat_timeout_s, is_marked=not is_first or row["dirty_since_ms"] is not None)
-            )
+            # A name that a look has found out changes the heartbeat, and asks for no look.
+            is_marked = row["dirty_since_ms"] is not None if is_first else before is None or before[0] != now[0]
+            fed.append(_fed(row, policy.heartbeat_timeout_s, is_marked=is_marked))
         if self._seen_ms is None:
             self._seen_ms = 0
         return fed
@@ -68,17 +70,18 @@ class RegistryFeed:
             lake_table.c.dirty_seq,
             lake_table.c.dirty_since_ms,
             lake_table.c.last_notice_ms,
+            lake_table.c.identified_ms,
             lake_table.c.last_notice_source,
             lake_table.c.last_notice_instant,
         )
         if since_ms is not None:
-            query = query.where(lake_table.c.last_notice_ms > since_ms)
+            query = query.where(or_(lake_table.c.last_notice_ms > since_ms, lake_table.c.identified_ms > since_ms))
         with self._registry.transaction() as session:
             return list(session.execute(query).mappings().all())
 
 
 def _fed(row: RowMapping, fixed_pause_s: float | None, *, is_marked: bool) -> FedTable:
-    is_by_writer = row["last_notice_source"] in WRITERS_SOURCES
+    is_by_writer = row["last_notice_source"] == Source.COMMIT_CALLBACK
     if not is_marked:
         return FedTable(row["base_path"], is_by_writer=is_by_writer, fixed_pause_s=fixed_pause_s)
     # Marks coalesce and only the newest instant is kept, so the others' instants are not named: that asks for a look.

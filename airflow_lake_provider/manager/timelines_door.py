@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.claim import Mark
     from airflow_lake_provider.view.timeline_server import TimelineServer
 
-WRITERS_SOURCES = frozenset({Source.COMMIT_CALLBACK, Source.SERVICE_MANAGER_CLIENT})
-
 
 class TimelinesDoor(Protocol):
     """The loop's side of the timeline server."""
@@ -32,9 +30,10 @@ class ServerDoor:
 
     def announce(self, notice: Notice, mark: Mark) -> None:
         """See TimelinesDoor."""
-        # Only a commit callback names instants that are completed.
-        instants = notice.instants if notice.source is Source.COMMIT_CALLBACK else ()
-        self._server.hint(FedTable(notice.base_path, mark.seq, instants, notice.source in WRITERS_SOURCES))
+        # Only a commit callback names instants that are completed, and only it shows that a writer announces commits.
+        is_by_writer = notice.source is Source.COMMIT_CALLBACK
+        instants = notice.instants if is_by_writer else ()
+        self._server.hint(FedTable(notice.base_path, mark.seq, instants, is_by_writer))
 
     def pause_s(self, base_path: str) -> float:
         """See TimelinesDoor."""

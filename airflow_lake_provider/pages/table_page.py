@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.manager.moments import distance, moment
-from airflow_lake_provider.manager.sink_state import state_of
+from airflow_lake_provider.manager.sink_state import problem_of, state_of
 from airflow_lake_provider.manager.sinks import Sinks
 from airflow_lake_provider.manager.table_instances import load_instances
 from airflow_lake_provider.pages.table_lines import TableLine, to_line
@@ -138,7 +138,7 @@ def _sink(row: RowMapping, now_ms: int) -> SinkLine:
         state=state_of(row, checkpoint, now_ms),
         hold="" if row["needs_snapshot"] else row["hold"],
         renewed=distance(row["renewed_ms"], now_ms),
-        problem=row["problem"],
+        problem=problem_of(row),
     )
 
 

@@ -53,9 +53,9 @@ class SimRegistry(Registry):
         super().__init__(server.world.database.transactions(server.boundary), ProcessClock(server.world.now))
         self._server = server
 
-    def mark_dirty(self, notice: Notice) -> Mark:
+    def mark_dirty(self, notice: Notice, *, may_register: bool = True) -> Mark:
         self._server.world.marks += 1
-        return super().mark_dirty(notice)
+        return super().mark_dirty(notice, may_register=may_register)
 
     def claim(self, most: int, lease_s: float) -> list[Claim]:
         claims = super().claim(most, lease_s)

@@ -15,19 +15,25 @@ class HandMadeTable:
     path: Path
 
     @classmethod
-    def create(cls, path: Path, table_type: str = "MERGE_ON_READ") -> HandMadeTable:
-        timeline = path / ".hoodie" / "timeline"
-        timeline.mkdir(parents=True)
+    def create(cls, path: Path, table_type: str = "MERGE_ON_READ", name: str = "orders") -> HandMadeTable:
+        (path / ".hoodie" / "timeline").mkdir(parents=True)
+        table = cls(path)
+        table.write_properties(name, table_type=table_type)
+        return table
+
+    def write_properties(self, name: str, database: str = "", table_type: str = "MERGE_ON_READ") -> None:
+        """Write hoodie.properties with what a table says of itself."""
         properties = {
-            "hoodie.table.name": "orders",
+            "hoodie.table.name": name,
             "hoodie.table.type": table_type,
             "hoodie.table.version": "9",
             "hoodie.timeline.layout.version": "2",
-            "hoodie.table.checksum": str(zlib.crc32(b".orders")),
+            "hoodie.table.checksum": str(zlib.crc32(f"{database}.{name}".encode())),
         }
+        if database:
+            properties["hoodie.database.name"] = database
         text = "\n".join(f"{key}={value}" for key, value in properties.items())
-        (path / ".hoodie" / "hoodie.properties").write_text(text, encoding="utf-8")
-        return cls(path)
+        (self.path / ".hoodie" / "hoodie.properties").write_text(text, encoding="utf-8")
 
     def commit(self, second: int, *, file_id: str = "a", log_bytes: int = 100) -> str:
         """Add a completed delta commit with one log file; return its requested time."""

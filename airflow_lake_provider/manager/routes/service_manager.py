@@ -23,8 +23,7 @@ from airflow_lake_provider.manager.datamodels import (
 )
 from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.manager.services import ManagerServices, services_of
-from airflow_lake_provider.table_id import normalise_base_path, require_allowed, table_id_of
-from airflow_lake_provider.timeline.properties import load_table_properties
+from airflow_lake_provider.table_id import normalise_base_path, require_allowed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,15 +47,19 @@ async def receive_request(
     request: Request,
     services: Annotated[ManagerServices, Depends(services_of)],
 ) -> AcceptedAnswer:
-    """Note that the table has pending plans; answers 202."""
+    """Note that the table has pending plans; answers 202.
+
+    Without a token, where that is allowed, it asks for a look at a registered table: nothing that it says is kept.
+    """
+    token = token_of_extra_params(request.query_params.get("extra_params", ""))
+    has_token = token is not None or services.settings.service_manager_needs_token
+    if has_token:
+        require_token(token, services.settings.callback_tokens, where="extra_params", option="callback_tokens")
     notice = parse_request(request.query_params)
     require_allowed(notice.base_path, services.settings.allowed_roots)
-    token = token_of_extra_params(request.query_params.get("extra_params", ""))
-    if token is not None or services.settings.service_manager_needs_token:
-        require_token(token, services.settings.callback_tokens, where="extra_params", option="callback_tokens")
-    else:
-        await run_in_threadpool(_require_table, services, notice.base_path)
-    mark = await run_in_threadpool(services.loop.mark_dirty, notice)
+    if not has_token:
+        notice = Notice(notice.base_path, "", Source.SERVICE_MANAGER_CLIENT)
+    mark = await run_in_threadpool(services.loop.mark_dirty, notice, may_register=has_token)
     return AcceptedAnswer(table_id=mark.table_id)
 
 
@@ -86,9 +89,3 @@ def parse_request(query: Mapping[str, str]) -> Notice:
         database=names["db_name"],
         owner=names["username"],
     )
-
-
-def _require_table(services: ManagerServices, base_path: str) -> None:
-    # Nobody vouches for a request without token: it may wake a table that exists, but not fill the registry.
-    if services.registry.find(table_id_of(base_path)) is None:
-        load_table_properties(services.timeline_server.timelines.memory.open(base_path))

@@ -21,7 +21,9 @@ from airflow_lake_provider.manager.datamodels_sinks import (
     SinksAnswer,
 )
 from airflow_lake_provider.manager.routes.tables import Services, check_service_token
+from airflow_lake_provider.manager.sink_state import hold_ends_ms, problem_of
 from airflow_lake_provider.manager.sinks import RunNews, Sinks
+from airflow_lake_provider.manager.table_name import is_identified, policy_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +60,7 @@ def get_safepoint(services: Services, table_id: str) -> SafepointAnswer:
     """Return what cleaning and archiving must not pass; what is past its time to live is released by asking."""
     sinks, row = Sinks(services.registry), services.registry.find(table_id)
     if row is not None:
-        _configure(sinks, table_id, _policy(services, row))
+        _configure(services, table_id, _policy(services, row))
     found = sinks.safepoint(table_id)
     return SafepointAnswer(instant=found.instant, holder=found.holder, released=list(found.released))
 
@@ -68,7 +70,7 @@ def list_sinks(services: Services, table_id: str) -> SinksAnswer:
     """List a table's sinks with their holds and problems: also those that the tables file has since just now."""
     sinks, row, now_ms = Sinks(services.registry), services.registry.find(table_id), services.registry.now_ms()
     if row is not None:
-        _configure(sinks, table_id, _policy(services, row))
+        _configure(services, table_id, _policy(services, row))
     return SinksAnswer(sinks=[_to_answer(row, now_ms) for row in sinks.list_sinks(table_id)])
 
 
@@ -108,8 +110,10 @@ def _find_due(services: ManagerServices, run_id: str) -> Iterator[DueSink]:
 
 
 def _due_of(services: ManagerServices, sinks: Sinks, table: RowMapping, run_id: str) -> list[DueSink]:
+    if not is_identified(table):
+        return []  # what a notice calls the table must neither begin nor end a stream; its first look is under way
     policy, table_id = _policy(services, table), table["table_id"]
-    _configure(sinks, table_id, policy)
+    _configure(services, table_id, policy)
     if policy.replication:
         # No run begins for a sink that lacks nothing, so none could say that it is alive.
         sinks.renew(table_id)
@@ -132,12 +136,13 @@ def _due_of(services: ManagerServices, sinks: Sinks, table: RowMapping, run_id: 
     ]
 
 
-def _configure(sinks: Sinks, table_id: str, policy: TablePolicy) -> None:
-    sinks.configure(table_id, {sink.name: sink.ttl_s for sink in policy.replication})
+def _configure(services: ManagerServices, table_id: str, policy: TablePolicy) -> None:
+    ttls_s = {sink.name: sink.ttl_s for sink in policy.replication}
+    Sinks(services.registry).configure(table_id, ttls_s, services.settings.sink_grace_s)
 
 
 def _policy(services: ManagerServices, table: RowMapping) -> TablePolicy:
-    return services.tables.load().policy_for(table["base_path"], table["table_name"])
+    return policy_of(table, services.tables.load(), services.timeline_server.timelines.memory.open)
 
 
 def _to_answer(row: RowMapping, now_ms: int) -> SinkAnswer:
@@ -146,7 +151,7 @@ def _to_answer(row: RowMapping, now_ms: int) -> SinkAnswer:
     return SinkAnswer(
         name=row["sink"],
         hold=row["hold"],
-        hold_ends_ms=row["renewed_ms"] + row["ttl_s"] * 1000,
+        hold_ends_ms=hold_ends_ms(row),
         needs_snapshot=row["needs_snapshot"],
         paused=row["paused"],
         checkpoint=checkpoint,
@@ -154,5 +159,5 @@ def _to_answer(row: RowMapping, now_ms: int) -> SinkAnswer:
         completed_time=row["completed_time"],
         running=row["running_until_ms"] > now_ms,
         failures=row["failures"],
-        problem=row["problem"],
+        problem=problem_of(row),
     )

@@ -17,6 +17,7 @@ from airflow_lake_provider.manager.datamodels import (
 )
 from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.manager.services import ManagerServices, services_of
+from airflow_lake_provider.manager.table_name import is_identified
 from airflow_lake_provider.table_id import normalise_base_path, require_allowed
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def _to_answer(row: RowMapping) -> TableAnswer:
         table_name=row["table_name"],
         database=row["database_name"],
         owner=row["owner"],
+        identified=is_identified(row),
         dirty=row["dirty_since_ms"] is not None,
         notices=row["notices"],
         last_notice_ms=row["last_notice_ms"],

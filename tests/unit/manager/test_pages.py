@@ -76,6 +76,16 @@ def test_sinks_are_shown_in_the_state_that_the_command_tells(
     assert '<td class="name">kafka</td><td>paused</td>' in page
 
 
+def test_sink_that_is_configured_no_more_is_shown_with_the_time_of_its_release(
+    client: httpx.Client, registry: Registry, looked: str
+) -> None:
+    Sinks(registry).configure(looked, {"kafka": 3600})
+    Sinks(registry).configure(looked, {}, grace_s=7200)
+    page = client.get("/table", params={"id": looked}).text
+    assert '<td class="name">kafka</td><td>unconfigured</td>' in page
+    assert "no longer configured: its hold is released at 2026-11-21 14:00:00 UTC" in page
+
+
 def test_search_matches_any_case_and_takes_signs_literally(registry: Registry) -> None:
     register(registry, "/lake/Sales/orders", "/lake/sales/pay_ments", "/lake/x/paybments")
     assert len(search_tables(registry, Search("SALES")).rows) == 2

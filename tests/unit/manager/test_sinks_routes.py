@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -10,8 +12,12 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import update
 
+from airflow_lake_provider.config import LakeSettings
 from airflow_lake_provider.manager.app import create_app
+from airflow_lake_provider.manager.deadlines import DeadlineSweep
+from airflow_lake_provider.manager.instances import PEOPLE, Instance
 from airflow_lake_provider.manager.notice import Notice, Source
+from airflow_lake_provider.manager.notifier import NoNotifier
 from airflow_lake_provider.manager.schema import lake_table
 from airflow_lake_provider.manager.services import ManagerServices
 from airflow_lake_provider.manager.tables_source import TablesSource
@@ -35,7 +41,7 @@ def client(services: ManagerServices, base_path: str, tmp_path: Path) -> httpx.C
     tables.write_text(f"tables:\n  - base_path: {base_path}\n    replication: [{sink}]\n")
     services.registry.register(Notice(base_path, "orders", Source.CONFIG))
     with services.registry.transaction() as session:
-        session.execute(update(lake_table).values(completed_time="20260102"))  # what a look leaves
+        session.execute(update(lake_table).values(completed_time="20260102", identified_ms=1))  # what a look leaves
     app = create_app(lambda: replace(services, tables=TablesSource(str(tables))))
     return TestClient(app, headers={"Authorization": f"Bearer {SERVICE_TOKEN}"})
 
@@ -110,6 +116,112 @@ def test_due_sink_is_given_to_one_run_and_the_second_does_not_begin(
     assert not client.get(f"{table}/sinks").json()["sinks"][0]["running"]
     assert claimed("run-2") == ["kafka"]
     assert client.post(f"{table}/sinks/kafka/news", json={"run_id": "run-1", "ended": True}).status_code == 409
+
+
+GRACE_S = LakeSettings().sink_grace_s
+
+
+@pytest.fixture
+def without_sinks(tmp_path: Path, base_path: str) -> Callable[[], str]:
+    """Take the sinks out of the tables file; return what brings them back."""
+
+    def write() -> str:
+        before = (tmp_path / "tables.yaml").read_text()
+        (tmp_path / "tables.yaml").write_text(f"tables:\n  - base_path: {base_path}\n")
+        return before
+
+    return write
+
+
+def test_sink_that_is_configured_no_more_holds_for_the_grace_and_loses_nothing_when_it_is_back(
+    client: httpx.Client,
+    base_path: str,
+    clock: FakeClock,
+    tmp_path: Path,
+    without_sinks: Callable[[], str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table = f"/tables/{table_id_of(base_path)}"
+    client.get("/sinks/due")
+    checkpoint = to_text(Checkpoint("s", 1, 1, CommitRef("20260101", "20260102"), hold="20260101"))
+    news = {"run_id": "run-1", "checkpoint": checkpoint, "ended": True, "completed_time": "20260101"}
+    assert client.post(f"{table}/sinks/kafka/news", json=news).is_success
+    held = {"instant": "20260101", "holder": "kafka", "released": []}
+
+    before = without_sinks()
+    assert client.get("/sinks/due").json()["sinks"] == []
+    assert client.get(f"{table}/safepoint").json() == held
+    ends = datetime.fromtimestamp(clock.now.timestamp() + GRACE_S, UTC)
+    (sink,) = client.get(f"{table}/sinks").json()["sinks"]
+    assert sink["hold_ends_ms"] == int(ends.timestamp() * 1000)
+    assert f"no longer configured: its hold is released at {ends:%Y-%m-%d %H:%M:%S} UTC" in sink["problem"]
+    assert caplog.text.count("no longer configured") == 1
+
+    # Its own time to live, an hour, is over many times; it stands still meanwhile.
+    clock.advance(GRACE_S - 1)
+    assert client.get(f"{table}/safepoint").json() == held
+    (tmp_path / "tables.yaml").write_text(before)
+    assert [due["name"] for due in client.get("/sinks/due").json()["sinks"]] == ["kafka"]
+    assert client.get(f"{table}/safepoint").json() == held
+    (sink,) = client.get(f"{table}/sinks").json()["sinks"]
+    assert (sink["checkpoint_text"], sink["needs_snapshot"], sink["problem"]) == (checkpoint, False, "")
+
+
+def test_sink_that_is_configured_no_more_is_forgotten_after_the_grace(
+    client: httpx.Client,
+    base_path: str,
+    clock: FakeClock,
+    without_sinks: Callable[[], str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table = f"/tables/{table_id_of(base_path)}"
+    client.get("/sinks/due")
+    without_sinks()
+    assert client.get(f"{table}/safepoint").json()["instant"] == "0"
+    clock.advance(GRACE_S - 1)
+    assert client.get(f"{table}/safepoint").json()["instant"] == "0"
+    clock.advance(1)
+    assert client.get(f"{table}/safepoint").json()["instant"] is None
+    assert client.get(f"{table}/sinks").json()["sinks"] == []
+    assert "is configured no more: its hold is released" in caplog.text
+
+
+def test_sink_that_is_configured_no_more_can_be_forgotten_at_once(
+    client: httpx.Client, base_path: str, without_sinks: Callable[[], str]
+) -> None:
+    table = f"/tables/{table_id_of(base_path)}"
+    client.get("/sinks/due")
+    without_sinks()
+    assert client.get(f"{table}/safepoint").json()["instant"] == "0"
+    assert client.delete(f"{table}/sinks/kafka").status_code == 204
+    assert client.get(f"{table}/safepoint").json()["instant"] is None
+
+
+class KeptNotices(NoNotifier):
+    def __init__(self) -> None:
+        self.stuck_ones: list[tuple[str, Instance]] = []
+
+    def stuck(self, base_path: str, instance: Instance, on_told: Callable[[], None]) -> None:
+        self.stuck_ones.append((base_path, instance))
+        on_told()
+
+
+def test_people_are_notified_once_of_a_sink_that_is_configured_no_more(
+    client: httpx.Client, services: ManagerServices, base_path: str, clock: FakeClock, without_sinks: Callable[[], str]
+) -> None:
+    notifier = KeptNotices()
+    sweep = DeadlineSweep(services.registry, services.instance_door, notifier=notifier)
+    client.get("/sinks/due")
+    sweep.sweep()
+    assert notifier.stuck_ones == []
+    without_sinks()
+    client.get("/sinks/due")
+    for _ in range(3):
+        sweep.sweep()
+        clock.advance(60)
+    ((path, instance),) = notifier.stuck_ones
+    assert (path, instance.service, instance.owner) == (base_path, "replication", PEOPLE)
+    assert instance.reason.startswith("sink kafka is no longer configured: its hold is released at 2026-11-24 12:00")
 
 
 def test_pause_and_forget(client: httpx.Client, base_path: str) -> None:

@@ -140,10 +140,16 @@ def test_ticdc_1731_failing_sink_does_not_pin_for_ever(sinks: Sinks, clock: Fake
     assert sinks.safepoint("t").instant is None
 
 
-def test_ticdc_5057_hold_of_a_sink_that_was_removed_goes(sinks: Sinks) -> None:
-    sinks.configure("t", {"a": HOUR_S, "b": HOUR_S})
+def test_ticdc_5057_hold_of_a_sink_that_was_removed_goes(sinks: Sinks, clock: FakeClock) -> None:
+    sinks.configure("t", {"a": 10 * HOUR_S, "b": HOUR_S})
     sinks.tell("t", "a", at("5"))
-    sinks.configure("t", {"a": HOUR_S})
+    sinks.configure("t", {"a": 10 * HOUR_S}, 2 * HOUR_S)
+    assert sinks.safepoint("t") == Safepoint(EVERYTHING, "b")
+    assert sinks.find_hold("t") == Hold(EVERYTHING, "b", int((clock.now.timestamp() + 2 * HOUR_S) * 1000))
+    clock.advance(2 * HOUR_S)
+    found = sinks.find_hold("t")
+    assert found is not None
+    assert found.sink == "a"
     assert sinks.safepoint("t") == Safepoint("5", "a")
     with pytest.raises(SinkUnknownError):
         sinks.get("t", "b")

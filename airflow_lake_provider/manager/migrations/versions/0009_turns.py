@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0009_turns"
-down_revision = "0007_holes"
+down_revision = "0008_identity"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,319 @@
+"""A table's name, which selects its policy, is what its hoodie.properties say: no notice changes it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import update
+
+from airflow_lake_provider.config import LakeSettings
+from airflow_lake_provider.manager.app import create_app
+from airflow_lake_provider.manager.loop import ManagerLoop
+from airflow_lake_provider.manager.notice import Notice, Source
+from airflow_lake_provider.manager.registry import Registry
+from airflow_lake_provider.manager.repair_round import RepairRound
+from airflow_lake_provider.manager.schema import lake_table
+from airflow_lake_provider.manager.services import ManagerServices
+from airflow_lake_provider.manager.tables_source import TablesSource
+from airflow_lake_provider.manager.timeline_feed import RegistryFeed
+from airflow_lake_provider.manager.timelines_door import ServerDoor
+from airflow_lake_provider.table_id import table_id_of
+from airflow_lake_provider.timeline.storage import StorageCalls, open_storage
+from airflow_lake_provider.view.timeline_server import TimelineServer
+from tests.unit.manager.conftest import CALLBACK_TOKEN, SERVICE_TOKEN, FakeClock, FakeDoor
+from tests.unit.tables import HandMadeTable
+
+KEY = {"HUDI-CALLBACK-KEY": CALLBACK_TOKEN}
+BEARER = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
+TOKEN = f"&extra_params=token={CALLBACK_TOKEN}"
+
+TABLES = """
+defaults:
+  hudi_options: {hoodie.write.lock.provider: org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider}
+tables:
+  - name: orders
+    clean: {retained_commits: 500}
+    archive: {min_commits: 600, max_commits: 700}
+    replication: [{sink: kafka, topic: orders, bootstrap_servers: 'b:9092'}]
+    heartbeat_timeout_s: 111
+  - name: scratch_*
+    clean: {retained_commits: 1}
+    ttl: {retained_days: 1}
+    doctor: {repairs: [orphaned_lock]}
+    heartbeat_timeout_s: 222
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> TablesSource:
+    path = tmp_path / "tables.yaml"
+    path.write_text(TABLES, encoding="utf-8")
+    return TablesSource(str(path))
+
+
+@pytest.fixture
+def manager(
+    services: ManagerServices, timeline_server: TimelineServer, door: FakeDoor, source: TablesSource
+) -> ManagerServices:
+    """A manager that goes by the tables file above."""
+    loop = ManagerLoop(
+        services.settings, services.registry, ServerDoor(timeline_server), services.views, door, source.load
+    )
+    return replace(services, loop=loop, tables=source)
+
+
+@pytest.fixture
+def client(manager: ManagerServices) -> httpx.Client:
+    return TestClient(create_app(lambda: manager), raise_server_exceptions=False)
+
+
+@pytest.fixture
+def table(lake: Path) -> HandMadeTable:
+    """A table called `orders`, in a folder called otherwise, with thirty commits."""
+    made = HandMadeTable.create(lake / "scratch_v2", "COPY_ON_WRITE")
+    for second in range(1, 31):
+        made.commit(second)
+    return made
+
+
+def call_back(
+    client: httpx.Client,
+    table: HandMadeTable,
+    name: str = "orders",
+    instant: str = "20261121120001000",
+    **headers: str,
+) -> str:
+    body = {"commitTime": instant, "tableName": name, "basePath": str(table.path)}
+    response = client.post("/callback", json=body, headers=KEY | {k.replace("_", "-"): v for k, v in headers.items()})
+    assert response.status_code == 200
+    return str(response.json()["table_id"])
+
+
+def shown(client: httpx.Client, table: HandMadeTable) -> dict[str, Any]:
+    answer: dict[str, Any] = client.get(f"/tables/{table_id_of(str(table.path))}", headers=BEARER).json()
+    return answer
+
+
+def service_get(table: HandMadeTable, more: str = "") -> str:
+    return f"/service/clean?basepath={table.path}&table_name=scratch_x&db_name=evil&username=mallory{more}"
+
+
+def hint(client: httpx.Client, table: HandMadeTable) -> httpx.Response:
+    body = {"hints": [{"base_path": str(table.path), "table_name": table.path.name, "instants": []}]}
+    return client.post("/hints", json=body, headers=BEARER)
+
+
+def discover(client: httpx.Client, table: HandMadeTable) -> httpx.Response:
+    body = {"tables": [{"base_path": str(table.path), "table_name": "scratch_x"}]}
+    return client.post("/discovery/tables", json=body, headers=BEARER)
+
+
+@pytest.mark.parametrize(
+    "notify",
+    [
+        pytest.param(lambda client, table: client.get(service_get(table, TOKEN)), id="service-manager-with-token"),
+        pytest.param(hint, id="run-by-hand-or-reindex-without-a-name"),
+        pytest.param(discover, id="discovery"),
+        pytest.param(lambda client, table: call_back(client, table, "scratch_x"), id="writer-with-another-name"),
+    ],
+)
+def test_registered_table_keeps_its_name_its_policy_and_its_hold_whoever_announces_it(
+    client: httpx.Client,
+    manager: ManagerServices,
+    door: FakeDoor,
+    table: HandMadeTable,
+    notify: Callable[[httpx.Client, HandMadeTable], Any],
+) -> None:
+    table_id = call_back(client, table)
+    manager.loop.drain()
+    assert client.post("/sinks/claim", json={"run_id": "run-1"}, headers=BEARER).json()["sinks"]
+    held = {"instant": "0", "holder": "kafka", "released": []}
+    assert client.get(f"/tables/{table_id}/safepoint", headers=BEARER).json() == held
+    notify(client, table)
+    assert shown(client, table)["table_name"] == "orders"
+    assert client.get(f"/tables/{table_id}/safepoint", headers=BEARER).json() == held
+    manager.loop.drain()
+    row = shown(client, table)
+    assert (row["table_name"], row["database"], row["owner"], row["problem"]) == ("orders", "", "", "")
+    assert [run.run_id for run in door.runs] == [], "500 commits are retained"
+    (sink,) = client.get(f"/tables/{table_id}/sinks", headers=BEARER).json()["sinks"]
+    assert (sink["hold"], sink["problem"]) == ("0", "")
+
+
+def test_service_manager_request_without_a_token_is_401_and_changes_nothing(
+    client: httpx.Client, manager: ManagerServices, registry: Registry, table: HandMadeTable
+) -> None:
+    table_id = call_back(client, table)
+    manager.loop.drain()
+    before = dict(registry.get(table_id))
+    for more in ("", "&extra_params=", "&extra_params=token=wrong-token", "&extra_params=token="):
+        response = client.get(service_get(table, more))
+        assert response.status_code == 401
+        assert "extra_params" in response.json()["detail"]
+    assert dict(registry.get(table_id)) == before
+
+
+def test_service_manager_request_without_a_token_where_it_is_allowed_only_wakes_a_registered_table(
+    manager: ManagerServices, settings: LakeSettings, registry: Registry, table: HandMadeTable, lake: Path
+) -> None:
+    off = replace(settings, service_manager_needs_token=False)
+    client = TestClient(create_app(lambda: replace(manager, settings=off)), raise_server_exceptions=False)
+    answer = client.get(service_get(table))
+    assert (answer.status_code, answer.json()["error"]) == (404, "TableUnknownError")
+    assert registry.list_tables() == []
+    assert manager.timeline_server.timelines.calls == StorageCalls(), "no storage was read"
+
+    call_back(client, table, X_Lake_Owner="shop")
+    manager.loop.drain()
+    before = shown(client, table)
+    assert client.get(service_get(table, "&instant=20991121120001000")).status_code == 202
+    after = shown(client, table)
+    changed = {key for key in before if before[key] != after[key]}
+    assert changed <= {"dirty", "notices", "last_notice_ms", "last_notice_source"}
+    assert after["dirty"]
+    assert manager.loop.drain() == 1
+
+
+@pytest.mark.parametrize("token", [TOKEN, ""], ids=["with-token", "without"])
+def test_only_the_callback_of_a_commit_shows_that_writers_announce_their_commits(
+    manager: ManagerServices, settings: LakeSettings, table: HandMadeTable, token: str
+) -> None:
+    off = replace(settings, service_manager_needs_token=False)
+    client = TestClient(create_app(lambda: replace(manager, settings=off)), raise_server_exceptions=False)
+    manager.registry.mark_dirty(Notice(str(table.path), "orders", Source.CONFIG))
+    memory = manager.timeline_server.timelines.memory
+    feed = RegistryFeed(manager.registry, manager.tables.load)
+    for _ in range(2):
+        assert client.get(service_get(table, token)).status_code == 202
+        manager.loop.drain()
+        assert not memory.get(str(table.path)).is_announced
+    assert [fed.is_by_writer for fed in feed.poll()] == [False]
+    call_back(client, table)
+    manager.loop.drain()
+    assert memory.get(str(table.path)).is_announced
+    assert [fed.is_by_writer for fed in feed.poll()] == [True]
+
+
+def test_name_that_was_announced_before_the_first_look_decides_nothing(
+    client: httpx.Client, manager: ManagerServices, door: FakeDoor, table: HandMadeTable
+) -> None:
+    table_id = call_back(client, table, "scratch_x")
+    assert shown(client, table)["table_name"] == "scratch_x", "for people"
+    # Neither begins a stream nor releases a hold by that name: asked for the safepoint, the properties are read.
+    assert client.post("/sinks/claim", json={"run_id": "run-1"}, headers=BEARER).json()["sinks"] == []
+    assert client.get(f"/tables/{table_id}/safepoint", headers=BEARER).json()["holder"] == "kafka"
+    manager.loop.drain()
+    assert door.runs == [], "500 commits are retained"
+    assert shown(client, table)["table_name"] == "orders"
+    assert [due["table_name"] for due in client.get("/sinks/due", headers=BEARER).json()["sinks"]] == ["orders"]
+
+
+def test_stream_begins_by_the_properties_name_though_another_one_was_announced(
+    client: httpx.Client, manager: ManagerServices, lake: Path
+) -> None:
+    scratch = HandMadeTable.create(lake / "orders", "COPY_ON_WRITE", name="scratch_1")
+    scratch.commit(1)
+    table_id = call_back(client, scratch, "orders")
+    assert client.get("/sinks/due", headers=BEARER).json()["sinks"] == []
+    assert client.get(f"/tables/{table_id}/safepoint", headers=BEARER).json()["instant"] is None
+    assert client.get(f"/tables/{table_id}/sinks", headers=BEARER).json()["sinks"] == []
+
+
+def test_safepoint_of_a_table_that_was_never_read_and_cannot_be_is_an_error(client: httpx.Client, lake: Path) -> None:
+    """Whoever cleans must not go on without an answer."""
+    table_id = call_back(client, HandMadeTable(lake / "gone"))
+    assert client.get(f"/tables/{table_id}/safepoint", headers=BEARER).status_code == 404
+
+
+def test_next_look_after_a_rename_selects_the_policy_by_the_new_name(
+    client: httpx.Client, manager: ManagerServices, door: FakeDoor, table: HandMadeTable, clock: FakeClock
+) -> None:
+    table_id = call_back(client, table)
+    manager.loop.drain()
+    client.get("/sinks/due", headers=BEARER)
+    table.write_properties("scratch_new", table_type="COPY_ON_WRITE")
+    clock.advance(7 * 3600)
+    call_back(client, table, instant=table.commit(31))
+    manager.loop.drain()
+    row = shown(client, table)
+    assert row["table_name"] == "scratch_new"
+    clean = next(found for found in row["decisions"] if found["service"] == "clean")
+    assert "sink kafka holds everything" in clean["reason"], "renaming a table releases no hold at once"
+    assert client.get(f"/tables/{table_id}/safepoint", headers=BEARER).json()["holder"] == "kafka"
+    (sink,) = client.get(f"/tables/{table_id}/sinks", headers=BEARER).json()["sinks"]
+    assert sink["problem"].startswith("no longer configured")
+
+
+def test_doctor_does_not_repair_by_a_name_that_was_only_announced(
+    client: httpx.Client, manager: ManagerServices, source: TablesSource, table: HandMadeTable, lake: Path
+) -> None:
+    scratch = HandMadeTable.create(lake / "other", name="scratch_1")
+    scratch.commit(1)
+    locks = [made.path / ".hoodie" / "lock" for made in (table, scratch)]
+    for lock in locks:
+        lock.write_bytes(b"")
+        os.utime(lock, (1_000_000_000, 1_000_000_000))
+    call_back(client, table, "scratch_x")
+    call_back(client, scratch, "orders")
+    assert RepairRound(manager.registry, source.load, open_storage).run() == 1
+    assert [lock.exists() for lock in locks] == [True, False]
+
+
+def test_database_of_the_properties_counts_and_the_callbacks_only_without_one(
+    client: httpx.Client, manager: ManagerServices, table: HandMadeTable, clock: FakeClock
+) -> None:
+    call_back(client, table, X_Lake_Database="shop", X_Lake_Owner="ann")
+    manager.loop.drain()
+    assert (shown(client, table)["database"], shown(client, table)["owner"]) == ("shop", "ann")
+    call_back(client, table, X_Lake_Database="store", X_Lake_Owner="bob")
+    manager.loop.drain()
+    assert (shown(client, table)["database"], shown(client, table)["owner"]) == ("store", "bob")
+    table.write_properties("orders", "sales", "COPY_ON_WRITE")
+    clock.advance(7 * 3600)
+    for second in (31, 32):
+        call_back(client, table, instant=table.commit(second), X_Lake_Database="store")
+        manager.loop.drain()
+        assert shown(client, table)["database"] == "sales"
+        call_back(client, table, X_Lake_Database="store")
+        assert shown(client, table)["database"] == "sales"
+
+
+def test_table_from_before_an_upgrade_is_looked_at_without_any_notice(
+    client: httpx.Client, manager: ManagerServices, registry: Registry, table: HandMadeTable
+) -> None:
+    table_id = call_back(client, table)
+    manager.loop.drain()
+    with registry.transaction() as session:
+        session.execute(update(lake_table).values(identified_ms=None, table_name="scratch_x"))
+    assert manager.loop.drain() == 1
+    assert manager.loop.drain() == 0
+    assert registry.get(table_id)["table_name"] == "orders"
+
+
+def test_table_that_cannot_be_read_is_not_looked_at_in_a_busy_loop(
+    client: httpx.Client, manager: ManagerServices, lake: Path
+) -> None:
+    call_back(client, HandMadeTable(lake / "gone"))
+    assert manager.loop.drain() == 1
+    assert manager.loop.drain() == 0
+
+
+def test_heartbeat_follows_the_name_that_a_look_found_out(
+    client: httpx.Client, manager: ManagerServices, table: HandMadeTable
+) -> None:
+    feed = RegistryFeed(manager.registry, manager.tables.load)
+    feed.poll()
+    call_back(client, table, "scratch_x")
+    (fed,) = feed.poll()
+    assert (fed.fixed_pause_s, fed.mark) == (222, 1)
+    manager.loop.drain()
+    (fed,) = feed.poll()
+    assert (fed.fixed_pause_s, fed.mark) == (111, 0)
+    assert feed.poll() == []
