@@ -24,6 +24,7 @@ from airflow_lake_provider.manager.notifier import NoNotifier
 from airflow_lake_provider.manager.reports import Reports, report_id_of
 from airflow_lake_provider.manager.runs import is_manager_run
 from airflow_lake_provider.manager.sinks import Sinks, retiring_text
+from airflow_lake_provider.manager.table_name import is_identified
 from airflow_lake_provider.metrics import DEADLINES, HOLES, OVERDUE, STUCK, NoMetrics
 from airflow_lake_provider.table_id import normalise_base_path, table_id_of
 from airflow_lake_provider.tables_config import TablesConfig
@@ -111,7 +112,7 @@ class DeadlineSweep:
         try:
             base_path = normalise_base_path(str(run.params.get("base_path", "")))
             row = self._registry.find(table_id_of(base_path))
-            policy = self._load_tables().policy_for(base_path, row["table_name"] if row is not None else "")
+            policy = self._load_tables().policy_for(base_path, _own_name(row))
         except LakeError:
             return run  # its own task says what is wrong with the path; the usual limits hold
         limits = {name: getattr(policy, name) for name in _LIMITS}
@@ -161,3 +162,8 @@ class DeadlineSweep:
         )  # fmt: skip
         self._metrics.incr(STUCK)
         self._notifier.stuck(base_path, instance, lambda: self._reports.end(report_id))
+
+
+def _own_name(row: RowMapping | None) -> str:
+    # A name that was only announced may belong to another table's limits, which would end this one's run.
+    return row["table_name"] if row is not None and is_identified(row) else ""

@@ -171,6 +171,21 @@ def test_commands_on_no_table_say_so(command: str, tmp_path: Path, capsys: pytes
     assert (code, "names 0 tables of the registry" in output) == (1, True)
 
 
+def test_commands_take_the_policy_of_the_name_in_the_properties_not_of_the_folder(
+    table: HandMadeTable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = table.path.name
+    over = (
+        "tables: [{name: orders-by-properties, compaction: {delta_commits: 77}}, "
+        f"{{name: {folder}, compaction: {{delta_commits: 5}}, doctor: {{repairs: [orphaned_lock]}}}}]"
+    )
+    monkeypatch.setenv("AIRFLOW_VAR_LAKE_TABLES", over)
+    table.write_properties("orders-by-properties")
+    found = json.loads(run(capsys, "explain", str(table.path), "-o", "json")[1])
+    (rules,) = (row["rules"] for row in found["services"] if row["service"] == "compaction")
+    assert (found["table"], rules["delta_commits"]) == ("orders-by-properties", 77)
+
+
 def test_tables_lists_the_registry(table: HandMadeTable, capsys: pytest.CaptureFixture[str]) -> None:
     from airflow_lake_provider.manager.notice import Notice, Source
     from airflow_lake_provider.plugins.lake_plugin import open_registry

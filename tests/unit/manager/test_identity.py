@@ -215,6 +215,19 @@ def test_name_that_was_announced_before_the_first_look_decides_nothing(
     assert [due["table_name"] for due in client.get("/sinks/due", headers=BEARER).json()["sinks"]] == ["orders"]
 
 
+def test_first_look_decides_by_the_properties_name_whatever_was_announced(
+    client: httpx.Client, manager: ManagerServices, door: FakeDoor, table: HandMadeTable, lake: Path
+) -> None:
+    scratch = HandMadeTable.create(lake / "orders", "COPY_ON_WRITE", name="scratch_1")
+    for second in range(1, 31):
+        scratch.commit(second)
+    call_back(client, table, "scratch_x")
+    cleaned = call_back(client, scratch, "orders")
+    assert manager.loop.drain() == 2
+    assert {run.run_id.split(".")[0] for run in door.runs} == {cleaned}
+    assert {conf["table_name"] for conf in door.confs} == {"scratch_1"}
+
+
 def test_stream_begins_by_the_properties_name_though_another_one_was_announced(
     client: httpx.Client, manager: ManagerServices, lake: Path
 ) -> None:
