@@ -32,6 +32,7 @@ with DAG(
     description="Registers tables that lie below the roots of the tables file",
     schedule=timedelta(seconds=conf.getfloat("lake", "discovery_interval_s", fallback=3600.0)),
     catchup=False,
+    is_paused_upon_creation=False,
     max_active_runs=1,
     tags=["lake", "hudi"],
     doc_md=DOC,

@@ -36,6 +36,7 @@ with DAG(
     description="Builds indexes of Hudi tables beside their writers",
     schedule=None,
     catchup=False,
+    is_paused_upon_creation=False,
     tags=["lake", "hudi", "indexing"],
     doc_md=DOC,
     params={

@@ -35,6 +35,7 @@ with DAG(
     description="Runs one table service of one Hudi table",
     schedule=None,
     catchup=False,
+    is_paused_upon_creation=False,
     max_active_runs=conf.getint("lake", "max_active_services", fallback=16),
     tags=["lake", "hudi", "table service"],
     doc_md=DOC,

@@ -21,7 +21,8 @@ Writers announce their commits by a callback that may get lost. This DAG repairs
 3. `hint` has the manager look at the tables that changed, postpones the others, and drains marks that a stopped loop
    left behind.
 
-Pausing it costs nothing while every notice arrives; without it a lost notice waits for the table's next commit.
+While it is paused a lost notice waits for the table's next commit, nobody sees to deadlines, and nobody hears of what
+is stuck; `GET /v1/hoodie/health`, the page *Lake tables* and `airflow lake tables` say so.
 """
 
 with DAG(
@@ -29,6 +30,7 @@ with DAG(
     description="Repairs lost notices and watches silent tables",
     schedule=timedelta(minutes=1),
     catchup=False,
+    is_paused_upon_creation=False,
     max_active_runs=1,
     tags=["lake", "hudi"],
     doc_md=DOC,

@@ -37,6 +37,12 @@ def get_cli_commands() -> list[CLICommand]:
                     epilog="Point readers to it with [lake] timeline_server_url.",
                 ),
                 ActionCommand(
+                    name="dag-bundles",
+                    help="Print the setting that adds the shipped DAGs to Airflow's DAG bundles",
+                    func=lazy_load_command("airflow_lake_provider.cli.dag_bundles.dag_bundles"),
+                    args=(),
+                ),
+                ActionCommand(
                     name="tables",
                     help="List the tables of the registry",
                     func=lazy_load_command("airflow_lake_provider.cli.tables.tables"),

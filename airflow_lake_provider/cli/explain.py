@@ -13,6 +13,7 @@ from airflow_lake_provider.job_contract import find_lock_problem
 from airflow_lake_provider.manager.admission_desk import AdmissionDesk
 from airflow_lake_provider.manager.instances import InstanceState
 from airflow_lake_provider.manager.moments import moment, next_look_ms
+from airflow_lake_provider.manager.net import find_net_problems
 from airflow_lake_provider.manager.sinks import Sinks
 from airflow_lake_provider.manager.starts import Starts
 from airflow_lake_provider.manager.table_instances import load_instances
@@ -54,6 +55,7 @@ class Explanation:
     damaged: str
     settings_problem: str
     look_problem: str
+    net_problems: tuple[str, ...]
     next_look: str
     lock_problem: str
     holes: tuple[str, ...] = ()
@@ -113,10 +115,16 @@ def _describe(view: TableView, settings_problem: str, registry: Registry, policy
         timeline=f"{len(view.timeline.instants)} instants, {len(view.timeline.pending())} pending, {shown}",
         damaged=problems_text(view.problems) if view.problems else "",
         settings_problem=settings_problem,
+        net_problems=_net_problems(registry),
         look_problem="" if row is None else row["problem"],
         next_look="never: not in the registry" if row is None else moment(next_look_ms(row, registry.now_ms())),
         lock_problem=find_lock_problem(policy.hudi_options) or "",
     )
+
+
+def _net_problems(registry: Registry) -> tuple[str, ...]:
+    with registry.transaction() as session:
+        return find_net_problems(AirflowRunDoor().find_net(session), registry.now_ms())
 
 
 def _service(decision: Decision, policy: TablePolicy, start: StartDecision | None) -> dict[str, Any]:
@@ -178,6 +186,7 @@ def _print_text(explanation: Explanation) -> None:
         "damaged or unknown files": explanation.damaged,
         "the last look failed": explanation.look_problem if not explanation.damaged else "",
         "in the way of every service": explanation.lock_problem,
+        "in the way of all tables": "; ".join(explanation.net_problems),
         "the tables' settings are wrong, these are the last good ones": explanation.settings_problem,
     }
     for what, problem in problems.items():

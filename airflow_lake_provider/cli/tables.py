@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_lake_provider.cli.command import MOST_ROWS, print_rows, run_command
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.manager.moments import moment, next_look_ms
+from airflow_lake_provider.manager.net import find_net_problems
+from airflow_lake_provider.plugins.airflow_runs import AirflowRunDoor
 from airflow_lake_provider.plugins.airflow_settings import load_settings
 from airflow_lake_provider.plugins.lake_plugin import open_registry
 from airflow_lake_provider.plugins.tables import open_tables
@@ -27,6 +29,10 @@ def _tables(args: Namespace) -> None:
     if problem:
         print(f"the tables' settings are wrong; servers keep the last good ones: {problem}", file=sys.stderr)
     registry = open_registry()
+    with registry.transaction() as session:
+        net = AirflowRunDoor().find_net(session)
+    for net_problem in find_net_problems(net, registry.now_ms()):
+        print(net_problem, file=sys.stderr)
     now_ms = registry.now_ms()
     rows = [
         {

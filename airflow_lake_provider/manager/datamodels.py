@@ -192,6 +192,8 @@ class HealthAnswer(BaseModel):
     tables_config: ConfigState = Field(
         description="ok; last_good: the tables' settings are wrong, those before them hold; none: nothing is decided"
     )
+    last_sweep_s: int | None = Field(description="How long ago lake_watch last succeeded; null: never")
+    problems: list[str] = Field(description="What is wrong with the DAGs that run and watch services")
 
 
 class ConfigAnswer(BaseModel):

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config import LakeSettings
     from airflow_lake_provider.manager.claim import Claim, Mark
+    from airflow_lake_provider.manager.net import Net
     from airflow_lake_provider.manager.registry import Registry
     from airflow_lake_provider.manager.runs import RunDoor
     from airflow_lake_provider.manager.timelines_door import TimelinesDoor
@@ -136,6 +137,11 @@ class ManagerLoop:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), timeout=self._settings.loop_interval_s)
             self._wake.clear()
+
+    def find_net(self) -> Net:
+        """Return the state of the DAGs that this manager lives by."""
+        with self._registry.transaction() as session:
+            return self._door.find_net(session)
 
     def register_configured_tables(self) -> None:
         """Put the tables that the configuration names by path into the registry."""

@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.maintenance_window import MaintenanceWindow
     from airflow_lake_provider.manager.claim import Claim
+    from airflow_lake_provider.manager.net import Net
     from airflow_lake_provider.planner.decision import Decision
     from airflow_lake_provider.policies import TablePolicy
     from airflow_lake_provider.tables_config import Limits
 
 SERVICE_DAG_ID = "lake_table_service"
+WATCH_DAG_ID = "lake_watch"
 GIVEN_UP_PAUSE_MS = 6 * 3_600_000
 """How often a pending plan is tried again after its last regular run: it blocks others until somebody executes it."""
 ACTIVE_RUN_CHECK_MS = 30_000
@@ -76,6 +78,10 @@ class RunDoor(Protocol):
 
     def find_runs_by_id(self, session: Session, run_ids: Sequence[str]) -> Sequence[ServiceRun]:
         """Return those of the runs that exist."""
+        ...
+
+    def find_net(self, session: Session) -> Net:
+        """Return the state of the DAGs that the manager lives by."""
         ...
 
     def create_run(self, session: Session, run_id: str, conf: dict[str, Any], note: str) -> None:
@@ -247,6 +253,13 @@ def wait_for_clean(decision: Decision, table_id: str, runs: Sequence[ServiceRun]
 
 def _utc(moment_ms: int) -> str:
     return f"{datetime.fromtimestamp(moment_ms / 1000, UTC):%Y-%m-%d %H:%M}"
+
+
+def wait_for_dag(problem: str, now_ms: int) -> StartDecision | None:
+    """Return that a due decision has to wait for the DAG that would run it; None when `problem` is empty."""
+    if not problem:
+        return None
+    return StartDecision(StartVerdict.WAITING, "", f"waits: {problem}", now_ms + ACTIVE_RUN_CHECK_MS)
 
 
 def wait_for_window(decision: Decision, window: MaintenanceWindow | None, now_ms: int) -> StartDecision | None:

@@ -8,6 +8,7 @@ from sqlalchemy import update
 from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.manager.executors import find_leases
+from airflow_lake_provider.manager.net import find_service_dag_problem
 from airflow_lake_provider.manager.runs import (
     RunState,
     ServiceRun,
@@ -17,6 +18,7 @@ from airflow_lake_provider.manager.runs import (
     run_conf,
     run_id_prefix,
     wait_for_clean,
+    wait_for_dag,
     wait_for_executor,
     wait_for_limit,
     wait_for_others,
@@ -109,7 +111,8 @@ class Starts:
         more: Sequence[ServiceRun] = (),
     ) -> StartDecision:
         now_ms = self._registry.now_ms()
-        waiting = wait_for_window(decision, policy.maintenance_window, now_ms)
+        waiting = wait_for_dag(find_service_dag_problem(self._door.find_net(session)), now_ms)
+        waiting = waiting or wait_for_window(decision, policy.maintenance_window, now_ms)
         if waiting is None:
             active = [*self._door.find_active_runs(session, f"{table_id}."), *more]
             waiting = wait_for_others(decision, table_id, active, policy.max_active_runs, now_ms)

@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from airflow_lake_provider import __version__
 from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.manager.net import find_net_problems
 from airflow_lake_provider.manager.services import ManagerServices, services_of
 from airflow_lake_provider.manager.table_search import PAGE_SIZE, Search, Show, search_tables
 from airflow_lake_provider.pages.table_lines import to_line
@@ -65,6 +66,7 @@ def show_tables(
         shows=list(Show),
         first=(page - 1) * PAGE_SIZE + 1,
         settings_problem=services.tables.problem,
+        net_problems=find_net_problems(services.loop.find_net(), now_ms),
     )
 
 

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.api.common.trigger_dag import trigger_dag
 from airflow.exceptions import DagNotFound
+from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.pool import Pool
 from airflow.utils.types import DagRunTriggeredByType
 from sqlalchemy import select
 
 from airflow_lake_provider.errors import StorageError
-from airflow_lake_provider.manager.runs import SERVICE_DAG_ID, RunState, ServiceRun
+from airflow_lake_provider.manager.net import DagState, Net
+from airflow_lake_provider.manager.runs import SERVICE_DAG_ID, WATCH_DAG_ID, RunState, ServiceRun
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +45,22 @@ class AirflowRunDoor:
         """Return those of the runs that exist; each is one step in the unique key of Airflow's table."""
         query = select(DagRun.run_id, DagRun.state, DagRun.end_date)
         return _fetch(session, query.where(DagRun.dag_id == SERVICE_DAG_ID, DagRun.run_id.in_(run_ids)))
+
+    def find_net(self, session: Session) -> Net:
+        """Return whether the DAGs that the manager lives by are paused, and when `lake_watch` last succeeded."""
+        dag_ids = (SERVICE_DAG_ID, WATCH_DAG_ID)
+        dags = session.execute(
+            select(DagModel.dag_id, DagModel.is_paused).where(DagModel.dag_id.in_(dag_ids), ~DagModel.is_stale)
+        )
+        states = {dag_id: DagState.PAUSED if is_paused else DagState.ACTIVE for dag_id, is_paused in dags.all()}
+        newest = (
+            select(DagRun.end_date)
+            .where(DagRun.dag_id == WATCH_DAG_ID, DagRun.state == RunState.SUCCESS, DagRun.end_date.is_not(None))
+            .order_by(DagRun.id.desc())
+            .limit(1)
+        )
+        swept = session.scalar(newest)
+        return Net(states, None if swept is None else int(swept.timestamp() * 1000))
 
     def create_run(self, session: Session, run_id: str, conf: dict[str, Any], note: str) -> None:
         """Create a queued run of the service DAG in the caller's transaction."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.manager.net import Net
 from airflow_lake_provider.manager.runs import RunState, ServiceRun
 from tests.simulation.database import Transaction
 from tests.simulation.task import Task
@@ -70,6 +71,9 @@ class Airflow:
 
     def find_active_runs(self, session: Any, run_id_prefix: str) -> Sequence[ServiceRun]:
         return [run for run in self.find_runs(session, run_id_prefix) if run.active]
+
+    def find_net(self, session: Any) -> Net:
+        return Net()
 
     def find_runs_by_id(self, session: Any, run_ids: Sequence[str]) -> Sequence[ServiceRun]:
         found = [self.runs[run_id] for run_id in run_ids if run_id in self.runs]

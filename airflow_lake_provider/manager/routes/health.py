@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends
 from airflow_lake_provider import __version__
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.manager.datamodels import ConfigAnswer, ConfigState, HealthAnswer
+from airflow_lake_provider.manager.net import find_net_problems
 from airflow_lake_provider.manager.routes.tables import check_service_token
 from airflow_lake_provider.manager.services import ManagerServices, services_of
 from airflow_lake_provider.tables_config import TablesConfig
@@ -18,10 +19,18 @@ router = APIRouter(tags=["health"])
 
 @router.get("/health")
 def get_health(services: Annotated[ManagerServices, Depends(services_of)]) -> HealthAnswer:
-    """Answer that the app is mounted and its tables can be read."""
+    """Answer that the app is mounted and its tables can be read, and what is wrong with the DAGs."""
     services.registry.list_silent(limit=1)
     state, _ = _config_state(services)
-    return HealthAnswer(status="ok", version=__version__, loop=services.settings.loop_enabled, tables_config=state)
+    net, now_ms = services.loop.find_net(), services.registry.now_ms()
+    return HealthAnswer(
+        status="ok",
+        version=__version__,
+        loop=services.settings.loop_enabled,
+        tables_config=state,
+        last_sweep_s=net.sweep_age_s(now_ms),
+        problems=list(find_net_problems(net, now_ms)),
+    )
 
 
 @router.get("/config", dependencies=[Depends(check_service_token)])

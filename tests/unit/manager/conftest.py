@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -19,9 +20,10 @@ from airflow_lake_provider.manager.deadlines import DeadlineSweep
 from airflow_lake_provider.manager.executors import Executors
 from airflow_lake_provider.manager.instances import RunFacts
 from airflow_lake_provider.manager.loop import ManagerLoop
+from airflow_lake_provider.manager.net import DagState, Net
 from airflow_lake_provider.manager.registry import Registry
 from airflow_lake_provider.manager.repair_round import RepairRound
-from airflow_lake_provider.manager.runs import RunState, ServiceRun
+from airflow_lake_provider.manager.runs import SERVICE_DAG_ID, WATCH_DAG_ID, RunState, ServiceRun
 from airflow_lake_provider.manager.schema import metadata
 from airflow_lake_provider.manager.services import ManagerServices
 from airflow_lake_provider.manager.tables_source import TablesSource
@@ -51,6 +53,9 @@ class FakeClock:
         self.now += timedelta(seconds=seconds)
 
 
+WORKING_NET = Net(MappingProxyType(dict.fromkeys((SERVICE_DAG_ID, WATCH_DAG_ID), DagState.ACTIVE)), swept_ms=10**15)
+
+
 @dataclass
 class FakeDoor:
     """Keeps DAG runs in a list; `fails_with` makes the next creation fail."""
@@ -58,6 +63,10 @@ class FakeDoor:
     runs: list[ServiceRun] = field(default_factory=list)
     confs: list[dict[str, Any]] = field(default_factory=list)
     fails_with: Exception | None = None
+    net: Net = WORKING_NET
+
+    def find_net(self, session: Session) -> Net:
+        return self.net
 
     def find_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
         return [run for run in self.runs if run.run_id.startswith(run_id_prefix)]

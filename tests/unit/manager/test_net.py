@@ -1,0 +1,81 @@
+"""What is said of the DAGs that the manager lives by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+from fastapi.testclient import TestClient
+
+from airflow_lake_provider.manager.app import create_app
+from airflow_lake_provider.manager.loop import ManagerLoop
+from airflow_lake_provider.manager.net import DagState, Net, find_net_problems
+from airflow_lake_provider.manager.notice import Notice, Source
+from airflow_lake_provider.manager.registry import Registry
+from airflow_lake_provider.manager.services import ManagerServices
+from airflow_lake_provider.pages.app import create_pages
+from tests.unit.manager.conftest import WORKING_NET, FakeClock, FakeDoor
+from tests.unit.tables import HandMadeTable
+
+NOW_MS = 10**12
+ON = {"lake_table_service": DagState.ACTIVE, "lake_watch": DagState.ACTIVE}
+
+
+def paused(*dag_ids: str) -> Net:
+    return replace(WORKING_NET, states=MappingProxyType({**ON, **dict.fromkeys(dag_ids, DagState.PAUSED)}))
+
+
+@pytest.mark.parametrize(
+    ("net", "words"),
+    [
+        pytest.param(Net(ON, NOW_MS - 60_000), [], id="all-is-well"),
+        pytest.param(Net(ON, NOW_MS - 600_000), ["lake_watch swept last 10 min ago, though"], id="stale"),
+        pytest.param(Net(ON), ["lake_watch has never swept"], id="never"),
+        pytest.param(
+            paused("lake_table_service"), ["DAG lake_table_service is paused, so no service runs"], id="paused"
+        ),
+        pytest.param(paused("lake_watch"), ["DAG lake_watch is paused, so lost notices"], id="watch-paused"),
+        pytest.param(
+            Net({}, NOW_MS), ["DAG lake_table_service and lake_watch not in Airflow's database"], id="missing"
+        ),
+    ],
+)
+def test_problems_are_said_in_words(net: Net, words: list[str]) -> None:
+    found = find_net_problems(net, NOW_MS)
+    assert len(found) == len(words)
+    assert all(problem.startswith(said) for problem, said in zip(found, words, strict=True))
+
+
+def test_while_the_dag_is_paused_no_run_is_made_and_the_decision_says_why(
+    lake: Path, registry: Registry, door: FakeDoor, make_loop: Callable[[], ManagerLoop], clock: FakeClock
+) -> None:
+    table = HandMadeTable.create(lake / "orders")
+    for second in range(1, 5):
+        table.commit(second)
+    mark = registry.mark_dirty(Notice(str(table.path), "orders", Source.HINT))
+    door.net = paused("lake_table_service")
+    loop = make_loop()
+    loop.drain()
+    (due,) = (d for d in json.loads(registry.get(mark.table_id)["decisions"]) if d["verdict"] == "due")
+    assert (door.runs, due["service"], due["run"]) == ([], "compaction", "waiting")
+    assert "DAG lake_table_service is paused, so no service runs: unpause it" in due["run_reason"]
+    # Unpaused, the run follows without any notice.
+    door.net = WORKING_NET
+    clock.advance(31)
+    loop.drain()
+    assert len(door.runs) == 1
+
+
+def test_health_and_the_page_say_what_is_paused(services: ManagerServices, door: FakeDoor) -> None:
+    health = TestClient(create_app(lambda: services))
+    page = TestClient(create_pages(lambda: services, lambda: None))
+    assert (health.get("/health").json()["problems"], "is paused" in page.get("/").text) == ([], False)
+    door.net = replace(paused("lake_table_service"), swept_ms=services.registry.now_ms() - 700_000)
+    said = health.get("/health").json()
+    assert (len(said["problems"]), said["last_sweep_s"]) == (2, 700)
+    assert "DAG lake_table_service is paused" in page.get("/").text
+    assert "lake_watch swept last 11 min ago" in page.get("/").text
