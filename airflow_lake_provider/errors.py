@@ -158,6 +158,8 @@ class EngineError(LakeError):
 class ServiceRefusedError(LakeError):
     """The service must not run as asked; a retry would be refused again."""
 
+    http_status = 409
+
 
 class RepairRefusedError(LakeError):
     """The doctor must not repair this: no policy allows it, it is no longer so, or it cannot be done safely."""

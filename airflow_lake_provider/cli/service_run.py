@@ -33,7 +33,8 @@ def start_service_run(base_path: str, table_name: str, call: ServiceCall, policy
         call.mode,
         key_instant=call.instants[0] if call.instants else f"{registry.now_ms()}",
         plan_instants=call.instants,
-        options=service_options(call.service, policy),
+        # A plan that is there already says itself what it removes.
+        options=service_options(call.service, policy) if not call.instants else {},
     )
     claim = Claim(table_id, base_path, table_name, "", "", 0, 0, 0)
     with registry.transaction() as session:

@@ -19,6 +19,7 @@ from airflow_lake_provider.errors import (
     LakeError,
     LeaseLostError,
     ManagerUnreachableError,
+    ServiceRefusedError,
     SinkBusyError,
 )
 
@@ -160,9 +161,12 @@ class LakeHook(BaseHook):
         return None if instant is None else str(instant)
 
     def find_policy(self, base_path: str, table_name: str, service: Service) -> dict[str, Any]:
-        """Return what the tables file says of a table's service; `table_name` is that of `hoodie.properties`."""
+        """Return what the tables file says of a table's service; `table_name` is that of `hoodie.properties`.
+
+        Raises ServiceRefusedError when the service must not be run by hand.
+        """
         params = {"base_path": base_path, "table_name": table_name, "service": service.value}
-        return self._call("GET", "/policy", params=params)
+        return self._call("GET", "/policy", params=params, conflict=ServiceRefusedError)
 
     def begin_replication(self, table_id: str, sink: str, ttl_s: float, run_id: str) -> tuple[bool, str]:
         """Announce a run; return whether it must begin with a snapshot, and the request that it obeys with it.

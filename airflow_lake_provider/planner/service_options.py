@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.indexing.index_spec import parse_indexes
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.planner.archive import archive_options
@@ -20,8 +21,17 @@ if TYPE_CHECKING:
 
 
 def service_options(service: Service, policy: TablePolicy) -> Mapping[str, str]:
-    """Return what the policy says of a service as settings of its job. Raises ConfigError for an unknown index."""
+    """Return what the policy says of a service as settings of its job.
+
+    Raises ConfigError for an unknown index, and ServiceRefusedError for a clean where cleaning is switched off: then
+    others clean the table, by a retention that is not known here, and what is cleaned does not come back.
+    """
     if service is Service.CLEAN:
+        if not policy.clean.enabled:
+            raise ServiceRefusedError(
+                "clean.enabled: false says that others clean this table, by a retention that is not known here; where "
+                "it is to be cleaned by hand alone, set clean: {enabled: true, commits: null, retained_commits: ...}"
+            )
         return clean_options(policy.clean)
     if service is Service.ARCHIVE:
         # The archiver keeps what the cleaner retains, by the settings that it is given.

@@ -79,6 +79,14 @@ def test_a_clean_by_hand_keeps_what_the_table_keeps(submit: Submit) -> None:
     assert job.request.hudi_options == {"hoodie.write.lock.provider": LOCK, "hoodie.a": "1", **RETENTION}
 
 
+def test_a_table_that_others_clean_is_not_cleaned_by_hand(submit: Submit, tmp_path: Path) -> None:
+    text = TABLES.replace("clean: {retained_commits: 500}", "clean: {enabled: false, retained_commits: 500}")
+    (tmp_path / "tables.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(AirflowFailException, match=r"clean\.enabled: false says that others clean this table"):
+        submit(service="clean")
+    assert submit(service="compaction").request.hudi_options["hoodie.a"] == "1"
+
+
 def test_an_archive_by_hand_keeps_what_the_table_keeps(submit: Submit) -> None:
     options = submit(service="archive").request.hudi_options
     assert {**RETENTION, "hoodie.keep.min.commits": "600", "hoodie.keep.max.commits": "700"}.items() <= options.items()
