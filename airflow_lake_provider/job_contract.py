@@ -92,6 +92,7 @@ class FailureKind(StrEnum):
     PLAN_GONE = "plan_gone"  # the named plan is not pending any more: look again and decide anew
     CONFLICT = "conflict"  # a writer's commit stands in the way: wait for the writer
     OUT_OF_MEMORY = "out_of_memory"
+    REFUSED = "refused"  # this table cannot have this service as things are: somebody must change what is named
     OTHER = "other"
 
 

@@ -49,7 +49,8 @@ class Lake:
     def __init__(self, folder: Path, rows: int) -> None:
         from local_stack import lake_writer
 
-        sys.modules["job_contract"] = importlib.import_module("airflow_lake_provider.job_contract")
+        for shared in ("job_contract", "instant_clock"):
+            sys.modules[shared] = importlib.import_module(f"airflow_lake_provider.{shared}")
         self.writer = lake_writer
         self.jobs = importlib.import_module("run_services")
         self.folder = folder
@@ -183,7 +184,8 @@ def build_only(base_path: str, rows: int) -> None:
     lake = Lake.__new__(Lake)
     from local_stack import lake_writer
 
-    sys.modules["job_contract"] = importlib.import_module("airflow_lake_provider.job_contract")
+    for shared in ("job_contract", "instant_clock"):
+        sys.modules[shared] = importlib.import_module(f"airflow_lake_provider.{shared}")
     lake.writer, lake.jobs, lake.folder = lake_writer, importlib.import_module("run_services"), Path(base_path).parent
     conf = {"spark.master": "local[2]", "spark.jars": str(JAR), "spark.driver.memory": "3g"}
     lake.spark = lake_writer.open_session(conf)

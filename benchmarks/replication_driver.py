@@ -13,7 +13,8 @@ import time
 from itertools import pairwise
 from typing import Any
 
-sys.modules["job_contract"] = importlib.import_module("airflow_lake_provider.job_contract")
+for shared in ("job_contract", "instant_clock"):
+    sys.modules[shared] = importlib.import_module(f"airflow_lake_provider.{shared}")
 
 import confluent_kafka  # noqa: E402
 from pyspark.sql import functions as F  # noqa: E402

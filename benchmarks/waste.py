@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / ".work"
 sys.path[:0] = [str(ROOT), str(ROOT / "spark_jobs")]
 
-from airflow_lake_provider import job_contract  # noqa: E402
+from airflow_lake_provider import instant_clock, job_contract  # noqa: E402
 from airflow_lake_provider.conflict.admission import AdmissionVerdict  # noqa: E402
 from airflow_lake_provider.conflict.conflict_table import ConflictTable  # noqa: E402
 from airflow_lake_provider.conflict.gate import ask_admission  # noqa: E402
@@ -181,7 +181,7 @@ def now_ms() -> int:
 
 def play(workload: Workload) -> int:
     """The side that has Spark: both workloads, on tables of their own, in one warm session."""
-    sys.modules["job_contract"] = job_contract
+    sys.modules |= {"job_contract": job_contract, "instant_clock": instant_clock}
     spark = lake_writer.open_session({"spark.master": "local[4]", "spark.jars": str(hudi_bundle.JAR)})
     result: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="bench-waste-", dir=WORK) as folder:

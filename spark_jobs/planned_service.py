@@ -36,6 +36,7 @@ from progress import say
 from py4j.protocol import Py4JJavaError
 from retention import hold_back
 from service_settings import ALWAYS, service_settings, wait_for_lock_without_end
+from time_zone import find_zone_problem, take_zone_of_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -105,7 +106,10 @@ def open_visit(spark: SparkSession, job: JobRequest, request: ServiceRequest) ->
     if problem is not None:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
     look = look_at_table(spark, job.base_path)
-    problem = find_hudi_problem(spark, look) if request.service is Service.INDEXING else ""
+    take_zone_of_table(spark, look)
+    problem = find_zone_problem(spark, look)
+    if not problem and request.service is Service.INDEXING:
+        problem = find_hudi_problem(spark, look)
     if problem:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
     options = hold_back(

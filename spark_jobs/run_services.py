@@ -37,6 +37,7 @@ from job_contract import (
 from log_compaction import run_log_compaction
 from metadata_compaction import run_metadata_compaction
 from partition_ttl import run_ttl
+from planned_service import ServiceRefusedError
 from progress import say
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf
@@ -119,6 +120,8 @@ def run_service(spark: SparkSession, job: JobRequest, request: ServiceRequest) -
         traceback.print_exc()
         causes = causes_of(error.java_exception)
         result = _failed(request, classify(causes), describe(causes))
+    except ServiceRefusedError as error:
+        result = _failed(request, FailureKind.REFUSED, f"{error}")
     except Exception as error:  # noqa: BLE001 - the outermost loop: the other services of the job still run
         if type(error).__module__.startswith("py4j"):
             traceback.print_exc()

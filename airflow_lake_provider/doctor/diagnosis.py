@@ -13,6 +13,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.doctor.blocked import blocked_behind
+from airflow_lake_provider.doctor.time_zones import find_zone_trouble
 from airflow_lake_provider.policies import DoctorPolicy
 from airflow_lake_provider.stuck_shape import Shape
 from airflow_lake_provider.timeline.instant import Action, State
@@ -223,6 +224,14 @@ def _requested_time(file_name: str) -> str:
     return found[0] if found is not None else ""
 
 
+def _time_zones(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
+    if evidence.zone is None:
+        return
+    for trouble in find_zone_trouble(evidence.stamps, evidence.zone, evidence.properties.time_zone, evidence.now_ms):
+        shape = Shape.DISORDERED_WRITES if trouble.instant else Shape.FOREIGN_TIME_ZONE
+        yield Finding(shape, trouble.instant, trouble.says, trouble.holds_up, trouble.repair)
+
+
 def _is_left(evidence: Evidence, instant: Instant, policy: DoctorPolicy) -> bool:
     return not evidence.is_alive(instant) and evidence.idle_s(instant) > policy.stuck_after_s
 
@@ -241,6 +250,7 @@ def _age(seconds: float) -> str:
 _RULES: tuple[Callable[[Evidence, DoctorPolicy], Iterator[Finding]], ...] = (
     _lock,
     _damage,
+    _time_zones,
     _failed_writes,
     _service_plans,
     _log_compaction,

@@ -7,20 +7,25 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import DamagedFileError, LakeError
+from airflow_lake_provider.instant_clock import stamps_of
 from airflow_lake_provider.timeline.content import decode
 from airflow_lake_provider.timeline.damage import find_damaged_files
 from airflow_lake_provider.timeline.heartbeat import HeartbeatRule, load_heartbeats
 from airflow_lake_provider.timeline.instant import Action
+from airflow_lake_provider.timeline.job_zone import zone_of_jobs
 from airflow_lake_provider.timeline.loader import load_timeline
 from airflow_lake_provider.timeline.properties import META_FOLDER, TableProperties, load_table_properties
 from airflow_lake_provider.timeline.signs_of_life import load_markers_ms
 from airflow_lake_provider.timeline.timeline import Timeline, TimelineProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
+    from airflow_lake_provider.instant_clock import Stamp
     from airflow_lake_provider.timeline.instant import Instant
+    from airflow_lake_provider.timeline.job_zone import JobZone
     from airflow_lake_provider.timeline.storage import Storage
+    from airflow_lake_provider.timeline.store import FileEntry
 
 LOCK_FILE = f"{META_FOLDER}/lock"
 METADATA_TABLE = f"{META_FOLDER}/metadata"
@@ -62,6 +67,10 @@ class Evidence:
     """Completed compactions on the metadata table's timeline; None without a metadata table."""
     metadata_heartbeats: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     problems: tuple[TimelineProblem, ...] = ()
+    stamps: tuple[Stamp, ...] = ()
+    """What the files of the timeline tell of the clocks that named them."""
+    zone: JobZone | None = None
+    """The zone in which the jobs name instants; None where only a job can tell."""
     rule: HeartbeatRule = field(default_factory=HeartbeatRule)
 
     def idle_s(self, instant: Instant) -> float:
@@ -91,19 +100,26 @@ class Evidence:
 
 
 def collect_evidence(
-    storage: Storage, now_ms: int, rule: HeartbeatRule | None = None, *, reads_all: bool = False
+    storage: Storage,
+    now_ms: int,
+    rule: HeartbeatRule | None = None,
+    spark_conf: Mapping[str, str] = MappingProxyType({}),
+    *,
+    reads_all: bool = False,
 ) -> Evidence:
     """Read what the doctor needs. Raises what reading properties and timeline raises.
 
-    `rule` says when the table's writers count as dead; None takes Hudi's own settings for it. With `reads_all` the
-    file of every instant is read, which finds the damaged ones.
+    `rule` says when the table's writers count as dead; None takes Hudi's own settings for it. `spark_conf` are the
+    table's Spark settings: the jobs' time zone may be among them. With `reads_all` the file of every instant is read,
+    which finds the damaged ones.
     """
     # Heartbeats before and after the timeline: an executor's beat begins before its instant and ends after it.
     heartbeats = load_heartbeats(storage)
     properties = load_table_properties(storage)
     timeline = load_timeline(storage, properties)
     pending = frozenset(instant.requested_time for instant in timeline.pending())
-    files = _seen_files(storage, properties.timeline_path, pending)
+    entries = [entry for entry in storage.list_entries(properties.timeline_path) if not entry.is_folder]
+    files = _seen_files(entries, properties.timeline_path, pending)
     plans = _read_plans(storage, properties, timeline)
     lock = storage.stat(LOCK_FILE)
     compactions, metadata_heartbeats = _look_at_metadata_table(storage)
@@ -125,6 +141,8 @@ def collect_evidence(
         metadata_compactions=compactions,
         metadata_heartbeats=MappingProxyType(metadata_heartbeats),
         problems=(*timeline.problems, *_damaged(storage, properties, timeline, plans, reads_all=reads_all)),
+        stamps=stamps_of((entry.name, entry.modified_ms) for entry in entries),
+        zone=zone_of_jobs(properties.time_zone, spark_conf),
     )
 
 
@@ -141,11 +159,11 @@ def _damaged(
     return tuple(found[name] for name in sorted(found))
 
 
-def _seen_files(storage: Storage, folder: str, pending: frozenset[str]) -> dict[str, SeenFile]:
+def _seen_files(entries: Iterable[FileEntry], folder: str, pending: frozenset[str]) -> dict[str, SeenFile]:
     return {
         entry.name: SeenFile(f"{folder}/{entry.name}", entry.size_bytes, entry.modified_ms)
-        for entry in storage.list_entries(folder)
-        if not entry.is_folder and entry.name.removeprefix(".").partition(".")[0] in pending
+        for entry in entries
+        if entry.name.removeprefix(".").partition(".")[0] in pending
     }
 
 

@@ -184,6 +184,8 @@ def _at(requested_time: str, evidence: Evidence) -> Instant | None:
 _BY_HAND: Mapping[Shape, str] = {
     Shape.UNREADABLE_FILE: "what the file should hold is not known here",
     Shape.UNGUARDED_SERVICE: "its executor may be at work, and a second one would destroy its files",
+    Shape.FOREIGN_TIME_ZONE: "somebody has to run writers and jobs in one time zone",
+    Shape.DISORDERED_WRITES: "only the writer has the rows, and writes them again",
     Shape.INDEX_WITHOUT_PLAN: "the partly built index has to be dropped by Hudi (dropIndex, or SQL's DROP INDEX)",
 }
 _PLANS: Mapping[Shape, Callable[[Finding, Evidence, DoctorPolicy], Repair]] = {

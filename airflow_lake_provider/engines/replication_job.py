@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.engines.spark_job import CONTRACT, SPARK_CONF, find_spark_jobs
+from airflow_lake_provider.engines.spark_job import CONTRACT, SHARED_MODULES, SPARK_CONF, find_spark_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,7 @@ def submit_arguments(
         "conn_id": conn_id,
         "name": name,
         "conf": dict(SPARK_CONF) | dict(conf),
-        "py_files": ",".join([str(CONTRACT), str(package), *modules]),
+        "py_files": ",".join([*map(str, SHARED_MODULES), str(package), *modules]),
         "application_args": [request_path],
     }
 

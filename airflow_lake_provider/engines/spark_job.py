@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider import job_contract
+from airflow_lake_provider import instant_clock, job_contract
 from airflow_lake_provider.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 APPLICATION = "run_services.py"
 CONTRACT = Path(job_contract.__file__)
+SHARED_MODULES = (CONTRACT, Path(instant_clock.__file__))
+"""Modules of this package that the jobs import by their own names."""
 
 # Hudi needs Kryo and its own SQL extension; everything else is the connection's and the user's business.
 SPARK_CONF: Mapping[str, str] = {
@@ -47,7 +49,7 @@ def submit_arguments(job: EngineJob) -> dict[str, Any]:
         "conn_id": job.conn_id,
         "name": job.name,
         "conf": dict(SPARK_CONF) | dict(job.conf),
-        "py_files": ",".join([str(CONTRACT), *siblings]),
+        "py_files": ",".join([*map(str, SHARED_MODULES), *siblings]),
         "application_args": [job.request_path],
     }
     if job.jars:

@@ -30,6 +30,7 @@ REMEDIES: Mapping[FailureKind, Remedy] = MappingProxyType(
         FailureKind.CONFLICT: Remedy(2, "a writer stands in the way: again when it may have ended", grows=True),
         FailureKind.OUT_OF_MEMORY: Remedy(0, "it ran out of memory: again at once, with twice the memory"),
         FailureKind.PLAN_GONE: Remedy(0, "its plan is gone: the manager decides anew"),
+        FailureKind.REFUSED: Remedy(0, "it was refused: what its reason names must change first"),
         FailureKind.OTHER: Remedy(1, "again after a pause that doubles with each try", doubles=True),
     }
 )

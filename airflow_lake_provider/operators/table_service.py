@@ -308,7 +308,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             return judgement
         AirflowMetrics().incr(outcomes(request.services[0].service, Outcome.FAILED))
         message = f"table {table.base_path}: {request.services[0].service} {judgement.reason}"
-        if judgement.failure_kind is FailureKind.PLAN_GONE:
+        if judgement.failure_kind in {FailureKind.PLAN_GONE, FailureKind.REFUSED}:
             raise ServiceRefusedError(message)
         kind = judgement.failure_kind or FailureKind.OTHER
         if kind is FailureKind.OUT_OF_MEMORY and self._has_more_memory:

@@ -6,18 +6,21 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_lake_provider.doctor.time_zones import find_zone_trouble
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.manager.moments import distance, moment
 from airflow_lake_provider.manager.sink_state import problem_of, state_of
 from airflow_lake_provider.manager.sinks import Sinks
 from airflow_lake_provider.manager.table_instances import load_instances
 from airflow_lake_provider.pages.table_lines import TableLine, to_line
+from airflow_lake_provider.timeline.job_zone import zone_of_jobs
 
 if TYPE_CHECKING:
     from sqlalchemy import RowMapping
 
     from airflow_lake_provider.manager.instances import Instance
     from airflow_lake_provider.manager.services import ManagerServices
+    from airflow_lake_provider.view.table_view import TableView
 
 MOST_ENDED = 20
 MOST_INSTANTS = 25
@@ -84,6 +87,8 @@ class TablePage:
     sinks: tuple[SinkLine, ...]
     instants: tuple[InstantLine, ...]
     timeline_problem: str
+    time_zones: tuple[tuple[str, str], ...] = ()
+    """What is wrong with the time zones of instants, each with what to do."""
 
 
 def load_page(services: ManagerServices, table_id: str) -> TablePage:
@@ -91,7 +96,7 @@ def load_page(services: ManagerServices, table_id: str) -> TablePage:
     registry = services.registry
     row, now_ms = registry.get(table_id), registry.now_ms()
     found = load_instances(registry, services.instance_door, services.views, table_id, MOST_ENDED)
-    instants, problem = _load_instants(services, row["base_path"])
+    instants, time_zones, problem = _load_timeline(services, row, now_ms)
     return TablePage(
         table=to_line(row, now_ms),
         owner=row["owner"],
@@ -102,6 +107,7 @@ def load_page(services: ManagerServices, table_id: str) -> TablePage:
         sinks=tuple(_sink(sink, now_ms) for sink in Sinks(registry).list_sinks(table_id)),
         instants=instants,
         timeline_problem=problem,
+        time_zones=time_zones,
     )
 
 
@@ -142,11 +148,24 @@ def _sink(row: RowMapping, now_ms: int) -> SinkLine:
     )
 
 
-def _load_instants(services: ManagerServices, base_path: str) -> tuple[tuple[InstantLine, ...], str]:
+def _load_timeline(
+    services: ManagerServices, row: RowMapping, now_ms: int
+) -> tuple[tuple[InstantLine, ...], tuple[tuple[str, str], ...], str]:
     try:
-        view = services.views.refresh(base_path)
+        view = services.views.refresh(row["base_path"])
+        stamps = services.views.load_stamps(view)
     except LakeError as error:
-        return (), str(error)
+        return (), (), str(error)
+    policy, table_zone = (
+        services.tables.load().policy_for(row["base_path"], row["table_name"]),
+        view.properties.time_zone,
+    )
+    zone = zone_of_jobs(table_zone, policy.spark_conf)
+    trouble = () if zone is None else find_zone_trouble(stamps, zone, table_zone, now_ms)
+    return _instants(view), tuple((one.says, one.repair) for one in trouble), ""
+
+
+def _instants(view: TableView) -> tuple[InstantLine, ...]:
     newest = sorted(view.timeline.instants, key=lambda instant: instant.sort_key, reverse=True)[:MOST_INSTANTS]
     lines = []
     for instant in newest:
@@ -160,4 +179,4 @@ def _load_instants(services: ManagerServices, base_path: str) -> tuple[tuple[Ins
                 "" if commit is None else commit.operation,
             )
         )
-    return tuple(lines), ""
+    return tuple(lines)

@@ -11,6 +11,7 @@ from airflow_lake_provider.planner.archive import decide_archive
 from airflow_lake_provider.planner.clean import decide_clean, kept_writes
 from airflow_lake_provider.planner.clustering import decide_clustering
 from airflow_lake_provider.planner.compaction import decide_compaction
+from airflow_lake_provider.planner.decision import Verdict
 from airflow_lake_provider.planner.fair_order import in_fair_order
 from airflow_lake_provider.planner.fruitless import footing_of, wait_for_change
 from airflow_lake_provider.planner.indexing import decide_indexing
@@ -24,6 +25,7 @@ from airflow_lake_provider.planner.rollback import (
     find_unguarded_writes,
     needs_heartbeats,
 )
+from airflow_lake_provider.planner.time_zone import block_foreign_zone
 from airflow_lake_provider.planner.ttl import decide_ttl
 from airflow_lake_provider.planner.turns import NO_TURNS
 
@@ -54,7 +56,10 @@ def decide_now(
         metadata_timeline=may_be_behind(view, policy),
         plans=find_begun_plans(view),
     )
-    return decide(complete, policy, now_ms, hold, turns)
+    decisions = decide(complete, policy, now_ms, hold, turns)
+    if all(decision.verdict is not Verdict.DUE for decision in decisions):
+        return decisions
+    return block_foreign_zone(decisions, view, policy, views.load_stamps(view), now_ms)
 
 
 def decide(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.timeline.commit_metadata import load_commit_metadata
 from airflow_lake_provider.timeline.heartbeat import load_heartbeats
+from airflow_lake_provider.timeline.job_zone import load_stamps
 from airflow_lake_provider.timeline.metadata_table import load_metadata_timeline
 from airflow_lake_provider.timeline.service_plan import tell_clusterings
 from airflow_lake_provider.timeline.signs_of_life import load_touched_ms
@@ -22,6 +23,7 @@ from airflow_lake_provider.view.table_view import TableView
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from airflow_lake_provider.instant_clock import Stamp
     from airflow_lake_provider.timeline.commit_metadata import CommitMetadata
     from airflow_lake_provider.timeline.instant import Instant
     from airflow_lake_provider.timeline.storage import Storage
@@ -83,6 +85,10 @@ class TableViewCache:
                 {plan.requested_time: load_touched_ms(storage, view.properties.timeline_path, plan) for plan in plans}
             ),
         )
+
+    def load_stamps(self, view: TableView) -> tuple[Stamp, ...]:
+        """Return what the files of a table's timeline tell of clocks, read afresh: one listing. Raises StorageError."""
+        return load_stamps(self._timelines.memory.get(view.base_path).storage, view.properties)
 
     def __len__(self) -> int:
         return len(self._views)

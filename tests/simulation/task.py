@@ -182,7 +182,7 @@ class Task:
         self.world.say(f"{self.name} judged {judgement.outcome}: {judgement.reason[:100]}")
         if judgement.done:
             return
-        if judgement.failure_kind is FailureKind.PLAN_GONE:
+        if judgement.failure_kind in {FailureKind.PLAN_GONE, FailureKind.REFUSED}:
             raise ServiceRefusedError(judgement.reason)
         raise ServiceFailedError(judgement.reason)
 

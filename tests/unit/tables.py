@@ -28,6 +28,7 @@ class HandMadeTable:
             "hoodie.table.type": table_type,
             "hoodie.table.version": "9",
             "hoodie.timeline.layout.version": "2",
+            "hoodie.table.timeline.timezone": "UTC",
             "hoodie.table.checksum": str(zlib.crc32(f"{database}.{name}".encode())),
         }
         if database:

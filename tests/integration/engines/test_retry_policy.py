@@ -9,8 +9,25 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.errors import ExecutorBusyError, LakeError, LeaseLostError, ServiceFailedError
-from airflow_lake_provider.job_contract import FailureKind
+from airflow_lake_provider.errors import (
+    ExecutorBusyError,
+    LakeError,
+    LeaseLostError,
+    ServiceFailedError,
+    ServiceRefusedError,
+)
+from airflow_lake_provider.job_contract import (
+    FailureKind,
+    JobRequest,
+    JobResult,
+    Mode,
+    Outcome,
+    Service,
+    ServiceRequest,
+    ServiceResult,
+    result_to_json,
+)
+from airflow_lake_provider.timeline.storage import open_storage
 from tests.unit.tables import HandMadeTable
 
 pytestmark = pytest.mark.integration
@@ -70,6 +87,21 @@ def test_last_try_says_so_and_what_is_not_ours_is_left_to_airflow(tmp_path: Path
     task = operator(tmp_path)
     assert decide(task, ServiceFailedError("m"), 5).reason.endswith("that was the last try")
     assert decide(task, RuntimeError("a bug")).reason is None
+
+
+def test_job_that_was_refused_is_not_tried_again(tmp_path: Path) -> None:
+    from airflow_lake_provider.operators.table_reader import TableReader
+
+    table = HandMadeTable.create(tmp_path / "orders")
+    table.commit(1)
+    wanted = ServiceRequest(Service.COMPACTION, Mode.SCHEDULE_AND_EXECUTE)
+    request = JobRequest("job-1", str(table.path), "orders", (wanted,), str(tmp_path / "result.json"))
+    refused = ServiceResult(Service.COMPACTION, Outcome.FAILED, failure_kind=FailureKind.REFUSED, message="not so")
+    Path(request.result_path).write_text(result_to_json(JobResult("job-1", (refused,))))
+    reader = TableReader(str(table.path), open_storage)
+    with pytest.raises(ServiceRefusedError, match="not so") as raised:
+        operator(table.path)._judge(reader, reader.timeline(), request)
+    assert not raised.value.retriable
 
 
 def test_users_own_policy_is_kept(tmp_path: Path) -> None:

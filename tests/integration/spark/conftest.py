@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[3]
 SPARK_JOBS = ROOT / "spark_jobs"
 # The jobs import the contract as a top-level module, as --py-files delivers it.
 sys.path[:0] = [str(SPARK_JOBS), str(ROOT)]
-sys.modules["job_contract"] = importlib.import_module("airflow_lake_provider.job_contract")
+for shared in ("job_contract", "instant_clock"):
+    sys.modules[shared] = importlib.import_module(f"airflow_lake_provider.{shared}")
 
 from job_contract import JobRequest, Mode, Service, ServiceRequest, ServiceResult  # noqa: E402
 

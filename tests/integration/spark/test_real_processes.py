@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-# The contract's own file first, the job's siblings after it: what the operator sends.
+# The package's shared files first, the job's siblings after them: what the operator sends.
 PY_FILES = [
-    ROOT / "airflow_lake_provider" / "job_contract.py",
+    *(ROOT / "airflow_lake_provider" / name for name in ("job_contract.py", "instant_clock.py")),
     *sorted(path for path in SPARK_JOBS.glob("*.py") if path.name != "run_services.py"),
 ]
 PATIENCE_S = 120.0

@@ -50,7 +50,8 @@ def submit(folder: Path, request: ReplicationRequest) -> subprocess.Popen[bytes]
     for key in ("spark.driver.host", "spark.driver.bindAddress", "spark.sql.shuffle.partitions", "spark.ui.enabled"):
         command += ["--conf", f"{key}={lake_writer.SPARK_CONF[key]}"]
     package = write_package(folder / "package.zip")
-    command += ["--py-files", ",".join([str(PACKAGE / "job_contract.py"), str(package), *modules])]
+    shared = [str(PACKAGE / name) for name in ("job_contract.py", "instant_clock.py")]
+    command += ["--py-files", ",".join([*shared, str(package), *modules])]
     command += [str(jobs / "replicate.py"), str(folder / "request.json")]
     with (folder / "driver.log").open("ab") as log:
         # Not from the checkout: there the package would be found without the zip.

@@ -18,13 +18,13 @@ STREAMING_OFF = {"hoodie.metadata.streaming.write.enabled": "false"}
 
 def main(base_path: str, folder: str, conf: str = "{}", lock_options: str = "{}") -> None:
     sys.path.insert(0, str(ROOT / "spark_jobs"))
-    from airflow_lake_provider import job_contract
+    from airflow_lake_provider import instant_clock, job_contract
     from airflow_lake_provider.indexing.index_spec import parse_indexes, wish_options
     from local_stack import lake_writer
     from local_stack.hudi_bundle import JAR
 
-    # Jobs find it beside them, as spark-submit delivers it.
-    sys.modules["job_contract"] = job_contract
+    # Jobs find them beside them, as spark-submit delivers them.
+    sys.modules |= {"job_contract": job_contract, "instant_clock": instant_clock}
     jobs: Any = importlib.import_module("run_services")
     settings = {"spark.master": "local[2]", "spark.jars": str(JAR), **json.loads(conf)}
     spark = lake_writer.open_session(settings)

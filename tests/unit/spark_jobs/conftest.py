@@ -5,4 +5,5 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "spark_jobs"))
-sys.modules["job_contract"] = importlib.import_module("airflow_lake_provider.job_contract")
+for shared in ("job_contract", "instant_clock"):
+    sys.modules[shared] = importlib.import_module(f"airflow_lake_provider.{shared}")
