@@ -57,7 +57,8 @@ class LakeSettings:
     loop_enabled: bool = True
     loop_interval_s: float = 1.0
     claim_lease_s: float = 60.0
-    executor_lease_s: float = 60.0
+    executor_lease_s: float = 900.0
+    """Long, so that a running job bears ten minutes without any API server; renewals are frequent all the same."""
     sink_grace_s: float = SINK_GRACE_S
     """How long a sink that the tables file names no more still holds its table's files."""
     heartbeat_timeout_s: float = 600.0

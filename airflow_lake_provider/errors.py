@@ -6,7 +6,8 @@ The class itself says whether trying again can help (`retriable`) and how an HTT
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
 
 
 class LakeError(Exception):
@@ -16,6 +17,11 @@ class LakeError(Exception):
     http_status: ClassVar[int] = 500
     failure_kind: str = "other"
     """What a failed try calls for, in the spelling of `job_contract.FailureKind`."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What an HTTP route answers beside the message, for programs."""
+        return {}
 
 
 class ConfigError(LakeError):
@@ -98,12 +104,30 @@ class TableUnknownError(LakeError):
     http_status = 404
 
 
+@dataclass(frozen=True, slots=True)
+class LeaseHolder:
+    """Who holds a lease; `rest_s` until its end unless it is renewed."""
+
+    run_id: str
+    try_number: int
+    rest_s: float = field(default=0.0, compare=False)
+
+
 class ExecutorBusyError(LakeError):
     """Another executor holds this table's service; it must end, or its lease must run out, first."""
 
     retriable = True
     http_status = 409
     failure_kind = "busy"
+
+    def __init__(self, message: str, holder: LeaseHolder | None = None) -> None:
+        super().__init__(message)
+        self.holder = holder
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What programs need of the message."""
+        return {} if self.holder is None else {"holder": asdict(self.holder)}
 
 
 class LeaseLostError(LakeError):

@@ -114,7 +114,13 @@ def _options() -> dict[str, Any]:
         "loop_interval_s": _option("Longest pause between two passes over dirty tables, seconds.", "1", "float"),
         "claim_lease_s": _option("How long one loop may take to look at one table, seconds.", "60", "float"),
         "executor_lease_s": _option(
-            "How long an executor that stopped renewing blocks the next one, seconds.", "60", "float"
+            "How long an executor that vanished on another host blocks the next one, seconds; a running job bears a "
+            "manager that does not answer for 110 s less, and is ended then.",
+            "900",
+            "float",
+        ),
+        "manager_patience_s": _option(
+            "How long a service's task repeats what it asks a manager that does not answer, seconds.", "600", "float"
         ),
         "sink_grace_s": _option(
             "How long a sink of replication that is no longer configured holds its table's files, seconds.",

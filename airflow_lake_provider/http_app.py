@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Answer errors as `{"detail": sentence, "error": class}`; a LakeError's own class says with which status."""
+    """Answer errors as `{"detail": sentence, "error": class}`; a LakeError says with which status, and its facts."""
     app.add_exception_handler(LakeError, _answer_lake_error)
     app.add_exception_handler(RequestValidationError, _answer_validation_error)
     app.add_exception_handler(SQLAlchemyError, _answer_database_error)
@@ -52,7 +52,8 @@ async def _answer_lake_error(_: Request, error: Exception) -> JSONResponse:
         raise error
     if error.http_status >= 500:
         log.error("%s: %s", type(error).__name__, error)
-    return _answer(error.http_status, str(error), type(error).__name__)
+    content = {"detail": str(error), "error": type(error).__name__} | error.facts
+    return JSONResponse(content, status_code=error.http_status)
 
 
 async def _answer_validation_error(_: Request, error: Exception) -> JSONResponse:

@@ -93,6 +93,10 @@ class LocalAirflow:
                 "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
                 "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
                 "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
+                # So that a running job bears ten minutes without the API server.
+                "AIRFLOW__WORKERS__MAX_FAILED_HEARTBEATS": "180",
+                "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "900",
+                "AIRFLOW__EXECUTION_API__JWT_EXPIRATION_TIME": "3600",
                 # A run that the manager creates waits for the scheduler's next pass, up to a second unless set.
                 "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
                 "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database_url or f"sqlite:///{self.home}/airflow.db",

@@ -29,6 +29,15 @@ class JobFolder:
         """The path of the result."""
         return self._path("result.json")
 
+    @property
+    def holder_path(self) -> str:
+        """The path of the file that says which process works on the try."""
+        return self._path("holder.json")
+
+    def of(self, run_id: str, try_number: int) -> JobFolder:
+        """Return the folder of another try."""
+        return JobFolder(self.work_dir, run_id, try_number)
+
     def _path(self, file_name: str) -> str:
         safe_run_id = re.sub(r"[^A-Za-z0-9_.-]", "_", self.run_id)
         return f"{self.work_dir.rstrip('/')}/jobs/{safe_run_id}/{self.try_number}/{file_name}"

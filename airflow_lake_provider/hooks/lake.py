@@ -17,6 +17,7 @@ from airflow_lake_provider.errors import (
     ConfigError,
     ExecutorBusyError,
     LakeError,
+    LeaseHolder,
     LeaseLostError,
     ManagerUnreachableError,
     ServiceRefusedError,
@@ -121,9 +122,16 @@ class LakeHook(BaseHook):
         """Have every dirty table looked at now; return how many were."""
         return int(self._call("POST", "/sweep", timeout=SWEEP_TIMEOUT_S)["looked"])
 
-    def acquire_executor(self, table_id: str, service: Service, run_id: str, try_number: int) -> tuple[str, float]:
-        """Take the lease; return token and seconds. Raises ExecutorBusyError."""
-        body = {"run_id": run_id, "try_number": try_number}
+    def acquire_executor(
+        self, table_id: str, service: Service, run_id: str, try_number: int, ended: LeaseHolder | None = None
+    ) -> tuple[str, float]:
+        """Take the lease, also one of a holder that has ended; return token and seconds.
+
+        Raises ExecutorBusyError, which names the holder.
+        """
+        body: dict[str, Any] = {"run_id": run_id, "try_number": try_number}
+        if ended is not None:
+            body["ended"] = {"run_id": ended.run_id, "try_number": ended.try_number}
         answer = self._call("POST", _executor(table_id, service), json=body, conflict=ExecutorBusyError)
         try:
             return str(answer["token"]), float(answer["lease_s"])
@@ -192,6 +200,10 @@ class LakeHook(BaseHook):
         """Release a sink's hold for good."""
         self._call("DELETE", f"/tables/{table_id}/sinks/{sink}")
 
+    def pause(self, seconds: float) -> bool:
+        """Wait; return True at once when the task is to end."""
+        return self._given_up.wait(seconds)
+
     def give_up(self) -> None:
         """Stop waiting for a manager that does not answer: the task is to end."""
         self._given_up.set()
@@ -215,7 +227,7 @@ class LakeHook(BaseHook):
         if rest_s <= 0 or self._given_up.is_set():
             raise error
         self.log.warning("%s; asking again for %.0f s", error, rest_s)
-        self._given_up.wait(min(ASK_AGAIN_AFTER_S, rest_s))
+        self.pause(min(ASK_AGAIN_AFTER_S, rest_s))
 
     def _ask(self, method: str, path: str, *, conflict: type[LakeError], **request: Any) -> dict[str, Any]:
         try:
@@ -228,6 +240,8 @@ class LakeHook(BaseHook):
             return _body(response)
         detail = _detail(response)
         if response.status_code in (httpx.codes.CONFLICT, httpx.codes.GONE):
+            if issubclass(conflict, ExecutorBusyError):
+                raise conflict(detail, _holder(response))
             raise conflict(detail)
         if response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
             raise ManagerUnreachableError(f"the manager answered {response.status_code}: {detail}")
@@ -268,6 +282,14 @@ def _detail(response: httpx.Response) -> str:
     except (ValueError, KeyError, TypeError):
         # Where our app is not mounted, Airflow answers with the UI's page.
         return "no JSON answer; is the lake plugin loaded in this API server?"
+
+
+def _holder(response: httpx.Response) -> LeaseHolder | None:
+    try:
+        body = response.json()["holder"]
+        return LeaseHolder(str(body["run_id"]), int(body["try_number"]), float(body["rest_s"]))
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _url_of(connection: Connection) -> str:

@@ -90,11 +90,17 @@ class SweepAnswer(BaseModel):
     repaired: int = Field(default=0, description="Repairs that the doctor did, as the tables' policies allow")
 
 
-class ExecutorBody(BaseModel):
-    """Who wants to execute a service."""
+class TryBody(BaseModel):
+    """One try of a run."""
 
     run_id: str = Field(min_length=1, max_length=250)
     try_number: int = Field(ge=0, le=1_000_000)
+
+
+class ExecutorBody(TryBody):
+    """Who wants to execute a service."""
+
+    ended: TryBody | None = Field(default=None, description="A holder of which the caller knows that it has ended")
 
 
 class LeaseBody(BaseModel):

@@ -1,7 +1,8 @@
 """One running executor per table and service: a lease in the database that the running task renews.
 
 A lease that is not renewed runs out, so a dead worker blocks nobody for longer than the lease; a worker that cannot
-renew must end its own job before the lease ends (the operator does), so two executors never overlap (G2).
+renew must end its own job before the lease ends (the operator does), so two executors never overlap (G2). Before its
+end a lease passes on only to a task that has seen the holder's process to be gone.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import and_, delete, false, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from airflow_lake_provider.errors import ExecutorBusyError, LeaseLostError
+from airflow_lake_provider.errors import ExecutorBusyError, LeaseHolder, LeaseLostError
 from airflow_lake_provider.manager.schema import lake_executor
 
 if TYPE_CHECKING:
-    from sqlalchemy import RowMapping
+    from sqlalchemy import ColumnElement, RowMapping
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.job_contract import Service
@@ -43,8 +44,13 @@ class Executors:
         self._registry = registry
         self._lease_ms = int(lease_s * 1000)
 
-    def acquire(self, table_id: str, service: Service, run_id: str, try_number: int) -> ExecutorLease:
-        """Take the lease, or raise ExecutorBusyError that names the holder and until when it holds."""
+    def acquire(
+        self, table_id: str, service: Service, run_id: str, try_number: int, ended: LeaseHolder | None = None
+    ) -> ExecutorLease:
+        """Take the lease, or raise ExecutorBusyError that names the holder and until when it holds.
+
+        `ended` is a holder whose process the caller has seen to be gone; only that one's lease is taken over.
+        """
         token = uuid.uuid4().hex
         mine = (lake_executor.c.table_id == table_id, lake_executor.c.service == service.value)
         try:
@@ -57,8 +63,9 @@ class Executors:
                     "acquired_ms": now_ms,
                     "lease_until_ms": now_ms + self._lease_ms,
                 }
+                free = lake_executor.c.lease_until_ms <= now_ms
                 taken: Any = session.execute(
-                    update(lake_executor).where(*mine, lake_executor.c.lease_until_ms <= now_ms).values(**values)
+                    update(lake_executor).where(*mine, or_(free, _is_of(ended))).values(**values)
                 )
                 if taken.rowcount == 0:
                     session.execute(lake_executor.insert().values(table_id=table_id, service=service.value, **values))
@@ -91,10 +98,11 @@ class Executors:
         now_ms = self._registry.now_ms()
         for row in self.find_active(table_id):
             if row["service"] == service.value:
-                rest_s = max(0, row["lease_until_ms"] - now_ms) // 1000
+                rest_s = max(0, row["lease_until_ms"] - now_ms) / 1000
                 return ExecutorBusyError(
                     f"{service} of table {table_id} is being executed by run {row['run_id']} "
-                    f"(try {row['try_number']}); its lease ends in {rest_s} s unless renewed"
+                    f"(try {row['try_number']}); its lease ends in {rest_s:.0f} s unless renewed",
+                    LeaseHolder(row["run_id"], row["try_number"], rest_s),
                 )
         return ExecutorBusyError(f"{service} of table {table_id} was taken by another executor just now; try again")
 
@@ -103,6 +111,12 @@ def find_leases(session: Session, table_id: str, now_ms: int) -> list[RowMapping
     """Return the table's leases that have not run out, within the caller's transaction."""
     query = select(lake_executor).where(lake_executor.c.table_id == table_id, lake_executor.c.lease_until_ms > now_ms)
     return list(session.execute(query).mappings())
+
+
+def _is_of(holder: LeaseHolder | None) -> ColumnElement[bool]:
+    if holder is None:
+        return false()
+    return and_(lake_executor.c.run_id == holder.run_id, lake_executor.c.try_number == holder.try_number)
 
 
 def _held(table_id: str, service: Service, token: str) -> tuple[Any, ...]:

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from airflow_lake_provider.hooks.lake import LakeHook
-    from airflow_lake_provider.job_contract import Service
+    from airflow_lake_provider.operators.lease_claim import LeaseClaim
 
 log = logging.getLogger(__name__)
 
@@ -54,18 +53,10 @@ class ExecutorLease:
     was lost; `require_held` asks before anything is begun.
     """
 
-    def __init__(
-        self,
-        hook: LakeHook,
-        table_id: str,
-        service: Service,
-        run_id: str,
-        try_number: int,
-        on_lost: Callable[[], None],
-    ) -> None:
-        self._hook = hook
-        self._key = (table_id, service)
-        self._holder = (run_id, try_number)
+    def __init__(self, claim: LeaseClaim, on_lost: Callable[[], None]) -> None:
+        self._claim = claim
+        self._hook = claim.hook
+        self._key = claim.key
         self._on_lost = on_lost
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -82,9 +73,8 @@ class ExecutorLease:
         return self.error is not None
 
     def __enter__(self) -> ExecutorLease:
-        self._held_from_s = boot_s()
-        self._token, lease_s = self._hook.acquire_executor(*self._key, *self._holder)
-        self._times = LeaseTimes(lease_s)
+        taken = self._claim.take()
+        self._token, self._held_from_s, self._times = taken.token, taken.asked_s, LeaseTimes(taken.lease_s)
         # Two threads: whatever a renewal meets, or waits for, the job is ended in time.
         for work in (self._renew_again_and_again, self._guard):
             thread = threading.Thread(target=work, name=f"lake-executor-lease{work.__name__}", daemon=True)
@@ -111,12 +101,7 @@ class ExecutorLease:
             raise self.error
         # After a pause of the whole process the guarding thread may not have noticed yet.
         if boot_s() >= self._held_from_s + self._times.lease_s:
-            raise LeaseLostError(f"the lease of {self._what} ran out before the job began")
-
-    @property
-    def _what(self) -> str:
-        table_id, service = self._key
-        return f"{service} of table {table_id}"
+            raise LeaseLostError(f"the lease of {self._claim.what} ran out before the job began")
 
     def _renew_again_and_again(self) -> None:
         failed = False
@@ -160,7 +145,7 @@ class ExecutorLease:
             return None
         since_s = boot_s() - self._held_from_s
         return ManagerUnreachableError(
-            f"the manager could not be reached for {since_s:.0f} s, so the lease of {self._what} "
+            f"the manager could not be reached for {since_s:.0f} s, so the lease of {self._claim.what} "
             f"({self._times.lease_s:.0f} s, [lake] executor_lease_s) could not be renewed in time"
         )
 
@@ -168,4 +153,4 @@ class ExecutorLease:
         try:
             self._on_lost()
         except Exception:
-            log.exception("the job of %s was not ended, trying again", self._what)
+            log.exception("the job of %s was not ended, trying again", self._claim.what)

@@ -12,6 +12,7 @@ from airflow.sdk.configuration import conf
 from airflow_lake_provider.engines.engine import EngineJob
 from airflow_lake_provider.engines.job_files import JobFolder, read_result
 from airflow_lake_provider.engines.registry import DEFAULT_ENGINE
+from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.operators.memory import earlier_results
 from airflow_lake_provider.table_id import table_id_of
 
@@ -25,6 +26,15 @@ def work_dir() -> str:
     """Return the folder of job files: `[lake] work_dir`, else `$AIRFLOW_HOME/lake`."""
     home = os.path.expanduser(os.environ.get("AIRFLOW_HOME", "~/airflow"))
     return _option("work_dir", f"{home}/lake")
+
+
+def manager_patience_s() -> float:
+    """Return for how long a task waits for a manager that is away, in seconds. Raises ConfigError."""
+    text = _option("manager_patience_s", "600")
+    try:
+        return float(text)
+    except ValueError as error:
+        raise ConfigError(f"[lake] manager_patience_s = {text!r}: expected seconds") from error
 
 
 def open_folder(run_id: str, try_number: int) -> JobFolder:

@@ -25,7 +25,9 @@ from airflow_lake_provider.operators.conflict_watch import ConflictWatch
 from airflow_lake_provider.operators.dry_run import describe
 from airflow_lake_provider.operators.executor_lease import ExecutorLease
 from airflow_lake_provider.operators.job_run import JobRun
+from airflow_lake_provider.operators.lease_claim import LeaseClaim
 from airflow_lake_provider.operators.memory import find_out_of_memory, with_more_memory
+from airflow_lake_provider.operators.outage import explain_short, read_limits
 from airflow_lake_provider.operators.plan_withdrawal import PlanWithdrawal
 from airflow_lake_provider.operators.retry_policy import FailureRetryPolicy
 from airflow_lake_provider.operators.service_admission import (
@@ -34,7 +36,7 @@ from airflow_lake_provider.operators.service_admission import (
     parse_conflict_policy,
 )
 from airflow_lake_provider.operators.service_arguments import is_true, parse_request
-from airflow_lake_provider.operators.service_job import build_job, open_folder, results_before
+from airflow_lake_provider.operators.service_job import build_job, manager_patience_s, open_folder, results_before
 from airflow_lake_provider.operators.service_lineage import ServiceLineage
 from airflow_lake_provider.operators.service_metrics import measure_service, measure_try
 from airflow_lake_provider.operators.table_reader import TableReader
@@ -128,6 +130,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         self.is_dry_run = is_dry_run
         self.lake_conn_id = lake_conn_id
         self.storage_options = storage_options
+        self._hook: LakeHook | None = None
         self._job_run: JobRun | None = None
         self._has_more_memory = False
 
@@ -146,6 +149,11 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
 
     def on_kill(self) -> None:
         """End the job; what it left inflight is taken up by the next run."""
+        if self._hook is not None:
+            self._hook.give_up()
+        self._end_job()
+
+    def _end_job(self) -> None:
         if self._job_run is not None:
             self._job_run.stop()
 
@@ -177,7 +185,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         wanted = parse_request(self.service, self.mode, self.instants)
         given = parse_given(self)
         table = self._open_table(base_path, wanted)
-        hook = LakeHook(self.lake_conn_id)
+        hook = self._hook = LakeHook(self.lake_conn_id, manager_patience_s())
         settings = complete_settings(given, str(context["run_id"]), hook, table, wanted.service)
         options = {**self.options_below(), **settings.hudi_options, **self.options_above()}
         require_lock(options, base_path)
@@ -269,11 +277,13 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         table_id, service = table_id_of(job.request.base_path), job.request.services[0].service
         record, began_s = ExecutorRecord(folder.work_dir, table_id, service), time.monotonic()
         self._job_run = JobRun(job, record, create_engine)
+        if short := explain_short(read_limits()):
+            self.log.warning("%s", short)
         policy, watched = admission.policy, admission.watch(job.request.services[0])
-        watch = ConflictWatch(watched, self.on_kill, policy.period_s, policy.initial_delay_s)
+        watch = ConflictWatch(watched, self._end_job, policy.period_s, policy.initial_delay_s)
         # Made before anything is begun: a wrong name is found out here.
         create_engine(job.engine)
-        lease = ExecutorLease(hook, table_id, service, folder.run_id, folder.try_number, on_lost=self.on_kill)
+        lease = ExecutorLease(LeaseClaim(hook, table_id, service, folder), on_lost=self._end_job)
         with lease:
             with watch:
                 ran = self._run_to_end(self._job_run, lease, watch)

@@ -57,6 +57,7 @@ class Airflow:
         self.world = world
         self.runs: dict[str, DagRun] = {}
         self.tasks: list[Task] = []
+        self._tries: dict[tuple[str, int], Task] = {}
         self.down_until_ms = 0
         self.retries = world.rng.choice(RETRIES)
 
@@ -123,6 +124,7 @@ class Airflow:
         run.tries_left -= 1
         run.task = Task(self.world, run, run.tries)
         self.tasks.append(run.task)
+        self._tries[run.run_id, run.tries] = run.task
         run.task.start()
 
     def try_ended(self, task: Task, problem: str, *, is_final: bool = False) -> None:
@@ -162,7 +164,15 @@ class Airflow:
         """A living task is given up; it hears of it some seconds later, and ends itself."""
         self.world.say(f"{task.name} is given up while it lives")
         self.later(0, lambda: self.try_ended(task, "the worker was lost"))
-        self.world.after(self.world.rng.randrange(1_000, 120_000), task.end_by_order)
+        self.world.after(self.world.rng.randrange(1_000, 120_000), lambda: self._order_end(task))
+
+    def _order_end(self, task: Task) -> None:
+        """The order to end finds the task when its worker is no longer cut off."""
+        rest_ms = self.world.cut_off_until_ms[task.host] - self.world.now_ms
+        if rest_ms > 0:
+            self.world.after(rest_ms + 1_000, lambda: self._order_end(task))
+        else:
+            task.end_by_order()
 
     def clear(self, run: DagRun) -> None:
         """Somebody clears the run in the UI: a task that runs is ended, and tried afresh."""
@@ -173,6 +183,10 @@ class Airflow:
         run.task, run.tries_left, run.ended_ms = None, 1 + self.retries, None
         run.state, run.since_ms = RunState.QUEUED, self.world.now_ms
         self.later(self.world.rng.randrange(100, 5_000), lambda: self._begin(run))
+
+    def find_task(self, run_id: str, try_number: int) -> Task | None:
+        """Return a try, dead or alive."""
+        return self._tries.get((run_id, try_number))
 
     def live_tasks(self) -> list[Task]:
         self.tasks = [task for task in self.tasks if task.is_alive or (task.driver and task.driver.is_alive)]

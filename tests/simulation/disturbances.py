@@ -16,6 +16,8 @@ def plan_disturbances(world: World) -> None:
     for _ in range(world.faults.disturbances):
         kind = world.rng.choice(_KINDS)
         world.after(world.rng.randrange(world.faulty_ms), _once(kind, world))
+    for _ in range(world.faults.disturbances):
+        world.after(world.worker_rng.randrange(world.faulty_ms), _once(_cut_off_a_worker, world))
     if world.rng.random() < world.faults.clear_run:
         world.after(world.rng.randrange(world.faulty_ms), _once(_clear_a_run, world))
 
@@ -45,6 +47,19 @@ def _kill_a_server(world: World) -> None:
 def _kill_all_servers(world: World) -> None:
     for server in world.servers:
         server.die()
+
+
+def _cut_off_a_worker(world: World) -> None:
+    """Its tasks reach no server, everybody else does, and Airflow gives them up; only while things may go wrong."""
+    at_work = [task for task in world.airflow.live_tasks() if task.is_alive and task.run.task is task]
+    host = world.worker_rng.choice([task.host for task in at_work] or world.hosts)
+    pause_ms = min(world.worker_rng.randrange(60_000, 600_000), max(0, world.faulty_until_ms - world.now_ms))
+    world.say(f"{host} is cut off for {pause_ms} ms")
+    world.counts["workers cut off"] += 1
+    world.cut_off_until_ms[host] = world.now_ms + pause_ms
+    for task in at_work:
+        if task.host == host:
+            world.airflow.lose_worker(task)
 
 
 def _kill_a_task(world: World) -> None:

@@ -46,10 +46,10 @@ def active_runs_are_ignored(patch: Patch) -> None:
 def leases_are_for_everybody(patch: Patch) -> None:
     """Whoever asks gets the lease, and renews it."""
 
-    def acquire(self: Executors, table_id: str, service: Any, run_id: str, try_number: int) -> ExecutorLease:
+    def acquire(self: Executors, *claim: Any) -> ExecutorLease:
         with self._registry.transaction() as session:
             session.execute(lake_executor.delete())
-        return honest(self, table_id, service, run_id, try_number)
+        return honest(self, *claim)
 
     honest = Executors.acquire
     patch.setattr(Executors, "acquire", acquire)
@@ -90,6 +90,17 @@ def claims_never_end(patch: Patch) -> None:
 def drivers_outlive_their_task(patch: Patch) -> None:
     """Nobody ends the job of a task that is gone or has lost its lease."""
     patch.setattr("tests.simulation.job.Driver.end_within", lambda driver, most_ms: None)
+    patch.setattr("tests.simulation.task.Task._end_what_was_left", lambda task: None)
+
+
+def the_living_are_taken_for_dead(patch: Patch) -> None:
+    """A try takes over a lease whose holder it cannot see."""
+    patch.setattr("tests.simulation.task.Task._has_ended", lambda task, holder: True)
+
+
+def a_task_that_is_cut_off_works_on(patch: Patch) -> None:
+    """A job goes on although its lease could not be renewed until its end."""
+    patch.setattr("tests.simulation.task.Task._guard", lambda task: None)
 
 
 def silent_tables_are_left_alone(patch: Patch) -> None:
@@ -106,5 +117,7 @@ MUTATIONS: tuple[Callable[[Patch], None], ...] = (
     there_is_no_net,
     claims_never_end,
     drivers_outlive_their_task,
+    the_living_are_taken_for_dead,
+    a_task_that_is_cut_off_works_on,
     silent_tables_are_left_alone,
 )

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_lake_provider.errors import LakeError, LeaseLostError, ServiceFailedError, ServiceRefusedError
+from airflow_lake_provider.errors import (
+    ExecutorBusyError,
+    LakeError,
+    LeaseHolder,
+    LeaseLostError,
+    ManagerUnreachableError,
+    ServiceFailedError,
+    ServiceRefusedError,
+)
 from airflow_lake_provider.job_contract import FailureKind, Mode, ServiceRequest, ServiceResult
 from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.operators.executor_lease import LeaseTimes
+from airflow_lake_provider.operators.lease_claim import MARGIN_S
 from airflow_lake_provider.operators.table_reader import TableReader
 from airflow_lake_provider.planner.judgement import judge
 from airflow_lake_provider.table_id import table_id_of
@@ -23,6 +32,10 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+
+_PATIENCE_MS = 600_000
+_NOTICE_MS, _END_MS = 3_000, 12_000
+"""Until a driver notices that its task is gone, and until it has ended: it waits for a moment without the lock."""
 
 
 class TaskGone(Exception):
@@ -48,7 +61,11 @@ class Task:
         self._storage = open_on(world.disk, self.base_path, world.before_storage_call)
         self._reader = TableReader(self.base_path, lambda _: self._storage)
         self._before = Timeline()
+        self.host = world.worker_rng.choice(world.hosts)
         self.token = ""
+        self._ended_holder: LeaseHolder | None = None
+        self._away_since_ms = 0
+        self._waits_until_ms = 0
         self._held_from_ms = 0
         self._is_holding = False
         self._is_lost = False
@@ -82,6 +99,8 @@ class Task:
 
     def _ask(self, work: Callable[[Server], T]) -> T:
         try:
+            if self.world.now_ms < self.world.cut_off_until_ms[self.host]:
+                raise ManagerUnreachableError(f"{self.host} is cut off")
             return self.world.ask_manager(work)
         finally:
             if not self.is_alive and not self._is_ending:  # killed while it waited for the answer
@@ -95,21 +114,72 @@ class Task:
         self._then(self.world.rng.randrange(100, 2_000), self._acquire)
 
     def _acquire(self) -> None:
-        asked_ms = self.world.now_ms
+        """One request of `LeaseClaim`."""
+        asked_ms, me = self.world.now_ms, (self.run.run_id, self.try_number)
         try:
             lease = self._ask(
                 lambda server: server.process.executors.acquire(
-                    self.table_id, self.request.service, self.run.run_id, self.try_number
+                    self.table_id, self.request.service, *me, self._ended_holder
                 )
             )
-        except LakeError:
-            self._tell_manager()
-            raise
+        except ExecutorBusyError as error:
+            self._settle(error)
+            return
+        except ManagerUnreachableError:
+            self._ask_again()
+            return
         self.world.say(f"{self.name} holds the lease")
         self.token, self._held_from_ms, self._is_holding = lease.token, asked_ms, True
         self._then(int(self.times.interval_s * 1000), self._renew)
         self._guard()
         self._then(self.world.rng.randrange(200, self.world.faults.slow_submit_ms), self._submit)
+
+    def _ask_again(self) -> None:
+        world = self.world
+        self._away_since_ms = self._away_since_ms or world.now_ms
+        if world.now_ms - self._away_since_ms >= _PATIENCE_MS:
+            raise ManagerUnreachableError("no server answered for ten minutes")
+        self._then(5_000, self._acquire)
+
+    def _settle(self, busy: ExecutorBusyError) -> None:
+        """What `LeaseClaim` does about a lease that is held."""
+        holder, world = busy.holder, self.world
+        assert holder is not None
+        if holder != self._ended_holder and self._has_ended(holder):
+            world.say(f"{self.name} takes over from try {holder.try_number} of {holder.run_id}")
+            world.counts["leases taken over"] += 1
+            self._ended_holder = holder
+            self._then(50, self._acquire)
+        elif not self._is_earlier_try(holder) or self.world.now_ms >= self._waits_until(holder):
+            raise busy
+        else:
+            self._ended_holder = None
+            self._then(min(10_000, max(100, int(holder.rest_s * 1000))), self._acquire)
+
+    def _waits_until(self, holder: LeaseHolder) -> int:
+        if not self._waits_until_ms:
+            self._waits_until_ms = self.world.now_ms + int((holder.rest_s + MARGIN_S) * 1000)
+        return self._waits_until_ms
+
+    def _is_earlier_try(self, holder: LeaseHolder) -> bool:
+        return holder.run_id == self.run.run_id and holder.try_number < self.try_number
+
+    def _has_ended(self, holder: LeaseHolder) -> bool:
+        if (holder.run_id, holder.try_number) == (self.run.run_id, self.try_number):
+            return True
+        task = self.world.airflow.find_task(holder.run_id, holder.try_number)
+        if task is None or task.host != self.host:
+            return False
+        if self._is_earlier_try(holder):
+            task.kill()
+        return not task.is_alive
+
+    def _end_what_was_left(self) -> None:
+        """End, by the record that `JobRun` finds, what another executor left running on this host."""
+        for task in self.world.airflow.live_tasks():
+            is_same = (task.base_path, task.request.service) == (self.base_path, self.request.service)
+            if is_same and task is not self and task.host == self.host and task.driver is not None:
+                task.driver.kill()
 
     def _renew(self) -> None:
         """One renewal of `ExecutorLease`'s renewing thread."""
@@ -143,13 +213,14 @@ class Task:
 
     def _on_kill(self) -> None:
         if self.driver is not None:
-            self.driver.end_within(2_000)
+            self.driver.end_within(_END_MS)
 
     def _submit(self) -> None:
         if self._is_lost or self.world.now_ms >= self._held_from_ms + self.lease_ms:
             self._release()
             self._tell_manager()
             raise LeaseLostError("the lease was lost before the job began")
+        self._end_what_was_left()
         self.driver = Driver(self.world, self, self._driver_ended)
         self.driver.start()
 
@@ -208,7 +279,7 @@ class Task:
             self.world.say(f"{self.name} KILLED")
             self.world.counts["tasks killed"] += 1
             if self.driver is not None:
-                self.driver.end_within(5_000)
+                self.driver.end_within(_NOTICE_MS + _END_MS)
             self.world.airflow.task_vanished(self)
 
     def end_by_order(self) -> None:

@@ -67,6 +67,9 @@ class World:
         self.events: deque[str] = deque(maxlen=60)
         self.quiet_since_ms: int | None = None
         self.storage_down_until_ms = 0
+        self.worker_rng = random.Random(f"workers {seed}")
+        self.hosts = ("worker 1", "worker 2")
+        self.cut_off_until_ms = dict.fromkeys(self.hosts, 0)
         self.delivered: list[tuple[int, str, str]] = []
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
@@ -75,10 +78,13 @@ class World:
             self.faults = change(self.faults)
         self.drawn = self.faults
         self.faulty_ms = self.rng.randrange(4, 10) * 60_000
+        self.faulty_until_ms = self.now_ms + self.faulty_ms
         self.settings = LakeSettings(
             allowed_roots=("/lake",),
             heartbeat_timeout_s=self.rng.choice((120.0, 600.0)),
             heartbeat_max_s=900.0,
+            # The short one, as before, lets leases end within a schedule.
+            executor_lease_s=self.worker_rng.choice((60.0, 60.0, 900.0)),
         )
         self.policy = self._draw_policy()
         may_be_coarse = self.faults.most_jump_ms <= TICK_SAFE_JUMP_MS

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends
 
+from airflow_lake_provider.errors import LeaseHolder
 from airflow_lake_provider.job_contract import Service  # noqa: TC001 - FastAPI reads the annotation
 from airflow_lake_provider.manager.datamodels import ExecutorBody, LeaseAnswer, LeaseBody
 from airflow_lake_provider.manager.routes.tables import check_service_token
@@ -22,8 +23,9 @@ router = APIRouter(
 
 @router.post("")
 def acquire(services: Services, table_id: str, service: Service, body: ExecutorBody) -> LeaseAnswer:
-    """Take the lease; 409 names who holds it."""
-    lease = services.executors.acquire(table_id, service, body.run_id, body.try_number)
+    """Take the lease, of a holder that has ended as well; 409 names who holds it."""
+    ended = None if body.ended is None else LeaseHolder(body.ended.run_id, body.ended.try_number)
+    lease = services.executors.acquire(table_id, service, body.run_id, body.try_number, ended)
     return LeaseAnswer(token=lease.token, lease_s=services.settings.executor_lease_s)
 
 

@@ -43,6 +43,7 @@ os.environ.update(
         "AIRFLOW__LAKE__SERVICE_TOKENS": SERVICE_TOKEN,
         "AIRFLOW__LAKE__ALLOWED_ROOTS": str(LAKE),
         "AIRFLOW__LAKE__WORK_DIR": str(HOME / "work"),
+        "AIRFLOW__LAKE__MANAGER_PATIENCE_S": "2",
         # Tests drain when they want.
         "AIRFLOW__LAKE__LOOP_ENABLED": "False",
     }

@@ -75,7 +75,7 @@ class Cluster:
 
 
 class FakeHook:
-    def acquire_executor(self, *_: Any) -> tuple[str, float]:
+    def acquire_executor(self, *_: Any, **__: Any) -> tuple[str, float]:
         return "token", 60.0
 
     def release_executor(self, *_: Any) -> None:

@@ -237,7 +237,7 @@ def test_hints_mark_tables_and_sweep_looks_at_them(client: httpx.Client, door: F
 def test_executor_lease_is_held_by_one(client: httpx.Client) -> None:
     path = "/tables/t-1/executors/compaction"
     first = client.post(path, json={"run_id": "r1", "try_number": 1}, headers=BEARER)
-    assert first.json()["lease_s"] == 60
+    assert first.json()["lease_s"] == 900
     second = client.post(path, json={"run_id": "r2", "try_number": 1}, headers=BEARER)
     assert second.status_code == 409
     assert "executed by run r1 (try 1)" in second.json()["detail"]
@@ -246,6 +246,26 @@ def test_executor_lease_is_held_by_one(client: httpx.Client) -> None:
     assert client.post(f"{path}/release", json=token, headers=BEARER).status_code == 204
     assert client.post(f"{path}/renew", json=token, headers=BEARER).status_code == 409
     assert client.post(path, json={"run_id": "r2", "try_number": 1}, headers=BEARER).status_code == 200
+
+
+def test_lease_of_a_holder_that_has_ended_passes_on_and_no_other(client: httpx.Client) -> None:
+    path = "/tables/t-1/executors/compaction"
+    first = client.post(path, json={"run_id": "r1", "try_number": 1}, headers=BEARER).json()
+    busy = client.post(path, json={"run_id": "r1", "try_number": 2}, headers=BEARER)
+    holder = busy.json()["holder"]
+    assert (holder["run_id"], holder["try_number"]) == ("r1", 1)
+    assert 0 < holder["rest_s"] <= 900
+    for ended in ({"run_id": "r1", "try_number": 0}, {"run_id": "r2", "try_number": 1}):
+        body = {"run_id": "r1", "try_number": 2, "ended": ended}
+        assert client.post(path, json=body, headers=BEARER).status_code == 409
+    body = {"run_id": "r1", "try_number": 2, "ended": {"run_id": "r1", "try_number": 1}}
+    second = client.post(path, json=body, headers=BEARER)
+    assert second.status_code == 200
+    # A third one that saw the same holder end comes too late, and the old token holds nothing any more.
+    body["try_number"] = 3
+    assert client.post(path, json=body, headers=BEARER).json()["holder"]["try_number"] == 2
+    assert client.post(f"{path}/renew", json={"token": first["token"]}, headers=BEARER).status_code == 409
+    assert client.post(f"{path}/renew", json={"token": second.json()["token"]}, headers=BEARER).status_code == 200
 
 
 def test_health_is_open_and_unknown_paths_are_json_404(client: httpx.Client) -> None:

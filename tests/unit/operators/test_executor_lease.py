@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from airflow_lake_provider.boot_time import boot_s
+from airflow_lake_provider.config import LakeSettings
+from airflow_lake_provider.engines.job_files import JobFolder
 from airflow_lake_provider.errors import (
     ConfigError,
     ExecutorBusyError,
@@ -23,6 +25,7 @@ from airflow_lake_provider.errors import (
 )
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.operators.executor_lease import ExecutorLease, LeaseTimes
+from airflow_lake_provider.operators.lease_claim import LeaseClaim
 
 LEASE_S = 1.2
 
@@ -37,7 +40,7 @@ class FakeHook:
     lease_s: float = LEASE_S
     on_renewal: Callable[[], None] = lambda: None
 
-    def acquire_executor(self, *_: Any) -> tuple[str, float]:
+    def acquire_executor(self, *_: Any, **__: Any) -> tuple[str, float]:
         if self.busy:
             raise ExecutorBusyError("held by run r (try 1)")
         self.calls.append("acquire")
@@ -53,8 +56,13 @@ class FakeHook:
         self.calls.append("release")
 
 
+def claim(hook: FakeHook) -> LeaseClaim:
+    folder = JobFolder("memory://lease-tests", "run", 1)
+    return LeaseClaim(hook, "t", Service.COMPACTION, folder)  # type: ignore[arg-type]
+
+
 def lease(hook: FakeHook, ended: threading.Event) -> ExecutorLease:
-    return ExecutorLease(hook, "t", Service.COMPACTION, "run", 1, on_lost=ended.set)  # type: ignore[arg-type]
+    return ExecutorLease(claim(hook), on_lost=ended.set)
 
 
 def test_lease_is_renewed_while_the_job_runs_and_given_back() -> None:
@@ -110,7 +118,7 @@ def test_lease_is_given_back_when_the_job_raises() -> None:
 def test_lease_that_was_lost_ends_the_job_again_and_again_and_begins_none() -> None:
     """A job that was only starting when the lease was lost had no process yet to be ended."""
     hook, ended = FakeHook(LeaseLostError("passed to another executor")), threading.Semaphore(0)
-    held = ExecutorLease(hook, "t", Service.COMPACTION, "run", 1, on_lost=ended.release)  # type: ignore[arg-type]
+    held = ExecutorLease(claim(hook), on_lost=ended.release)
     with held:
         held.require_held()
         for _ in range(3):
@@ -197,15 +205,7 @@ def test_job_is_ended_again_when_ending_it_failed() -> None:
         asked.release()
         raise OSError("the work folder does not answer")
 
-    held = ExecutorLease(
-        FakeHook(LeaseLostError("passed")),  # type: ignore[arg-type]
-        "t",
-        Service.COMPACTION,
-        "run",
-        1,
-        on_lost=fail,
-    )
-    with held:
+    with ExecutorLease(claim(FakeHook(LeaseLostError("passed"))), on_lost=fail):
         for _ in range(3):
             assert asked.acquire(timeout=10)
 
@@ -223,6 +223,14 @@ def test_error_says_whether_the_lease_passed_on_or_the_manager_was_away(answer: 
         assert ended.wait(LEASE_S)
         with pytest.raises(type(answer), match=said):
             held.require_held()
+
+
+def test_default_lease_rides_out_ten_minutes_in_every_phase_of_the_renewals() -> None:
+    times = LeaseTimes(LakeSettings().executor_lease_s)
+    hanging_request_s = 20.0
+    for phase_s in range(int(times.interval_s + hanging_request_s) + 1):
+        assert times.lease_s - times.reserve_s - phase_s >= 600
+    assert times.reserve_s >= 60
 
 
 def test_outages_at_random_end_the_job_only_and_always_before_the_lease_ends() -> None:
@@ -251,7 +259,7 @@ def play_outages(seed: int, problems: list[str], lease_s: float = 2.0) -> None:
         ended_at_s.append(boot_s())
 
     hook = FakeHook(on_renewal=renew, lease_s=lease_s)
-    held = ExecutorLease(hook, "t", Service.COMPACTION, "run", 1, on_lost=end)  # type: ignore[arg-type]
+    held = ExecutorLease(claim(hook), on_lost=end)
     with held:
         time.sleep(4.0)
     if held.lost is not bool(ended_at_s):

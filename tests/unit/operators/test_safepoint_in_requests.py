@@ -54,6 +54,7 @@ def context() -> Any:
 def submitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, str]]:
     """Return the Hudi options of the jobs that are handed on."""
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "airflow"))
+    monkeypatch.setenv("AIRFLOW__LAKE__MANAGER_PATIENCE_S", "0")
     found: list[dict[str, str]] = []
     describe = table_service.describe
 
