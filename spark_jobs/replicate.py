@@ -13,13 +13,14 @@ import traceback
 from typing import TYPE_CHECKING
 
 import job_files
+from driver_end import DriverEnd
 from failure_kind import causes_of, describe
 from job_contract import Submitter
 from progress import say
 from py4j.protocol import Py4JJavaError
 from replication_source import HudiSource
 from run_services import jvm_pid, open_session
-from submitter_watch import driver_ender, watch_submitter
+from submitter_watch import watch_submitter
 
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
@@ -121,7 +122,9 @@ def main(arguments: list[str]) -> int:
         traceback.print_exc()
         return 2
     submitter = Submitter(**request.submitter) if request.submitter is not None else None
-    watch_submitter(submitter, driver_ender(jvm_pid(spark)))
+    driver = DriverEnd(jvm_pid(spark))
+    driver.end_at_sigterm()
+    watch_submitter(submitter, driver.end)
     result = replicate(spark, request)
     job_files.write_text(spark, request.result_path, result_to_text(result))
     say(

@@ -20,6 +20,7 @@ from archive import run_archive
 from clean import run_clean
 from clustering import run_clustering
 from compaction import run_compaction
+from driver_end import DriverEnd, lock_file_of
 from failure_kind import causes_of, classify, describe
 from indexing import run_indexing
 from job_contract import (
@@ -43,7 +44,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 from rollback import run_rollback
-from submitter_watch import driver_ender, watch_submitter
+from submitter_watch import watch_submitter
 
 LOG_LEVEL = "spark.log.level"
 # Hudi's INFO lines would drown ours, and these warn of what is meant: settings that it writes down, a lock that is
@@ -143,7 +144,9 @@ def main(arguments: list[str]) -> int:
         traceback.print_exc()
         print(f"lake: no usable request at {arguments[0]}, or Spark did not start", flush=True)
         return 2
-    watch_submitter(request.submitter, driver_ender(jvm_pid(spark)))
+    driver = DriverEnd(jvm_pid(spark), spark, lock_file_of(request))
+    driver.end_at_sigterm()
+    watch_submitter(request.submitter, driver.end)
     result = run_job(spark, request)
     try:
         job_files.write_text(spark, request.result_path, result_to_json(result))

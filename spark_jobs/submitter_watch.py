@@ -5,12 +5,8 @@ Spark itself does not notice: spark-submit and its JVM live on as orphans when a
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import socket
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +16,6 @@ if TYPE_CHECKING:
     from job_contract import Submitter
 
 INTERVAL_S = 2.0
-OUTPUT_GRACE_S = 0.2
-EXIT_CODE = 75  # EX_TEMPFAIL: try again
 PROC = Path("/proc")
 
 
@@ -62,26 +56,6 @@ def watch_submitter(
     else:
         threading.Thread(target=loop, name="submitter-watch", daemon=True).start()
     return stop
-
-
-def driver_ender(jvm_pid: int) -> Callable[[str], None]:
-    """Return a function that ends JVM and Python at once.
-
-    Neither spark.stop() nor sys.exit() will do: both wait for the Java call that the main thread is blocked in, and
-    Hudi would go on writing meanwhile. What is left inflight is what a crash leaves; the retry rolls it back.
-    """
-
-    def end(reason: str) -> None:
-        # The reader of our output may be gone as well.
-        with contextlib.suppress(OSError, ValueError):
-            print(f"lake: {reason}; this driver ends now, a retry takes its plan up", flush=True)
-        # In client mode it is the JVM that copies Python's output to the log.
-        time.sleep(OUTPUT_GRACE_S)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(jvm_pid, signal.SIGKILL)
-        os._exit(EXIT_CODE)
-
-    return end
 
 
 def _reason(submitter: Submitter) -> str:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KILL_PATIENCE_S = 10.0
+TERM_PATIENCE_S = 12.0
+"""For a Spark driver's Python, which ends its JVM at a moment without the table's lock (`spark_jobs/driver_end.py`)."""
 LINGER_S = 5.0
 """How long output is followed when its process has ended: a child that outlives it may hold it open for good."""
 _PAUSE_S = 0.05
@@ -87,11 +89,13 @@ class LocalProcess:
 
 
 def kill_marked(mark: str, patience_s: float = KILL_PATIENCE_S) -> int:
-    """Kill -9 every process of this machine with `mark` among its arguments; return how many there were.
+    """End every process of this machine with `mark` among its arguments; return how many there were.
 
-    Not a gentler signal: a JVM that is asked to end goes on writing meanwhile. Raises EngineError when one lives on.
+    A Python driver is asked (SIGTERM) and given `TERM_PATIENCE_S`: it ends its JVM where no lock file is left behind.
+    All others, and what is left then, are killed (-9): a JVM that is asked to end goes on writing meanwhile. Raises
+    EngineError when one lives on.
     """
-    killed: set[int] = set()
+    killed = _end_drivers(mark)
     deadline = time.monotonic() + patience_s
     # Again and again: a process that was found may just have started the next one.
     while found := list(find_marked(mark)):
@@ -103,6 +107,27 @@ def kill_marked(mark: str, patience_s: float = KILL_PATIENCE_S) -> int:
         killed.update(found)
         time.sleep(_PAUSE_S)
     return len(killed)
+
+
+def _end_drivers(mark: str) -> set[int]:
+    deadline = time.monotonic() + TERM_PATIENCE_S
+    asked: set[int] = set()
+    while (drivers := [pid for pid in find_marked(mark) if _is_python(pid)]) and time.monotonic() < deadline:
+        for pid in drivers:
+            if pid not in asked:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+        asked.update(drivers)
+        time.sleep(_PAUSE_S)
+    return asked
+
+
+def _is_python(pid: int, proc: Path = PROC) -> bool:
+    try:
+        command = (proc / str(pid) / "cmdline").read_bytes().split(b"\0", 1)[0]
+    except OSError:
+        return False
+    return os.path.basename(os.fsdecode(command)).startswith("python")
 
 
 def find_marked(mark: str, proc: Path = PROC) -> Iterator[int]:

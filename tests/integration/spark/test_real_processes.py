@@ -26,6 +26,7 @@ from job_contract import (
     result_from_json,
 )
 
+from airflow_lake_provider.engines.local_process import kill_marked
 from local_stack import hudi_bundle
 
 if TYPE_CHECKING:
@@ -201,6 +202,22 @@ def test_driver_ends_with_its_submitter_even_while_java_blocks(
     assert {_state(pid) for pid in driver} <= {"gone", "Z"}
     assert not os.path.exists(request.result_path)
     assert table.files() == files
+
+
+def test_driver_that_is_ended_while_it_holds_the_lock_leaves_no_lock_file(
+    make_table: MakeTable, submit: Callable[[JobRequest], subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """A lock file that is left stops the writers until it has expired."""
+    table = make_table()
+    lock = table.path / ".hoodie" / "lock"
+    process = submit(table.request(Mode.SCHEDULE_AND_EXECUTE))
+    wait_for(lambda: lock.exists() or process.poll() is not None, "the lock", interval_s=0.0005)
+    # Nobody else writes, so it is the driver's.
+    assert lock.exists()
+    kill_marked(str(tmp_path / "jobs of today" / "request.json"))
+    output, _ = process.communicate(timeout=30)
+    assert "asked to end" in output
+    assert not lock.exists()
 
 
 def test_writer_and_compactions_run_at_the_same_time_and_lose_nothing(

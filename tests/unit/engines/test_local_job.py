@@ -60,10 +60,40 @@ def test_job_of_a_dead_process_is_ended_by_another(tmp_path: Path) -> None:
     wait_for(lambda: len(list(find_marked(job.request_path))) == 2)
     LocalJob().stop(Handle(job))
     LocalJob().wait(Handle(job))
-    assert [orphan.wait(timeout=20) for orphan in orphans] == [-9]
+    assert [orphan.wait(timeout=20) for orphan in orphans] == [-15]
     assert stranger.poll() is None
     assert kill_marked(bystander.request_path) == 1
-    assert stranger.wait(timeout=20) == -9
+    assert stranger.wait(timeout=20) == -15
+
+
+def test_driver_is_asked_to_end_and_killed_when_it_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_lake_provider.engines.local_process.TERM_PATIENCE_S", 0.5)
+    job, ended = engine_job(tmp_path), tmp_path / "ended"
+    polite = f"import signal, sys, time; signal.signal(15, lambda *_: (open({str(ended)!r}, 'w'), sys.exit(75)))"
+    deaf = "import signal, time; signal.signal(15, signal.SIG_IGN)"
+    waits = "; open(sys.argv[1] + '.ready', 'w'); time.sleep(60)"
+    ends = []
+    for program in (polite, f"import sys; {deaf}"):
+        Path(job.request_path).parent.mkdir(parents=True, exist_ok=True)
+        ready = Path(f"{job.request_path}.ready")
+        process = subprocess.Popen([sys.executable, "-c", program + waits, job.request_path])
+        wait_for(ready.exists)
+        assert kill_marked(job.request_path) == 1
+        ends.append(process.wait(timeout=20))
+        ready.unlink()
+    assert ends == [75, -9]
+    assert ended.exists()
+
+
+def test_what_is_no_driver_is_killed_without_being_asked(tmp_path: Path) -> None:
+    """A JVM that is asked to end goes on writing meanwhile."""
+    job = engine_job(tmp_path)
+    process = subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 60; true", "java", job.request_path])
+    wait_for(lambda: bool(list(find_marked(job.request_path))))
+    began_s = time.monotonic()
+    assert kill_marked(job.request_path) == 1
+    assert process.wait(timeout=20) == -9
+    assert time.monotonic() - began_s < 5
 
 
 def test_child_that_outlives_its_parent_ends_with_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
