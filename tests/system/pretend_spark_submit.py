@@ -19,6 +19,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 PLAN = "20261121120100000"
 MOST_WORK_S = 3.0
+WORK_S = float(os.environ.get("PRETEND_WORK_S", "0"))
+"""So long exactly, when it is set."""
 
 
 def install(folder: Path, journal: Path) -> None:
@@ -39,7 +41,7 @@ def main(journal: Path, request_path: Path) -> None:
         (timeline / f"{PLAN}.compaction.requested").touch()
         time.sleep(random.uniform(0, MOST_WORK_S / 3))
         (timeline / f"{PLAN}.compaction.inflight").touch()
-        time.sleep(random.uniform(0, MOST_WORK_S))
+        time.sleep(WORK_S or random.uniform(0, MOST_WORK_S))
         body = {"operationType": "COMPACT", "partitionToWriteStats": {}}
         done = timeline / f"{PLAN}_{datetime.now(UTC):%Y%m%d%H%M%S%f}"[:-3]
         done.with_name(f"{done.name}.commit").write_text(json.dumps(body), encoding="utf-8")

@@ -27,7 +27,7 @@ OPTIONS = LOCK_OPTIONS | {
 }
 # Airflow's own deadlines for the dead, short enough for a test. Retries are those of the shipped DAG.
 SETTINGS = {
-    "AIRFLOW__LAKE__EXECUTOR_LEASE_S": "20",
+    "AIRFLOW__LAKE__EXECUTOR_LEASE_S": "60",
     "AIRFLOW__LAKE__RETRY_DELAY_S": "3",
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
