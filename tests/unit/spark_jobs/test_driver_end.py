@@ -47,7 +47,15 @@ def end_driver(lock: Path, jvm_program: str = BUSY) -> tuple[int, int, str]:
     return driver.returncode, jvm_pid, said
 
 
-def is_gone(pid: int) -> bool:
+def is_gone(pid: int, patience_s: float = 10.0) -> bool:
+    """Whether a process that was killed is gone: the kernel takes a moment."""
+    deadline_s = time.monotonic() + patience_s
+    while not (gone := _has_ended(pid)) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    return gone
+
+
+def _has_ended(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
