@@ -71,6 +71,7 @@ class DatabaseSink:
                 f"{''.join(f'; not {key}' for key in sorted(options))}"
             )
         self._engine = _create_engine(url)
+        self._keeps_decimals = _keeps_decimals(self._engine.dialect)
         self._table: sa.Table | None = None
         self._spool: IO[bytes] | None = None
         self._epoch = 0
@@ -181,7 +182,7 @@ class DatabaseSink:
         return self._values(change, body, self._wanted or tuple(body))
 
     def _values(self, change: Change, body: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-        table, keeps_decimals = self._opened(), self._engine.dialect.supports_native_decimal
+        table, keeps_decimals = self._opened(), self._keeps_decimals
         try:
             return {
                 name: _bound(self._column(table, name), body.get(name), keeps_decimals=keeps_decimals) for name in names
@@ -236,6 +237,12 @@ def _create_engine(url: str) -> sa.Engine:
         return sa.create_engine(url, json_serializer=_json_text)
     except TypeError:  # a database without a type for JSON has no such setting
         return sa.create_engine(url)
+
+
+def _keeps_decimals(dialect: sa.Dialect) -> bool:
+    """Whether the driver gets decimals as they are: `supports_native_decimal` is false for PostgreSQL's drivers too."""
+    process = sa.Numeric().dialect_impl(dialect).bind_processor(dialect)
+    return process is None or not isinstance(process(Decimal(1)), float)
 
 
 def _load(text: str) -> dict[str, Any]:
