@@ -10,9 +10,8 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hooks.timeline import stream_options
 from airflow_lake_provider.indexing.wanted_indexes import parse_wanted
-from airflow_lake_provider.view.changes import archive_begin
 from airflow_lake_provider.view.timeline_stream import TimelineStream
-from airflow_lake_provider.view.watch import Finding, Watch, WatchKind, examine, found, needs_archive
+from airflow_lake_provider.view.watch import Finding, Watch, WatchKind, ask_archive, examine, found
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Hashable
@@ -135,10 +134,11 @@ async def _examine_one(
 ) -> Finding:
     if isinstance(state, LakeError):
         return Finding(base_path, error=state)
-    if not needs_archive(watch, after, state):
+    question = ask_archive(watch, after, state)
+    if question is None:
         return examine(watch, base_path, after, state)
     try:
-        archive = await stream.archived(base_path, archive_begin(after))
+        archive = await stream.archived_after(base_path, question)
     except LakeError as error:
         return Finding(base_path, error=error)
     return examine(watch, base_path, after, state, archive)

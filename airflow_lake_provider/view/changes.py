@@ -51,11 +51,6 @@ def find_pending_index_builds(timeline: Timeline) -> tuple[Instant, ...]:
     return tuple(timeline.pending(Action.INDEXING))
 
 
-def reaches_into_archive(timeline: Timeline, after: str) -> bool:
-    """Whether commits after this point may have been archived: the active timeline begins later."""
-    return bool(after) and bool(timeline.instants) and after < timeline.instants[0].requested_time
-
-
 def archive_begin(after: str) -> str:
     """Return the requested time from which on archived commits may have completed after `after`."""
     try:

@@ -73,9 +73,13 @@ class TimelineClient:
         params.pop("unannounced_max_age_s", None)
         return changes_from_dict(read_json(self._send("GET", "/changes", params=params | {"since": since})))
 
-    def get_archive(self, base_path: str, after: str, until: str) -> dict[str, Any]:
-        """Return the shape of an ArchiveAnswer."""
+    def get_archive(
+        self, base_path: str, after: str, until: str, completed_after: str = "", version: str = ""
+    ) -> dict[str, Any]:
+        """Return the shape of an ArchiveAnswer; see the route for `completed_after` and `version`."""
         params = {"base_path": base_path, "after": after, "until": until}
+        if completed_after:
+            params |= {"completed_after": completed_after, "version": version}
         return read_json(self._send("GET", "/archive", params=params))
 
     def send_hints(self, hints: Sequence[Mapping[str, Any]]) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.timeline.archive import load_archive
 from airflow_lake_provider.timeline.storage import open_storage
+from airflow_lake_provider.view.archive_tail import ArchiveTail
+from airflow_lake_provider.view.changes import archive_begin
 from airflow_lake_provider.view.freshness import NOW
 from airflow_lake_provider.view.look import PROPERTIES_AFTER_MS, Depth, Known, look
 from airflow_lake_provider.view.snapshot import Difference, TimelineChanges, add_up, find_difference, remember
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.timeline.archived_timeline import ArchivedTimeline
     from airflow_lake_provider.timeline.storage import Storage
+    from airflow_lake_provider.view.archive_tail import ArchiveQuestion
     from airflow_lake_provider.view.freshness import Freshness
     from airflow_lake_provider.view.snapshot import TimelineSnapshot
 
@@ -38,6 +41,7 @@ class FileSystemTimelineView(TableTimelineView):
         self._known: Known | None = None
         self._properties_ms = 0
         self._steps: tuple[Difference, ...] = ()
+        self._tail = ArchiveTail()
 
     def snapshot(self, freshness: Freshness | None = None) -> TimelineSnapshot:
         """See TableTimelineView."""
@@ -47,14 +51,16 @@ class FileSystemTimelineView(TableTimelineView):
             most_s = (freshness or NOW).most_s(is_announced=False)
             if self._known is not None and 0 <= now_ms - self._known.snapshot.as_of_ms < most_s * 1000:
                 return self._known.snapshot
-            known = look(self._storage, self._known, self._depth(now_ms), now_ms)
+            known = look(
+                self._storage, self._known, self._depth(now_ms, is_now=freshness is not None and most_s == 0), now_ms
+            )
             if self._known is not None and known.snapshot.version != self._known.snapshot.version:
                 self._steps = remember(self._steps, find_difference(self._known.snapshot, known.snapshot))
             self._known = known
             return known.snapshot
 
-    def _depth(self, now_ms: int) -> Depth:
-        if 0 <= now_ms - self._properties_ms <= PROPERTIES_AFTER_MS:
+    def _depth(self, now_ms: int, *, is_now: bool) -> Depth:
+        if not is_now and 0 <= now_ms - self._properties_ms <= PROPERTIES_AFTER_MS:
             return Depth.GATE
         self._properties_ms = now_ms
         return Depth.FULL
@@ -67,3 +73,7 @@ class FileSystemTimelineView(TableTimelineView):
     def archived(self, *, after: str = "", until: str = "") -> ArchivedTimeline:
         """See TableTimelineView."""
         return load_archive(self._storage, self.snapshot().properties, after=after, until=until)
+
+    def archived_after(self, question: ArchiveQuestion) -> ArchivedTimeline:
+        """See TableTimelineView."""
+        return self._tail.read(question, lambda: self.archived(after=archive_begin(question.after)))

@@ -1,8 +1,9 @@
 """One look at a table's storage, as cheap as what is known of it allows.
 
 Where a folder's modification time changes with its children, one stat tells that nothing happened. Else, or when it
-did, the timeline's folder is listed once. `hoodie.properties` is read again only when its own stat changed, and when
-instants vanished: an upgrade moves the timeline to another folder.
+did, the timeline's folder is listed once. `hoodie.properties` is read again only when its own stat changed; a listing
+asks for that stat when instants vanished (an upgrade moves the timeline to another folder), and when an action
+completed that leaves the properties changed: an index build lists its index there before it completes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import DamagedFileError
+from airflow_lake_provider.timeline.instant import Action
 from airflow_lake_provider.timeline.loader import TimelineListing, load_listing
 from airflow_lake_provider.timeline.properties import PROPERTIES_FILE, TableProperties, load_table_properties
 from airflow_lake_provider.view.snapshot import TimelineSnapshot, version_of
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 SETTLED_AFTER_MS = 2000
 # The same for a store with a clock of its own, which may be that far behind ours.
 SETTLED_REMOTELY_AFTER_MS = 60_000
+
+_PROPERTIES_ACTIONS = frozenset({Action.INDEXING, Action.RESTORE, Action.SCHEMACOMMIT})
 
 PROPERTIES_AFTER_MS = 600_000
 """A look without a reason also checks the properties when that was not done for so long."""
@@ -76,7 +80,7 @@ def look(storage: Storage, known: Known | None, depth: Depth, now_ms: int) -> Kn
         listing = load_listing(storage, properties, _comparable(known, properties))
     except DamagedFileError:  # the folder is gone: an upgrade moves the timeline, a drop takes all of it
         return _load(storage, now_ms)
-    if not checks_properties and _has_lost(known, listing):
+    if not checks_properties and (_has_lost(known, listing) or _has_new_properties(known, listing)):
         again, stamp = _properties_again(storage, known)
         if again.timeline_path != properties.timeline_path or again.layout is not properties.layout:
             return _load(storage, now_ms)
@@ -134,6 +138,17 @@ def folder_time(storage: Storage, timeline_path: str, now_ms: int) -> int:
 
 def _comparable(known: Known, properties: TableProperties) -> TimelineListing | None:
     return known.listing if known.snapshot.properties.timeline_path == properties.timeline_path else None
+
+
+def _has_new_properties(known: Known, listing: TimelineListing) -> bool:
+    now = [i for i in listing.timeline.instants if i.action in _PROPERTIES_ACTIONS and i.is_completed]
+    return bool(now) and not {i.file_name for i in now} <= {i.file_name for i in known.snapshot.timeline.instants}
+
+
+def has_same_properties(storage: Storage, stamp: tuple[int, int]) -> bool:
+    """Whether hoodie.properties still has the modification time and size that it had when it was read; one stat."""
+    now = _properties_stamp(storage)
+    return UNKNOWN not in now and now == stamp
 
 
 def _has_lost(known: Known, listing: TimelineListing) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.timeline.archive import load_archive
+from airflow_lake_provider.view.changes import archive_begin
 from airflow_lake_provider.view.freshness import ANY_AGE
 from airflow_lake_provider.view.timeline_view import TableTimelineView
 
 if TYPE_CHECKING:
     from airflow_lake_provider.timeline.archived_timeline import ArchivedTimeline
+    from airflow_lake_provider.view.archive_tail import ArchiveQuestion
     from airflow_lake_provider.view.freshness import Freshness
     from airflow_lake_provider.view.shared_timelines import SharedTimelines
     from airflow_lake_provider.view.snapshot import TimelineChanges, TimelineSnapshot
@@ -35,3 +37,8 @@ class MemoryTimelineView(TableTimelineView):
         properties = self.snapshot().properties
         storage = self._timelines.memory.get(self.base_path).storage
         return load_archive(storage, properties, after=after, until=until)
+
+    def archived_after(self, question: ArchiveQuestion) -> ArchivedTimeline:
+        """See TableTimelineView; all readers of this process share what was read."""
+        tail = self._timelines.archives.get(self.base_path)
+        return tail.read(question, lambda: self.archived(after=archive_begin(question.after)))

@@ -10,7 +10,9 @@ from fastapi.responses import JSONResponse
 from airflow_lake_provider import __version__
 from airflow_lake_provider.http_app import require_bearer
 from airflow_lake_provider.table_id import normalise_base_path
-from airflow_lake_provider.view.freshness import Freshness
+from airflow_lake_provider.view.archive_tail import ArchiveQuestion
+from airflow_lake_provider.view.changes import COMMIT_ACTIONS
+from airflow_lake_provider.view.freshness import NOW, Freshness
 from airflow_lake_provider.view.memory_view import MemoryTimelineView
 from airflow_lake_provider.view.server_metrics import render_metrics
 from airflow_lake_provider.view.timeline_poll import answer_poll
@@ -31,6 +33,7 @@ from airflow_lake_provider.view.wire import (
 )
 
 if TYPE_CHECKING:
+    from airflow_lake_provider.timeline.archived_timeline import ArchivedTimeline
     from airflow_lake_provider.view.snapshot import TimelineSnapshot
 
 AS_OF_HEADER = "Lake-As-Of-Ms"
@@ -133,10 +136,25 @@ async def get_archive(
     table: Table,
     after: Annotated[str, Query(max_length=64, description="Requested time, exclusive")] = "",
     until: Annotated[str, Query(max_length=64, description="Requested time, inclusive")] = "",
+    completed_after: Annotated[str, Query(max_length=64, description="A cursor: see below")] = "",
+    version: Annotated[str, Query(max_length=64, description="The version of the timeline that the caller has")] = "",
 ) -> ArchiveAnswer:
-    """Return archived instants by requested time."""
-    view = MemoryTimelineView(table, server.timelines)
-    archive = await server.read(lambda: view.archived(after=after, until=until))
+    """Return archived instants by requested time.
+
+    With `completed_after`, instead, those that completed after this time; storage is asked only if something was
+    archived since it was asked last. What is neither in the answer nor in the timeline of `version` has not happened.
+    """
+
+    def read() -> ArchivedTimeline:
+        view = MemoryTimelineView(table, server.timelines)
+        if not completed_after:
+            return view.archived(after=after, until=until)
+        snapshot = view.snapshot()
+        if snapshot.version != version:  # the caller may have a newer one, from another server
+            snapshot = view.snapshot(NOW)
+        return view.archived_after(ArchiveQuestion(snapshot, completed_after, COMMIT_ACTIONS))
+
+    archive = await server.read(read)
     return ArchiveAnswer(
         base_path=table,
         instants=[

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import LakeError, StorageError
 from airflow_lake_provider.timeline.storage import StorageCalls, open_storage
+from airflow_lake_provider.view.archive_tail import ArchiveTails
 from airflow_lake_provider.view.change_log import ChangeLog
 from airflow_lake_provider.view.due_queue import NEVER, DueQueue
 from airflow_lake_provider.view.freshness import ANY_AGE, Freshness
-from airflow_lake_provider.view.look import PROPERTIES_AFTER_MS, Depth, Known, folder_time, look
+from airflow_lake_provider.view.look import PROPERTIES_AFTER_MS, Depth, Known, folder_time, has_same_properties, look
 from airflow_lake_provider.view.packed import pack
 from airflow_lake_provider.view.schedule import SharedLimits, fraction_of, pause_ms
 from airflow_lake_provider.view.slot import Hints, Slot, new_commits
@@ -36,8 +37,11 @@ log = logging.getLogger(__name__)
 
 _RETRY_AFTER_MS = 1000
 _MOST_BACKOFF_S = 600.0
-PROPERTIES_AT_LATEST_MS = 21_600_000
-"""Any look does after so long: a busy table has no heartbeats."""
+PROPERTIES_AT_LATEST_MS = 1_800_000
+"""Any look checks the properties after so long: a busy table has no heartbeats."""
+
+_CHECKING = frozenset({Depth.FULL, Depth.FULL_LIST})
+"""Looks that check the properties."""
 
 
 class SharedTimelines:
@@ -59,6 +63,7 @@ class SharedTimelines:
         self.now_ms = now_ms
         self.on_unannounced: Callable[[str, tuple[Instant, ...]], None] = lambda _base_path, _instants: None
         self.on_loaded: Callable[[str, TimelineSnapshot], None] = lambda _base_path, _snapshot: None
+        self.archives = ArchiveTails(self.limits.max_tables)
         self.memory = TableMemory(
             self.limits.max_tables, self.limits.hot_tables, lambda base_path: self._open(open_table, base_path)
         )
@@ -118,8 +123,21 @@ class SharedTimelines:
         slot = self.memory.get(base_path)
         if slot.error is not None and slot.failed_ms + _RETRY_AFTER_MS > self.now_ms():
             raise slot.error
-        depth = Depth.LIST if slot.hints.is_hinted and freshness == ANY_AGE else Depth.GATE
-        return self.look(base_path, depth, covering)
+        if slot.hints.is_hinted and freshness == ANY_AGE:
+            return self.look(base_path, Depth.LIST, covering)
+        # Who asks for the table as it is now means its properties as well.
+        is_now = freshness.most_s(is_announced=slot.is_announced) == 0
+        return self.look(base_path, Depth.FULL if is_now else Depth.GATE, covering)
+
+    def confirm_properties(self, snapshot: TimelineSnapshot) -> TimelineSnapshot:
+        """Return the snapshot, or a newer one if hoodie.properties changed since it was read; one stat.
+
+        Writers change the properties without an instant that says so: they begin an index with a commit, or drop one.
+        """
+        slot = self.memory.get(snapshot.base_path)
+        if slot.version == snapshot.version and has_same_properties(slot.storage, slot.properties_stamp):
+            return snapshot
+        return self.look(snapshot.base_path, Depth.FULL_LIST)
 
     def find_current(
         self, base_path: str, freshness: Freshness = ANY_AGE, covering: int = 0
@@ -164,7 +182,8 @@ class SharedTimelines:
         asked = slot.begun
         with slot.lock:
             known = self.memory.known(base_path, slot)
-            if slot.shown > asked and depth is not Depth.VERIFY:
+            has_checked = depth not in _CHECKING or slot.properties_checked > asked
+            if slot.shown > asked and depth is not Depth.VERIFY and has_checked:
                 if slot.error is not None:
                     raise slot.error
                 if known is not None:
@@ -175,6 +194,9 @@ class SharedTimelines:
                 slot.begun += 1
             if hints.is_by_writer:
                 slot.is_announced = True
+            # One of our own jobs may have changed the properties, which a writer's commit rarely does.
+            if depth is Depth.LIST and hints.is_hinted and not hints.is_by_writer:
+                depth = Depth.FULL_LIST
             may_be_shown = depth is Depth.LIST and slot.error is None and slot.begun > 1
             is_news = False
             if known is not None and may_be_shown and hints.are_shown_by(known.snapshot, slot.covered_mark):
@@ -254,8 +276,8 @@ class SharedTimelines:
         except Exception as error:
             raise self._fail(base_path, slot, error, hints) from error
         self.stats.count(f"looks_{depth}")
-        if depth in {Depth.FULL, Depth.FULL_LIST} or before is None:
-            slot.properties_ms = now_ms
+        if depth in _CHECKING or before is None:
+            slot.properties_ms, slot.properties_checked = now_ms, slot.begun
         if depth is Depth.VERIFY and before is not None and folder_time_lies(slot.storage, before, after):
             slot.gate_lies = True
             self.stats.count("gate_lies")
@@ -283,8 +305,8 @@ class SharedTimelines:
         unchecked_ms = now_ms - slot.properties_ms
         if asked is Depth.VERIFY:
             return asked
-        must_list = asked is Depth.LIST or slot.gate_lies
-        if unchecked_ms > (PROPERTIES_AT_LATEST_MS if must_list else PROPERTIES_AFTER_MS):
+        must_list = asked in {Depth.LIST, Depth.FULL_LIST} or slot.gate_lies
+        if asked in _CHECKING or unchecked_ms > (PROPERTIES_AT_LATEST_MS if must_list else PROPERTIES_AFTER_MS):
             return Depth.FULL_LIST if must_list else Depth.FULL
         return Depth.LIST if must_list else Depth.GATE
 

@@ -80,6 +80,8 @@ class Slot:
     properties_stamp: tuple[int, int] = (UNKNOWN, UNKNOWN)
     properties_ms: int = 0
     """When the properties were last checked, ms since the epoch."""
+    properties_checked: int = 0
+    """The number of the look that checked them."""
     changed_ms: int = 0
     rhythm_s: float | None = None
     is_announced: bool = False

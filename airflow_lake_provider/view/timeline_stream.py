@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.timeline.archived_timeline import ArchivedTimeline
     from airflow_lake_provider.timeline.storage import Storage
+    from airflow_lake_provider.view.archive_tail import ArchiveQuestion
 
 log = logging.getLogger(__name__)
 
@@ -208,12 +209,12 @@ class TimelineStream:
         except LakeError as error:
             return error
 
-    async def archived(self, base_path: str, after: str) -> ArchivedTimeline:
-        """Return archived instants requested after `after` (exclusive); from the server, or the file system."""
+    async def archived_after(self, base_path: str, question: ArchiveQuestion) -> ArchivedTimeline:
+        """Return archived instants that a cursor has not passed; from memory, the server, or the file system."""
         if self._archives is None:
             self._archives = TimelineViewManager(self._options.mode, self._options.endpoint, self._options.open_table)
         view = self._archives.get_view(base_path)
-        return await asyncio.get_running_loop().run_in_executor(self._lookers, lambda: view.archived(after=after))
+        return await asyncio.get_running_loop().run_in_executor(self._lookers, view.archived_after, question)
 
     def forget(self, base_paths: Sequence[str], interval_s: float) -> None:
         """Say that a watcher is gone; what nobody watches any more is dropped."""

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.timeline.archived_timeline import ArchivedTimeline
     from airflow_lake_provider.timeline.instant import Action, Instant
     from airflow_lake_provider.timeline.timeline import Timeline
+    from airflow_lake_provider.view.archive_tail import ArchiveQuestion
     from airflow_lake_provider.view.freshness import Freshness
     from airflow_lake_provider.view.snapshot import TimelineChanges, TimelineSnapshot
 
@@ -32,6 +33,10 @@ class TableTimelineView(ABC):
     @abstractmethod
     def archived(self, *, after: str = "", until: str = "") -> ArchivedTimeline:
         """Return archived instants with requested times after `after` (exclusive) up to `until` (inclusive)."""
+
+    @abstractmethod
+    def archived_after(self, question: ArchiveQuestion) -> ArchivedTimeline:
+        """Return the archived instants that a cursor has not passed; asks the storage only if some were archived."""
 
     def timeline(self) -> Timeline:
         """Return the complete active timeline."""

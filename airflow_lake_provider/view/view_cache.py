@@ -94,6 +94,7 @@ class TableViewCache:
         return len(self._views)
 
     def _load(self, snapshot: TimelineSnapshot, known: TableView | None) -> TableView:
+        snapshot = self._timelines.confirm_properties(snapshot)
         storage = self._timelines.memory.get(snapshot.base_path).storage
         commits, problems = _load_commits(storage, snapshot, known)
         if problems:

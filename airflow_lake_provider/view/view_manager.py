@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.timeline.archived_timeline import ArchivedTimeline
     from airflow_lake_provider.timeline.storage import Storage
+    from airflow_lake_provider.view.archive_tail import ArchiveQuestion
     from airflow_lake_provider.view.freshness import Freshness
     from airflow_lake_provider.view.snapshot import TimelineChanges, TimelineSnapshot
 
@@ -119,6 +120,10 @@ class _ServerFirstView(TableTimelineView):
     def archived(self, *, after: str = "", until: str = "") -> ArchivedTimeline:
         """See TableTimelineView."""
         return self._ask(lambda view: view.archived(after=after, until=until))
+
+    def archived_after(self, question: ArchiveQuestion) -> ArchivedTimeline:
+        """See TableTimelineView."""
+        return self._ask(lambda view: view.archived_after(question))
 
     def _ask(self, question: Callable[[TableTimelineView], T]) -> T:
         if self._manager.is_asking_server:

@@ -7,12 +7,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.view.archive_tail import ArchiveQuestion
 from airflow_lake_provider.view.changes import (
     COMMIT_ACTIONS,
-    archive_begin,
     find_commits_after,
     find_pending_index_builds,
-    reaches_into_archive,
 )
 from airflow_lake_provider.view.snapshot import problems_text
 
@@ -96,15 +95,17 @@ def look(watch: Watch, views: TimelineViewManager, freshness: Freshness) -> tupl
 def _look_at(view: TableTimelineView, after: str, watch: Watch, freshness: Freshness) -> Finding:
     try:
         snapshot = view.snapshot(freshness)
-        archive = view.archived(after=archive_begin(after)) if needs_archive(watch, after, snapshot) else None
+        archive = view.archived_after(question) if (question := ask_archive(watch, after, snapshot)) else None
     except LakeError as error:
         return Finding(view.base_path, error=error)
     return examine(watch, view.base_path, after, snapshot, archive)
 
 
-def needs_archive(watch: Watch, after: str, snapshot: TimelineSnapshot) -> bool:
-    """Whether the answer lies partly in the archived timeline."""
-    return watch.kind is WatchKind.COMMIT and reaches_into_archive(snapshot.timeline, after)
+def ask_archive(watch: Watch, after: str, snapshot: TimelineSnapshot) -> ArchiveQuestion | None:
+    """Return what to ask of the archived timeline, for the answer may lie partly there; None without a cursor."""
+    if watch.kind is not WatchKind.COMMIT or not after:
+        return None
+    return ArchiveQuestion(snapshot, after, watch.actions)
 
 
 def examine(

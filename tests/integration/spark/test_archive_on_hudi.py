@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 from conftest import LOCK, MakeTable, Table, content, rows, rows_written, run, write
 from hudi_table import look_at_table, open_client, requested_times
 from job_contract import JobRequest, Mode, Outcome, Service, ServiceRequest
+
+from airflow_lake_provider.indexing.index_spec import parse_indexes, wish_options
+from airflow_lake_provider.planner.decision import Decision, Verdict
+from airflow_lake_provider.planner.indexing import decide_indexing
+from airflow_lake_provider.policies import TablePolicy
+from airflow_lake_provider.timeline.properties import load_table_properties
+from airflow_lake_provider.timeline.storage import open_storage
+from airflow_lake_provider.view.file_system_view import FileSystemTimelineView
+from airflow_lake_provider.view.freshness import NOW
+from airflow_lake_provider.view.shared_timelines import SharedTimelines
+from airflow_lake_provider.view.view_cache import TableViewCache
+from airflow_lake_provider.view.watch import Watch, WatchKind, look
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,6 +141,64 @@ def test_clustering_stays_until_a_clean_has_removed_what_it_replaced(
     assert run(spark, archive(table)).outcome is Outcome.COMPLETED
     assert instant not in active(table)
     assert rows(spark, table) == rows_written(spark, table.written, 6)
+
+
+def test_sensor_finds_what_hudi_archived_behind_an_index_build_and_no_commit_makes_the_build_due_again(
+    spark: SparkSession, make_table: MakeTable
+) -> None:
+    """Hudi archives no `indexing`, so the active timeline begins before cursors whose commits are archived."""
+    table = make_table(type="COW", **METADATA_COMPACTED)
+    index = wish_options(parse_indexes(["column_stats:amount"]))
+    build = table.request(Mode.SCHEDULE_AND_EXECUTE, service=Service.INDEXING, service_options=index)
+    timelines = SharedTimelines()
+    assert decide_on_index(timelines, table).verdict is Verdict.DUE
+    assert run(spark, build).outcome is Outcome.COMPLETED
+    timelines.hint(str(table.path))
+    timelines.look_if_due(str(table.path), is_hinted=True)
+    assert timelines.snapshot(str(table.path)).properties == load_table_properties(open_storage(str(table.path)))
+    view = FileSystemTimelineView(str(table.path))
+    readers = [SimpleNamespace(after=completed, found=[]) for _, completed in hudis_commits(spark, table)]
+    for commit in range(3, 8):
+        write(spark, table.written, commit)
+        if commit in {5, 7}:
+            assert run(spark, archive(table)).outcome is Outcome.COMPLETED
+        commits = hudis_commits(spark, table)
+        timelines.hint(str(table.path), [commits[-1][0]], is_by_writer=True)
+        assert decide_on_index(timelines, table).verdict is Verdict.NOT_DUE
+        readers.append(SimpleNamespace(after=commits[-1][1], found=[]))
+        for reader in readers[::2]:  # the others look at the end only
+            reader.found += look_after(view, reader)
+    assert active(table)[0] < archived(spark, table)[-1], "the index build stays at the head"
+    commits = hudis_commits(spark, table)
+    assert len(commits) == 8
+    for (_, began), reader in zip(commits, readers, strict=True):
+        reader.found += look_after(view, reader)
+        assert reader.found == [requested for requested, completed in commits if completed > began]
+
+
+def decide_on_index(timelines: SharedTimelines, table: Table) -> Decision:
+    """Decide as the manager does when it is told of a commit."""
+    policy = TablePolicy(indexing=replace(TablePolicy().indexing, indexes=("column_stats:amount",)), hudi_options=LOCK)
+    return decide_indexing(TableViewCache(timelines).refresh(str(table.path), 0), policy)
+
+
+def look_after(view: FileSystemTimelineView, reader: SimpleNamespace) -> list[str]:
+    """Look as a sensor does, and move its cursor on."""
+    watch = Watch(WatchKind.COMMIT, ((view.base_path, reader.after),))
+    (finding,) = look(watch, SimpleNamespace(get_view=lambda _: view), NOW)
+    assert (finding.error, finding.incomplete) == (None, "")
+    reader.after = max(reader.after, finding.to_dict()["after"])
+    return [instant.requested_time for instant in finding.instants]
+
+
+def hudis_commits(spark: SparkSession, table: Table) -> list[tuple[str, str]]:
+    """Return requested and completed time of all commits that Hudi itself knows of, by completion."""
+    meta_client = look_at_table(spark, str(table.path)).meta_client
+    found: set[tuple[str, str]] = set()
+    for timeline in (meta_client.getActiveTimeline(), meta_client.getArchivedTimeline()):
+        for instant in timeline.getCommitsTimeline().filterCompletedInstants().getInstants():
+            found.add((instant.requestedTime(), instant.getCompletionTime()))
+    return sorted(found, key=lambda commit: commit[1])
 
 
 def test_scheduling_is_refused_with_a_sentence(spark: SparkSession, make_table: MakeTable) -> None:

@@ -16,6 +16,8 @@ from airflow_lake_provider.errors import (
     TimelineServerUnavailableError,
     UnsupportedTableError,
 )
+from airflow_lake_provider.view.archive_tail import ArchiveQuestion
+from airflow_lake_provider.view.changes import COMMIT_ACTIONS
 from airflow_lake_provider.view.client import TimelineClient, TimelineEndpoint
 from airflow_lake_provider.view.file_system_view import FileSystemTimelineView
 from airflow_lake_provider.view.freshness import NOW
@@ -27,6 +29,7 @@ from airflow_lake_provider.view.view_manager import RETRY_SERVER_AFTER_S, Timeli
 from tests.integration.timeline_server.conftest import ServerProcess
 from tests.unit.tables import HandMadeTable
 from tests.unit.timeline.fixture_tables import NAMES, unpack
+from tests.unit.view.hudi_archiver import HandMadeArchive
 
 pytestmark = pytest.mark.integration
 
@@ -93,6 +96,22 @@ def test_every_view_reads_the_archive(make_view: MakeView, lake: Path, name: str
     assert len(archive.instants) > 10
     middle = archive.instants[4].requested_time
     assert make_view(str(table.path)).archived(after=middle).instants == archive.instants[5:]
+
+
+def test_every_view_finds_what_was_archived_between_two_questions(make_view: MakeView, table: HandMadeTable) -> None:
+    first, second = table.commit(1), table.commit(2)
+    table.commit(3)
+    view, cursor = make_view(str(table.path)), first[:-3] + "500"
+
+    def archived() -> list[str]:
+        question = ArchiveQuestion(view.snapshot(NOW), cursor, COMMIT_ACTIONS)
+        return [instant.requested_time for instant in view.archived_after(question).instants]
+
+    assert archived() == []
+    timeline = table.path / ".hoodie" / "timeline"
+    HandMadeArchive(timeline / "history").add([(second, second[:-3] + "500", "deltacommit")])
+    (timeline / f"{second}_{second[:-3]}500.deltacommit").unlink()
+    assert archived() == [second]
 
 
 def test_every_view_raises_the_tables_own_error(make_view: MakeView, lake: Path) -> None:

@@ -5,11 +5,13 @@ It only touches timeline files, in the order and under the names that Hudi would
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.unit.tables import HandMadeTable
+from tests.unit.view.hudi_archiver import Archiver, HandMadeArchive, Step
 
 
 @dataclass
@@ -23,12 +25,19 @@ class History:
     """Requested time and action of what is not completed."""
     completed: list[str] = field(default_factory=list)
     """File names of completed instants, by completion."""
+    indexes: list[str] = field(default_factory=list)
+    """What hoodie.properties lists as complete."""
+    taken_back: set[str] = field(default_factory=set)
+    """Requested times of what was restored away."""
     done: set[str] = field(default_factory=set)
     """Kinds of steps that had an effect."""
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         self.timeline = self.table.path / ".hoodie" / "timeline"
+        self.properties = (self.table.path / ".hoodie" / "hoodie.properties").read_text(encoding="utf-8")
+        self.archives = HandMadeArchive(self.timeline / "history")
+        self.archiver = Archiver(10, 20, self.random.random() < 0.5)
 
     def tick(self) -> str:
         self.clock += self.random.randint(1, 997)
@@ -37,7 +46,7 @@ class History:
     def step(self) -> None:
         """Do one thing."""
         choices = [self.request, self.request, self.complete, self.complete, self.complete, self.fail, self.savepoint]
-        choices += [self.restore, self.archive, self.delete_savepoint]
+        choices += [self.restore, self.archive, self.delete_savepoint, self.drop_index]
         self.random.choice(choices)()
 
     def request(self) -> None:
@@ -56,10 +65,28 @@ class History:
         if not self.pending:
             return
         requested, action = self.pending.pop(self.random.randrange(len(self.pending)))
+        if action == "indexing":
+            self.indexes.append(f"index_{requested}")
+            self.write_properties()
         final = {"compaction": "commit", "clustering": "replacecommit"}.get(action, action)
         name = f"{requested}_{self.tick()}.{final}"
         self.touch(name)
         self.completed.append(name)
+
+    def drop_index(self) -> None:
+        """A writer drops an index: no instant says so."""
+        if self.indexes:
+            self.done.add("drop_index")
+            self.indexes.pop(self.random.randrange(len(self.indexes)))
+            self.write_properties()
+
+    def write_properties(self) -> None:
+        """Replace hoodie.properties whole, at a later time than before: tests are faster than a store's clock."""
+        text = self.properties + f"\nhoodie.table.metadata.partitions={','.join(self.indexes)}\n"
+        file = self.table.path / ".hoodie" / "hoodie.properties"
+        file.write_text(text, encoding="utf-8")
+        moment_ns = (self.clock - 20260101000000000) * 1_000_000
+        os.utime(file, ns=(moment_ns, moment_ns))
 
     def fail(self) -> None:
         """A failed write is rolled back: its files go, a rollback instant comes."""
@@ -108,21 +135,35 @@ class History:
             (self.timeline / name).unlink()
             requested, action = name.split("_")[0], name.split(".")[1]
             self.remove(requested, action)
+            self.taken_back.add(requested)
         name = f"{restore}_{self.tick()}.restore"
         self.touch(name)
         self.completed.append(name)
 
     def archive(self) -> None:
-        """The oldest completed instants leave the active timeline: pending states first, then the completed file."""
-        if self.random.random() > 0.3 or len(self.completed) < 30:
+        """Hudi's archiver runs: its instants go to a file of the archive, then pending states first, completed next."""
+        if self.random.random() > 0.3:
             return
-        for name in sorted(self.completed)[:10]:
-            if name.endswith(".savepoint"):
-                continue
-            self.done.add("archive")
+        taken = self.archiver.take(self.steps())
+        if not taken:
+            return
+        self.done.add("archive")
+        self.archives.add([(step.requested, step.completed, step.action) for step in taken])
+        for step in taken:
+            self.remove(step.requested, step.action)
+        for step in taken:
+            name = f"{step.requested}_{step.completed}.{step.action}"
             self.completed.remove(name)
-            self.remove(name.split("_")[0], name.split(".")[1])
             (self.timeline / name).unlink()
+
+    def steps(self) -> list[Step]:
+        """Return what is on the active timeline."""
+        steps = [Step(requested, action) for requested, action in self.pending]
+        for name in self.completed:
+            times, action = name.split(".")
+            requested, completed = times.split("_")
+            steps.append(Step(requested, action, completed))
+        return steps
 
     def touch(self, name: str) -> None:
         (self.timeline / name).write_bytes(b"")

@@ -15,6 +15,7 @@ from airflow_lake_provider.view.shared_timelines import SharedTimelines
 from airflow_lake_provider.view.timeline_server import FedTable, ServerOptions, TimelineServer
 from tests.unit.tables import HandMadeTable
 from tests.unit.timeline.fixture_tables import unpack
+from tests.unit.view.hudi_archiver import HandMadeArchive
 
 TOKEN = "timeline-secret"
 BASE = "/v1/hoodie/timeline"
@@ -256,3 +257,25 @@ def test_server_saves_what_it_knows_and_the_next_one_starts_with_a_stat(table: H
         assert view(client, table).json()["version"] == version
     calls = second.timelines.calls
     assert (calls.lists, calls.opens) == (0, 0)
+
+
+def test_archive_after_a_cursor_is_never_older_than_the_timeline_that_the_caller_has(
+    client: TestClient, table: HandMadeTable
+) -> None:
+    """The caller may have its timeline from another server, which has seen an archival that this one has not."""
+
+    def archived(version: str) -> list[str]:
+        query = {"base_path": str(table.path), "completed_after": first, "version": version}
+        return [i["requested_time"] for i in client.get(f"{BASE}/archive", params=query).json()["instants"]]
+
+    first = table.commit(1)[:-3] + "500"
+    table.commit(2)
+    table.commit(3)
+    shown = view(client, table).json()["version"]
+    assert archived(shown) == []
+    second, third = (file for file in sorted((table.path / ".hoodie" / "timeline").iterdir()) if file.name > first)
+    names = [file.name.removesuffix(".deltacommit").split("_") for file in (second, third)]
+    HandMadeArchive(table.path / ".hoodie" / "timeline" / "history").add([(*name, "deltacommit") for name in names[:1]])
+    second.unlink()
+    assert archived(shown) == [], "the timeline of this version still has it"
+    assert archived("0" * 32) == [names[0][0]]

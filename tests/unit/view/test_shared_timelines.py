@@ -12,6 +12,7 @@ from airflow_lake_provider.errors import DamagedFileError, StorageError, TableNo
 from airflow_lake_provider.timeline.loader import load_timeline
 from airflow_lake_provider.timeline.properties import load_table_properties
 from airflow_lake_provider.timeline.storage import Storage, open_storage
+from airflow_lake_provider.view.file_system_view import FileSystemTimelineView
 from airflow_lake_provider.view.freshness import NOW, Freshness
 from airflow_lake_provider.view.look import PROPERTIES_AFTER_MS, SETTLED_AFTER_MS, Depth
 from airflow_lake_provider.view.rhythm import HeartbeatLimits
@@ -131,14 +132,14 @@ def test_snapshot_in_memory_asks_no_storage(timelines: SharedTimelines, table: H
     assert spent(timelines, before) == (0, 0, 0)
 
 
-def test_snapshot_that_must_be_new_costs_one_stat_while_nothing_changed(
+def test_snapshot_that_must_be_new_costs_two_stats_while_nothing_changed(
     timelines: SharedTimelines, table: HandMadeTable
 ) -> None:
     table.commit(1)
     settle(timelines, str(table.path))
     before = calls(timelines)
     timelines.snapshot(str(table.path), NOW)
-    assert spent(timelines, before) == (0, 0, 1)
+    assert spent(timelines, before) == (0, 0, 2), "the timeline's folder and the properties"
 
 
 def test_hint_costs_one_listing_and_nothing_else(timelines: SharedTimelines, table: HandMadeTable) -> None:
@@ -383,6 +384,68 @@ def test_changed_properties_are_seen_by_a_heartbeat_some_minutes_later(
     assert timelines.look(path, Depth.GATE).properties.metadata_partitions == ("files",)
 
 
+@pytest.mark.parametrize("is_by_writer", [False, True])
+@pytest.mark.parametrize("action", ["indexing", "restore"])
+def test_properties_are_right_as_soon_as_an_action_that_changes_them_is_seen_complete(
+    timelines: SharedTimelines, table: HandMadeTable, action: str, is_by_writer: bool
+) -> None:
+    path = str(table.path)
+    table.commit(1)
+    settle(timelines, path)
+    write_properties(table, "files,record_index")
+    folder = table.path / ".hoodie" / "timeline"
+    (folder / f"20261121120010000.{action}.requested").write_bytes(b"")
+    (folder / f"20261121120010000_20261121120011000.{action}").write_bytes(b"")
+    timelines.hint(path, is_by_writer=is_by_writer)
+    timelines.look_if_due(path, is_hinted=True)
+    assert timelines.snapshot(path).properties.metadata_partitions == ("files", "record_index")
+
+
+def test_properties_are_right_after_the_notice_of_one_of_our_jobs_whatever_it_did(
+    timelines: SharedTimelines, table: HandMadeTable
+) -> None:
+    path = str(table.path)
+    instant = table.commit(1)
+    settle(timelines, path)
+    write_properties(table, "files,record_index")
+    timelines.hint(path, [instant])
+    timelines.look_if_due(path, is_hinted=True)
+    assert timelines.snapshot(path).properties.metadata_partitions == ("files", "record_index")
+
+
+def test_properties_that_a_writer_changed_are_right_in_an_answer_that_must_be_new(
+    timelines: SharedTimelines, table: HandMadeTable
+) -> None:
+    path = str(table.path)
+    settle(timelines, path)
+    write_properties(table, "files,record_index")
+    assert timelines.snapshot(path, NOW).properties.metadata_partitions == ("files", "record_index")
+    view = FileSystemTimelineView(path)
+    view.snapshot()
+    write_properties(table, "files")
+    assert view.snapshot(NOW).properties.metadata_partitions == ("files",)
+
+
+def test_index_that_a_writer_drops_is_noticed_within_half_an_hour_while_commits_are_announced(
+    timelines: SharedTimelines, table: HandMadeTable, clock: Clock
+) -> None:
+    path = str(table.path)
+    write_properties(table, "files,record_index")
+    settle(timelines, path)
+    write_properties(table, "files")
+    for minute in range(31):
+        clock.now_ms += 60_000
+        timelines.hint(path, [table.commit(minute)], is_by_writer=True)
+        timelines.look_if_due(path, is_hinted=True)
+    assert timelines.snapshot(path).properties.metadata_partitions == ("files",)
+
+
+def write_properties(table: HandMadeTable, partitions: str) -> None:
+    file = table.path / ".hoodie" / "hoodie.properties"
+    kept = [line for line in file.read_text().splitlines() if "metadata.partitions" not in line]
+    file.write_text("\n".join([*kept, f"hoodie.table.metadata.partitions={partitions}"]))
+
+
 def test_upgrade_that_moves_the_timeline_is_followed(timelines: SharedTimelines, tmp_path: Path) -> None:
     table = unpack("mor_v6", tmp_path)
     path = str(table.path)
@@ -473,12 +536,12 @@ def test_view_after_a_random_history_equals_a_fresh_listing(tmp_path: Path, seed
             timelines.snapshot(other, NOW)
         elif kind < 0.6:
             shown = timelines.snapshot(path, NOW)
-            assert shown.timeline == fresh(path)
+            assert (shown.properties, shown.timeline) == fresh(path)
             versions.append((shown.version, {i.file_name: i for i in shown.timeline.instants}))
         if clock.now_ms - store_ms > SETTLED_AFTER_MS:
             store_ms = clock.now_ms  # what comes next is another tick, or the time would rightly be believed
     shown = timelines.snapshot(path, NOW)
-    assert shown.timeline == fresh(path)
+    assert (shown.properties, shown.timeline) == fresh(path)
     assert shown.version == version_of(shown.timeline, shown.properties)
     now = {i.file_name: i for i in shown.timeline.instants}
     for version, then in versions[-12:]:
@@ -486,12 +549,13 @@ def test_view_after_a_random_history_equals_a_fresh_listing(tmp_path: Path, seed
         replayed = {} if changes.is_complete else {k: v for k, v in then.items() if k not in changes.gone}
         replayed |= {instant.file_name: instant for instant in changes.put}
         assert replayed == now
-    assert history.done >= {"fail", "savepoint", "delete_savepoint", "restore", "archive"}
+    assert history.done >= {"fail", "savepoint", "delete_savepoint", "restore", "archive", "drop_index"}
 
 
 def fresh(path: str) -> Any:
     storage = open_storage(path)
-    return load_timeline(storage, load_table_properties(storage))
+    properties = load_table_properties(storage)
+    return properties, load_timeline(storage, properties)
 
 
 @pytest.mark.parametrize("keep", [0, 1, 17])

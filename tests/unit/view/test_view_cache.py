@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from airflow_lake_provider.errors import TableNotFoundError
+from airflow_lake_provider.planner.decision import Verdict
+from airflow_lake_provider.planner.indexing import decide_indexing
+from airflow_lake_provider.policies import TablePolicy
 from airflow_lake_provider.timeline.storage import Storage, open_storage
 from airflow_lake_provider.view.look import SETTLED_AFTER_MS
 from airflow_lake_provider.view.schedule import SharedLimits
@@ -43,7 +47,7 @@ def test_refresh_of_an_unchanged_table_lists_and_reads_nothing(table: HandMadeTa
     calls = opened.storages[0].calls
     before = (calls.lists, calls.opens, calls.stats)
     assert cache.refresh(str(table.path)) is view
-    assert (calls.lists, calls.opens, calls.stats) == (before[0], before[1], before[2] + 1)
+    assert (calls.lists, calls.opens, calls.stats) == (before[0], before[1], before[2] + 2), "folder and properties"
 
 
 def test_refresh_of_an_unchanged_table_with_an_unknown_file_lists_nothing_and_still_reports_it(
@@ -263,3 +267,30 @@ def test_refresh_of_a_real_table_has_every_completed_write_and_a_version_that_st
     assert set(view.commits) == {instant["requested_time"] for instant in completed}
     assert view.problems == ()
     assert TableViewCache().refresh(str(table.path)).version == view.version
+
+
+@pytest.mark.parametrize("is_built_by_a_writer", [False, True])
+def test_no_index_job_is_due_after_commits_that_follow_a_complete_build(
+    table: HandMadeTable, is_built_by_a_writer: bool
+) -> None:
+    """A job's build completes an `indexing` on the timeline; a writer begins an index with one of its commits."""
+    now_ms = LONG_AFTER_MS
+    timelines = SharedTimelines(now_ms=lambda: now_ms)
+    cache, path = TableViewCache(timelines), str(table.path)
+    policy = TablePolicy(
+        indexing=replace(TablePolicy().indexing, indexes=("record_index",)),
+        hudi_options={"hoodie.write.lock.provider": "org.example.AnyLock"},
+    )
+    table.commit(1)
+    assert decide_indexing(cache.refresh(path), policy).verdict is Verdict.DUE
+    with (table.path / ".hoodie" / "hoodie.properties").open("a") as file:
+        file.write("\nhoodie.table.metadata.partitions=files,record_index")
+    if not is_built_by_a_writer:
+        folder = table.path / ".hoodie" / "timeline"
+        (folder / "20261121120001100_20261121120001200.indexing").write_bytes(b"")
+    verdicts = []
+    for number in range(2, 32):
+        now_ms += 20_000
+        timelines.hint(path, [table.commit(number)], number, is_by_writer=True)
+        verdicts.append(decide_indexing(cache.refresh(path, number), policy).verdict)
+    assert verdicts == [Verdict.NOT_DUE] * 30
