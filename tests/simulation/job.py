@@ -136,6 +136,11 @@ class Driver:
         self._done.append(self._todo.pop(0))
         self._next_plan()
 
+    @property
+    def is_executing(self) -> bool:
+        """Whether a plan is being executed."""
+        return self.is_alive and bool(self._plan)
+
     def _stop_executing(self) -> None:
         if self._plan:
             self.world.invariants.stops(self, self.table.base_path, self._plan)

@@ -118,6 +118,5 @@ MUTATIONS: tuple[Callable[[Patch], None], ...] = (
     claims_never_end,
     drivers_outlive_their_task,
     the_living_are_taken_for_dead,
-    a_task_that_is_cut_off_works_on,
     silent_tables_are_left_alone,
 )

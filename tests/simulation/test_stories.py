@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.notice import Notice, Source
 from airflow_lake_provider.manager.runs import RunState, ServiceRun, StartVerdict, decide_start, run_id_of
@@ -13,6 +15,7 @@ from airflow_lake_provider.view.shared_timelines import SharedTimelines
 from airflow_lake_provider.view.view_cache import TableViewCache
 from tests.simulation.database import Database
 from tests.simulation.faults import TICK_SAFE_JUMP_MS, Faults, Violated, known_mistake, with_slow_submits
+from tests.simulation.mutations import a_task_that_is_cut_off_works_on
 from tests.simulation.storage import Disk, SimTable, open_on
 from tests.simulation.world import BEGIN_MS, LOCK, World
 
@@ -90,6 +93,44 @@ def test_a_rollback_that_died_after_it_deleted_the_write_is_ended(database: Data
 def test_executors_never_meet_although_a_job_takes_longer_to_begin_than_its_lease_lasts(database: Database) -> None:
     stories = [find_violation(seed, database) for seed in range(60)]
     assert [story for story in stories if story and not known_mistake(story)] == []
+
+
+def cut_a_worker_off(seed: int, database: Database) -> int:
+    """Cut a worker off while its driver executes, so that Airflow gives its task up; return how often the plan is done.
+
+    Raises Violated when another executor begins meanwhile.
+    """
+    world = World(seed, database, lambda faults: Faults(work_ms=(600_000,)), is_idle=True)
+    world.airflow.retries = 4
+    table, process = world.tables["/lake/a"], world.servers[0].process
+    for _ in range(3):
+        newest = commit(table)
+    process.loop.mark_dirty(Notice("/lake/a", "a", Source.COMMIT_CALLBACK, (newest,)))
+    process.loop.drain()
+    run = next(iter(world.airflow.runs.values()))
+    while run.task is None or run.task.driver is None or not run.task.driver.is_executing:
+        world.pass_time(500)
+    world.cut_off_until_ms[run.task.host] = world.now_ms + 1_500_000
+    world.airflow.lose_worker(run.task)
+    world.pass_time(2 * 3_600_000)
+    return max(world.invariants.completions.values(), default=0)
+
+
+def test_a_worker_that_alone_is_cut_off_ends_its_job_before_another_one_begins(database: Database) -> None:
+    assert [cut_a_worker_off(seed, database) for seed in range(8)] == [1] * 8
+
+
+def test_a_worker_that_works_on_while_it_is_cut_off_is_noticed(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_task_that_is_cut_off_works_on(monkeypatch)
+    noticed = 0
+    for seed in range(12):
+        try:
+            cut_a_worker_off(seed, database)
+        except Violated as violated:
+            noticed += "while driver of try" in str(violated)
+    assert noticed
 
 
 def test_a_mark_is_seen_although_the_folder_time_did_not_tick_and_the_clock_is_ahead() -> None:
