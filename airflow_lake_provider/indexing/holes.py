@@ -106,4 +106,6 @@ def _fate(hole: Hole) -> str:
         return "a plan; it writes its own entries when it is executed"
     if hole.is_live:
         return "its writer lives; it writes its own entries when it commits"
-    return "its writer is dead; the next writer or a clean rolls it back, and its rows are in no file slice"
+    if hole.beat_age_s is None:
+        return "nothing proves that its writer is dead: in single-writer mode none has a heartbeat"
+    return "its writer is dead; the service rollback takes it back, and its rows are in no file slice"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,11 +86,17 @@ def test_explain_says_what_would_be_started_now_and_starts_nothing(
     # A second service of the table would have to wait for the first.
     dead = table.path / ".hoodie" / "timeline" / "20261121120009000.deltacommit.requested"
     dead.touch()
+    assert re.search(
+        r"in the way: deltacommit 20261121120009000 .*no heartbeat\): nothing proves that its writer is dead",
+        run(capsys, "explain", str(table.path))[1],
+    )
+    heartbeat = table.path / ".hoodie" / ".heartbeat" / "20261121120009000"
+    heartbeat.parent.mkdir()
+    heartbeat.touch()
+    os.utime(heartbeat, (1, 1))
     _, output = run(capsys, "explain", str(table.path))
     assert "last completed instant without holes: 20261121120006000\n" in output
-    assert re.search(
-        r"in the way: deltacommit 20261121120009000 .*writer, .*no heartbeat\): its writer is dead", output
-    )
+    assert re.search(r"in the way: deltacommit 20261121120009000 .*writer, .*\): its writer is dead", output)
     assert re.search(r"now +start \S+\.rollback\.20261121120009000\n", output)
     assert re.search(r"now +waiting: waits for \S+\.rollback\.\d+: at most 1 service of a table", output)
     assert run(capsys, "explain", str(table.path), "--dry-run")[1].count("would start") == 1

@@ -61,10 +61,12 @@ def test_commits_beyond_a_hole_are_told_with_their_fate() -> None:
 def test_dead_writer_and_pending_plan_are_told_apart() -> None:
     dead = write(2, done=False)
     plan = replace(write(3, done=False, action=Action.COMPACTION), state=State.REQUESTED)
-    found = find_holes(Timeline((write(1, done=True), dead, plan)), {}, {}, NOW_MS)
+    timeline = Timeline((write(1, done=True), dead, plan))
+    found = find_holes(timeline, {}, {dead.requested_time: 0}, NOW_MS)
     assert [hole.owner for hole in found.holes] == ["writer", "table service"]
-    assert "its writer is dead" in found.explain()[1]
+    assert "): its writer is dead; the service rollback takes it back" in found.explain()[1]
     assert "a plan" in found.explain()[2]
+    assert "nothing proves that its writer is dead" in find_holes(timeline, {}, {}, NOW_MS).explain()[1]
 
 
 def test_writer_is_dead_by_the_tables_own_rule() -> None:
