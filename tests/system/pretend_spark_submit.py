@@ -50,6 +50,7 @@ def main(journal: Path, request_path: Path) -> None:
         "contract_version": request["contract_version"],
         "job_id": request["job_id"],
         "spark_application_id": "",
+        "memory": {},
         "services": [
             {
                 "service": request["services"][0]["service"],
