@@ -22,6 +22,14 @@ SAFEPOINT = "lake.safepoint"
 MARGIN_COMMITS = 10
 """Room for the commits that complete between the question what is held and the plan of a clean."""
 
+PLANNED_BEAT_MS = 1000
+"""Time of the heartbeat that a job leaves for a plan that it made and did not begin, ms since the epoch.
+
+It says whose plan it is, and nothing of an executor: a writer's own service may have begun it since.
+"""
+ENDED_BEAT_MS = 2000
+"""The same for a plan whose execution failed: its executor has ended."""
+
 LOCK_PROVIDER = "hoodie.write.lock.provider"
 CONCURRENCY_MODE = "hoodie.write.concurrency.mode"
 OPTIMISTIC = "optimistic_concurrency_control"

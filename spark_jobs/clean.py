@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hudi_table import SettingLostError, TableLook, find_instant, requested_times
 from job_contract import FailureKind, JobRequest, Mode, Outcome, Service, ServiceRequest, ServiceResult
-from planned_service import PlannedService, has_heartbeat, open_visit, refuse_others, run_plans
+from planned_service import PlannedService, is_ours, open_visit, refuse_others, run_plans
 from service_settings import FAILED_WRITES_POLICY
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ def run_clean(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> 
         visit.say(message)
         return ServiceResult(Service.CLEAN, Outcome.NOTHING_TO_DO, message=message)
     begun = requested_times(visit.first_look.timeline.getCleanerTimeline().filterInflights())
-    others = [instant for instant in begun if instant not in request.instants and not has_heartbeat(visit, instant)]
+    others = [
+        instant for instant in begun if instant not in request.instants and not is_ours(visit, instant, is_begun=True)
+    ]
     if others and request.mode is not Mode.SCHEDULE:
         # Hudi would execute all that are pending, whatever was named.
         return refuse_others(Service.CLEAN, others)

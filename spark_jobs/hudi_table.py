@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from failure_kind import causes_of, classify, describe
-from job_contract import FailureKind
+from job_contract import ENDED_BEAT_MS, FailureKind
 from py4j.protocol import Py4JJavaError
 from whole_file import open_path
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 MERGE_ON_READ = "MERGE_ON_READ"
 LOOKS = 20
 LOOK_EVERY_S = 0.1
-LONG_AGO_MS = 1000
 
 
 class NoTableError(Exception):
@@ -145,13 +144,13 @@ def be_sole_executor(spark: SparkSession, client: Any, instant: str) -> Iterator
     heartbeats.stop(instant)
 
 
-def leave_expired_heartbeat(spark: SparkSession, base_path: str, instant: str) -> bool:
+def leave_expired_heartbeat(spark: SparkSession, base_path: str, instant: str, beat_ms: int = ENDED_BEAT_MS) -> bool:
     """Leave a heartbeat of long ago; return whether it is as old as that, which some stores do not let one choose."""
     fs, path = open_path(spark, f"{base_path}/.hoodie/.heartbeat/{instant}")
     try:
         fs.create(path).close()
-        fs.setTimes(path, LONG_AGO_MS, -1)
-        return bool(fs.getFileStatus(path).getModificationTime() == LONG_AGO_MS)
+        fs.setTimes(path, beat_ms, -1)
+        return bool(fs.getFileStatus(path).getModificationTime() == beat_ms)
     except Py4JJavaError as error:
         print(f"lake: no expired heartbeat was left for {instant}: {error.java_exception}", flush=True)
         return False
@@ -165,13 +164,17 @@ def remove_heartbeat(spark: SparkSession, base_path: str, instant: str) -> None:
 
 def find_heartbeat_age_s(spark: SparkSession, base_path: str, instant: str) -> float | None:
     """Return how many seconds ago an instant's executor beat last; None when it has no heartbeat."""
-    jvm = spark._jvm
+    beat_ms = find_beat_ms(spark, base_path, instant)
+    return None if beat_ms is None else float(spark._jvm.java.lang.System.currentTimeMillis() - beat_ms) / 1000
+
+
+def find_beat_ms(spark: SparkSession, base_path: str, instant: str) -> int | None:
+    """Return when an instant's executor beat last, ms since the epoch; None when it has no heartbeat."""
     fs, path = open_path(spark, f"{base_path}/.hoodie/.heartbeat/{instant}")
     try:
-        status = fs.getFileStatus(path)
+        return int(fs.getFileStatus(path).getModificationTime())
     except Py4JJavaError:
         return None
-    return float(jvm.java.lang.System.currentTimeMillis() - status.getModificationTime()) / 1000
 
 
 def class_of(spark: SparkSession, name: str, neighbour: Any) -> Any:

@@ -13,6 +13,7 @@ from hudi_table import (
     PlanBusyError,
     TableLook,
     be_sole_executor,
+    find_beat_ms,
     find_heartbeat_age_s,
     leave_expired_heartbeat,
     look_at_table,
@@ -23,6 +24,7 @@ from hudi_table import (
 )
 from index_hudi import find_hudi_problem
 from job_contract import (
+    PLANNED_BEAT_MS,
     FailureKind,
     JobRequest,
     Mode,
@@ -169,9 +171,10 @@ def refuse_others(service: Service, plans: Sequence[str]) -> ServiceResult:
     return ServiceResult(service, Outcome.FAILED, failure_kind=FailureKind.BUSY, message=message)
 
 
-def has_heartbeat(visit: Visit, instant: str) -> bool:
-    """Return whether an executor of this service made or began a plan: it leaves a heartbeat, dead or alive."""
-    return find_heartbeat_age_s(visit.spark, visit.job.base_path, instant) is not None
+def is_ours(visit: Visit, instant: str, *, is_begun: bool) -> bool:
+    """Return whether this service made a plan, or began it where it is begun: it leaves a heartbeat, dead or alive."""
+    beat_ms = find_beat_ms(visit.spark, visit.job.base_path, instant)
+    return beat_ms is not None and (beat_ms > PLANNED_BEAT_MS or not is_begun)
 
 
 def _find_others(visit: Visit, kind: PlannedService, look: TableLook) -> tuple[str, ...]:
@@ -185,7 +188,7 @@ def _find_others(visit: Visit, kind: PlannedService, look: TableLook) -> tuple[s
     begun = frozenset(requested_times(look.timeline.filterInflights()))
     means_all = visit.request.mode is Mode.EXECUTE
     doubtful = [plan for plan in kind.find_pending(look) if plan in begun or not means_all]
-    return tuple(plan for plan in doubtful if not has_heartbeat(visit, plan))
+    return tuple(plan for plan in doubtful if not is_ours(visit, plan, is_begun=plan in begun))
 
 
 @contextmanager
@@ -215,7 +218,7 @@ def _schedule(visit: Visit, kind: PlannedService) -> tuple[str, ...]:
         instants = (str(found.get()),) if found.isPresent() else ()
     for instant in () if kind.hudi_beats else instants:
         # Says whose plan it is, should this driver die. Where it would look alive, this very job could not execute it.
-        if not leave_expired_heartbeat(visit.spark, visit.job.base_path, instant):
+        if not leave_expired_heartbeat(visit.spark, visit.job.base_path, instant, PLANNED_BEAT_MS):
             remove_heartbeat(visit.spark, visit.job.base_path, instant)
     said = instants[0] if instants else f"nothing: {kind.nothing_new}"
     visit.say(f"scheduled {said} in {seconds_since(started)}")

@@ -19,7 +19,8 @@ from airflow_lake_provider.conflict.active_instant import ActiveInstant, Role
 from airflow_lake_provider.conflict.contention import Claim, describe_file_groups, find_active_clashes
 from airflow_lake_provider.conflict.expected_write import DEFAULT_DURATION_MS
 from airflow_lake_provider.conflict.partition_filter import can_be_named, find_partition_filter, only_in
-from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.job_contract import PLANNED_BEAT_MS, Service
+from airflow_lake_provider.timeline.instant import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -145,7 +146,8 @@ def _admit_plans(intent: Intent, activity: TableActivity, period_ms: int) -> Adm
             if shared or _may_touch(writer, plan):
                 what = describe_file_groups(shared) if shared else "file groups that it has not named yet"
                 end = "the plan is withdrawn, and made again when the writer has ended"
-                if not _may_be_withdrawn(plan):
+                is_dead = _may_be_withdrawn(plan, activity)
+                if not is_dead:
                     end = "the plan is not withdrawn, because nothing proves that its own executor is dead"
                 return Admission(
                     AdmissionVerdict.WAIT,
@@ -153,14 +155,17 @@ def _admit_plans(intent: Intent, activity: TableActivity, period_ms: int) -> Adm
                     f"at its commit: {end}",
                     (writer.instant,),
                     activity.now_ms + period_ms,
-                    withdraw=(plan.instant,) if _may_be_withdrawn(plan) else (),
+                    withdraw=(plan.instant,) if is_dead else (),
                 )
     return Admission(AdmissionVerdict.GO, "no writer is at work on the plan's file groups")
 
 
-def _may_be_withdrawn(plan: ActiveInstant) -> bool:
-    """Whether an expired heartbeat proves that the plan is ours, and that nobody executes it: others leave none."""
-    return plan.beat_ms is not None and not plan.is_live
+def _may_be_withdrawn(plan: ActiveInstant, activity: TableActivity) -> bool:
+    """Whether an expired heartbeat proves that the plan is ours, and that its executor, if it had one, is dead."""
+    if plan.beat_ms is None or plan.is_live:
+        return False
+    begun = {i.requested_time for i in activity.snapshot.timeline.pending() if i.state is State.INFLIGHT}
+    return plan.instant not in begun or plan.beat_ms > PLANNED_BEAT_MS
 
 
 def _admit_new_plan(

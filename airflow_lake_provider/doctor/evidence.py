@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import DamagedFileError, LakeError
 from airflow_lake_provider.instant_clock import stamps_of
+from airflow_lake_provider.job_contract import PLANNED_BEAT_MS
 from airflow_lake_provider.timeline.content import decode
 from airflow_lake_provider.timeline.damage import find_damaged_files
 from airflow_lake_provider.timeline.heartbeat import HeartbeatRule, load_heartbeats
@@ -80,8 +81,8 @@ class Evidence:
         return max(0, self.now_ms - max(touched_ms, self.markers_ms.get(instant.requested_time, 0))) / 1000
 
     def has_heartbeat(self, instant: Instant) -> bool:
-        """Whether somebody ever beat for this instant and did not take the heartbeat back."""
-        return instant.requested_time in self.heartbeats
+        """Whether an executor ever beat for this instant and did not take the heartbeat back; its planner does not."""
+        return self.heartbeats.get(instant.requested_time, 0) > PLANNED_BEAT_MS
 
     def is_alive(self, instant: Instant) -> bool:
         """Whether the instant's heartbeat lives."""

@@ -2,16 +2,18 @@
 
 Executors of this service keep a heartbeat for each plan that they execute, whatever it is, and leave one for each that
 they make. So a plan with a heartbeat needs no patience: a living one makes the job refuse, and an expired one proves
-that its executor is dead. A plan without any was made by somebody else. Hudi gives clustering and clean no heartbeat,
-and compactions only from 1.2 on in multi-writer mode, so nothing proves an executor dead, and two executors of one
-plan destroy each other's files. A compaction that is only requested is what writers leave for a table service to
-execute (RFC-43); who plans a clustering or a clean goes on to execute it.
+that its executor is dead. Of a plan that was begun, the heartbeat that its maker left says nothing (`PLANNED_BEAT_MS`):
+a writer's own service executes what it finds. A plan without any was made by somebody else. Hudi gives clustering and
+clean no heartbeat, and compactions only from 1.2 on in multi-writer mode, so nothing proves an executor dead, and two
+executors of one plan destroy each other's files. A compaction that is only requested is what writers leave for a table
+service to execute (RFC-43); who plans a clustering or a clean goes on to execute it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.job_contract import PLANNED_BEAT_MS
 from airflow_lake_provider.planner.decision import not_due
 from airflow_lake_provider.timeline.instant import Action, State
 from airflow_lake_provider.timeline.loader import instant_time_ms
@@ -70,7 +72,9 @@ def _may_have_executor(plan: Instant) -> bool:
 
 
 def _ripe_ms(plan: Instant, view: TableView, policy: DoctorPolicy) -> int:
-    if not _may_have_executor(plan) or plan.requested_time in (view.heartbeats_ms or {}):
+    beat_ms = (view.heartbeats_ms or {}).get(plan.requested_time)
+    is_ours = beat_ms is not None and (plan.state is State.REQUESTED or beat_ms > PLANNED_BEAT_MS)
+    if is_ours or not _may_have_executor(plan):
         return 0
     # What is no time is no Hudi's instant, and as old as can be.
     made_ms = instant_time_ms(plan.requested_time, view.properties.time_zone) or 0

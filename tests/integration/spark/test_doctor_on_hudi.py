@@ -177,7 +177,8 @@ def test_clustering_plan_rejects_updates_until_its_service_has_run(spark: SparkS
     with pytest.raises(Py4JJavaError, match="HoodieClusteringUpdateException"):
         write_on(spark, table)
     before = content(spark, table)
-    # What an executor leaves that is killed after it began: Hudi gives clusterings no heartbeat.
+    # What a writer's executor leaves that is killed after it began: Hudi gives clusterings no heartbeat.
+    (table.path / ".hoodie" / ".heartbeat" / instant).unlink()
     with client_of(spark, table, RECORD_INDEX):
         hudi = spark._jvm.org.apache.hudi
         conf = hudi.storage.hadoop.HadoopStorageConfiguration(spark._jsc.hadoopConfiguration())

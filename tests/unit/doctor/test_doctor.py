@@ -7,6 +7,7 @@ import pytest
 
 from airflow_lake_provider.doctor.diagnosis import FROZEN_AFTER_WRITES, Finding, diagnose
 from airflow_lake_provider.doctor.evidence import collect_evidence
+from airflow_lake_provider.job_contract import PLANNED_BEAT_MS
 from airflow_lake_provider.stuck_shape import Shape
 from airflow_lake_provider.timeline.loader import load_timeline
 from airflow_lake_provider.timeline.properties import load_table_properties
@@ -119,6 +120,8 @@ def test_doctor_names_plans_without_executor(
 def test_service_without_heartbeat_is_not_taken_for_dead_before_its_time(patient: Patient, action: str) -> None:
     patient.left_instant(f"{T}.{action}.requested")
     patient.left_instant(f"{T}.{action}.inflight")
+    assert shapes(patient) == [("unguarded_service", T)]
+    patient.left(f".heartbeat/{T}", age_ms=NOW_MS - PLANNED_BEAT_MS)  # it says who made the plan, not who began it
     assert shapes(patient) == [("unguarded_service", T)]
     patient.left(f".heartbeat/{T}")  # its executor beats, and has stopped: it is dead
     assert [shape for shape, _ in shapes(patient)] in (["blocking_clustering"], ["plan_without_executor"])

@@ -11,7 +11,7 @@ from airflow_lake_provider.planner.decision import Verdict
 from airflow_lake_provider.policies import CompactionPolicy, TablePolicy
 from airflow_lake_provider.timeline.instant import Action, State
 from airflow_lake_provider.view.table_view import TableView
-from tests.unit.planner.views import NOW_MS, at, base, commit, completed, log, pending, view
+from tests.unit.planner.views import NOON_MS, NOW_MS, at, base, commit, completed, log, pending, view
 
 LOCK = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}
 
@@ -62,7 +62,7 @@ def test_decide_compaction_of_a_pending_plan_executes_that_plan(state: State) ->
     found = view((completed(1), commit(log("a", 10))), plans=(plan,))
     if state is State.INFLIGHT:
         # What a dead executor leaves of its heartbeat.
-        found = replace(found, heartbeats_ms=MappingProxyType({at(9): 0}))
+        found = replace(found, heartbeats_ms=MappingProxyType({at(9): NOON_MS}))
     decision = decide_compaction(found, policy(delta_commits=100), NOW_MS)
     assert (decision.verdict, decision.mode) == (Verdict.DUE, Mode.EXECUTE)
     assert (decision.key_instant, decision.plan_instants) == (at(9), (at(9),))

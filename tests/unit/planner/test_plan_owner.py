@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import pytest
 
-from airflow_lake_provider.job_contract import Mode, Service
+from airflow_lake_provider.job_contract import ENDED_BEAT_MS, PLANNED_BEAT_MS, Mode, Service
 from airflow_lake_provider.planner.decide import decide
 from airflow_lake_provider.planner.decision import Decision, Verdict
 from airflow_lake_provider.policies import (
@@ -78,6 +78,18 @@ def test_plan_with_a_heartbeat_of_its_executor_needs_no_patience(action: Action,
     table = replace(with_plan(action, state), heartbeats_ms=MappingProxyType({at(PLAN): NOON_MS}))
     found = decided(action, table)
     assert (found.verdict, found.plan_instants) == (Verdict.DUE, (at(PLAN),)), found.reason
+
+
+@pytest.mark.parametrize("action", SERVICES)
+def test_heartbeat_that_only_says_who_made_a_plan_speaks_for_no_executor(action: Action) -> None:
+    """A writer's own service executes what it finds pending."""
+    mark = MappingProxyType({at(PLAN): PLANNED_BEAT_MS})
+    begun = replace(with_plan(action, State.INFLIGHT), heartbeats_ms=mark)
+    assert decided(action, begun).look_again_ms == MADE_MS + 7_200_000
+    requested = replace(with_plan(action, State.REQUESTED), heartbeats_ms=mark)
+    assert decided(action, requested).plan_instants == (at(PLAN),)
+    ended = replace(begun, heartbeats_ms=MappingProxyType({at(PLAN): ENDED_BEAT_MS}))
+    assert decided(action, ended).plan_instants == (at(PLAN),)
 
 
 @pytest.mark.parametrize("action", [Action.CLUSTERING, Action.CLEAN])
