@@ -14,7 +14,7 @@ export UV_CACHE_DIR := $(CURDIR)/$(WORK)/cache/uv
 $(shell mkdir -p $(TMPDIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-beside-spark test-unit test-spark test-integration test-storage test-system soak bench check format hdfs kafka postgres clean
+.PHONY: help install demo test test-beside-spark test-unit test-spark test-integration test-storage test-system soak bench bench-short check format hdfs kafka postgres clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -83,6 +83,9 @@ soak: install postgres kafka ## The long form: 20 kills of the API server on eac
 
 bench: install hdfs kafka ## One benchmark: make bench NAME=timeline|notice|detection|namenode|latency|writer|indexing|conflict|waste|replication|engines
 	@$(BIN)/python -m benchmarks.$(NAME)
+
+bench-short: install hdfs kafka ## Every benchmark that has a form of a minute, against the recorded figures; NAME="detection notice" for some, RECORD=1 to record
+	@$(BIN)/python -m benchmarks.short $(NAME) $(if $(RECORD),--record)
 
 check: $(BIN)/.installed ## ruff, mypy, import-linter
 	$(BIN)/ruff format --check .

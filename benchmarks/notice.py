@@ -165,14 +165,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rate", type=float, default=40.0, help="notices per second")
     parser.add_argument("--seconds", type=float, default=60.0, help="length of each load")
+    parser.add_argument("--databases", nargs="+", choices=("sqlite", "postgres"), default=("sqlite", "postgres"))
     options = parser.parse_args()
-    result = {"sqlite": measure("sqlite", "", options.rate, options.seconds)}
-    postgres = LocalPostgres()
-    try:
-        postgres.start()
-        result["postgres"] = measure("postgres", postgres.url, options.rate, options.seconds)
-    finally:
-        postgres.stop()
+    result = {}
+    if "sqlite" in options.databases:
+        result["sqlite"] = measure("sqlite", "", options.rate, options.seconds)
+    if "postgres" in options.databases:
+        postgres = LocalPostgres()
+        try:
+            postgres.start()
+            result["postgres"] = measure("postgres", postgres.url, options.rate, options.seconds)
+        finally:
+            postgres.stop()
     say(json.dumps(result))
     return 0
 

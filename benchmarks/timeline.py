@@ -163,17 +163,21 @@ def measure_jvm(table: Path, runs: int) -> float:
     return round(statistics.median(answer["times_ms"]), 2)
 
 
-def measure(table: Path, instants: int, runs: int) -> dict[str, float]:
+def measure(table: Path, instants: int, runs: int, *, with_jvm: bool) -> dict[str, float]:
     say(f"{instants} instants, {len(os.listdir(timeline_of(table)))} files")
-    hudi_rs_ms, jvm_ms = measure_hudi_rs(table, runs), measure_jvm(table, runs)
-    say(f"  hudi-rs: {hudi_rs_ms} ms; Hudi's metadata client: {jvm_ms} ms")
+    hudi_rs_ms = measure_hudi_rs(table, runs)
+    say(f"  hudi-rs: {hudi_rs_ms} ms")
+    jvm: dict[str, float] = {}
+    if with_jvm:
+        jvm["jvm_ms"] = measure_jvm(table, runs)
+        say(f"  Hudi's metadata client: {jvm['jvm_ms']} ms")
     ours_ms, ours_reload_ms = measure_ours(table, runs)
     return {
         "instants": instants,
         "ours_ms": ours_ms,
         "ours_reload_ms": ours_reload_ms,
         "hudi_rs_ms": hudi_rs_ms,
-        "jvm_ms": jvm_ms,
+        **jvm,
     }
 
 
@@ -184,12 +188,15 @@ def say(text: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=9)
-    runs = parser.parse_args().runs
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="instants of each timeline")
+    parser.add_argument("--without-jvm", action="store_true", help="leave Hudi's own metadata client out")
+    options = parser.parse_args()
     result: dict[str, float] = {}
     WORK.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-timeline-", dir=WORK) as folder:
-        for instants in SIZES:
-            result = measure(synthesise(instants, Path(folder)), instants, runs)
+        for instants in options.sizes:
+            table = synthesise(instants, Path(folder))
+            result = measure(table, instants, options.runs, with_jvm=not options.without_jvm)
     say(json.dumps(result))
     return 0
 
