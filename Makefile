@@ -70,7 +70,7 @@ soak: install postgres kafka ## The long form: 20 kills of the API server on eac
 	LAKE_ROUNDS=50 $(BIN)/python -m pytest -s tests/system/test_crashes.py
 	LAKE_PEER_ROUNDS=10 $(BIN)/python -m pytest -s tests/system/test_asset_queue.py
 	LAKE_TABLES=60 $(BIN)/python -m pytest -s tests/system/test_production_shape.py
-	LAKE_HISTORIES=200 $(BIN)/python -m pytest tests/unit/view/test_shared_timelines.py
+	LAKE_HISTORIES=200 $(BIN)/python -m pytest tests/unit/timeline_server/test_shared_timelines.py
 	LAKE_SEEDS=10 $(BIN)/python -m pytest tests/integration/timeline_server/test_stream.py
 	LAKE_EXAMPLES=1000 $(BIN)/python -m pytest tests/integration/http
 	LAKE_INTERLEAVINGS=20000 $(BIN)/python -m pytest tests/unit/conflict

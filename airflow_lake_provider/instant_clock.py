@@ -11,6 +11,7 @@ Standard library only: this file travels to Spark by `--py-files` and is importe
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -234,3 +235,14 @@ def _instants(stamps: Iterable[Stamp]) -> tuple[str, ...]:
 def _hours(ms: int) -> str:
     minutes = round(abs(ms) / 60_000)
     return f"{minutes // 60}:{minutes % 60:02d} h"
+
+
+# --- Seconds that go on while the machine sleeps, for everything that is measured against a lease
+
+
+def boot_s() -> float:
+    """Return the seconds since the machine was started, its sleep included.
+
+    Linux's monotonic clock stands still while the machine sleeps; a lease in the database does not.
+    """
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

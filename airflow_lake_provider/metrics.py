@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_lake_provider.job_contract import Outcome, Service
-    from airflow_lake_provider.planner.decision import Verdict
+    from airflow_lake_provider.planner.rules import Verdict
 
 NOTICES = "lake.notices"
 LOOKS = "lake.looks"

@@ -27,12 +27,12 @@ import time
 import uuid
 from pathlib import Path
 
-from airflow_lake_provider.conflict.conflict_table import ConflictTable
+from airflow_lake_provider.conflict.activity import ConflictTable
 from airflow_lake_provider.conflict.contention import Claim, partitions_of
-from airflow_lake_provider.timeline.storage import Storage, open_storage
-from airflow_lake_provider.view.file_system_view import FileSystemTimelineView
+from airflow_lake_provider.storage.table_storage import Storage, open_storage
+from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
 from local_stack.hudi_bundle import JAR, SPARK_PYTHON
-from tests.unit.timeline.fixture_tables import unpack
+from tests.support.fixture_tables import unpack
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / ".work"

@@ -47,20 +47,19 @@ from typing import Any
 
 import httpx
 
-from airflow_lake_provider.config import TimelineServerMode
-from airflow_lake_provider.timeline.loader import load_timeline
-from airflow_lake_provider.timeline.properties import load_table_properties
-from airflow_lake_provider.timeline.storage import StorageCalls, open_storage
-from airflow_lake_provider.timeline.timeline import Timeline
-from airflow_lake_provider.view.changes import find_commits_after
-from airflow_lake_provider.view.client import TimelineEndpoint
-from airflow_lake_provider.view.schedule import SharedLimits
-from airflow_lake_provider.view.shared_timelines import SharedTimelines
-from airflow_lake_provider.view.snapshot import TimelineSnapshot
-from airflow_lake_provider.view.timeline_server import FedTable, ServerOptions, TimelineServer
-from airflow_lake_provider.view.timeline_stream import StreamOptions, TimelineStream
+from airflow_lake_provider.config.settings import TimelineServerMode
+from airflow_lake_provider.hudi.properties import load_table_properties
+from airflow_lake_provider.hudi.timeline import Timeline, load_timeline
+from airflow_lake_provider.storage.table_storage import StorageCalls, open_storage
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from airflow_lake_provider.timeline_server.client import TimelineEndpoint
+from airflow_lake_provider.timeline_server.schedule import SharedLimits
+from airflow_lake_provider.timeline_server.server import FedTable, ServerOptions, TimelineServer
+from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
+from airflow_lake_provider.timeline_server.subscription import StreamOptions, TimelineStream
+from airflow_lake_provider.timeline_server.watch import find_commits_after
 from local_stack.processes import free_port, wait_until
-from tests.unit.tables import HandMadeTable
+from tests.support.tables import HandMadeTable
 
 WORK = Path(__file__).resolve().parent.parent / ".work"
 TOKEN = "bench-secret"
@@ -241,7 +240,7 @@ class FileFeed:
 def run_server(folder: Path, port: int, tables: int) -> None:
     import uvicorn
 
-    from airflow_lake_provider.view.server_app import create_timeline_app
+    from airflow_lake_provider.timeline_server.routes import create_timeline_app
 
     timelines = SharedTimelines(SharedLimits(max_tables=max(SharedLimits().max_tables, tables)))
     options = ServerOptions((str(folder),), (TOKEN,), snapshot_path=folder / "server.timelines")

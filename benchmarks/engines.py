@@ -48,9 +48,8 @@ def main() -> None:
 def run_once(name: str, folder: Path, number: int) -> tuple[float, float]:
     """Run one job; return its wall time and its processor time."""
     # Airflow is imported with the engine, after its home is set.
-    from airflow_lake_provider.engines.engine import EngineJob
-    from airflow_lake_provider.engines.job_files import JobFolder, read_result, write_text
-    from airflow_lake_provider.engines.registry import create_engine
+    from airflow_lake_provider.execution.engines.engine import EngineJob, create_engine
+    from airflow_lake_provider.execution.engines.job_files import JobFolder, read_result, write_text
     from airflow_lake_provider.job_contract import JobRequest, Mode, Service, ServiceRequest, request_to_json
 
     files = JobFolder(str(folder), name, number)

@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from airflow_lake_provider.table_id import table_id_of
+from airflow_lake_provider.hudi.base_path import table_id_of
 from demo.scene import LOCK_OPTIONS
 from local_stack.airflow import LocalAirflow
 from local_stack.postgres import LocalPostgres

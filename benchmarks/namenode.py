@@ -33,17 +33,16 @@ from pathlib import Path
 import hdfs_native
 import uvicorn
 
-from airflow_lake_provider.timeline.loader import load_timeline
-from airflow_lake_provider.timeline.properties import load_table_properties
-from airflow_lake_provider.timeline.storage import open_storage
-from airflow_lake_provider.view.client import TimelineClient, TimelineEndpoint
-from airflow_lake_provider.view.file_system_view import FileSystemTimelineView
-from airflow_lake_provider.view.freshness import Freshness
-from airflow_lake_provider.view.remote_view import RemoteTimelineView
-from airflow_lake_provider.view.server_app import create_timeline_app
-from airflow_lake_provider.view.shared_timelines import SharedTimelines
-from airflow_lake_provider.view.timeline_server import FedTable, ServerOptions, TimelineServer
-from airflow_lake_provider.view.timeline_view import TableTimelineView
+from airflow_lake_provider.hudi.properties import load_table_properties
+from airflow_lake_provider.hudi.timeline import load_timeline
+from airflow_lake_provider.storage.table_storage import open_storage
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from airflow_lake_provider.timeline_server.client import TimelineClient, TimelineEndpoint
+from airflow_lake_provider.timeline_server.routes import create_timeline_app
+from airflow_lake_provider.timeline_server.server import FedTable, ServerOptions, TimelineServer
+from airflow_lake_provider.timeline_server.snapshot import Freshness
+from airflow_lake_provider.timeline_server.view_manager import RemoteTimelineView
+from airflow_lake_provider.timeline_server.views import FileSystemTimelineView, TableTimelineView
 from local_stack.hdfs import LocalHdfs, namenode_operations
 from local_stack.hudi_bundle import JAR, SPARK_PYTHON, spark_env
 from local_stack.processes import free_port, wait_until

@@ -26,7 +26,7 @@ import httpx
 from local_stack.airflow import LocalAirflow
 from local_stack.postgres import LocalPostgres
 from local_stack.processes import wait_until
-from tests.unit.tables import HandMadeTable
+from tests.support.tables import HandMadeTable
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = 50

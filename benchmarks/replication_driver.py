@@ -23,8 +23,10 @@ from replication_source import HudiSource  # noqa: E402
 from airflow_lake_provider.replication.change import Mode  # noqa: E402
 from airflow_lake_provider.replication.checkpoint import Checkpoint  # noqa: E402
 from airflow_lake_provider.replication.pump import Order, Pump  # noqa: E402
-from airflow_lake_provider.replication.sink import SinkSettings  # noqa: E402
-from airflow_lake_provider.replication.sink_registry import create_sink  # noqa: E402
+from airflow_lake_provider.replication.sink import (  # noqa: E402
+    SinkSettings,
+    create_sink,
+)
 from benchmarks.replication import CONNECTOR, create_topic  # noqa: E402
 from local_stack import hudi_bundle, lake_writer  # noqa: E402
 

@@ -25,12 +25,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.timeline.loader import load_timeline
-from airflow_lake_provider.timeline.properties import load_table_properties
-from airflow_lake_provider.timeline.storage import open_storage
-from airflow_lake_provider.view.view_cache import TableViewCache
+from airflow_lake_provider.hudi.properties import load_table_properties
+from airflow_lake_provider.hudi.timeline import load_timeline
+from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.storage.table_storage import open_storage
 from local_stack.hudi_bundle import JAR, SPARK_PYTHON
-from tests.unit.timeline.fixture_tables import unpack
+from tests.support.fixture_tables import unpack
 
 if TYPE_CHECKING:
     from hudi import HudiTimeline

@@ -27,14 +27,16 @@ WORK = ROOT / ".work"
 sys.path[:0] = [str(ROOT), str(ROOT / "spark_jobs")]
 
 from airflow_lake_provider import instant_clock, job_contract  # noqa: E402
-from airflow_lake_provider.conflict.admission import AdmissionVerdict  # noqa: E402
-from airflow_lake_provider.conflict.conflict_table import ConflictTable  # noqa: E402
-from airflow_lake_provider.conflict.gate import ask_admission  # noqa: E402
-from airflow_lake_provider.conflict.preflight import find_obstacles  # noqa: E402
-from airflow_lake_provider.policies import ConflictPolicy  # noqa: E402
-from airflow_lake_provider.timeline.commit_metadata import load_commit_metadata  # noqa: E402
-from airflow_lake_provider.timeline.storage import open_storage  # noqa: E402
-from airflow_lake_provider.view.look import Depth, look  # noqa: E402
+from airflow_lake_provider.config.policies import ConflictPolicy  # noqa: E402
+from airflow_lake_provider.conflict.activity import ConflictTable  # noqa: E402
+from airflow_lake_provider.conflict.admission import (  # noqa: E402
+    AdmissionVerdict,
+    ask_admission,
+)
+from airflow_lake_provider.conflict.report import find_obstacles  # noqa: E402
+from airflow_lake_provider.hudi.commit_metadata import load_commit_metadata  # noqa: E402
+from airflow_lake_provider.storage.table_storage import open_storage  # noqa: E402
+from airflow_lake_provider.timeline_server.refresh import Depth, look  # noqa: E402
 from local_stack import hudi_bundle, lake_writer  # noqa: E402
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_lake_provider.hooks.lake import LakeHook
-from airflow_lake_provider.hooks.timeline import table_opener
-from airflow_lake_provider.timeline.discovery import discover_tables
+from airflow_lake_provider.hooks.open_tables import table_opener
+from airflow_lake_provider.hudi.discovery import discover_tables
 
 log = logging.getLogger(__name__)
 

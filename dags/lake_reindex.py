@@ -10,9 +10,9 @@ from airflow.sdk import DAG, Param, get_current_context, task
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_lake_provider.config.tables_file import WINDOW, parse_window
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.operators.indexing import HudiIndexOperator
-from airflow_lake_provider.tables_file import WINDOW, parse_window
 
 DOC = """
 ### Build indexes of Hudi tables (RFC-45)

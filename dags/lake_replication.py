@@ -8,10 +8,10 @@ from typing import Any
 from airflow.sdk import DAG, Param, task
 from airflow.sdk.configuration import conf
 
+from airflow_lake_provider.execution.arguments import optional
 from airflow_lake_provider.hooks.lake import LakeHook
+from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.operators.replication import HudiReplicationOperator
-from airflow_lake_provider.operators.run_params import optional
-from airflow_lake_provider.table_id import normalise_base_path, table_id_of
 
 DOC = """
 ### Changes of Hudi tables, to Kafka and elsewhere

@@ -7,12 +7,11 @@ from datetime import timedelta
 from airflow.sdk import DAG, Param
 from airflow.sdk.configuration import conf
 
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.execution.arguments import optional
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.notifications.dispatch import notify_failure
-from airflow_lake_provider.operators.run_limits import set_time_out
-from airflow_lake_provider.operators.run_params import optional
-from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
-from airflow_lake_provider.policies import TablePolicy
+from airflow_lake_provider.operators.table_service import HudiTableServiceOperator, set_time_out
 
 POLICY = TablePolicy()
 

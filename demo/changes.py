@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_lake_provider.table_id import table_id_of
-from airflow_lake_provider.view.view_cache import TableViewCache
+from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.planner.table_view import TableViewCache
 from demo.scene import CHANGES_TABLE, CHANGES_TOPIC, LATE_WRITER, ROOT, commits_of, early_commits, start_writer
 from local_stack import kafka
 from local_stack.airflow import HUDI_JAR, LocalAirflow, scratch_env

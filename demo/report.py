@@ -7,10 +7,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from airflow_lake_provider.hudi.instant import Action, Instant
 from airflow_lake_provider.planner.backlog import COMPACT_OPERATION, measure_compaction_backlog
-from airflow_lake_provider.timeline.instant import Action, Instant
-from airflow_lake_provider.view.table_view import TableView
-from airflow_lake_provider.view.view_cache import TableViewCache
+from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 
 
 @dataclass(frozen=True, slots=True)

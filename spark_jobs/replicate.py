@@ -31,7 +31,7 @@ from airflow_lake_provider.replication.job import (
     result_to_text,
 )
 from airflow_lake_provider.replication.pump import Pump
-from airflow_lake_provider.replication.sink_registry import create_sink
+from airflow_lake_provider.replication.sink import create_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,7 +24,7 @@ from whole_file import open_path
 from airflow_lake_provider.errors import SourceRefusedError
 from airflow_lake_provider.replication.change import Change, CommitRef, Mode, Op
 from airflow_lake_provider.replication.feed import OPERATIONS_WITHOUT_CHANGES, Look
-from airflow_lake_provider.replication.mode_limits import MERGE_ON_READ, require_mode_fits
+from airflow_lake_provider.replication.job import MERGE_ON_READ, require_mode_fits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -39,7 +39,7 @@ def get_cli_commands() -> list[CLICommand]:
                 ActionCommand(
                     name="dag-bundles",
                     help="Print the setting that adds the shipped DAGs to Airflow's DAG bundles",
-                    func=lazy_load_command("airflow_lake_provider.cli.dag_bundles.dag_bundles"),
+                    func=lazy_load_command("airflow_lake_provider.cli.tables.dag_bundles"),
                     args=(),
                 ),
                 ActionCommand(
@@ -58,25 +58,25 @@ def get_cli_commands() -> list[CLICommand]:
                 ActionCommand(
                     name="runs",
                     help="List the instances of a table's services: state, who acts next, until when, why",
-                    func=lazy_load_command("airflow_lake_provider.cli.instances.runs"),
+                    func=lazy_load_command("airflow_lake_provider.cli.tables.runs"),
                     args=(ARG_TABLE, ARG_OUTPUT),
                 ),
                 ActionCommand(
                     name="tables-file",
                     help="Check a tables file, together with the Variable over it, or print its JSON schema",
-                    func=lazy_load_command("airflow_lake_provider.cli.tables_file.tables_file"),
+                    func=lazy_load_command("airflow_lake_provider.cli.tables.tables_file"),
                     args=(ARG_CHECK, ARG_SCHEMA),
                 ),
                 ActionCommand(
                     name="indexes",
                     help="Say which indexes of a table are ready, which are being built, and what is in the way",
-                    func=lazy_load_command("airflow_lake_provider.cli.indexing.indexes"),
+                    func=lazy_load_command("airflow_lake_provider.cli.tables.indexes"),
                     args=(ARG_TABLE, ARG_OUTPUT),
                 ),
                 ActionCommand(
                     name="conflicts",
                     help="Say who is at work on which file groups of a table, and who stands in whose way",
-                    func=lazy_load_command("airflow_lake_provider.cli.conflicts.conflicts"),
+                    func=lazy_load_command("airflow_lake_provider.cli.tables.conflicts"),
                     args=(ARG_TABLE, ARG_OUTPUT),
                     epilog="Changes nothing. Exit code 1 when somebody gives way, or when that is not known.",
                 ),

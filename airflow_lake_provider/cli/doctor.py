@@ -8,23 +8,21 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.cli.command import find_table, print_rows, run_command
-from airflow_lake_provider.cli.service_run import start_service_run
-from airflow_lake_provider.doctor.records import load_records
+from airflow_lake_provider.cli.command import find_table, print_rows, run_command, start_service_run
+from airflow_lake_provider.config.policies import Shape
+from airflow_lake_provider.doctor.repairs import load_records
 from airflow_lake_provider.doctor.treatment import TableDoctor
 from airflow_lake_provider.errors import RepairRefusedError
 from airflow_lake_provider.hooks.open_tables import open_with_connections
-from airflow_lake_provider.plugins.airflow_settings import load_settings
-from airflow_lake_provider.plugins.tables import open_tables
-from airflow_lake_provider.stuck_shape import Shape
-from airflow_lake_provider.timeline.properties import load_table_properties
+from airflow_lake_provider.hudi.properties import load_table_properties
+from airflow_lake_provider.plugins.tables import load_settings, open_tables
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_lake_provider.doctor.diagnosis import Finding
     from airflow_lake_provider.doctor.repairs import Repair, ServiceCall
-    from airflow_lake_provider.timeline.storage import Storage
+    from airflow_lake_provider.storage.table_storage import Storage
 
 
 def doctor(args: Namespace) -> None:

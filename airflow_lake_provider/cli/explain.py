@@ -8,37 +8,32 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.cli.command import find_table, run_command
 from airflow_lake_provider.hooks.open_tables import open_with_connections
+from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.hudi.heartbeat import heartbeat_rule
 from airflow_lake_provider.indexing.table_indexes import load_holes
 from airflow_lake_provider.job_contract import find_lock_problem
-from airflow_lake_provider.manager.admission_desk import AdmissionDesk
-from airflow_lake_provider.manager.instances import InstanceState
-from airflow_lake_provider.manager.moments import moment, next_look_ms
-from airflow_lake_provider.manager.net import find_net_problems
-from airflow_lake_provider.manager.sinks import Sinks
-from airflow_lake_provider.manager.starts import Starts
-from airflow_lake_provider.manager.table_instances import load_instances
+from airflow_lake_provider.manager.db.sinks import Sinks
+from airflow_lake_provider.manager.instances import InstanceState, load_instances, moment, next_look_ms
+from airflow_lake_provider.manager.reconciler import AdmissionDesk
+from airflow_lake_provider.manager.scheduling import Starts, find_net_problems
 from airflow_lake_provider.planner.decide import decide_now, remember_cleaned
-from airflow_lake_provider.planner.decision import Verdict
+from airflow_lake_provider.planner.rules import Verdict
+from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.planner.turns import parse_turns
-from airflow_lake_provider.plugins.airflow_instances import AirflowInstanceDoor
-from airflow_lake_provider.plugins.airflow_runs import AirflowRunDoor
-from airflow_lake_provider.plugins.airflow_settings import load_settings
+from airflow_lake_provider.plugins.dag_runs import AirflowInstanceDoor, AirflowRunDoor
 from airflow_lake_provider.plugins.lake_plugin import open_registry
-from airflow_lake_provider.plugins.tables import open_tables
-from airflow_lake_provider.table_id import table_id_of
-from airflow_lake_provider.timeline.heartbeat import heartbeat_rule
-from airflow_lake_provider.view.shared_timelines import SharedTimelines
-from airflow_lake_provider.view.snapshot import problems_text
-from airflow_lake_provider.view.view_cache import TableViewCache
+from airflow_lake_provider.plugins.tables import load_settings, open_tables
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from airflow_lake_provider.timeline_server.snapshot import problems_text
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_lake_provider.manager.registry import Registry
-    from airflow_lake_provider.manager.runs import StartDecision
-    from airflow_lake_provider.planner.decision import Decision
-    from airflow_lake_provider.policies import TablePolicy
-    from airflow_lake_provider.view.table_view import TableView
+    from airflow_lake_provider.config.policies import TablePolicy
+    from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.scheduling import StartDecision
+    from airflow_lake_provider.planner.rules import Decision
+    from airflow_lake_provider.planner.table_view import TableView
 
 _OVER = frozenset({InstanceState.DONE, InstanceState.FAILED})
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 from airflow_lake_provider.cli.command import MOST_ROWS, find_table, print_rows, run_command
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hooks.open_tables import open_with_connections
+from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.sink_state import hold_ends_ms, load_sink_state, problem_of, state_of
-from airflow_lake_provider.manager.sinks import Sinks
-from airflow_lake_provider.plugins.airflow_settings import load_settings
 from airflow_lake_provider.plugins.lake_plugin import open_registry
-from airflow_lake_provider.table_id import table_id_of
+from airflow_lake_provider.plugins.tables import load_settings
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Mapping
 
-    from airflow_lake_provider.timeline.storage import Storage
+    from airflow_lake_provider.storage.table_storage import Storage
 
 
 def replication(args: Namespace) -> None:

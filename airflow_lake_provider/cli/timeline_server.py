@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from airflow_lake_provider.plugins.lake_plugin import open_timeline_server
-from airflow_lake_provider.view.server_app import create_timeline_app
+from airflow_lake_provider.timeline_server.routes import create_timeline_app
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -11,25 +11,148 @@ wait for those.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.conflict.active_instant import ActiveInstant, Role
 from airflow_lake_provider.conflict.contention import Claim, describe_file_groups, find_active_clashes
-from airflow_lake_provider.conflict.expected_write import DEFAULT_DURATION_MS
-from airflow_lake_provider.conflict.partition_filter import can_be_named, find_partition_filter, only_in
-from airflow_lake_provider.job_contract import PLANNED_BEAT_MS, Service
-from airflow_lake_provider.timeline.instant import State
+from airflow_lake_provider.conflict.marker_reader import ActiveInstant, Role
+from airflow_lake_provider.hudi.instant import State
+from airflow_lake_provider.job_contract import PLANNED_BEAT_MS, Mode, Service
+from airflow_lake_provider.timeline_server.schedule import SUSPICIOUS_AFTER_GAPS, find_rhythm_s
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from airflow_lake_provider.conflict.conflict_table import TableActivity
-    from airflow_lake_provider.conflict.expected_write import ExpectedWrite
+    from airflow_lake_provider.config.policies import ConflictPolicy
+    from airflow_lake_provider.conflict.activity import ConflictTable, TableActivity
+    from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
+    from airflow_lake_provider.hudi.instant import Instant
+    from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
+
+# --- Which partitions a table's own Hudi settings let a clustering plan take, and whether fewer can be named; pure
+#
+# Source: Hudi `PartitionAwareClusteringPlanStrategy`, `ClusteringPlanPartitionFilter`, `ClusteringPlanStrategy`.
+
+SELECTED = "hoodie.clustering.plan.strategy.partition.selected"
+FILTER_MODE = "hoodie.clustering.plan.partition.filter.mode"
+STRATEGY_CLASS = "hoodie.clustering.plan.strategy.class"
+_REGEX = "hoodie.clustering.plan.strategy.partition.regex.pattern"
+_RANGE = (
+    "hoodie.clustering.plan.strategy.cluster.begin.partition",
+    "hoodie.clustering.plan.strategy.cluster.end.partition",
+)
+_SELECTED_MODE = "SELECTED_PARTITIONS"
+# Hudi takes the old name of a strategy for its filter mode.
+_SETS_A_MODE = "RecentDays"
+_HUDI = "org.apache.hudi."
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFilter:
+    """What the settings choose. `selected` is the list that they name, None without one.
+
+    `obstacle` is the setting that chooses in a way which a list of partitions would override; empty without one.
+    """
+
+    selected: frozenset[str] | None = None
+    obstacle: str = ""
+
+
+def find_partition_filter(options: Mapping[str, str]) -> PartitionFilter:
+    """Return the filter that a table's Hudi settings make."""
+    strategy = options.get(STRATEGY_CLASS) or _HUDI
+    if not strategy.startswith(_HUDI):  # nobody knows which of the settings it goes by
+        return PartitionFilter(obstacle=STRATEGY_CLASS)
+    names = options.get(SELECTED)
+    selected = frozenset(name for name in names.split(",") if name) if names else None
+    if _SETS_A_MODE in strategy:
+        return PartitionFilter(selected, STRATEGY_CLASS)
+    if options.get(FILTER_MODE, _SELECTED_MODE) not in {"NONE", _SELECTED_MODE}:
+        return PartitionFilter(selected, FILTER_MODE)
+    # Hudi goes by the pattern only without a list.
+    others = (*_RANGE, _REGEX) if selected is None else _RANGE
+    return PartitionFilter(selected, next((name for name in others if options.get(name)), ""))
+
+
+def can_be_named(partitions: Iterable[str]) -> bool:
+    """Whether Hudi can be given these as a list: it takes them with commas between."""
+    names = list(partitions)
+    return bool(names) and not any("," in name or not name for name in names)
+
+
+def only_in(partitions: Iterable[str]) -> Mapping[str, str]:
+    """Return the settings that restrict a plan to some partitions."""
+    return MappingProxyType({FILTER_MODE: _SELECTED_MODE, SELECTED: ",".join(sorted(partitions))})
+
+
+# --- When the next write of a table is due, by its own rhythm; pure
+
+DEFAULT_DURATION_MS = 60_000
+"""How long a clustering is taken to run while the timeline does not tell."""
+_RECENT_WRITES = 10
+_SECONDS = 14
+_MS = 1000
+# Services are no writes; a bulk insert begins new file groups and touches no other.
+_TOUCH_NOTHING_OLD = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER", "BULK_INSERT"})
+_CLUSTER = "CLUSTER"
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedWrite:
+    """The write that is due next (ms since the epoch), and the partitions that the last ten writes touched."""
+
+    due_ms: int
+    gap_ms: int
+    partitions: frozenset[str]
+
+
+def expect_write(
+    snapshot: TimelineSnapshot, commits: Mapping[str, CommitMetadata], now_ms: int
+) -> ExpectedWrite | None:
+    """Return the next write; None where there is no rhythm, where it ended, or where clocks do not fit.
+
+    `commits` is the metadata of completed writes by requested time. A rhythm ended when three usual gaps passed.
+    """
+    gap_s = find_rhythm_s(snapshot.timeline)
+    writes = snapshot.timeline.completed_writes_by_completion()
+    if gap_s is None or not writes:
+        return None
+    last_ms = instant_ms(writes[-1].completed_time or "", snapshot.properties.time_zone)
+    gap_ms = int(gap_s * _MS)
+    if last_ms is None or not 0 <= now_ms - last_ms <= SUSPICIOUS_AFTER_GAPS * gap_ms:
+        return None
+    touched = [commits[write.requested_time] for write in writes[-_RECENT_WRITES:] if write.requested_time in commits]
+    stats = (stat for write in touched if write.operation not in _TOUCH_NOTHING_OLD for stat in write.stats)
+    partitions = frozenset(stat.partition for stat in stats)
+    return ExpectedWrite(last_ms + gap_ms, gap_ms, partitions) if partitions else None
+
+
+def last_duration_ms(
+    writes: Iterable[Instant], commits: Mapping[str, CommitMetadata], operation: str = _CLUSTER
+) -> int | None:
+    """Return how long the last service of an operation took from plan to commit; None when none is known."""
+    found = None
+    for write in writes:
+        metadata = commits.get(write.requested_time)
+        if metadata is not None and metadata.operation == operation:
+            begin, end = instant_ms(write.requested_time, "UTC"), instant_ms(write.completed_time or "", "UTC")
+            found = end - begin if begin is not None and end is not None else found
+    return found
+
+
+def instant_ms(instant_time: str, time_zone: str) -> int | None:
+    """Return an instant time as ms since the epoch; in zone LOCAL it is taken for this machine's."""
+    try:
+        moment = datetime.strptime(instant_time[:_SECONDS], "%Y%m%d%H%M%S")  # noqa: DTZ007 - the zone follows
+    except ValueError:
+        return None
+    zoned = moment.replace(tzinfo=UTC) if time_zone == "UTC" else moment.astimezone()
+    return int(zoned.timestamp() * _MS)
+
 
 _SHOWN = 5
-_MS = 1000
 
 
 class AdmissionVerdict(StrEnum):
@@ -251,3 +374,58 @@ def _names(partitions: Mapping[str, str] | list[str]) -> str:
     names = sorted(partitions)
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(name or "the table (it has no partitions)" for name in names[:_SHOWN]) + more
+
+
+# --- Asks who is at work on a table, and then whether a service may begin: storage here, the rules in `admission`
+
+_ROLES = {
+    Service.CLUSTERING: Role.CLUSTERING,
+    Service.COMPACTION: Role.COMPACTION,
+    Service.LOGCOMPACTION: Role.LOG_COMPACTION,
+}
+
+GO_UNASKED = Admission(AdmissionVerdict.GO, "early conflict detection was not asked")
+
+
+def needs_admission(service: Service, mode: Mode, policy: ConflictPolicy) -> bool:
+    """Whether anything but "go" can be the answer: only what rewrites file groups stands in writers' way."""
+    return policy.enabled and service in _ROLES and mode is not Mode.WITHDRAW
+
+
+def needs_watch(service: Service, mode: Mode, policy: ConflictPolicy) -> bool:
+    """Whether a writer can come in the service's way while it runs: only a clustering is stopped for one."""
+    return service is Service.CLUSTERING and mode is not Mode.SCHEDULE and needs_admission(service, mode, policy)
+
+
+def find_pending_plans(table: ConflictTable, service: Service, now_ms: int) -> tuple[str, ...]:
+    """Return the pending plans of a service that needs admission, by what they hold: up to table version 6 a
+    clustering's action is that of an insert overwrite. Raises what looking at a table raises.
+    """
+    return tuple(plan.instant for plan in table.look(now_ms).plans() if plan.role is _ROLES[service])
+
+
+def ask_admission(
+    service: Service,
+    table: ConflictTable,
+    commits: Mapping[str, CommitMetadata],
+    plans: tuple[str, ...],
+    policy: ConflictPolicy,
+    now_ms: int,
+) -> Admission:
+    """Return whether a service may begin now: with the pending plans, or with a new one.
+
+    `commits` is the metadata of completed writes on the active timeline, by requested time: from it come the known
+    partitions, the expected writes and how long a clustering takes; no other service needs it. Raises what looking at
+    a table raises.
+    """
+    activity = table.look(now_ms)
+    writes = activity.snapshot.timeline.completed_writes_by_completion()
+    intent = Intent(
+        service,
+        plans,
+        frozenset(stat.partition for metadata in commits.values() for stat in metadata.stats),
+        last_duration_ms(writes, commits) or DEFAULT_DURATION_MS,
+        table.hudi_options,
+    )
+    expected = None if plans or service is not Service.CLUSTERING else expect_write(activity.snapshot, commits, now_ms)
+    return admit(intent, activity, expected, int(policy.period_s * 1000), table.rule.most_ms)

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.conflict.active_instant import ActiveInstant, Role
-from airflow_lake_provider.timeline.markers import split_file_group_key
+from airflow_lake_provider.conflict.marker_reader import ActiveInstant, Role
+from airflow_lake_provider.hudi.markers import split_file_group_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from airflow_lake_provider.timeline.commit_metadata import CommitMetadata
-    from airflow_lake_provider.timeline.instant import Instant
+    from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
+    from airflow_lake_provider.hudi.instant import Instant
 
 _COMPACT, _LOG_COMPACT = "COMPACT", "LOG_COMPACT"
 COMPACTIONS_PASS_FROM = 8

@@ -8,9 +8,11 @@ is gone: markers are only ever added, so a file that is met empty or cut off tak
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.timeline.markers import (
+from airflow_lake_provider.hudi.instant import Action
+from airflow_lake_provider.hudi.markers import (
     MARKER_FOLDER,
     SERVER_FILE,
     TYPE_FILE,
@@ -18,14 +20,16 @@ from airflow_lake_provider.timeline.markers import (
     is_marker_name,
     parse_direct_marker,
     parse_marker_file,
+    split_file_group_key,
 )
-from airflow_lake_provider.view.look import UNKNOWN, folder_time
+from airflow_lake_provider.timeline_server.refresh import UNKNOWN, folder_time
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
-    from airflow_lake_provider.timeline.storage import Storage
-    from airflow_lake_provider.timeline.store import FileEntry
+    from airflow_lake_provider.hudi.instant import Instant
+    from airflow_lake_provider.storage.store import FileEntry
+    from airflow_lake_provider.storage.table_storage import Storage
 
 _NO_STAMP = (UNKNOWN, -1)
 _ROOT = ""
@@ -237,3 +241,72 @@ def _is_of_server(name: str) -> bool:
 def _is_checksum(name: str) -> bool:
     """Whether it is Hadoop's checksum file of a marker; any other name may be a partition's."""
     return name.startswith(".") and name.endswith(".crc") and is_marker_name(name[1:].removesuffix(".crc"))
+
+
+# --- Who is at work on a table: pending instants, heartbeats and marker folders, put together
+
+
+class Role(StrEnum):
+    """What an instant does to file groups."""
+
+    WRITER = "writer"
+    """Users' writes, and whoever beats or leaves markers without an instant on the timeline."""
+    CLUSTERING = "clustering"
+    COMPACTION = "compaction"
+    LOG_COMPACTION = "log_compaction"
+
+
+_ROLES: Mapping[Action, Role] = {
+    Action.COMMIT: Role.WRITER,
+    Action.DELTACOMMIT: Role.WRITER,
+    Action.REPLACECOMMIT: Role.WRITER,
+    Action.CLUSTERING: Role.CLUSTERING,
+    Action.COMPACTION: Role.COMPACTION,
+    Action.LOGCOMPACTION: Role.LOG_COMPACTION,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveInstant:
+    """One instant that may touch file groups now.
+
+    `action` is empty where the timeline has no such instant: a writer that is about to begin, or a reservation.
+    `beat_ms` is None without a heartbeat; a log compaction that was begun counts as live without one. `planned` are the
+    file groups of a service's plan, or those that a writer announced to update; `partitions` all that it will touch,
+    None while it has announced nothing.
+    """
+
+    instant: str
+    action: str
+    role: Role
+    beat_ms: int | None
+    is_live: bool
+    markers: InstantMarkers
+    planned: frozenset[bytes] = frozenset()
+    partitions: frozenset[str] | None = None
+    overwritten: frozenset[str] | None = frozenset()
+    """Partitions of which it takes out every file group, as far as it says; None: of the whole table."""
+    plan_problem: str = ""
+    """What cannot be known of its plan; then it may hold any file group."""
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """What could not be read of it."""
+        return (*self.markers.unread, self.plan_problem) if self.plan_problem else self.markers.unread
+
+    def overlap(self, mine: frozenset[bytes]) -> frozenset[bytes]:
+        """Return which of the file groups it touches, as far as that can be read."""
+        if self.overwritten is None:
+            return mine
+        shared = self.markers.overlap(mine) | (self.planned & mine)
+        if not self.overwritten:
+            return shared
+        return shared | {key for key in mine if split_file_group_key(key)[0] in self.overwritten}
+
+
+def role_of(instant: Instant, *, is_clustering: bool = False) -> Role | None:
+    """Return what a pending instant does to file groups; None for those that write none (clean, rollback, ...).
+
+    In layout 1 a clustering is a `replacecommit`, as an insert overwrite is; only its plan tells.
+    """
+    return Role.CLUSTERING if is_clustering else _ROLES.get(instant.action)

@@ -2,18 +2,140 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Protocol
 
-from airflow_lake_provider.conflict.active_instant import Role
-from airflow_lake_provider.conflict.contention import Claim, ClashKind
-from airflow_lake_provider.conflict.expected_write import instant_ms
-from airflow_lake_provider.conflict.strategies import DetectionStrategy, StrategySettings, make_strategy
+from airflow_lake_provider.conflict.admission import instant_ms
+from airflow_lake_provider.conflict.claim_lock import ReservedError
+from airflow_lake_provider.conflict.contention import Claim, ClashKind, Verdict, partitions_of
+from airflow_lake_provider.conflict.marker_reader import Role
+from airflow_lake_provider.errors import ConfigError
 
 if TYPE_CHECKING:
-    from airflow_lake_provider.conflict.conflict_table import ConflictTable
+    from collections.abc import Callable, Mapping
+
+    from airflow_lake_provider.config.policies import ConflictPolicy
+    from airflow_lake_provider.conflict.activity import ConflictTable
+    from airflow_lake_provider.conflict.claim_lock import Reservation
     from airflow_lake_provider.conflict.contention import Clash
-    from airflow_lake_provider.policies import ConflictPolicy
+
+# --- How and when a claim is compared with the table: RFC-56's three strategies, and whatever a third party registers
+#
+# All compare by the same rule (`contention`). They differ in what they read and when: per claim and only of its
+# partitions, per claim under locks on its file groups, or periodically and all at once.
+
+ENTRY_POINTS = "airflow_lake_provider.conflict_strategies"
+
+
+@dataclass(frozen=True, slots=True)
+class StrategySettings:
+    """What every strategy is made with. Times in seconds, as in Hudi's `async.conflict.detector` settings.
+
+    `reserve` opens a reservation for an instant, for a strategy that makes claims visible to others; None where others
+    see the claim already, as they see a service's plan on the timeline.
+    """
+
+    period_s: float = 30.0
+    initial_delay_s: float = 0.0
+    reserve: Callable[[str], Reservation] | None = None
+
+
+class DetectionStrategy(Protocol):
+    """One strategy, made for one claim's lifetime."""
+
+    def check(self, table: ConflictTable, claim: Claim, now_ms: int) -> Verdict:
+        """Return what stands in the claim's way now, as far as this strategy looks."""
+
+
+class SimpleDirectMarkerBased:
+    """Looks at each check, without a lock; of direct markers only at those in the claim's partitions.
+
+    Two that look before either writes its marker miss each other then, and find each other at the next check.
+    """
+
+    def __init__(self, settings: StrategySettings) -> None:
+        del settings  # nothing to wait for
+
+    def check(self, table: ConflictTable, claim: Claim, now_ms: int) -> Verdict:
+        """See DetectionStrategy."""
+        return table.check(claim, now_ms, partitions_of(claim.file_groups))
+
+
+class SimpleTransactionDirectMarkerBased:
+    """Looks and writes the claim's markers under a lock on each file group: of all who claim one, exactly one gets it.
+
+    That is whoever comes first, also before an older one: nobody who was told that a file group is free has to be ended
+    later. Hudi's own of this name releases its lock before it writes the marker.
+    """
+
+    def __init__(self, settings: StrategySettings) -> None:
+        self._reserve = settings.reserve
+
+    def check(self, table: ConflictTable, claim: Claim, now_ms: int) -> Verdict:
+        """See DetectionStrategy; when the file groups are free, they are reserved under the claim's instant."""
+        partitions = partitions_of(claim.file_groups)
+        if self._reserve is None:
+            # Published before it looks, so that of two at once one sees the other without a lock.
+            return table.check(claim, now_ms, partitions)
+        reservation = self._reserve(claim.instant)
+        try:
+            with reservation.lock(claim.file_groups) as lock:
+                verdict = table.check(replace(claim, comes_first=False), now_ms, partitions)
+                if verdict.is_free:
+                    reservation.beat()
+                    reservation.plant(claim.file_groups)
+                    if not lock.is_held():
+                        reservation.release()
+                        return Verdict(unread=(f"the claim of {claim.instant}, which was taken for dead",))
+                return verdict
+        except ReservedError as error:
+            return Verdict(unread=(str(error),))
+
+
+class AsyncTimelineMarkerBased:
+    """Looks once per period at all markers; between two looks it repeats what it saw."""
+
+    def __init__(self, settings: StrategySettings) -> None:
+        self._period_ms = int(settings.period_s * 1000)
+        self._initial_delay_ms = int(settings.initial_delay_s * 1000)
+        self._next_ms: int | None = None
+        self._last = Verdict(unread=("nothing was looked at yet: the initial delay is not over",))
+
+    def check(self, table: ConflictTable, claim: Claim, now_ms: int) -> Verdict:
+        """See DetectionStrategy."""
+        if self._next_ms is None:
+            self._next_ms = now_ms + self._initial_delay_ms
+        if now_ms >= self._next_ms:
+            self._last = table.check(claim, now_ms)
+            self._next_ms = now_ms + self._period_ms
+        return self._last
+
+
+BUILT_IN: Mapping[str, Callable[[StrategySettings], DetectionStrategy]] = {
+    "SimpleTransactionDirectMarkerBased": SimpleTransactionDirectMarkerBased,
+    "SimpleDirectMarkerBased": SimpleDirectMarkerBased,
+    "AsyncTimelineMarkerBased": AsyncTimelineMarkerBased,
+}
+
+
+def make_strategy(name: str, settings: StrategySettings) -> DetectionStrategy:
+    """Return a strategy by its name; others than RFC-56's come from entry points of the group `ENTRY_POINTS`.
+
+    Nobody can take the place of a built-in one. Raises ConfigError for an unknown name, and for one that two register.
+    """
+    if name in BUILT_IN:
+        return BUILT_IN[name](settings)
+    found = entry_points(group=ENTRY_POINTS)
+    named = [entry for entry in found if entry.name == name]
+    if len({entry.value for entry in named}) > 1:
+        raise ConfigError(f"conflict.strategy {name!r} is registered by {', '.join(entry.value for entry in named)}")
+    if not named:
+        known = ", ".join(sorted({*BUILT_IN, *found.names}))
+        raise ConfigError(f"conflict.strategy is {name!r}, known are: {known}")
+    strategy: DetectionStrategy = named[0].load()(settings)
+    return strategy
+
 
 _MS = 1000
 

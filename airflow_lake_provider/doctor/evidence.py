@@ -7,26 +7,30 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import DamagedFileError, LakeError
-from airflow_lake_provider.instant_clock import stamps_of
+from airflow_lake_provider.hudi.commit_metadata import decode, find_damaged_files
+from airflow_lake_provider.hudi.heartbeat import HeartbeatRule, load_heartbeats, load_markers_ms
+from airflow_lake_provider.hudi.instant import Action
+from airflow_lake_provider.hudi.job_zone import zone_of_jobs
+from airflow_lake_provider.hudi.properties import META_FOLDER, TableProperties, load_table_properties
+from airflow_lake_provider.hudi.timeline import Timeline, TimelineProblem, load_timeline
+from airflow_lake_provider.instant_clock import (
+    describe_foreign,
+    find_foreign,
+    find_overtaken,
+    listed,
+    remedy,
+    stamps_of,
+)
 from airflow_lake_provider.job_contract import PLANNED_BEAT_MS
-from airflow_lake_provider.timeline.content import decode
-from airflow_lake_provider.timeline.damage import find_damaged_files
-from airflow_lake_provider.timeline.heartbeat import HeartbeatRule, load_heartbeats
-from airflow_lake_provider.timeline.instant import Action
-from airflow_lake_provider.timeline.job_zone import zone_of_jobs
-from airflow_lake_provider.timeline.loader import load_timeline
-from airflow_lake_provider.timeline.properties import META_FOLDER, TableProperties, load_table_properties
-from airflow_lake_provider.timeline.signs_of_life import load_markers_ms
-from airflow_lake_provider.timeline.timeline import Timeline, TimelineProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from airflow_lake_provider.hudi.instant import Instant
+    from airflow_lake_provider.hudi.job_zone import JobZone
     from airflow_lake_provider.instant_clock import Stamp
-    from airflow_lake_provider.timeline.instant import Instant
-    from airflow_lake_provider.timeline.job_zone import JobZone
-    from airflow_lake_provider.timeline.storage import Storage
-    from airflow_lake_provider.timeline.store import FileEntry
+    from airflow_lake_provider.storage.store import FileEntry
+    from airflow_lake_provider.storage.table_storage import Storage
 
 LOCK_FILE = f"{META_FOLDER}/lock"
 METADATA_TABLE = f"{META_FOLDER}/metadata"
@@ -213,3 +217,38 @@ def _look_at_metadata_table(storage: Storage) -> tuple[int | None, dict[str, int
         return None, {}
     compactions = sum(instant.action is Action.COMMIT for instant in timeline.completed())
     return compactions, load_heartbeats(metadata)
+
+
+# --- What instants of different time zones did, or may do, to a table, in words: for the doctor and the table's page
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneTrouble:
+    """One thing that is wrong. `instant` is the commit that writes were sorted before; empty when none were yet."""
+
+    instant: str
+    says: str
+    holds_up: str
+    repair: str
+
+
+def find_zone_trouble(stamps: Sequence[Stamp], zone: JobZone, table_zone: str, now_ms: int) -> Iterator[ZoneTrouble]:
+    """Yield what is wrong with the zones of a table's instants. Pure."""
+    foreign = find_foreign(stamps, zone.offset_ms, now_ms)
+    if foreign is not None:
+        yield ZoneTrouble(
+            "",
+            describe_foreign(foreign, zone.name, table_zone),
+            "every service: none is started until the newest instants are all of the jobs' zone",
+            remedy(table_zone),
+        )
+    overtaken = find_overtaken(stamps, zone.offset_ms)
+    if overtaken is not None:
+        yield ZoneTrouble(
+            overtaken.instant,
+            f"{len(overtaken.writes)} writes ({listed(overtaken.writes)}) were made after {overtaken.action} "
+            f"{overtaken.instant} and sort before it: they were named in another time zone than it",
+            "readers: rows of these writes are stale or missing, and cleaning removes their files for good",
+            "run writers and jobs in one time zone, wait until its clock has passed this instant, then write the rows "
+            "of these writes again, from their source",
+        )

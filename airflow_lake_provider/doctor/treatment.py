@@ -13,19 +13,26 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.doctor.diagnosis import diagnose
 from airflow_lake_provider.doctor.evidence import SeenFile, collect_evidence
-from airflow_lake_provider.doctor.records import Record, RemovedFile, keep_begun, keep_ended, kept_as
-from airflow_lake_provider.doctor.repairs import find_allowed_repairs, plan_repair
+from airflow_lake_provider.doctor.repairs import (
+    Record,
+    RemovedFile,
+    find_allowed_repairs,
+    keep_begun,
+    keep_ended,
+    kept_as,
+    plan_repair,
+)
 from airflow_lake_provider.errors import LakeError, RepairRefusedError
-from airflow_lake_provider.timeline.heartbeat import heartbeat_rule
+from airflow_lake_provider.hudi.heartbeat import heartbeat_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.doctor.diagnosis import Finding
     from airflow_lake_provider.doctor.evidence import Evidence
     from airflow_lake_provider.doctor.repairs import Repair, ServiceCall
-    from airflow_lake_provider.policies import TablePolicy
-    from airflow_lake_provider.timeline.storage import Storage
+    from airflow_lake_provider.storage.table_storage import Storage
 
 
 class TableDoctor:

@@ -11,8 +11,6 @@ from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_lake_provider.app_path import MOUNT_PATH
-from airflow_lake_provider.boot_time import boot_s
 from airflow_lake_provider.errors import (
     ConfigError,
     ExecutorBusyError,
@@ -23,6 +21,8 @@ from airflow_lake_provider.errors import (
     ServiceRefusedError,
     SinkBusyError,
 )
+from airflow_lake_provider.http import MOUNT_PATH
+from airflow_lake_provider.instant_clock import boot_s
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -2,15 +2,64 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.hooks.storage_options import storage_options_of
-from airflow_lake_provider.timeline.storage import Storage, open_storage
+from airflow.sdk import BaseHook, Variable
+from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.observability import stats
+
+from airflow_lake_provider.config.settings import LakeSettings, TimelineServerMode, settings_from_options
+from airflow_lake_provider.config.tables_file import build_config, parse_tables, read_tables_file
+from airflow_lake_provider.conflict.activity import open_conflict_table
+from airflow_lake_provider.conflict.report import find_obstacles
+from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.hooks.lake import address_of
+from airflow_lake_provider.http import MOUNT_PATH
+from airflow_lake_provider.storage.connection_options import StoreConnection, options_of
+from airflow_lake_provider.storage.table_storage import Storage, open_storage
+from airflow_lake_provider.timeline_server.client import TimelineEndpoint
+from airflow_lake_provider.timeline_server.subscription import StreamOptions
+from airflow_lake_provider.timeline_server.view_manager import TimelineViewManager
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from airflow.sdk import Connection
+
+    from airflow_lake_provider.config.tables_file import TablesConfig
+
+log = logging.getLogger(__name__)
+
+# --- Storage options out of an Airflow connection
+
+
+def storage_options_of(conn_id: str) -> dict[str, Any]:
+    """Return what `open_storage` needs for the store that a connection describes: `aws`, `hdfs`, `webhdfs` or any type
+    with `storage_options` in its extra.
+
+    Raises AirflowNotFoundException when there is no such connection, ConfigError when it cannot be understood.
+    """
+    connection = BaseHook.get_connection(conn_id)
+    extra = connection.extra_dejson
+    if not isinstance(extra, dict):
+        raise ConfigError(f"connection {conn_id!r}: its extra is no JSON object")
+    return options_of(
+        StoreConnection(
+            conn_id=conn_id,
+            conn_type=connection.conn_type or "",
+            host=connection.host or "",
+            port=connection.port,
+            schema=connection.schema or "",
+            login=connection.login or "",
+            password=connection.password or "",
+            extra=extra,
+        )
+    )
+
 
 _OPTIONS_FOR_S = 300.0
 
@@ -45,3 +94,116 @@ def find_connection(base_path: str, roots: dict[str, str]) -> str | None:
     """Return the connection of the longest root that the base path is or lies below; None when there is none."""
     fitting = [root for root in roots if base_path == root or base_path.startswith(root + "/")]
     return roots[max(fitting, key=len)] if fitting else None
+
+
+# --- The tables' settings, for Airflow's tasks: the worker's tables file, and the Airflow Variable over it
+
+_TABLES_OPTIONS = ("tables_file", "tables_variable")
+
+
+def load_tables() -> TablesConfig:
+    """Read the file of `[lake] tables_file` and the Variable over it, once. Raises ConfigError."""
+    settings = settings_from_options({name: conf.get("lake", name, fallback="") or "" for name in _TABLES_OPTIONS})
+    name = settings.tables_variable
+    over = "" if name.lower() == "off" else str(Variable.get(name, default=""))
+    file = parse_tables(read_tables_file(settings.tables_file), settings.tables_file)
+    return build_config(file, parse_tables(over, f"Variable {name}"))
+
+
+# --- Where this process's readers take timelines from, by `[lake] timeline_server`: for tasks, and for triggers
+
+_OPTIONS = ("timeline_server", "timeline_server_url", "storage_conn_ids")
+
+
+def timeline_views(lake_conn_id: str, storage_options: Mapping[str, Any]) -> TimelineViewManager:
+    """Return the views of a task. Raises ConfigError for a wrong setting."""
+    connection = None
+    if not storage_options:
+        try:
+            connection = BaseHook.get_connection(lake_conn_id)
+        except AirflowNotFoundException:
+            connection = None
+    options = _options_of(lake_conn_id, connection, storage_options)
+    return TimelineViewManager(options.mode, options.endpoint, options.open_table)
+
+
+async def stream_options(lake_conn_id: str, storage_options: Mapping[str, Any]) -> StreamOptions:
+    """Return where the triggers' stream reads from, without blocking the event loop."""
+    connection = None
+    if not storage_options:
+        try:
+            connection = await BaseHook.aget_connection(lake_conn_id)
+        except AirflowNotFoundException:
+            connection = None
+    return _options_of(lake_conn_id, connection, storage_options)
+
+
+def _options_of(lake_conn_id: str, connection: Connection | None, storage_options: Mapping[str, Any]) -> StreamOptions:
+    open_table = table_opener(storage_options)
+    if storage_options:
+        # The server opens tables with its own credentials: who brings his own asks the store himself.
+        return StreamOptions(TimelineServerMode.OFF, None, open_table)
+    settings = _settings()
+    return StreamOptions(settings.timeline_server, _endpoint(lake_conn_id, connection, settings), open_table)
+
+
+def _endpoint(lake_conn_id: str, connection: Connection | None, settings: LakeSettings) -> TimelineEndpoint | None:
+    if settings.timeline_server is TimelineServerMode.OFF:
+        return None
+    try:
+        manager_url, token = address_of(lake_conn_id, connection)
+    except ConfigError as error:
+        if settings.timeline_server is TimelineServerMode.REQUIRED:
+            raise
+        log.info("reading timelines from the file system: %s", error)
+        return None
+    url = settings.timeline_server_url or manager_url
+    return TimelineEndpoint(url.rstrip("/") + MOUNT_PATH, token)
+
+
+def table_opener(storage_options: Mapping[str, Any] | None) -> Callable[[str], Storage]:
+    """Return what opens tables for a task: with its own options, else with `[lake] storage_conn_ids`."""
+    if storage_options:
+        own = dict(storage_options)
+        return lambda base_path: open_storage(base_path, own)
+    return open_with_connections(_settings().storage_conn_ids)
+
+
+def _settings() -> LakeSettings:
+    return settings_from_options({name: conf.get("lake", name, fallback="") or "" for name in _OPTIONS})
+
+
+# --- Opens tables for early conflict detection in tasks and triggers
+
+
+class Preflight:
+    """Looks again and again at one table, reading only what changed; not to be shared by threads."""
+
+    def __init__(
+        self, base_path: str, partitions: Collection[str], hudi_options: Mapping[str, str], storage_options: Any
+    ) -> None:
+        self._table = open_conflict_table(table_opener(storage_options)(base_path), hudi_options)
+        self._partitions = tuple(partitions)
+
+    def obstacles(self) -> tuple[str, ...]:
+        """Return who stands in the way now. Raises LakeError of a table that cannot be looked at."""
+        return find_obstacles(self._table.look(int(time.time() * 1000)), self._partitions)
+
+
+# --- Metrics through Airflow's own (`[metrics]`: StatsD, OpenTelemetry, ...)
+
+
+class AirflowMetrics:
+    """Implements `metrics.Metrics`."""
+
+    def incr(self, name: str, count: int = 1) -> None:
+        """See Metrics."""
+        stats.incr(name, count)
+
+    def gauge(self, name: str, value: float) -> None:
+        """See Metrics."""
+        stats.gauge(name, value)
+
+    def timing(self, name: str, duration_ms: float) -> None:
+        """See Metrics."""
+        stats.timing(name, duration_ms)

@@ -11,14 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.timeline.heartbeat import HeartbeatRule
-from airflow_lake_provider.timeline.instant import COMPARABLE_ACTION, WRITE_ACTIONS
+from airflow_lake_provider.hudi.heartbeat import HeartbeatRule
+from airflow_lake_provider.hudi.instant import COMPARABLE_ACTION, WRITE_ACTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_lake_provider.timeline.instant import Instant
-    from airflow_lake_provider.timeline.timeline import Timeline
+    from airflow_lake_provider.hudi.instant import Instant
+    from airflow_lake_provider.hudi.timeline import Timeline
 
 DEFAULT_RULE = HeartbeatRule()
 

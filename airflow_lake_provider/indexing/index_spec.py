@@ -23,9 +23,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.hudi.instant import Layout
+from airflow_lake_provider.job_contract import find_lock_problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from airflow_lake_provider.config.policies import IndexingPolicy
+    from airflow_lake_provider.hudi.properties import TableProperties
+    from airflow_lake_provider.hudi.timeline import Timeline
+    from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
 
 WANTED = "lake.index.wanted"
 CHECK = "lake.index.check"
@@ -166,3 +173,103 @@ def _expression(text: str, rest: str) -> IndexSpec:
         "hoodie.expression.index.type": "column_stats",
     }
     return IndexSpec(IndexKind.EXPRESSION_INDEX, f"expr_index_{name}", MappingProxyType(settings))
+
+
+# --- Which indexes a table should have by policy and has not. Pure
+
+
+def find_missing(wanted: Sequence[IndexSpec], properties: TableProperties) -> tuple[IndexSpec, ...]:
+    """Return the wanted indexes that the properties do not list as complete, in the order of `wanted`.
+
+    Partition statistics do not exist for tables without partitions.
+    """
+    have = frozenset(properties.metadata_partitions)
+    impossible = frozenset() if properties.partition_fields else frozenset({"partition_stats"})
+    return tuple(spec for spec in wanted if spec.partition not in have | impossible)
+
+
+def find_buildable(
+    wanted: Sequence[IndexSpec], properties: TableProperties, timeline: Timeline
+) -> tuple[IndexSpec, ...]:
+    """Return the missing indexes that Hudi would plan now: from table version 8 on, and not before a first write."""
+    if properties.layout is Layout.V1 or timeline.latest_write_without_holes() is None:
+        return ()
+    return find_missing(wanted, properties)
+
+
+def find_unmet_need(wanted: Sequence[IndexSpec], properties: TableProperties) -> str | None:
+    """Say which index is wanted without the one it is built on; None when none is."""
+    kinds = {spec.kind for spec in wanted}
+    for spec in wanted:
+        need = NEEDS.get(spec.kind)
+        if need is not None and need not in kinds and need.value not in properties.metadata_partitions:
+            return f"{spec.partition} needs {need}, which the table has not; ask for both"
+    return None
+
+
+# --- What the settings that the tables file declares for a table mean for its index builds. Pure
+#
+# Settings of writers are written down nowhere in a table. What the tables file declares (`hudi_options`) is advice
+# that is checked here; what writers really do, the build finds out under the table's lock.
+
+STREAMING_WRITE = "hoodie.metadata.streaming.write.enabled"
+AUTO_DELETE = "hoodie.metadata.auto.delete.partitions"
+EMBEDDED_SERVER = "hoodie.embed.timeline.server"
+NEED_EMBEDDED_SERVER = frozenset({IndexKind.PARTITION_STATS, IndexKind.EXPRESSION_INDEX})
+
+
+def find_setting_problems(specs: Sequence[IndexSpec], declared: Mapping[str, str]) -> tuple[str, ...]:
+    """Return in sentences what is wrong with the declared settings for these indexes; the lock rule first."""
+    problems = []
+    lock = find_lock_problem(declared)
+    if lock is not None:
+        problems.append(lock)
+    if _is(declared, AUTO_DELETE, "true"):
+        problems.append(f"{AUTO_DELETE}=true: writers would drop indexes that they do not name; set false")
+    if _is(declared, STREAMING_WRITE, "true"):
+        problems.append(f"{STREAMING_WRITE}=true: builds wait for a moment without writers; set it to false")
+    needing = [spec.partition for spec in specs if spec.kind in NEED_EMBEDDED_SERVER]
+    if needing and _is(declared, EMBEDDED_SERVER, "false"):
+        problems.append(
+            f"{EMBEDDED_SERVER}=false: Hudi 1.2's writers fail on a table with {', '.join(needing)} then; set true"
+        )
+    return tuple(problems)
+
+
+def _is(declared: Mapping[str, str], key: str, value: str) -> bool:
+    return declared.get(key, "").strip().lower() == value
+
+
+# --- Which indexes each of some tables shall have: what a sensor asks of timelines, and its trigger after it. Pure
+
+
+@dataclass(frozen=True, slots=True)
+class WantedIndexes:
+    """Indexes by base path, as the watch spells it; a table that is not named shall have none.
+
+    `texts` is what `parse_wanted` was given, for a trigger that is stored meanwhile.
+    """
+
+    by_base_path: Mapping[str, tuple[IndexSpec, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    texts: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+
+    def find_missing(self, base_path: str, snapshot: TimelineSnapshot) -> tuple[str, ...]:
+        """Return what can be built now and is not there, by its folders in the metadata table."""
+        wanted = self.by_base_path.get(base_path, ())
+        return tuple(spec.partition for spec in find_buildable(wanted, snapshot.properties, snapshot.timeline))
+
+    def to_dict(self) -> dict[str, list[str]]:
+        """Return the spellings as JSON has them; `parse_wanted` reads them back."""
+        return {base_path: list(indexes) for base_path, indexes in self.texts.items()}
+
+
+def parse_wanted(texts: Mapping[str, Sequence[str]]) -> WantedIndexes:
+    """Parse spellings by base path. Raises ConfigError that names what is allowed."""
+    kept = {base_path: tuple(indexes) for base_path, indexes in texts.items() if indexes}
+    specs = {base_path: parse_indexes(indexes) for base_path, indexes in kept.items()}
+    return WantedIndexes(MappingProxyType(specs), MappingProxyType(kept))
+
+
+def indexes_of(rules: IndexingPolicy) -> tuple[str, ...]:
+    """Return what a policy wants built: nothing where it is switched off."""
+    return rules.indexes if rules.enabled else ()

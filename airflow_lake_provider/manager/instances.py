@@ -8,17 +8,26 @@ run that has not begun), running, retrying (between two tries, or two runs), and
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_lake_provider.manager.runs import RunState, StartVerdict, attempt_of
-from airflow_lake_provider.planner.decision import Verdict
-from airflow_lake_provider.policies import TablePolicy
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.manager.scheduling import RunState, StartVerdict, attempt_of
+from airflow_lake_provider.planner.rules import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.monitoring import InstanceDoor
+    from airflow_lake_provider.planner.table_view import TableViewCache
+
+log = logging.getLogger(__name__)
 
 MANAGER = "manager"
 SCHEDULER = "Airflow's scheduler"
@@ -222,3 +231,87 @@ def _look(row: Mapping[Any, Any]) -> Instance | None:
         since_ms = row["retry_ms"] or since_ms
         reason = f"{reason}; {row['look_failures']} failed, the last with: {row['problem']}"
     return Instance("look", InstanceState.REQUESTED, MANAGER, reason, "", (), since_ms, since_ms + LOOK_WITHIN_MS)
+
+
+# --- Read what the instances of one table follow from: its row, its runs, its plans on the timeline
+
+
+def load_instances(
+    registry: Registry, door: InstanceDoor, views: TableViewCache, table_id: str, most_ended: int
+) -> tuple[Instance, ...]:
+    """Return a table's instances. Raises TableUnknownError; a table that cannot be read has instances all the same."""
+    row = registry.get(table_id)
+    with registry.transaction() as session:
+        runs = door.list_runs(session, f"{table_id}.", most_ended)
+    return instances_of(row, runs, _load_plans(views, row["base_path"]), most_ended)
+
+
+def _load_plans(views: TableViewCache, base_path: str) -> Plans:
+    try:
+        timeline = views.refresh(base_path).timeline
+    except LakeError as error:
+        log.warning("the instances of %s are told without its timeline: %s", base_path, error)
+        return Plans()
+    return Plans(
+        frozenset(instant.requested_time for instant in timeline.pending()),
+        frozenset(instant.requested_time for instant in timeline.completed()),
+    )
+
+
+# --- The door through which people hear of instances that need them
+#
+# Called by the sweep (`deadlines.DeadlineSweep`), in the API server. What wants to be told of failed runs hooks into
+# the
+# DAG's own callbacks; what wants to be told of deadlines and of what is stuck implements `Notifier` and is given to
+# `DeadlineSweep` in `plugins/lake_plugin.py`.
+
+
+class Notifier(Protocol):
+    """Tells people; must be quick, and must not raise."""
+
+    def deadline(self, base_path: str, instance: Instance) -> None:
+        """An instance was ended because its run passed `deadline_s`."""
+
+    def stuck(self, base_path: str, instance: Instance, on_told: Callable[[], None]) -> None:
+        """An instance has stood in its state past its deadline; said once for each state of each instance.
+
+        `on_told` is called, from any thread, when people were told: until then another server may tell them.
+        """
+
+
+class NoNotifier:
+    """Tells nobody."""
+
+    def deadline(self, base_path: str, instance: Instance) -> None:
+        """See Notifier."""
+
+    def stuck(self, base_path: str, instance: Instance, on_told: Callable[[], None]) -> None:
+        """See Notifier."""
+        on_told()
+
+
+# --- Times of the registry as people read them
+
+
+def moment(time_ms: int | None) -> str:
+    """Return a time as people read it, UTC; `-` for none."""
+    return "-" if time_ms is None else datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def distance(time_ms: int | None, now_ms: int) -> str:
+    """Return how far a time is from now, in one unit: `12 s ago`, `in 3 h`; `-` for none."""
+    if time_ms is None:
+        return "-"
+    seconds = abs(now_ms - time_ms) // 1000
+    units = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+    unit, length_s = next((unit for unit in units if seconds >= 2 * unit[1]), units[-1])
+    amount = f"{seconds // length_s} {unit}"
+    return f"in {amount}" if time_ms > now_ms else f"{amount} ago"
+
+
+def next_look_ms(row: Mapping[Any, Any], now_ms: int) -> int | None:
+    """Return when the manager looks at a table next, if nobody announces anything; now when a mark waits."""
+    if row["dirty_since_ms"] is not None and not row["look_failures"]:
+        return now_ms
+    times = [time_ms for time_ms in (row["retry_ms"], row["next_look_ms"]) if time_ms is not None]
+    return max(min(times), now_ms) if times else None

@@ -7,7 +7,10 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.manager.sinks import retiring_text
+from airflow_lake_provider.hudi.commit_metadata import load_commit_metadata
+from airflow_lake_provider.hudi.properties import load_table_properties
+from airflow_lake_provider.hudi.timeline import load_timeline
+from airflow_lake_provider.manager.db.sinks import retiring_text
 from airflow_lake_provider.metrics import (
     REPLICATION_HELD_BYTES,
     REPLICATION_LAG,
@@ -15,20 +18,16 @@ from airflow_lake_provider.metrics import (
     REPLICATION_SAFEPOINT_AGE,
 )
 from airflow_lake_provider.replication.change import CommitRef
-from airflow_lake_provider.replication.checkpoint import from_text
+from airflow_lake_provider.replication.checkpoint import EVERYTHING, from_text
 from airflow_lake_provider.replication.feed import OPERATIONS_WITHOUT_CHANGES, Lag, Look, lag_of
-from airflow_lake_provider.replication.safepoint import EVERYTHING
-from airflow_lake_provider.timeline.commit_metadata import load_commit_metadata
-from airflow_lake_provider.timeline.loader import load_timeline
-from airflow_lake_provider.timeline.properties import load_table_properties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
+    from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.metrics import Metrics
-    from airflow_lake_provider.timeline.commit_metadata import CommitMetadata
-    from airflow_lake_provider.timeline.instant import Instant
-    from airflow_lake_provider.timeline.storage import Storage
+    from airflow_lake_provider.storage.table_storage import Storage
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,22 +6,30 @@ death of all of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+import threading
+from typing import TYPE_CHECKING, Protocol
 
 from sqlalchemy import or_, select
+from sqlalchemy.exc import SQLAlchemyError
 
-from airflow_lake_provider.manager.notice import Source
-from airflow_lake_provider.manager.schema import lake_table
-from airflow_lake_provider.view.timeline_server import FedTable
+from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.manager.db.registry import Notice, Source
+from airflow_lake_provider.manager.db.schema import lake_table
+from airflow_lake_provider.timeline_server.server import FedTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from sqlalchemy import RowMapping
 
-    from airflow_lake_provider.manager.registry import Registry
-    from airflow_lake_provider.manager.unannounced import UnannouncedCommits
-    from airflow_lake_provider.tables_config import TablesConfig
+    from airflow_lake_provider.config.tables_file import TablesConfig
+    from airflow_lake_provider.hudi.instant import Instant
+    from airflow_lake_provider.manager.db.registry import Mark, Registry
+    from airflow_lake_provider.timeline_server.server import TimelineServer
+    from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
+
+log = logging.getLogger(__name__)
 
 # Servers' clocks differ, and a mark is committed a little after its time was taken.
 _OVERLAP_MS = 30_000
@@ -91,3 +99,94 @@ def _fed(row: RowMapping, fixed_pause_s: float | None, *, is_marked: bool) -> Fe
         is_by_writer=is_by_writer,
         fixed_pause_s=fixed_pause_s,
     )
+
+
+# --- What the loop tells the process's shared timelines, and asks of them
+
+
+class TimelinesDoor(Protocol):
+    """The loop's side of the timeline server."""
+
+    def announce(self, notice: Notice, mark: Mark) -> None:
+        """Tell of a notice that this process made durable."""
+
+    def pause_s(self, base_path: str) -> float:
+        """Return for how long a silent table is left alone; 0 when nobody watches it."""
+
+
+class ServerDoor:
+    """The door to this process's own timeline server."""
+
+    def __init__(self, server: TimelineServer) -> None:
+        self._server = server
+
+    def announce(self, notice: Notice, mark: Mark) -> None:
+        """See TimelinesDoor."""
+        # Only a commit callback names instants that are completed, and only it shows that a writer announces commits.
+        is_by_writer = notice.source is Source.COMMIT_CALLBACK
+        instants = notice.instants if is_by_writer else ()
+        self._server.hint(FedTable(notice.base_path, mark.seq, instants, is_by_writer))
+
+    def pause_s(self, base_path: str) -> float:
+        """See TimelinesDoor."""
+        return self._server.pause_s(base_path)
+
+
+# --- Commits that a heartbeat found and nobody announced: marked like any notice, and again after a database error
+
+
+class UnannouncedCommits:
+    """Marks tables. The timeline tells of a commit once only, so what could not be marked is kept until it is."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._lock = threading.Lock()
+        self._waiting: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something could not be marked yet."""
+        return bool(self._waiting)
+
+    def tell(self, base_path: str, instants: tuple[Instant, ...]) -> None:
+        """Mark the table; never raises for the database's sake."""
+        times = tuple(instant.requested_time for instant in instants)
+        with self._lock:
+            self._waiting[base_path] = (*self._waiting.get(base_path, ()), *times)
+        try:
+            self._mark(base_path)
+        except SQLAlchemyError as error:
+            log.warning("unannounced commits of %s are marked later: %s", base_path, error)
+
+    def compare(self, base_path: str, snapshot: TimelineSnapshot) -> None:
+        """Mark a table that went on while no server watched it: its timeline is ahead of the manager's last look."""
+        latest = snapshot.timeline.latest_completed()
+        if latest is None:
+            return
+        try:
+            row = self._registry.find(table_id_of(base_path))
+        except SQLAlchemyError as error:
+            log.warning("whether %s went on unwatched cannot be told, so it is marked: %s", base_path, error)
+            self.tell(base_path, (latest,))
+            return
+        if row is None or row["looked_ms"] is None:
+            return  # nobody's to manage, or never looked at: that one has its mark already
+        if snapshot.timeline.latest_completed_time() > row["completed_time"]:
+            self.tell(base_path, (latest,))
+
+    def retry(self) -> None:
+        """Mark what could not be marked before. Raises SQLAlchemyError while that does not work."""
+        for base_path in tuple(self._waiting):
+            self._mark(base_path)
+
+    def _mark(self, base_path: str) -> None:
+        times = self._waiting.get(base_path)
+        if times is None:  # another thread was faster
+            return
+        row = self._registry.find(table_id_of(base_path))
+        if row is not None:  # a table that only a reader watches is nobody's to manage
+            self._registry.mark_dirty(Notice(base_path, row["table_name"], Source.HEARTBEAT, times))
+        with self._lock:
+            # What came meanwhile stays; marking a table twice only makes it be looked at twice.
+            if self._waiting.get(base_path) == times:
+                del self._waiting[base_path]

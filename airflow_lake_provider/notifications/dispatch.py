@@ -12,28 +12,109 @@ import inspect
 import logging
 import queue
 import threading
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
 from airflow.sdk.configuration import conf
 
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.hooks.metrics import AirflowMetrics
+from airflow_lake_provider.hooks.open_tables import AirflowMetrics
 from airflow_lake_provider.metrics import FAILED_NOTIFICATIONS, NOTIFICATIONS
-from airflow_lake_provider.notifications.event import EventKind, event_of_failure, event_of_instance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from airflow_lake_provider.manager.instances import Instance
     from airflow_lake_provider.metrics import Metrics
-    from airflow_lake_provider.notifications.event import LakeEvent
 
-    Tell = Callable[[LakeEvent, Mapping[str, Any]], None]
+    Tell = Callable[["LakeEvent", Mapping[str, Any]], None]
     OnTold = Callable[[], None]
 
 log = logging.getLogger(__name__)
+
+# --- What people are told, as a value: one shape for webhooks, for templates of any notifier, and for tests
+
+
+class EventKind(StrEnum):
+    """Why somebody is told."""
+
+    FAILED = "failed"
+    """The last try of a run has failed."""
+    DEADLINE = "deadline"
+    """The manager ended a run that passed its `deadline_s`."""
+    STUCK = "stuck"
+    """Something stands in one state past its deadline, and its owner has not acted."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeEvent:
+    """One thing to be told. `at` is ISO 8601 with zone; what is not known is empty."""
+
+    kind: EventKind
+    base_path: str
+    service: str
+    reason: str
+    at: str
+    table: str = ""
+    run_id: str = ""
+    instants: tuple[str, ...] = ()
+    state: str = ""
+    owner: str = ""
+    """Who has to act: the manager, Airflow's scheduler, a worker."""
+    try_number: int = 0
+    log_url: str = ""
+
+    @property
+    def text(self) -> str:
+        """One sentence."""
+        what = f"{self.service} of {self.table or self.base_path}"
+        verb = {EventKind.FAILED: "failed", EventKind.DEADLINE: "passed its deadline", EventKind.STUCK: "is stuck"}
+        return f"{what} {verb[self.kind]}: {self.reason}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the shape that webhooks post, and templates find under `lake_event`."""
+        body = asdict(self) | {"kind": self.kind.value, "instants": list(self.instants), "text": self.text}
+        return {"event": f"lake.service.{self.kind.value}", **body}
+
+
+def event_of_instance(kind: EventKind, base_path: str, instance: Instance, at: str) -> LakeEvent:
+    """Return the event of an instance that the manager's sweep speaks of."""
+    return LakeEvent(
+        kind=kind,
+        base_path=base_path,
+        service=instance.service,
+        reason=instance.reason,
+        at=at,
+        table=base_path.rsplit("/", 1)[-1],
+        run_id=instance.run_id,
+        instants=instance.plans,
+        state=instance.state.value,
+        owner=instance.owner,
+        try_number=instance.tries,
+    )
+
+
+def event_of_failure(context: Mapping[str, Any], at: str) -> LakeEvent:
+    """Return the event of a failed task of the service DAG, from what Airflow hands to `on_failure_callback`."""
+    params = dict(context.get("params") or {})
+    instance = context.get("ti") or context.get("task_instance")
+    return LakeEvent(
+        kind=EventKind.FAILED,
+        base_path=str(params.get("base_path", "")),
+        service=str(params.get("service", "")),
+        reason=str(context.get("exception") or context.get("reason") or "no reason was given"),
+        at=at,
+        table=str(params.get("table_name", "")),
+        run_id=str(context.get("run_id") or getattr(instance, "run_id", "")),
+        instants=tuple(str(instant) for instant in params.get("instants") or ()),
+        state="failed",
+        try_number=int(getattr(instance, "try_number", 0) or 0),
+        log_url=str(getattr(instance, "log_url", "") or ""),
+    )
+
 
 MOST_WAITING = 1000
 """Events that wait for slow notifiers; what comes on top is logged and lost."""

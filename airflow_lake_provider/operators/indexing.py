@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_lake_provider.config.policies import MaintenanceWindow
+from airflow_lake_provider.config.tables_file import parse_window
 from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.execution.arguments import is_true
 from airflow_lake_provider.indexing.index_spec import (
     CHECK,
     CHECK_TIMEOUT,
@@ -22,10 +25,7 @@ from airflow_lake_provider.indexing.index_spec import (
     wish_options,
 )
 from airflow_lake_provider.job_contract import LOCK_PROVIDER, Mode, Service
-from airflow_lake_provider.maintenance_window import MaintenanceWindow
-from airflow_lake_provider.operators.service_arguments import is_true
 from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
-from airflow_lake_provider.tables_file import parse_window
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

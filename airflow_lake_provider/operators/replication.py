@@ -10,13 +10,15 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseHook, BaseOperator
 from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSkipException,
+)
 
-from airflow_lake_provider.engines.job_files import JobFolder, find_text, remove, write_text
-from airflow_lake_provider.engines.local_process import this_submitter
-from airflow_lake_provider.engines.replication_job import application, submit_arguments, write_package
 from airflow_lake_provider.errors import (
     ConfigError,
     LakeError,
@@ -24,31 +26,87 @@ from airflow_lake_provider.errors import (
     ReplicationRefusedError,
     SinkBusyError,
 )
+from airflow_lake_provider.execution.arguments import parse_settings
+from airflow_lake_provider.execution.engines.job_files import JobFolder, find_text, remove, write_text
+from airflow_lake_provider.execution.engines.local_process import this_submitter
+from airflow_lake_provider.execution.engines.packaging import (
+    replication_application,
+    replication_arguments,
+    write_package,
+)
+from airflow_lake_provider.execution.job import work_dir
+from airflow_lake_provider.execution.metrics import report_result, report_sink
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
-from airflow_lake_provider.hooks.metrics import AirflowMetrics
+from airflow_lake_provider.hooks.open_tables import AirflowMetrics, table_opener
+from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
+from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.metrics import REPLICATION_FAILURES
-from airflow_lake_provider.operators.replication_gauges import report_result, report_sink
-from airflow_lake_provider.operators.replication_limits import require_mode_fits_table
-from airflow_lake_provider.operators.service_arguments import parse_settings
-from airflow_lake_provider.operators.service_job import work_dir
-from airflow_lake_provider.operators.sink_connection import options_with_connection
 from airflow_lake_provider.replication.change import Mode
 from airflow_lake_provider.replication.job import (
     ReplicationRequest,
     ReplicationResult,
     request_to_text,
+    require_mode_fits,
     result_from_text,
 )
 from airflow_lake_provider.replication.pump import Order
-from airflow_lake_provider.table_id import normalise_base_path, table_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-    from airflow.sdk import Context
+    from airflow.sdk import Connection, Context
 
 log = logging.getLogger(__name__)
+
+# --- A sink's settings from an Airflow connection, so that passwords stand in no file
+
+
+def options_with_connection(sink: str, options: dict[str, str]) -> dict[str, str]:
+    """Return the options with `conn_id` replaced by what its connection says; what is set beside it wins.
+
+    Raises ConfigError when there is no such connection.
+    """
+    options = dict(options)
+    conn_id = options.pop("conn_id", "")
+    if not conn_id:
+        return options
+    try:
+        connection = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        raise ConfigError(f"sink {sink}: there is no connection {conn_id!r}") from error
+    return {**connection_options(sink, connection), **options}
+
+
+def connection_options(sink: str, connection: Connection) -> dict[str, str]:
+    """Return a connection as a sink's options: its URL for `database`, the client's settings for `kafka`."""
+    extra = {str(key): str(value) for key, value in connection.extra_dejson.items()}
+    if sink == "database":
+        return {"url": connection.get_uri().replace("postgres://", "postgresql://", 1)}
+    if sink == "kafka":
+        servers = extra.pop("bootstrap.servers", "")
+        client = {f"kafka.{key}": value for key, value in extra.items()}
+        return client | ({"bootstrap_servers": servers} if servers else {})
+    return extra
+
+
+# --- What of a replication run can be refused before Spark is started for it
+
+
+def require_mode_fits_table(mode: Mode, base_path: str, sink: str) -> None:
+    """Raise SourceRefusedError when the table's type does not allow the mode.
+
+    A table that this worker cannot read is left to the driver, which checks the same.
+    """
+    if mode is not Mode.LATEST:
+        return
+    try:
+        table_type = load_table_properties(table_opener(None)(base_path)).table_type
+    except (LakeError, OSError) as error:
+        log.warning("the type of table %s is left to the driver of sink %s to check: %s", base_path, sink, error)
+        return
+    require_mode_fits(mode, table_type, base_path, sink)
+
 
 TELL_INTERVAL_S = 20.0
 
@@ -216,7 +274,7 @@ class HudiReplicationOperator(BaseOperator):
         write_package(package)
         conn_id = self.spark_conn_id or conf.get("lake", "spark_conn_id", fallback="") or "spark_default"
         settings = parse_settings(self.spark_conf, "spark_conf")
-        arguments = submit_arguments(
+        arguments = replication_arguments(
             conn_id, f"lake-replicate-{request.order.stream}", folder.request_path, package, settings
         )
         jars, packages = conf.get("lake", "spark_jars", fallback=""), conf.get("lake", "spark_packages", fallback="")
@@ -225,7 +283,7 @@ class HudiReplicationOperator(BaseOperator):
 
         self._spark_hook = SparkSubmitHook(**arguments, **({"jars": jars} if jars else {"packages": packages or None}))
         try:
-            self._spark_hook.submit(application())
+            self._spark_hook.submit(replication_application())
         except AirflowException as error:
             # The result says more; without one, the driver died.
             self.log.warning("spark-submit failed: %s", error)

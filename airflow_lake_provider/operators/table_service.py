@@ -4,57 +4,60 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.conflict.admission import AdmissionVerdict
-from airflow_lake_provider.engines.executor_record import ExecutorRecord
-from airflow_lake_provider.engines.job_files import JobFolder, read_result
-from airflow_lake_provider.engines.local_process import this_submitter
-from airflow_lake_provider.engines.registry import create_engine
 from airflow_lake_provider.errors import EngineError, LakeError, ServiceFailedError, ServiceRefusedError
+from airflow_lake_provider.execution.admission import ConflictWatch, ServiceAdmission, narrow, parse_conflict_policy
+from airflow_lake_provider.execution.arguments import (
+    ask_settings,
+    complete_settings,
+    describe,
+    is_true,
+    parse_given,
+    parse_request,
+)
+from airflow_lake_provider.execution.engines.engine import create_engine
+from airflow_lake_provider.execution.engines.job_files import ExecutorRecord, JobFolder, read_result
+from airflow_lake_provider.execution.engines.local_process import this_submitter
+from airflow_lake_provider.execution.job import (
+    JobRun,
+    build_job,
+    find_out_of_memory,
+    manager_patience_s,
+    open_folder,
+    results_before,
+    with_more_memory,
+)
+from airflow_lake_provider.execution.lease import ExecutorLease, LeaseClaim
+from airflow_lake_provider.execution.lineage import ServiceLineage
+from airflow_lake_provider.execution.metrics import measure_service, measure_try
+from airflow_lake_provider.execution.retry import FailureRetryPolicy, explain_short, read_limits
+from airflow_lake_provider.execution.table_reader import TableReader
+from airflow_lake_provider.execution.withdrawal import PlanWithdrawal
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
-from airflow_lake_provider.hooks.metrics import AirflowMetrics
-from airflow_lake_provider.hooks.timeline import table_opener
+from airflow_lake_provider.hooks.open_tables import AirflowMetrics, table_opener
+from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.job_contract import SAFEPOINT, FailureKind, JobRequest, Mode, Outcome, Service
 from airflow_lake_provider.metrics import outcomes
-from airflow_lake_provider.operators.conflict_watch import ConflictWatch
-from airflow_lake_provider.operators.dry_run import describe
-from airflow_lake_provider.operators.executor_lease import ExecutorLease
-from airflow_lake_provider.operators.job_run import JobRun
-from airflow_lake_provider.operators.lease_claim import LeaseClaim
-from airflow_lake_provider.operators.memory import find_out_of_memory, with_more_memory
-from airflow_lake_provider.operators.outage import explain_short, read_limits
-from airflow_lake_provider.operators.plan_withdrawal import PlanWithdrawal
-from airflow_lake_provider.operators.retry_policy import FailureRetryPolicy
-from airflow_lake_provider.operators.service_admission import (
-    ServiceAdmission,
-    narrow,
-    parse_conflict_policy,
-)
-from airflow_lake_provider.operators.service_arguments import is_true, parse_request
-from airflow_lake_provider.operators.service_job import build_job, manager_patience_s, open_folder, results_before
-from airflow_lake_provider.operators.service_lineage import ServiceLineage
-from airflow_lake_provider.operators.service_metrics import measure_service, measure_try
-from airflow_lake_provider.operators.table_reader import TableReader
-from airflow_lake_provider.operators.table_settings import ask_settings, complete_settings, parse_given
-from airflow_lake_provider.planner.judgement import PLANNED_AS, Judgement, judge
-from airflow_lake_provider.planner.lock_rule import require_lock
-from airflow_lake_provider.policies import TablePolicy
-from airflow_lake_provider.table_id import normalise_base_path, table_id_of
+from airflow_lake_provider.planner.rules import require_lock
+from airflow_lake_provider.planner.verdict import PLANNED_AS, Judgement, judge
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
 
-    from airflow_lake_provider.engines.engine import EngineJob
+    from airflow_lake_provider.execution.arguments import TableSettings
+    from airflow_lake_provider.execution.engines.engine import EngineJob
+    from airflow_lake_provider.hudi.timeline import Timeline
     from airflow_lake_provider.job_contract import ServiceRequest
-    from airflow_lake_provider.operators.table_settings import TableSettings
-    from airflow_lake_provider.timeline.timeline import Timeline
 
 
 class HudiTableServiceOperator(ServiceLineage, BaseOperator):
@@ -332,3 +335,16 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             hook.send_hints([hint])
         except LakeError as error:
             self.log.warning("the manager was not told and will see by itself: %s", error)
+
+
+# --- The time-out of one try, as the run's Params say it: a DAG for all tables has no time-out of its own for each
+
+
+def set_time_out(context: Any) -> None:
+    """`pre_execute` of the service's task: Airflow ends the try after the run's `timeout_s`, and retries it.
+
+    A run by hand that was given none takes the table's.
+    """
+    task, given_s = context["ti"].task, context["params"]["timeout_s"]
+    timeout_s = float(given_s) if given_s is not None else task.find_timeout_s()
+    task.execution_timeout = timedelta(seconds=timeout_s)

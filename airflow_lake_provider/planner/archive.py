@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.clean import clean_options
-from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
-from airflow_lake_provider.planner.metadata_compaction import last_metadata_compaction
-from airflow_lake_provider.planner.writes import last_completed, stable_key, writes_after
-from airflow_lake_provider.timeline.instant import WRITE_ACTIONS, Action
+from airflow_lake_provider.planner.compaction import last_metadata_compaction
+from airflow_lake_provider.planner.rules import (
+    Decision,
+    Verdict,
+    block_without_lock,
+    last_completed,
+    not_due,
+    stable_key,
+    writes_after,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_lake_provider.planner.hold import Hold
-    from airflow_lake_provider.policies import ArchivePolicy, TablePolicy
-    from airflow_lake_provider.view.table_view import TableView
+    from airflow_lake_provider.config.policies import ArchivePolicy, TablePolicy
+    from airflow_lake_provider.planner.rules import Hold
+    from airflow_lake_provider.planner.table_view import TableView
 
 _TRY_AGAIN_AFTER_WRITES = 10
 _UNCOMPACTED = "came after the metadata table's last compaction"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_lake_provider.timeline.commit_metadata import CommitMetadata
-    from airflow_lake_provider.timeline.instant import Instant
-    from airflow_lake_provider.view.table_view import TableView
+    from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
+    from airflow_lake_provider.hudi.instant import Instant
+    from airflow_lake_provider.planner.table_view import TableView
 
 FileGroup = tuple[str, str]
 """Partition path and file id."""

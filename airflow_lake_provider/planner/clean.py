@@ -4,29 +4,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import Mode, Service
-from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
-from airflow_lake_provider.planner.fair_order import has_had_its_turn
-from airflow_lake_provider.planner.plan_owner import find_executable, wait_for_owner
-from airflow_lake_provider.planner.replaced import (
+from airflow_lake_provider.planner.fruitless import (
     find_kept_from,
     find_replacing,
     is_nothing_replaced,
     may_have_replaced,
 )
-from airflow_lake_provider.planner.rules import combine_rules, rule_of_age, rule_of_count
-from airflow_lake_provider.planner.turns import NO_TURNS
-from airflow_lake_provider.planner.writes import last_completed, stable_key, writes_after
-from airflow_lake_provider.timeline.instant import Action
+from airflow_lake_provider.planner.plan_owner import find_executable, wait_for_owner
+from airflow_lake_provider.planner.rules import (
+    Decision,
+    Verdict,
+    block_without_lock,
+    combine_rules,
+    last_completed,
+    not_due,
+    rule_of_age,
+    rule_of_count,
+    stable_key,
+    writes_after,
+)
+from airflow_lake_provider.planner.turns import NO_TURNS, has_had_its_turn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_lake_provider.planner.hold import Hold
+    from airflow_lake_provider.config.policies import CleanPolicy, TablePolicy
+    from airflow_lake_provider.hudi.instant import Instant
+    from airflow_lake_provider.planner.rules import Hold
+    from airflow_lake_provider.planner.table_view import TableView
     from airflow_lake_provider.planner.turns import Turns
-    from airflow_lake_provider.policies import CleanPolicy, TablePolicy
-    from airflow_lake_provider.timeline.instant import Instant
-    from airflow_lake_provider.view.table_view import TableView
 
 _TRY_AGAIN_AFTER_WRITES = 5
 

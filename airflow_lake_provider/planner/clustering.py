@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import Mode, Service
-from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
 from airflow_lake_provider.planner.plan_owner import find_executable, wait_for_owner
-from airflow_lake_provider.planner.rules import Rule, combine_rules, rule_of_age, rule_of_count
-from airflow_lake_provider.planner.writes import stable_key, writes_after
-from airflow_lake_provider.timeline.instant import Action
+from airflow_lake_provider.planner.rules import (
+    Decision,
+    Rule,
+    Verdict,
+    block_without_lock,
+    combine_rules,
+    not_due,
+    rule_of_age,
+    rule_of_count,
+    stable_key,
+    writes_after,
+)
 
 if TYPE_CHECKING:
-    from airflow_lake_provider.policies import ClusteringPolicy, TablePolicy
-    from airflow_lake_provider.view.table_view import TableView
+    from airflow_lake_provider.config.policies import ClusteringPolicy, TablePolicy
+    from airflow_lake_provider.planner.table_view import TableView
 
 CLUSTER_OPERATION = "CLUSTER"
 _TRY_AGAIN_AFTER_WRITES = 5

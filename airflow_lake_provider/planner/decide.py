@@ -3,39 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.errors import ServiceRefusedError
+from airflow_lake_provider.indexing.index_spec import parse_indexes
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.planner import plan_owner
-from airflow_lake_provider.planner.archive import decide_archive
-from airflow_lake_provider.planner.clean import decide_clean, kept_writes
+from airflow_lake_provider.planner.archive import archive_options, decide_archive
+from airflow_lake_provider.planner.clean import clean_options, decide_clean, kept_writes
 from airflow_lake_provider.planner.clustering import decide_clustering
-from airflow_lake_provider.planner.compaction import decide_compaction
-from airflow_lake_provider.planner.decision import Verdict
-from airflow_lake_provider.planner.fair_order import in_fair_order
-from airflow_lake_provider.planner.fruitless import footing_of, wait_for_change
-from airflow_lake_provider.planner.indexing import decide_indexing
-from airflow_lake_provider.planner.log_compaction import decide_log_compaction
-from airflow_lake_provider.planner.metadata_compaction import decide_metadata_compaction, may_be_behind
+from airflow_lake_provider.planner.compaction import (
+    decide_compaction,
+    decide_log_compaction,
+    decide_metadata_compaction,
+    log_compaction_options,
+    may_be_behind,
+)
+from airflow_lake_provider.planner.fruitless import find_kept_from, footing_of, is_nothing_replaced, wait_for_change
+from airflow_lake_provider.planner.indexing import decide_indexing, index_job_options
 from airflow_lake_provider.planner.plan_owner import find_begun_plans
-from airflow_lake_provider.planner.replaced import find_kept_from, is_nothing_replaced
 from airflow_lake_provider.planner.rollback import (
     block_beside,
     decide_rollback,
     find_unguarded_writes,
     needs_heartbeats,
 )
-from airflow_lake_provider.planner.time_zone import block_foreign_zone
-from airflow_lake_provider.planner.ttl import decide_ttl
-from airflow_lake_provider.planner.turns import NO_TURNS
+from airflow_lake_provider.planner.rules import Verdict, block_foreign_zone
+from airflow_lake_provider.planner.ttl import decide_ttl, ttl_options
+from airflow_lake_provider.planner.turns import NO_TURNS, in_fair_order
 
 if TYPE_CHECKING:
-    from airflow_lake_provider.planner.decision import Decision
-    from airflow_lake_provider.planner.hold import Hold
+    from collections.abc import Mapping
+
+    from airflow_lake_provider.config.policies import TablePolicy
+    from airflow_lake_provider.planner.rules import Decision, Hold
+    from airflow_lake_provider.planner.table_view import TableView, TableViewCache
     from airflow_lake_provider.planner.turns import Turns
-    from airflow_lake_provider.policies import TablePolicy
-    from airflow_lake_provider.view.table_view import TableView
-    from airflow_lake_provider.view.view_cache import TableViewCache
 
 DECIDED = frozenset(Service)
 """The services that `decide` speaks of."""
@@ -102,3 +106,31 @@ def remember_cleaned(view: TableView, policy: TablePolicy, hold: Hold | None, tu
     """
     kept_from = find_kept_from(view, kept_writes(view, policy.clean, hold))
     return turns.cleaned(kept_from) if is_nothing_replaced(view, turns.cleaned_before, kept_from) else turns
+
+
+# --- The Hudi settings by which a table's policy travels to a service that nobody decided upon: a run by hand. Pure
+
+
+def service_options(service: Service, policy: TablePolicy) -> Mapping[str, str]:
+    """Return what the policy says of a service as settings of its job.
+
+    Raises ConfigError for an unknown index, and ServiceRefusedError for a clean where cleaning is switched off: then
+    others clean the table, by a retention that is not known here, and what is cleaned does not come back.
+    """
+    if service is Service.CLEAN:
+        if not policy.clean.enabled:
+            raise ServiceRefusedError(
+                "clean.enabled: false says that others clean this table, by a retention that is not known here; where "
+                "it is to be cleaned by hand alone, set clean: {enabled: true, commits: null, retained_commits: ...}"
+            )
+        return clean_options(policy.clean)
+    if service is Service.ARCHIVE:
+        # The archiver keeps what the cleaner retains, by the settings that it is given.
+        return {**clean_options(policy.clean), **archive_options(policy.archive)}
+    if service is Service.TTL and policy.ttl.retained_days is not None:
+        return ttl_options(policy.ttl)
+    if service is Service.LOGCOMPACTION and policy.logcompaction.log_files is not None:
+        return log_compaction_options(policy.logcompaction.log_files)
+    if service is Service.INDEXING:
+        return index_job_options(parse_indexes(policy.indexing.indexes), policy.indexing)
+    return MappingProxyType({})

@@ -5,20 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.indexing.index_spec import CHECK, CHECK_TIMEOUT, WAIT_S, parse_indexes, wish_options
-from airflow_lake_provider.indexing.missing import find_missing, find_unmet_need
-from airflow_lake_provider.indexing.writer_settings import find_setting_problems
+from airflow_lake_provider.hudi.instant import Action, Layout
+from airflow_lake_provider.indexing.index_spec import (
+    CHECK,
+    CHECK_TIMEOUT,
+    WAIT_S,
+    find_missing,
+    find_setting_problems,
+    find_unmet_need,
+    parse_indexes,
+    wish_options,
+)
 from airflow_lake_provider.job_contract import Mode, Service
-from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
-from airflow_lake_provider.timeline.instant import Action, Layout
+from airflow_lake_provider.planner.rules import Decision, Verdict, block_without_lock, not_due
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from airflow_lake_provider.config.policies import IndexingPolicy, TablePolicy
     from airflow_lake_provider.indexing.index_spec import IndexSpec
-    from airflow_lake_provider.planner.decision import Evidence
-    from airflow_lake_provider.policies import IndexingPolicy, TablePolicy
-    from airflow_lake_provider.view.table_view import TableView
+    from airflow_lake_provider.planner.rules import Evidence
+    from airflow_lake_provider.planner.table_view import TableView
 
 
 def decide_indexing(view: TableView, policy: TablePolicy) -> Decision:

@@ -13,19 +13,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.hudi.instant import Action, State
+from airflow_lake_provider.hudi.timeline import instant_time_ms
 from airflow_lake_provider.job_contract import PLANNED_BEAT_MS
-from airflow_lake_provider.planner.decision import not_due
-from airflow_lake_provider.timeline.instant import Action, State
-from airflow_lake_provider.timeline.loader import instant_time_ms
+from airflow_lake_provider.planner.rules import not_due
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from airflow_lake_provider.config.policies import DoctorPolicy, TablePolicy
+    from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.job_contract import Service
-    from airflow_lake_provider.planner.decision import Decision, Evidence
-    from airflow_lake_provider.policies import DoctorPolicy, TablePolicy
-    from airflow_lake_provider.timeline.instant import Instant
-    from airflow_lake_provider.view.table_view import TableView
+    from airflow_lake_provider.planner.rules import Decision, Evidence
+    from airflow_lake_provider.planner.table_view import TableView
 
 PLANNED = (Action.COMPACTION, Action.LOGCOMPACTION, Action.CLUSTERING, Action.CLEAN)
 _EXECUTED_BY_THEIR_PLANNER = frozenset({Action.CLUSTERING, Action.CLEAN})

@@ -15,18 +15,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.hudi.heartbeat import heartbeat_rule
+from airflow_lake_provider.hudi.instant import Action
+from airflow_lake_provider.hudi.timeline import instant_time_ms
 from airflow_lake_provider.job_contract import Mode, Service
-from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
-from airflow_lake_provider.planner.lock_rule import explain_unguarded
-from airflow_lake_provider.timeline.heartbeat import heartbeat_rule
-from airflow_lake_provider.timeline.instant import Action
-from airflow_lake_provider.timeline.loader import instant_time_ms
+from airflow_lake_provider.planner.rules import Decision, Verdict, block_without_lock, explain_unguarded, not_due
 
 if TYPE_CHECKING:
-    from airflow_lake_provider.planner.decision import Evidence
-    from airflow_lake_provider.policies import TablePolicy
-    from airflow_lake_provider.timeline.instant import Instant
-    from airflow_lake_provider.view.table_view import TableView
+    from airflow_lake_provider.config.policies import TablePolicy
+    from airflow_lake_provider.hudi.instant import Instant
+    from airflow_lake_provider.planner.rules import Evidence
+    from airflow_lake_provider.planner.table_view import TableView
 
 
 ASK_AFTER_MS = 600_000

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.hudi.instant import Action
+from airflow_lake_provider.hudi.timeline import format_instant_time
 from airflow_lake_provider.job_contract import Mode, Service
-from airflow_lake_provider.planner.decision import Decision, Verdict, block_without_lock, not_due
-from airflow_lake_provider.timeline.instant import Action
-from airflow_lake_provider.timeline.loader import format_instant_time
+from airflow_lake_provider.planner.rules import Decision, Verdict, block_without_lock, not_due
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_lake_provider.planner.decision import Evidence
-    from airflow_lake_provider.policies import TablePolicy, TtlPolicy
-    from airflow_lake_provider.view.table_view import TableView
+    from airflow_lake_provider.config.policies import TablePolicy, TtlPolicy
+    from airflow_lake_provider.planner.rules import Evidence
+    from airflow_lake_provider.planner.table_view import TableView
 
 
 def decide_ttl(view: TableView, policy: TablePolicy, now_ms: int) -> Decision:

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep  # noqa: TC002 - FastAPI reads the annotation
 from airflow.plugins_manager import AirflowPlugin
+from fastapi import HTTPException
 
+from airflow_lake_provider.config.settings import TimelineServerMode
 from airflow_lake_provider.errors import StorageError
+from airflow_lake_provider.hooks.open_tables import open_with_connections
+from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID
+from airflow_lake_provider.manager.timeline_feed import RegistryFeed, UnannouncedCommits
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from airflow_lake_provider.timeline_server.schedule import HeartbeatLimits, SharedLimits
+from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy.orm import Session
 
-    from airflow_lake_provider.manager.registry import Registry
-    from airflow_lake_provider.manager.services import ManagerServices
-    from airflow_lake_provider.view.timeline_server import TimelineServer
+    from airflow_lake_provider.config.settings import LakeSettings
+    from airflow_lake_provider.config.tables_file import TablesConfig
+    from airflow_lake_provider.manager.api.services import ManagerServices
+    from airflow_lake_provider.manager.db.registry import Registry
 
 
 def _open_session() -> Session:
@@ -31,23 +46,17 @@ def _open_session() -> Session:
 @cache
 def open_services() -> ManagerServices:
     """Build this process's services: settings, registry on Airflow's database, view cache, loop."""
-    from airflow_lake_provider.hooks.metrics import AirflowMetrics
-    from airflow_lake_provider.hooks.open_tables import open_with_connections
-    from airflow_lake_provider.manager.admission_desk import AdmissionDesk
-    from airflow_lake_provider.manager.deadlines import DeadlineSweep
-    from airflow_lake_provider.manager.executors import Executors
-    from airflow_lake_provider.manager.loop import ManagerLoop
-    from airflow_lake_provider.manager.repair_round import RepairRound
-    from airflow_lake_provider.manager.services import ManagerServices
-    from airflow_lake_provider.manager.stuck_tables import StuckTables
-    from airflow_lake_provider.manager.timelines_door import ServerDoor
+    from airflow_lake_provider.hooks.open_tables import AirflowMetrics, open_with_connections
+    from airflow_lake_provider.manager.api.services import ManagerServices
+    from airflow_lake_provider.manager.db.leases import Executors
+    from airflow_lake_provider.manager.monitoring import DeadlineSweep, RepairRound, StuckTables
+    from airflow_lake_provider.manager.reconciler import AdmissionDesk, ManagerLoop
+    from airflow_lake_provider.manager.timeline_feed import ServerDoor
     from airflow_lake_provider.notifications.dispatch import BackgroundNotifier, configured_notifiers
-    from airflow_lake_provider.plugins.airflow_instances import AirflowInstanceDoor
-    from airflow_lake_provider.plugins.airflow_runs import AirflowRunDoor
-    from airflow_lake_provider.plugins.airflow_settings import load_settings
-    from airflow_lake_provider.plugins.process_timelines import build_timeline_server
-    from airflow_lake_provider.plugins.tables import open_tables
-    from airflow_lake_provider.view.view_cache import TableViewCache
+    from airflow_lake_provider.planner.table_view import TableViewCache
+    from airflow_lake_provider.plugins.dag_runs import AirflowInstanceDoor, AirflowRunDoor
+    from airflow_lake_provider.plugins.lake_plugin import build_timeline_server
+    from airflow_lake_provider.plugins.tables import load_settings, open_tables
 
     settings, registry, metrics = load_settings(), open_registry(), AirflowMetrics()
     open_table = open_with_connections(settings.storage_conn_ids)
@@ -82,8 +91,8 @@ def open_services() -> ManagerServices:
 @cache
 def open_registry() -> Registry:
     """Build the registry on Airflow's database."""
-    from airflow_lake_provider.manager.clock import DatabaseClock
-    from airflow_lake_provider.manager.registry import Registry
+    from airflow_lake_provider.manager.db.clock import DatabaseClock
+    from airflow_lake_provider.manager.db.registry import Registry
 
     return Registry(_open_session, DatabaseClock(_open_session))
 
@@ -91,9 +100,8 @@ def open_registry() -> Registry:
 @cache
 def open_timeline_server() -> TimelineServer:
     """Build the timeline server of a process of its own."""
-    from airflow_lake_provider.plugins.airflow_settings import load_settings
-    from airflow_lake_provider.plugins.process_timelines import build_timeline_server
-    from airflow_lake_provider.plugins.tables import open_tables
+    from airflow_lake_provider.plugins.lake_plugin import build_timeline_server
+    from airflow_lake_provider.plugins.tables import load_settings, open_tables
 
     settings = load_settings()
     return build_timeline_server(settings, open_registry(), open_tables(settings).load, is_alone=True)
@@ -101,10 +109,10 @@ def open_timeline_server() -> TimelineServer:
 
 @cache
 def _fastapi_apps() -> list[dict[str, Any]]:
-    from airflow_lake_provider.app_path import MOUNT_PATH, PAGES_PATH
-    from airflow_lake_provider.manager.app import create_app
-    from airflow_lake_provider.pages.app import create_pages
-    from airflow_lake_provider.plugins.airflow_access import check_may_read
+    from airflow_lake_provider.http import MOUNT_PATH, PAGES_PATH
+    from airflow_lake_provider.manager.api.app import create_app
+    from airflow_lake_provider.plugins.lake_plugin import check_may_read
+    from airflow_lake_provider.ui.app import create_pages
 
     pages = create_pages(open_services, check_may_read)
     return [
@@ -126,3 +134,57 @@ class LakePlugin(AirflowPlugin):
     def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """The apps to mount: built when a server asks, so that all other processes pay nothing for them."""
         return _fastapi_apps()
+
+
+# --- Who may see the pages: whoever may read the DAG whose runs they tell of
+
+
+def check_may_read(user: GetUserDep) -> None:
+    """Refuse a user who may not read the DAG of table services; Airflow's own session tells who it is."""
+    if not get_auth_manager().is_authorized_dag(method="GET", details=DagDetails(id=SERVICE_DAG_ID), user=user):
+        raise HTTPException(403, f"reading the DAG {SERVICE_DAG_ID} is not allowed to you")
+
+
+# --- The timelines of one server process, from Airflow's configuration: in the API server, or a timeline server alone
+
+_LEAST_PAUSE_S = 60.0
+
+
+def build_timeline_server(
+    settings: LakeSettings, registry: Registry, load_tables: Callable[[], TablesConfig], *, is_alone: bool = False
+) -> TimelineServer:
+    """Build the process's timeline server. `is_alone`: it is a process of its own, not part of an API server."""
+    limits = SharedLimits(
+        max_tables=settings.max_tables_in_memory,
+        heartbeat=HeartbeatLimits(
+            least_s=min(_LEAST_PAUSE_S, settings.heartbeat_timeout_s),
+            most_s=settings.heartbeat_timeout_s,
+            most_announced_s=max(settings.heartbeat_max_s, settings.heartbeat_timeout_s),
+        ),
+    )
+    timelines = SharedTimelines(limits, open_with_connections(settings.storage_conn_ids))
+    unannounced = UnannouncedCommits(registry)
+    timelines.on_unannounced = unannounced.tell
+    timelines.on_loaded = unannounced.compare
+    options = ServerOptions(
+        allowed_roots=settings.allowed_roots,
+        service_tokens=settings.service_tokens,
+        look_threads=settings.timeline_look_threads,
+        verify_interval_s=settings.timeline_verify_interval_s,
+        snapshot_path=_snapshot_path(settings, is_alone=is_alone),
+        # With a timeline server of its own, the API servers leave the watching to it.
+        is_watching=settings.timeline_server is not TimelineServerMode.OFF
+        and (is_alone or not settings.timeline_server_url),
+    )
+    return TimelineServer(timelines, options, RegistryFeed(registry, load_tables, unannounced))
+
+
+def _snapshot_path(settings: LakeSettings, *, is_alone: bool) -> Path | None:
+    if settings.timeline_snapshot_file.lower() == "off" or settings.timeline_server is TimelineServerMode.OFF:
+        return None
+    if settings.timeline_snapshot_file:
+        return Path(settings.timeline_snapshot_file)
+    from airflow.configuration import AIRFLOW_HOME
+
+    name = "timeline-server" if is_alone else "api-server"
+    return Path(AIRFLOW_HOME) / "lake" / f"{name}.timelines"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import fields
 
-from airflow.configuration import ensure_secrets_loaded
+from airflow.configuration import conf, ensure_secrets_loaded
 
+from airflow_lake_provider.config.settings import LakeSettings, settings_from_options
+from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.manager.tables_source import TablesSource
-
-if TYPE_CHECKING:
-    from airflow_lake_provider.config import LakeSettings
 
 
 def open_tables(settings: LakeSettings) -> TablesSource:
@@ -37,3 +35,12 @@ def read_variable(name: str) -> str:
         if text is not None:
             return str(text)
     return ""
+
+
+# --- Read `[lake]` of Airflow's configuration into our settings
+
+
+def load_settings() -> LakeSettings:
+    """Return this process's settings; raises ConfigError that names the option."""
+    options = {entry.name: conf.get("lake", entry.name, fallback="") or "" for entry in fields(LakeSettings)}
+    return settings_from_options(options)

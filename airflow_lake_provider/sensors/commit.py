@@ -2,8 +2,153 @@
 
 from __future__ import annotations
 
-from airflow_lake_provider.sensors.timeline_sensor import TimelineSensor
-from airflow_lake_provider.view.watch import WatchKind
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import PokeReturnValue
+from airflow.sdk.bases.sensor import BaseSensorOperator
+from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID
+from airflow_lake_provider.hooks.open_tables import timeline_views
+from airflow_lake_provider.indexing.index_spec import WantedIndexes
+from airflow_lake_provider.timeline_server.snapshot import Freshness
+from airflow_lake_provider.timeline_server.watch import COMMIT_ACTIONS, Watch, WatchKind, found, look, tables_of
+from airflow_lake_provider.triggers.timeline import TimelineTrigger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.sdk import Context
+
+    from airflow_lake_provider.timeline_server.view_manager import TimelineViewManager
+
+# --- What the two sensors share: poke once, defer, resume
+
+
+class TimelineSensor(BaseSensorOperator):
+    """Waits until a table's timeline shows something; base of the sensors of this package.
+
+    Exactly one of `base_path` and `tables` must be given. With `tables` (a list of mappings with `base_path` and
+    `after`) one task looks at many tables: a table that cannot be read is logged and the others still count.
+    Returns the findings as XCom: a list of `{"base_path", "instants", "missing", "after", "error", "incomplete"}`.
+    """
+
+    template_fields: Sequence[str] = ("base_path", "after", "tables", "storage_options")
+    kind: WatchKind
+
+    def __init__(
+        self,
+        *,
+        base_path: str = "",
+        after: str = "",
+        tables: list[dict[str, Any]] | None = None,
+        actions: Sequence[str] = (),
+        storage_options: dict[str, Any] | None = None,
+        lake_conn_id: str = DEFAULT_CONN_ID,
+        max_age_s: float | None = None,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.base_path = base_path
+        self.after = after
+        self.tables = tables
+        self.actions = actions
+        self.storage_options = storage_options
+        self.lake_conn_id = lake_conn_id
+        self.max_age_s = max_age_s
+        self._has_looked = False
+        self.deferrable = deferrable
+
+    def execute(self, context: Context) -> Any:
+        """Poke in the worker, or hand over to the triggerer when the first look finds nothing."""
+        if not self.deferrable:
+            return super().execute(context)
+        done = self.poke(context)
+        if done.is_done:
+            return done.xcom_value
+        self.defer(
+            trigger=self.build_trigger(),
+            method_name="execute_complete",
+            timeout=timedelta(seconds=self.timeout),
+        )
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Look at every table once."""
+        findings = look(self.build_watch(), self.views, self.build_freshness())
+        for finding in findings:
+            if finding.error is None:
+                continue
+            if self.tables is None and not finding.error.retriable:
+                raise AirflowFailException(str(finding.error)) from finding.error
+            self.log.warning("%s", finding.error)
+        new = found(findings)
+        for finding in new:
+            seen = [f"{i.requested_time} {i.action} {i.state}" for i in finding.instants]
+            seen += [f"{partition} is missing" for partition in finding.missing]
+            self.log.info("table %s: %s", finding.base_path, ", ".join(seen))
+            if finding.incomplete:
+                self.log.warning("table %s: archived commits may be missing: %s", finding.base_path, finding.incomplete)
+        return PokeReturnValue(is_done=bool(new), xcom_value=[finding.to_dict() for finding in new])
+
+    def execute_complete(self, context: Context, event: dict[str, Any] | None) -> Any:
+        """Resume with what the trigger found."""
+        return validate_event(event)
+
+    def build_watch(self) -> Watch:
+        """Return what to look at, from the rendered arguments."""
+        if (self.tables is None) == (not self.base_path):
+            raise AirflowFailException("give base_path or tables, and not both")
+        watched = tables_of(self.base_path, self.after, self.tables)
+        actions = frozenset(self.actions) or COMMIT_ACTIONS
+        return Watch(self.kind, watched, actions, self.storage_options or {}, self.wanted.find_missing)
+
+    @cached_property
+    def wanted(self) -> WantedIndexes:
+        """Which indexes the tables shall have: of no interest but to a sensor of index builds."""
+        return WantedIndexes()
+
+    @cached_property
+    def views(self) -> TimelineViewManager:
+        """Where this task reads timelines."""
+        return timeline_views(self.lake_conn_id, self.storage_options or {})
+
+    def build_freshness(self) -> Freshness:
+        """Return how old an answer may be: not at all at first, then half a poke interval.
+
+        Neither holds for tables whose writers announce their commits; `max_age_s`, when given, always does.
+        """
+        if self.max_age_s is not None:
+            return Freshness(max_age_s=self.max_age_s)
+        is_first, self._has_looked = not self._has_looked and not self.reschedule, True
+        return Freshness(unannounced_max_age_s=0.0 if is_first else float(self.poke_interval) / 2)
+
+    def build_trigger(self) -> TimelineTrigger:
+        """Return the trigger that goes on looking."""
+        watch = self.build_watch()
+        return TimelineTrigger(
+            kind=watch.kind.value,
+            tables=[list(pair) for pair in watch.tables],
+            poll_interval_s=float(self.poke_interval),
+            actions=sorted(str(action) for action in watch.actions),
+            storage_options=dict(watch.storage_options),
+            lake_conn_id=self.lake_conn_id,
+            indexes=self.wanted.to_dict(),
+        )
+
+
+def validate_event(event: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Return the findings of a trigger's event; no event, an error and an unknown status all fail."""
+    if event is None:
+        raise AirflowException("the trigger ended without an event")
+    if event.get("status") == "success":
+        return list(event["findings"])
+    if event.get("status") == "error":
+        raise AirflowFailException(event["message"])
+    raise AirflowException(f"the trigger's event has an unknown status: {event!r}")
 
 
 class HudiCommitSensor(TimelineSensor):

@@ -11,8 +11,8 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.hooks.conflict import Preflight
-from airflow_lake_provider.table_id import normalise_base_path
+from airflow_lake_provider.hooks.open_tables import Preflight
+from airflow_lake_provider.hudi.base_path import normalise_base_path
 from airflow_lake_provider.triggers.conflict import ConflictTrigger
 
 if TYPE_CHECKING:

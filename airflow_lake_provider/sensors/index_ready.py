@@ -9,9 +9,9 @@ from airflow.sdk.bases.sensor import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.hooks.timeline import table_opener
+from airflow_lake_provider.hooks.open_tables import table_opener
+from airflow_lake_provider.hudi.base_path import normalise_base_path
 from airflow_lake_provider.indexing.table_indexes import load_readiness
-from airflow_lake_provider.table_id import normalise_base_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

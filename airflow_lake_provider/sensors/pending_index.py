@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.hooks.tables import load_tables
-from airflow_lake_provider.indexing.index_spec import split_indexes
-from airflow_lake_provider.indexing.wanted_indexes import WantedIndexes, indexes_of, parse_wanted
-from airflow_lake_provider.sensors.timeline_sensor import TimelineSensor
-from airflow_lake_provider.table_id import normalise_base_path
-from airflow_lake_provider.view.watch import WatchKind, tables_of
+from airflow_lake_provider.hooks.open_tables import load_tables
+from airflow_lake_provider.hudi.base_path import normalise_base_path
+from airflow_lake_provider.indexing.index_spec import WantedIndexes, indexes_of, parse_wanted, split_indexes
+from airflow_lake_provider.sensors.commit import TimelineSensor
+from airflow_lake_provider.timeline_server.watch import WatchKind, tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,10 +10,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_lake_provider.errors import LakeError, SinkUnknownError
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
-from airflow_lake_provider.hooks.metrics import AirflowMetrics
-from airflow_lake_provider.hooks.timeline import table_opener
+from airflow_lake_provider.hooks.open_tables import AirflowMetrics, table_opener
+from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.manager.sink_state import load_sink_state, report_state
-from airflow_lake_provider.table_id import normalise_base_path, table_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.hooks.conflict import Preflight
+from airflow_lake_provider.hooks.open_tables import Preflight
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

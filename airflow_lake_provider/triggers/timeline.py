@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.hooks.timeline import stream_options
-from airflow_lake_provider.indexing.wanted_indexes import parse_wanted
-from airflow_lake_provider.view.timeline_stream import TimelineStream
-from airflow_lake_provider.view.watch import Finding, Watch, WatchKind, ask_archive, examine, found
+from airflow_lake_provider.hooks.open_tables import stream_options
+from airflow_lake_provider.indexing.index_spec import parse_wanted
+from airflow_lake_provider.timeline_server.subscription import TimelineStream
+from airflow_lake_provider.timeline_server.watch import Finding, Watch, WatchKind, ask_archive, examine, found
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Hashable
 
-    from airflow_lake_provider.view.snapshot import TimelineSnapshot
-    from airflow_lake_provider.view.timeline_stream import Seen
+    from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
+    from airflow_lake_provider.timeline_server.subscription import Seen
 
 # Triggers of one key in this process; Airflow runs all of them in one event loop.
 _STREAMS: dict[str, TimelineStream] = {}

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.net import Net
-from airflow_lake_provider.manager.runs import RunState, ServiceRun
+from airflow_lake_provider.manager.scheduling import Net, RunState, ServiceRun
 from tests.simulation.database import Transaction
 from tests.simulation.task import Task
 

@@ -10,7 +10,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
-from airflow_lake_provider.manager.schema import metadata
+from airflow_lake_provider.manager.db.schema import metadata
 
 _CLAIMABLE = """
     select min(case

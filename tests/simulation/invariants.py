@@ -6,20 +6,18 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.hudi.heartbeat import HeartbeatRule
+from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.claim import Claim, LookResult
-from airflow_lake_provider.manager.loop import MAX_LOOK_BACKOFF_S
-from airflow_lake_provider.manager.notice import Notice
-from airflow_lake_provider.manager.runs import StartVerdict, decide_start, run_id_prefix
+from airflow_lake_provider.manager.db.registry import Claim, LookResult, Notice
+from airflow_lake_provider.manager.reconciler import MAX_LOOK_BACKOFF_S
+from airflow_lake_provider.manager.scheduling import StartVerdict, decide_start, run_id_prefix
 from airflow_lake_provider.planner.decide import decide
-from airflow_lake_provider.planner.decision import Decision, Verdict
-from airflow_lake_provider.planner.judgement import PLANNED_AS
-from airflow_lake_provider.table_id import table_id_of
-from airflow_lake_provider.timeline.heartbeat import HeartbeatRule
-from airflow_lake_provider.timeline.instant import Action
-from airflow_lake_provider.view.shared_timelines import SharedTimelines
-from airflow_lake_provider.view.table_view import TableView
-from airflow_lake_provider.view.view_cache import TableViewCache
+from airflow_lake_provider.planner.rules import Decision, Verdict
+from airflow_lake_provider.planner.table_view import TableView, TableViewCache
+from airflow_lake_provider.planner.verdict import PLANNED_AS
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from tests.simulation.faults import MOST_JUMP_MS
 from tests.simulation.storage import open_on
 

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.hudi.heartbeat import HeartbeatRule, load_heartbeats
+from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action
+from airflow_lake_provider.hudi.properties import load_table_properties
+from airflow_lake_provider.hudi.timeline import Timeline, load_timeline
 from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service, ServiceResult
-from airflow_lake_provider.planner.judgement import PLANNED_AS
-from airflow_lake_provider.timeline.heartbeat import HeartbeatRule, load_heartbeats
-from airflow_lake_provider.timeline.instant import WRITE_ACTIONS, Action
-from airflow_lake_provider.timeline.loader import load_timeline
-from airflow_lake_provider.timeline.properties import load_table_properties
-from airflow_lake_provider.timeline.timeline import Timeline
+from airflow_lake_provider.planner.verdict import PLANNED_AS
 from tests.simulation.storage import open_on
 
 if TYPE_CHECKING:

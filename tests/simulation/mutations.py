@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 
 from airflow_lake_provider.job_contract import Outcome
-from airflow_lake_provider.manager import starts as starts_module
-from airflow_lake_provider.manager.claim import Claim, LookResult
-from airflow_lake_provider.manager.executors import ExecutorLease, Executors
-from airflow_lake_provider.manager.loop import ManagerLoop
-from airflow_lake_provider.manager.registry import Registry
-from airflow_lake_provider.manager.runs import decide_start
-from airflow_lake_provider.manager.schema import lake_executor
-from airflow_lake_provider.planner.judgement import Judgement, judge
-from airflow_lake_provider.view.shared_timelines import SharedTimelines
+from airflow_lake_provider.manager import scheduling as starts_module
+from airflow_lake_provider.manager.db.leases import ExecutorLease, Executors
+from airflow_lake_provider.manager.db.registry import Claim, LookResult, Registry
+from airflow_lake_provider.manager.db.schema import lake_executor
+from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.scheduling import decide_start
+from airflow_lake_provider.planner.verdict import Judgement, judge
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from tests.simulation import task as task_module
 
 Patch = pytest.MonkeyPatch

@@ -8,23 +8,17 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from airflow_lake_provider.config import LakeSettings
-from airflow_lake_provider.manager.claim import Claim, LookResult, Mark
-from airflow_lake_provider.manager.clock import ProcessClock
-from airflow_lake_provider.manager.executors import Executors
-from airflow_lake_provider.manager.loop import ManagerLoop
-from airflow_lake_provider.manager.notice import Notice
-from airflow_lake_provider.manager.registry import Registry
-from airflow_lake_provider.manager.timeline_feed import RegistryFeed
-from airflow_lake_provider.manager.timelines_door import ServerDoor
-from airflow_lake_provider.manager.unannounced import UnannouncedCommits
-from airflow_lake_provider.timeline.instant import Instant
-from airflow_lake_provider.view.rhythm import HeartbeatLimits
-from airflow_lake_provider.view.schedule import SharedLimits
-from airflow_lake_provider.view.shared_timelines import SharedTimelines
-from airflow_lake_provider.view.table_view import TableView
-from airflow_lake_provider.view.timeline_server import ServerOptions, TimelineServer
-from airflow_lake_provider.view.view_cache import TableViewCache
+from airflow_lake_provider.config.settings import LakeSettings
+from airflow_lake_provider.hudi.instant import Instant
+from airflow_lake_provider.manager.db.clock import ProcessClock
+from airflow_lake_provider.manager.db.leases import Executors
+from airflow_lake_provider.manager.db.registry import Claim, LookResult, Mark, Notice, Registry
+from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.timeline_feed import RegistryFeed, ServerDoor, UnannouncedCommits
+from airflow_lake_provider.planner.table_view import TableView, TableViewCache
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from airflow_lake_provider.timeline_server.schedule import HeartbeatLimits, SharedLimits
+from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
 from tests.simulation.faults import ServerKilled, database_error
 from tests.simulation.storage import open_on
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from airflow_lake_provider.timeline.instant import Action
-from airflow_lake_provider.timeline.loader import format_instant_time
-from airflow_lake_provider.timeline.storage import Storage
-from airflow_lake_provider.timeline.store import FileEntry, Store, last_name
+from airflow_lake_provider.hudi.instant import Action
+from airflow_lake_provider.hudi.timeline import format_instant_time
+from airflow_lake_provider.storage.store import FileEntry, Store, last_name
+from airflow_lake_provider.storage.table_storage import Storage
 
 TIMELINE = ".hoodie/timeline"
 HEARTBEATS = ".hoodie/.heartbeat"

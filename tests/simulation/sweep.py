@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.view.freshness import Freshness
-from airflow_lake_provider.view.watch import Watch, WatchKind, examine
+from airflow_lake_provider.manager.db.registry import Notice, Source
+from airflow_lake_provider.timeline_server.snapshot import Freshness
+from airflow_lake_provider.timeline_server.watch import Watch, WatchKind, examine
 
 if TYPE_CHECKING:
     from tests.simulation.server import Server

@@ -14,14 +14,13 @@ from airflow_lake_provider.errors import (
     ServiceFailedError,
     ServiceRefusedError,
 )
+from airflow_lake_provider.execution.lease import MARGIN_S, LeaseTimes
+from airflow_lake_provider.execution.table_reader import TableReader
+from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.job_contract import FailureKind, Mode, ServiceRequest, ServiceResult
-from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.operators.executor_lease import LeaseTimes
-from airflow_lake_provider.operators.lease_claim import MARGIN_S
-from airflow_lake_provider.operators.table_reader import TableReader
-from airflow_lake_provider.planner.judgement import judge
-from airflow_lake_provider.table_id import table_id_of
-from airflow_lake_provider.timeline.timeline import Timeline
+from airflow_lake_provider.manager.db.registry import Notice, Source
+from airflow_lake_provider.planner.verdict import judge
 from tests.simulation.job import Driver
 from tests.simulation.storage import open_on
 

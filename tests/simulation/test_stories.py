@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_lake_provider.config.policies import CompactionPolicy, TablePolicy
+from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.manager.runs import RunState, ServiceRun, StartVerdict, decide_start, run_id_of
+from airflow_lake_provider.manager.db.registry import Notice, Source
+from airflow_lake_provider.manager.scheduling import RunState, ServiceRun, StartVerdict, decide_start, run_id_of
 from airflow_lake_provider.planner.compaction import decide_compaction
-from airflow_lake_provider.policies import CompactionPolicy, TablePolicy
-from airflow_lake_provider.timeline.instant import Action
-from airflow_lake_provider.view.freshness import ANY_AGE
-from airflow_lake_provider.view.shared_timelines import SharedTimelines
-from airflow_lake_provider.view.view_cache import TableViewCache
+from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from airflow_lake_provider.timeline_server.snapshot import ANY_AGE
 from tests.simulation.database import Database
 from tests.simulation.faults import TICK_SAFE_JUMP_MS, Faults, Violated, known_mistake, with_slow_submits
 from tests.simulation.mutations import a_task_that_is_cut_off_works_on

@@ -11,10 +11,7 @@ from typing import TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from airflow_lake_provider.config import LakeSettings
-from airflow_lake_provider.errors import ManagerUnreachableError
-from airflow_lake_provider.manager.notice import Notice
-from airflow_lake_provider.policies import (
+from airflow_lake_provider.config.policies import (
     ArchivePolicy,
     CleanPolicy,
     ClusteringPolicy,
@@ -22,7 +19,10 @@ from airflow_lake_provider.policies import (
     RollbackPolicy,
     TablePolicy,
 )
-from airflow_lake_provider.tables_config import TableEntry, TablesConfig
+from airflow_lake_provider.config.settings import LakeSettings
+from airflow_lake_provider.config.tables_file import TableEntry, TablesConfig
+from airflow_lake_provider.errors import ManagerUnreachableError
+from airflow_lake_provider.manager.db.registry import Notice
 from tests.simulation.airflow import Airflow
 from tests.simulation.database import Database
 from tests.simulation.disturbances import plan_disturbances

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.timeline.heartbeat import DEFAULT_INTERVAL_MS, HeartbeatRule, load_heartbeats
-from airflow_lake_provider.timeline.instant import Action
+from airflow_lake_provider.hudi.heartbeat import DEFAULT_INTERVAL_MS, HeartbeatRule, load_heartbeats
+from airflow_lake_provider.hudi.instant import Action
+from airflow_lake_provider.manager.db.registry import Notice, Source
 from tests.simulation.storage import SimTable, open_on
 
 if TYPE_CHECKING:

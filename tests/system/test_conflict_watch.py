@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.table_id import table_id_of
+from airflow_lake_provider.hudi.base_path import table_id_of
 from local_stack.airflow import LocalAirflow
 from local_stack.processes import pause, wait_until
 from local_stack.writer_process import StandingWriter

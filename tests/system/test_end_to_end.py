@@ -15,18 +15,18 @@ from typing import Any
 import httpx
 import pytest
 
-from airflow_lake_provider.maintenance_window import DAYS
-from airflow_lake_provider.timeline.archive import ArchivedTimeline, load_archive
-from airflow_lake_provider.timeline.instant import Action
-from airflow_lake_provider.timeline.properties import load_table_properties
-from airflow_lake_provider.timeline.storage import open_storage
-from airflow_lake_provider.view.view_cache import TableViewCache
+from airflow_lake_provider.config.policies import DAYS
+from airflow_lake_provider.hudi.archive.archive import ArchivedTimeline, load_archive
+from airflow_lake_provider.hudi.instant import Action
+from airflow_lake_provider.hudi.properties import load_table_properties
+from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.storage.table_storage import open_storage
 from local_stack.airflow import HUDI_JAR, LocalAirflow, scratch_env
 from local_stack.hudi_bundle import SPARK_PYTHON, spark_env
 from local_stack.processes import start
 from local_stack.webhook_receiver import WebhookReceiver, webhook_receiver
+from tests.support.tables import HandMadeTable
 from tests.system.conftest import LOCK_OPTIONS, ROOT, make_airflow
-from tests.unit.tables import HandMadeTable
 
 pytestmark = pytest.mark.system
 

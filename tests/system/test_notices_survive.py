@@ -17,9 +17,9 @@ import pytest
 
 from local_stack.airflow import LocalAirflow
 from local_stack.processes import free_port, pause, resume
+from tests.support.tables import HandMadeTable
 from tests.system.conftest import ROOT, make_airflow
 from tests.system.writers import send_notice
-from tests.unit.tables import HandMadeTable
 
 pytestmark = pytest.mark.system
 
@@ -115,7 +115,7 @@ def test_loop_killed_between_claim_and_run_leaves_nothing_behind(airflow: LocalA
     # Claims what the notice marks before the server's own loop does, then dies as by kill -9.
     code = (
         "import os, signal, time\n"
-        "from airflow_lake_provider.manager.notice import Notice, Source\n"
+        "from airflow_lake_provider.manager.db.registry import Notice, Source\n"
         "from airflow_lake_provider.plugins.lake_plugin import open_services\n"
         "registry = open_services().registry\n"
         f"notice = Notice({str(table.path)!r}, 'orphaned-claim', Source.COMMIT_CALLBACK, ({instant!r},))\n"

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from local_stack.airflow import LocalAirflow
+from tests.support.tables import HandMadeTable
 from tests.system import pretend_spark_submit
 from tests.system.conftest import make_airflow
 from tests.system.writers import send_notice
-from tests.unit.tables import HandMadeTable
 
 pytestmark = pytest.mark.system
 

@@ -24,12 +24,12 @@ import pytest
 from local_stack.airflow import LocalAirflow
 from local_stack.postgres import LocalPostgres
 from local_stack.processes import free_port, wait_until
+from tests.support.tables import HandMadeTable
 from tests.system import pretend_spark_submit
 from tests.system.conftest import make_airflow
 from tests.system.crashes.driver_watch import members_of_session, parent_of
 from tests.system.crashes.stage import SETTINGS, kill_all
 from tests.system.writers import send_notice
-from tests.unit.tables import HandMadeTable
 
 pytestmark = pytest.mark.system
 

@@ -16,9 +16,9 @@ import httpx
 import pytest
 import yaml
 
-from airflow_lake_provider.table_id import table_id_of
-from airflow_lake_provider.timeline.instant import Action
-from airflow_lake_provider.view.view_cache import TableViewCache
+from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.hudi.instant import Action
+from airflow_lake_provider.planner.table_view import TableViewCache
 from demo.changes import Version, parse_versions, start_versions_reader
 from local_stack.airflow import HUDI_JAR, LocalAirflow, scratch_env
 from local_stack.hudi_bundle import SPARK_PYTHON, spark_env

@@ -11,10 +11,10 @@ import pytest
 
 from local_stack.airflow import LocalAirflow
 from local_stack.processes import free_port
+from tests.support.tables import HandMadeTable
 from tests.system.conftest import make_airflow
 from tests.system.test_end_to_end import trigger
 from tests.system.writers import send_notice
-from tests.unit.tables import HandMadeTable
 
 pytestmark = pytest.mark.system
 

@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from airflow_lake_provider.hudi.job_zone import JobZone
 from airflow_lake_provider.instant_clock import (
     Foreign,
     Overtaken,
@@ -16,7 +17,6 @@ from airflow_lake_provider.instant_clock import (
     find_overtaken,
     stamps_of,
 )
-from airflow_lake_provider.timeline.job_zone import JobZone
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 IN_UTC = JobZone("UTC", UTC)

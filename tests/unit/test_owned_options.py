@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_lake_provider.config.owned_options import OWNED_OPTIONS, find_owned_option
+from airflow_lake_provider.config.policies import ArchivePolicy, CleanPolicy, TtlPolicy
+from airflow_lake_provider.config.tables_file import build_config, parse_tables
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.owned_options import OWNED_OPTIONS, find_owned_option
 from airflow_lake_provider.planner.archive import archive_options
 from airflow_lake_provider.planner.clean import clean_options
 from airflow_lake_provider.planner.ttl import ttl_options
-from airflow_lake_provider.policies import ArchivePolicy, CleanPolicy, TtlPolicy
-from airflow_lake_provider.tables_file import build_config, parse_tables
 
 
 def test_what_the_planner_sends_along_is_owned() -> None:

@@ -15,11 +15,15 @@ import confluent_kafka
 from airflow_lake_provider.errors import LakeError, RecordRefusedError, SinkFencedError, SinkUnavailableError
 from airflow_lake_provider.replication.change import message_of
 from airflow_lake_provider.replication.checkpoint import to_text
-from airflow_lake_provider.replication.sinks.kafka_avro import open_avro
-from airflow_lake_provider.replication.sinks.kafka_checkpoints import KafkaCheckpoints
-from airflow_lake_provider.replication.sinks.kafka_errors import PURGED, as_lake_error, transaction_overdue
-from airflow_lake_provider.replication.sinks.kafka_options import AVRO, parse_options
-from airflow_lake_provider.replication.sinks.kafka_topics import KafkaTopics
+from airflow_lake_provider.replication.sinks.kafka_checkpoints import KafkaCheckpoints, KafkaTopics
+from airflow_lake_provider.replication.sinks.kafka_options import (
+    AVRO,
+    PURGED,
+    as_lake_error,
+    open_avro,
+    parse_options,
+    transaction_overdue,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -97,7 +97,7 @@ def test_a_paused_dag_is_said_by_health_and_by_the_command(capsys: pytest.Captur
     from airflow.cli.cli_parser import get_parser
     from fastapi.testclient import TestClient
 
-    from airflow_lake_provider.manager.app import create_app
+    from airflow_lake_provider.manager.api.app import create_app
     from airflow_lake_provider.plugins.lake_plugin import open_services
 
     health: Any = TestClient(create_app(open_services)).get("/health").json()

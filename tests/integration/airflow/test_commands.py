@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from airflow_lake_provider.planner.decide import DECIDED
-from tests.unit.tables import HandMadeTable
-from tests.unit.timeline.fixture_tables import unpack
+from tests.support.fixture_tables import unpack
+from tests.support.tables import HandMadeTable
 
 pytestmark = pytest.mark.integration
 
@@ -73,9 +73,9 @@ def test_explain_says_what_would_be_started_now_and_starts_nothing(
     table: HandMadeTable, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The lock comes from the Variable, so this also shows that commands see it."""
-    from airflow_lake_provider.plugins.airflow_runs import AirflowRunDoor
+    from airflow_lake_provider.hudi.base_path import table_id_of
+    from airflow_lake_provider.plugins.dag_runs import AirflowRunDoor
     from airflow_lake_provider.plugins.lake_plugin import open_registry
-    from airflow_lake_provider.table_id import table_id_of
 
     code, output = run(capsys, "explain", str(table.path), "--dry-run")
     assert code == 0
@@ -105,10 +105,10 @@ def test_explain_says_what_would_be_started_now_and_starts_nothing(
 
 
 def test_runs_lists_the_instances_of_a_table(table: HandMadeTable, capsys: pytest.CaptureFixture[str]) -> None:
-    from airflow_lake_provider.manager.notice import Notice, Source
-    from airflow_lake_provider.plugins.airflow_runs import AirflowRunDoor
+    from airflow_lake_provider.hudi.base_path import table_id_of
+    from airflow_lake_provider.manager.db.registry import Notice, Source
+    from airflow_lake_provider.plugins.dag_runs import AirflowRunDoor
     from airflow_lake_provider.plugins.lake_plugin import open_registry
-    from airflow_lake_provider.table_id import table_id_of
 
     assert "TableUnknownError" in run(capsys, "runs", str(table.path))[1]
     registry, table_id = open_registry(), table_id_of(str(table.path))
@@ -194,7 +194,7 @@ def test_commands_take_the_policy_of_the_name_in_the_properties_not_of_the_folde
 
 
 def test_tables_lists_the_registry(table: HandMadeTable, capsys: pytest.CaptureFixture[str]) -> None:
-    from airflow_lake_provider.manager.notice import Notice, Source
+    from airflow_lake_provider.manager.db.registry import Notice, Source
     from airflow_lake_provider.plugins.lake_plugin import open_registry
 
     open_registry().mark_dirty(Notice(str(table.path), "cli-orders", Source.HINT))

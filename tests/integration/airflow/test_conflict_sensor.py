@@ -12,8 +12,8 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_lake_provider.sensors.conflict import HudiConflictSensor
 from airflow_lake_provider.triggers.conflict import ConflictTrigger
+from tests.support.fixture_tables import unpack
 from tests.unit.conflict.fake_table import commit_body
-from tests.unit.timeline.fixture_tables import unpack
 
 WRITER = "20991231000000001"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.airflow.test_commands import run
+from tests.support.fixture_tables import unpack
 from tests.unit.conflict.fake_table import commit_body, marker
-from tests.unit.timeline.fixture_tables import unpack
 
 pytestmark = pytest.mark.integration
 

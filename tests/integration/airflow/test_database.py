@@ -14,7 +14,7 @@ pytestmark = pytest.mark.integration
 def test_db_migrate_creates_our_tables_beside_airflows() -> None:
     from airflow import settings
 
-    from airflow_lake_provider.manager.schema import VERSION_TABLE, metadata
+    from airflow_lake_provider.manager.db.schema import VERSION_TABLE, metadata
 
     tables = set(inspect(settings.engine).get_table_names())
     assert tables >= {*metadata.tables, VERSION_TABLE, "dag_run"}
@@ -27,7 +27,7 @@ def test_migrations_build_what_the_code_expects(tmp_path: Path) -> None:
     from alembic.config import Config
     from alembic.migration import MigrationContext
 
-    from airflow_lake_provider.manager.schema import VERSION_TABLE, metadata
+    from airflow_lake_provider.manager.db.schema import VERSION_TABLE, metadata
     from airflow_lake_provider.plugins.db_manager import LakeDBManager
 
     url = f"sqlite:///{tmp_path}/ours.db"
@@ -46,7 +46,7 @@ def test_migrations_build_what_the_code_expects(tmp_path: Path) -> None:
 
 def test_of_runs_that_ask_for_a_sink_at_once_one_has_it() -> None:
     from airflow_lake_provider.errors import SinkBusyError
-    from airflow_lake_provider.manager.sinks import RunNews, Sinks
+    from airflow_lake_provider.manager.db.sinks import RunNews, Sinks
     from airflow_lake_provider.plugins.lake_plugin import open_registry
 
     barrier, claimed, begun = threading.Barrier(6), list[str](), list[str]()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.airflow.test_commands import run
-from tests.unit.tables import HandMadeTable
+from tests.support.tables import HandMadeTable
 
 pytestmark = pytest.mark.integration
 
@@ -79,7 +79,7 @@ def test_doctor_starts_the_run_that_the_manager_would_start_and_only_one(
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
-    from airflow_lake_provider.table_id import table_id_of
+    from airflow_lake_provider.hudi.base_path import table_id_of
 
     leave(table, "timeline/20261121120009000.compaction.requested")
     for _ in range(2):

@@ -62,8 +62,8 @@ def test_form_of_a_service_that_is_sent_with_empty_fields_leaves_them_to_the_tab
     """Through Airflow's REST API, as the form sends it; then rendered by Airflow, as in a worker."""
     from airflow.dag_processing.dagbag import DagBag
 
+    from airflow_lake_provider.execution.arguments import TableSettings, parse_given
     from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
-    from airflow_lake_provider.operators.table_settings import TableSettings, parse_given
 
     shown = client.get("/api/v2/dags/lake_table_service/details").json()["params"]
     conf = {name: param["value"] for name, param in shown.items()} | {"base_path": "/lake/orders", "service": "clean"}

@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 
+from airflow_lake_provider.config.policies import ConflictPolicy
 from airflow_lake_provider.conflict.contention import Clash, ClashKind
 from airflow_lake_provider.conflict.service_watch import ServiceConflict
-from airflow_lake_provider.engines.engine import EngineJob, Handle
-from airflow_lake_provider.engines.job_files import JobFolder, write_text
 from airflow_lake_provider.errors import EngineError, ServiceFailedError
+from airflow_lake_provider.execution.engines.engine import EngineJob, Handle
+from airflow_lake_provider.execution.engines.job_files import JobFolder, write_text
+from airflow_lake_provider.execution.withdrawal import EXECUTOR_ENDED, PlanWithdrawal
+from airflow_lake_provider.hudi.instant import Layout
+from airflow_lake_provider.hudi.timeline import Timeline, build_timeline
 from airflow_lake_provider.job_contract import (
     FailureKind,
     JobResult,
@@ -24,12 +28,7 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
     result_to_json,
 )
-from airflow_lake_provider.operators.plan_withdrawal import EXECUTOR_ENDED, PlanWithdrawal
-from airflow_lake_provider.policies import ConflictPolicy
-from airflow_lake_provider.timeline.instant import Layout
-from airflow_lake_provider.timeline.loader import build_timeline
-from airflow_lake_provider.timeline.timeline import Timeline
-from tests.unit.engines.jobs import engine_job
+from tests.support.engine_jobs import engine_job
 
 pytestmark = pytest.mark.integration
 

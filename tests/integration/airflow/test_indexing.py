@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from airflow_lake_provider.config.policies import DAYS
+from airflow_lake_provider.config.tables_file import parse_window
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.maintenance_window import DAYS
-from airflow_lake_provider.tables_file import parse_window
-from tests.unit.tables import HandMadeTable
-from tests.unit.timeline.fixture_tables import unpack
+from tests.support.fixture_tables import unpack
+from tests.support.tables import HandMadeTable
 
 pytestmark = pytest.mark.integration
 

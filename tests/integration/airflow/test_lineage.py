@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from airflow_lake_provider.job_contract import Outcome, Service
-from airflow_lake_provider.planner.judgement import Judgement
-from tests.unit.tables import HandMadeTable
+from airflow_lake_provider.planner.verdict import Judgement
+from tests.support.tables import HandMadeTable
 
 pytestmark = pytest.mark.integration
 
@@ -66,10 +66,10 @@ def emit(operator: Any, state: Any, events: Path) -> dict[str, Any]:
 def test_completed_service_reads_and_writes_its_table_with_its_numbers(table: HandMadeTable, tmp_path: Path) -> None:
     from airflow.utils.state import TaskInstanceState
 
+    from airflow_lake_provider.execution.metrics import measure_service
+    from airflow_lake_provider.execution.table_reader import TableReader
     from airflow_lake_provider.metrics import NoMetrics
-    from airflow_lake_provider.operators.service_metrics import measure_service
-    from airflow_lake_provider.operators.table_reader import TableReader
-    from airflow_lake_provider.timeline.storage import open_storage
+    from airflow_lake_provider.storage.table_storage import open_storage
 
     operator = operator_of(str(table.path))
     judgement = Judgement(Outcome.COMPLETED, "compaction is completed on the timeline", (T,))

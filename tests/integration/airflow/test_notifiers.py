@@ -44,8 +44,7 @@ def failed_context() -> dict[str, Any]:
 
 
 def test_webhook_posts_the_event_with_the_connections_credentials(receiver: WebhookReceiver) -> None:
-    from airflow_lake_provider.notifications.dispatch import load_notifiers, tell_all
-    from airflow_lake_provider.notifications.event import event_of_failure
+    from airflow_lake_provider.notifications.dispatch import event_of_failure, load_notifiers, tell_all
 
     notifiers = load_notifiers(["airflow_lake_provider.notifications.webhook.LakeWebhookNotifier"])
     tell_all(notifiers, event_of_failure(failed_context(), "now"), failed_context())
@@ -73,8 +72,7 @@ def test_webhook_that_refuses_is_named_and_logged_but_stops_no_other_notifier(
     receiver: WebhookReceiver, heard: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
     from airflow_lake_provider.errors import NotificationFailedError
-    from airflow_lake_provider.notifications.dispatch import load_notifiers, tell_all
-    from airflow_lake_provider.notifications.event import event_of_failure
+    from airflow_lake_provider.notifications.dispatch import event_of_failure, load_notifiers, tell_all
     from airflow_lake_provider.notifications.webhook import LakeWebhookNotifier
 
     receiver.status = 503

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.tables import HandMadeTable
+from tests.support.tables import HandMadeTable
 
 pytestmark = pytest.mark.integration
 

@@ -14,17 +14,16 @@ from sqlalchemy import create_engine
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import sessionmaker
 
+from airflow_lake_provider.config.tables_file import TablesConfig
 from airflow_lake_provider.errors import ExecutorBusyError
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.clock import DatabaseClock
-from airflow_lake_provider.manager.executors import Executors
-from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.manager.registry import Registry
-from airflow_lake_provider.manager.repair_round import RepairRound
-from airflow_lake_provider.manager.reports import Reports, report_id_of
-from airflow_lake_provider.manager.schema import metadata
-from airflow_lake_provider.tables_config import TablesConfig
-from airflow_lake_provider.timeline.storage import open_storage
+from airflow_lake_provider.manager.db.clock import DatabaseClock
+from airflow_lake_provider.manager.db.leases import Executors
+from airflow_lake_provider.manager.db.notification_log import Reports, report_id_of
+from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
+from airflow_lake_provider.manager.db.schema import metadata
+from airflow_lake_provider.manager.monitoring import RepairRound
+from airflow_lake_provider.storage.table_storage import open_storage
 from local_stack.postgres import LocalPostgres
 
 pytestmark = pytest.mark.integration

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
 from airflow_lake_provider.replication.job import ReplicationResult
-from airflow_lake_provider.table_id import table_id_of
 from tests.integration.airflow.test_commands import run
 from tests.integration.airflow.test_replication_doors import writes
-from tests.unit.timeline.fixture_tables import unpack
+from tests.support.fixture_tables import unpack
 
 pytestmark = pytest.mark.integration
 
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[Path]:
     """A real table with two sinks: one has everything, one lacks a commit (and a clustering, which changes no row)."""
-    from airflow_lake_provider.manager.notice import Notice, Source
-    from airflow_lake_provider.manager.sinks import RunNews, Sinks
+    from airflow_lake_provider.manager.db.registry import Notice, Source
+    from airflow_lake_provider.manager.db.sinks import RunNews, Sinks
     from airflow_lake_provider.plugins.lake_plugin import open_registry
 
     path = unpack("cow_v9", tmp_path).path
@@ -95,7 +95,7 @@ class FakeHook:
 
 
 def test_gauges_of_a_run_and_of_its_sink(tmp_path: Path) -> None:
-    from airflow_lake_provider.operators.replication_gauges import report_result, report_sink
+    from airflow_lake_provider.execution.metrics import report_result, report_sink
 
     path, metrics = unpack("cow_v9", tmp_path).path, FakeMetrics()
     commits = writes(path)
@@ -121,7 +121,7 @@ def test_gauges_of_a_run_and_of_its_sink(tmp_path: Path) -> None:
 
 
 def test_sink_that_cannot_be_measured_fails_nothing(tmp_path: Path) -> None:
-    from airflow_lake_provider.operators.replication_gauges import report_sink
+    from airflow_lake_provider.execution.metrics import report_sink
 
     metrics = FakeMetrics()
     sink = {"name": "s", "needs_snapshot": False, "hold": "0", "checkpoint_text": ""}

@@ -14,15 +14,15 @@ from fastapi import FastAPI, Request
 from sqlalchemy import update
 
 from airflow_lake_provider.errors import SinkUnknownError
+from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
 from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult, result_to_text
-from airflow_lake_provider.table_id import table_id_of
 from local_stack.processes import free_port, wait_until
-from tests.unit.timeline.fixture_tables import unpack
+from tests.support.fixture_tables import unpack
 
 if TYPE_CHECKING:
-    from airflow_lake_provider.manager.sinks import Sinks
+    from airflow_lake_provider.manager.db.sinks import Sinks
 
 pytestmark = pytest.mark.integration
 
@@ -58,13 +58,13 @@ class Replication:
 def replication(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Replication]:
     import uvicorn
 
-    from airflow_lake_provider.app_path import MOUNT_PATH
-    from airflow_lake_provider.engines.job_files import write_text
-    from airflow_lake_provider.manager.app import create_app
-    from airflow_lake_provider.manager.notice import Notice, Source
-    from airflow_lake_provider.manager.schema import lake_table
-    from airflow_lake_provider.manager.sinks import Sinks
-    from airflow_lake_provider.manager.tables_source import TablesSource
+    from airflow_lake_provider.config.tables_source import TablesSource
+    from airflow_lake_provider.execution.engines.job_files import write_text
+    from airflow_lake_provider.http import MOUNT_PATH
+    from airflow_lake_provider.manager.api.app import create_app
+    from airflow_lake_provider.manager.db.registry import Notice, Source
+    from airflow_lake_provider.manager.db.schema import lake_table
+    from airflow_lake_provider.manager.db.sinks import Sinks
     from airflow_lake_provider.operators.replication import HudiReplicationOperator
     from airflow_lake_provider.plugins.lake_plugin import open_registry, open_services
 

@@ -11,8 +11,8 @@ import pytest
 
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress, to_text
-from airflow_lake_provider.timeline.storage import open_storage
-from tests.unit.timeline.fixture_tables import unpack
+from airflow_lake_provider.storage.table_storage import open_storage
+from tests.support.fixture_tables import unpack
 
 pytestmark = pytest.mark.integration
 
@@ -76,7 +76,7 @@ def test_age_is_counted_in_the_tables_zone() -> None:
     ],
 )
 def test_connection_becomes_the_sinks_settings(sink: str, connection: Any, options: dict[str, str]) -> None:
-    from airflow_lake_provider.operators.sink_connection import connection_options
+    from airflow_lake_provider.operators.replication import connection_options
 
     assert connection_options(sink, connection) == options
 
@@ -113,7 +113,7 @@ def test_seek_without_a_time_is_refused() -> None:
 def test_package_that_travels_holds_replication_and_nothing_else(tmp_path: Path) -> None:
     import zipfile
 
-    from airflow_lake_provider.engines.replication_job import write_package
+    from airflow_lake_provider.execution.engines.packaging import write_package
 
     write_package(tmp_path / "package.zip")
     names = set(zipfile.ZipFile(tmp_path / "package.zip").namelist())

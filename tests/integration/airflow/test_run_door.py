@@ -26,8 +26,8 @@ def session() -> Iterator[Session]:
 def test_create_run_is_found_by_its_prefix_and_refused_twice(session: Session) -> None:
     from airflow.exceptions import DagRunAlreadyExists
 
-    from airflow_lake_provider.manager.runs import RunState, ServiceRun
-    from airflow_lake_provider.plugins.airflow_runs import AirflowRunDoor
+    from airflow_lake_provider.manager.scheduling import RunState, ServiceRun
+    from airflow_lake_provider.plugins.dag_runs import AirflowRunDoor
 
     door, table_id = AirflowRunDoor(), f"or_ders-{uuid.uuid4().hex[:16]}"
     run_id = f"{table_id}.compaction.20261121120001000"
@@ -44,7 +44,7 @@ def test_create_run_is_found_by_its_prefix_and_refused_twice(session: Session) -
 
 
 def test_create_run_that_is_rolled_back_leaves_nothing(session: Session) -> None:
-    from airflow_lake_provider.plugins.airflow_runs import AirflowRunDoor
+    from airflow_lake_provider.plugins.dag_runs import AirflowRunDoor
 
     door, prefix = AirflowRunDoor(), f"t-{uuid.uuid4().hex[:16]}.compaction."
     door.create_run(session, f"{prefix}20261121120001000", CONF, note="why")
@@ -53,7 +53,7 @@ def test_create_run_that_is_rolled_back_leaves_nothing(session: Session) -> None
 
 
 def test_create_run_with_wrong_params_is_refused(session: Session) -> None:
-    from airflow_lake_provider.plugins.airflow_runs import AirflowRunDoor
+    from airflow_lake_provider.plugins.dag_runs import AirflowRunDoor
 
     with pytest.raises(ValueError, match="base_path"):
         AirflowRunDoor().create_run(session, f"t-{uuid.uuid4().hex}.compaction.1", {"base_path": ""}, note="")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.tables import HandMadeTable
+from tests.support.tables import HandMadeTable
 
 pytestmark = pytest.mark.integration
 
@@ -173,7 +173,7 @@ def test_trigger_on_a_slow_store_does_not_block_the_event_loop(
     table: HandMadeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A linter cannot see a blocking call; a store that takes half a second can."""
-    from airflow_lake_provider.timeline.storage import Storage
+    from airflow_lake_provider.storage.table_storage import Storage
 
     really_list = Storage.list_names
 
@@ -242,10 +242,10 @@ def test_trigger_of_a_missing_table_fires_an_error(tmp_path: Path) -> None:
 def test_commit_sensor_after_a_point_that_is_archived_returns_the_archived_commits_as_well(
     tmp_path: Path, deferrable: bool
 ) -> None:
-    from airflow_lake_provider.timeline.archive import load_archive
-    from airflow_lake_provider.timeline.properties import load_table_properties
-    from airflow_lake_provider.timeline.storage import open_storage
-    from tests.unit.timeline.fixture_tables import unpack
+    from airflow_lake_provider.hudi.archive.archive import load_archive
+    from airflow_lake_provider.hudi.properties import load_table_properties
+    from airflow_lake_provider.storage.table_storage import open_storage
+    from tests.support.fixture_tables import unpack
 
     path = str(unpack("archived_v9", tmp_path).path)
     storage = open_storage(path)

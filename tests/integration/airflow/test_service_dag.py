@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.integration.airflow.conftest import LAKE
-from tests.unit.tables import HandMadeTable
+from tests.support.tables import HandMadeTable
 
 pytestmark = pytest.mark.integration
 

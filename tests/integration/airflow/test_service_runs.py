@@ -37,7 +37,7 @@ def conf_of(**settings: Any) -> dict[str, Any]:
 
 
 def create(session: Session, conf: dict[str, Any]) -> str:
-    from airflow_lake_provider.plugins.airflow_runs import AirflowRunDoor
+    from airflow_lake_provider.plugins.dag_runs import AirflowRunDoor
 
     run_id = f"orders-{uuid.uuid4().hex[:16]}.compaction.20261121120001000"
     AirflowRunDoor().create_run(session, run_id, conf, note="why")
@@ -61,14 +61,14 @@ def test_run_gets_pool_queue_and_retries_of_its_conf(session: Session, pool: str
 
 
 def test_run_of_a_missing_pool_is_refused_with_what_to_do(session: Session) -> None:
-    from airflow_lake_provider.plugins.airflow_runs import PoolMissingError
+    from airflow_lake_provider.plugins.dag_runs import PoolMissingError
 
     with pytest.raises(PoolMissingError, match="pool 'nowhere' does not exist: create it"):
         create(session, conf_of(pool="nowhere"))
 
 
 def test_active_runs_are_told_with_pool_and_queue(session: Session, pool: str) -> None:
-    from airflow_lake_provider.plugins.airflow_runs import AirflowRunDoor
+    from airflow_lake_provider.plugins.dag_runs import AirflowRunDoor
 
     run_id = create(session, conf_of(pool=pool, queue="spark"))
     (found,) = AirflowRunDoor().find_active_runs(session, run_id)
@@ -90,8 +90,8 @@ def test_instance_door_tells_runs_with_their_tasks_and_ends_them(session: Sessio
     from airflow.utils.state import TaskInstanceState
 
     from airflow_lake_provider.manager.instances import InstanceState, Plans, instance_of_run
-    from airflow_lake_provider.manager.runs import RunState
-    from airflow_lake_provider.plugins.airflow_instances import AirflowInstanceDoor
+    from airflow_lake_provider.manager.scheduling import RunState
+    from airflow_lake_provider.plugins.dag_runs import AirflowInstanceDoor
 
     door, run_id = AirflowInstanceDoor(), create(session, conf_of(deadline_s=60))
     (run,) = door.list_runs(session, run_id, 5)
@@ -115,8 +115,8 @@ def test_sweep_ends_a_run_past_its_deadline_in_airflow(session: Session) -> None
     from airflow.models.dagrun import DagRun
     from sqlalchemy import select
 
-    from airflow_lake_provider.manager.deadlines import DeadlineSweep
-    from airflow_lake_provider.plugins.airflow_instances import AirflowInstanceDoor
+    from airflow_lake_provider.manager.monitoring import DeadlineSweep
+    from airflow_lake_provider.plugins.dag_runs import AirflowInstanceDoor
     from airflow_lake_provider.plugins.lake_plugin import open_registry
 
     run_id = create(session, conf_of(deadline_s=0.001))
@@ -152,7 +152,7 @@ def test_overrides_come_from_the_variable_and_a_backend_that_fails_is_no_empty_o
     from airflow.models.variable import Variable
     from airflow.secrets.metastore import MetastoreBackend
 
-    from airflow_lake_provider.config import LakeSettings
+    from airflow_lake_provider.config.settings import LakeSettings
     from airflow_lake_provider.errors import ConfigError
     from airflow_lake_provider.plugins.tables import open_tables, read_variable
 
@@ -172,16 +172,14 @@ def test_overrides_come_from_the_variable_and_a_backend_that_fails_is_no_empty_o
 def test_tables_that_start_at_once_share_the_places_of_a_queue() -> None:
     import threading
 
+    from airflow_lake_provider.config.policies import TablePolicy
+    from airflow_lake_provider.config.tables_file import Limits, TablesConfig
     from airflow_lake_provider.job_contract import Service
-    from airflow_lake_provider.manager.claim import Claim
-    from airflow_lake_provider.manager.notice import Notice, Source
-    from airflow_lake_provider.manager.runs import StartVerdict
-    from airflow_lake_provider.manager.starts import Starts
-    from airflow_lake_provider.planner.decision import Decision, Verdict
-    from airflow_lake_provider.plugins.airflow_runs import AirflowRunDoor
+    from airflow_lake_provider.manager.db.registry import Claim, Notice, Source
+    from airflow_lake_provider.manager.scheduling import Starts, StartVerdict
+    from airflow_lake_provider.planner.rules import Decision, Verdict
+    from airflow_lake_provider.plugins.dag_runs import AirflowRunDoor
     from airflow_lake_provider.plugins.lake_plugin import open_registry
-    from airflow_lake_provider.policies import TablePolicy
-    from airflow_lake_provider.tables_config import Limits, TablesConfig
 
     registry, queue = open_registry(), f"q-{uuid.uuid4().hex[:8]}"
     claims: list[Claim] = []

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_lake_provider.engines.job_files import JobFolder
-from airflow_lake_provider.engines.local_process import find_marked
+from airflow_lake_provider.execution.engines.job_files import JobFolder
+from airflow_lake_provider.execution.engines.local_process import find_marked
 from airflow_lake_provider.job_contract import JobResult, result_from_json
 from local_stack import hudi_bundle
 from local_stack.airflow import scratch_env

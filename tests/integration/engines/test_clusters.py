@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.engines.engine import EngineJob, Handle
-from airflow_lake_provider.engines.job_files import find_text
-from airflow_lake_provider.engines.registry import create_engine
 from airflow_lake_provider.errors import ConfigError, EngineError
+from airflow_lake_provider.execution.engines.engine import EngineJob, Handle, create_engine
+from airflow_lake_provider.execution.engines.job_files import find_text
 from airflow_lake_provider.job_contract import Submitter, request_from_json
 from tests.integration.engines.fake_api import Answer, install_program, serve
-from tests.unit.engines.jobs import engine_job
+from tests.support.engine_jobs import engine_job
 
 pytestmark = pytest.mark.integration
 
@@ -105,8 +104,8 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     with serve(cluster.route) as port:
         install_program(tmp_path / "bin", "spark-submit", port)
         monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
-        monkeypatch.setattr("airflow_lake_provider.engines.spark_cluster.PAUSE_S", 0.05)
-        monkeypatch.setattr("airflow_lake_provider.engines.spark_cluster.END_PATIENCE_S", 1.0)
+        monkeypatch.setattr("airflow_lake_provider.execution.engines.spark_cluster.PAUSE_S", 0.05)
+        monkeypatch.setattr("airflow_lake_provider.execution.engines.spark_cluster.END_PATIENCE_S", 1.0)
         extra: dict[str, str] = {"deploy-mode": "cluster"}
         if request.param == "yarn":
             host, extra["yarn_resourcemanager_webapp_address"] = "yarn", f"http://127.0.0.1:{port}"

@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.engines.engine import Engine, EngineJob, Handle
-from airflow_lake_provider.engines.executor_record import ExecutorRecord
-from airflow_lake_provider.engines.registry import GROUP, create_engine
 from airflow_lake_provider.errors import EngineError
+from airflow_lake_provider.execution.engines.engine import GROUP, Engine, EngineJob, Handle, create_engine
+from airflow_lake_provider.execution.engines.job_files import ExecutorRecord
+from airflow_lake_provider.execution.job import JobRun
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.operators.job_run import JobRun
 from tests.integration.engines.fake_api import Answer, serve
-from tests.unit.engines.jobs import engine_job, never_lost
+from tests.support.engine_jobs import engine_job, never_lost
 
 pytestmark = pytest.mark.integration
 

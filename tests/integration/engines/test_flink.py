@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.engines.engine import EngineJob, Handle
-from airflow_lake_provider.engines.job_files import read_result
-from airflow_lake_provider.engines.registry import create_engine
 from airflow_lake_provider.errors import ConfigError, EngineError
+from airflow_lake_provider.execution.engines.engine import EngineJob, Handle, create_engine
+from airflow_lake_provider.execution.engines.job_files import read_result
 from airflow_lake_provider.job_contract import Outcome
 from tests.integration.engines.fake_api import Answer, install_program, serve
-from tests.unit.engines.jobs import engine_job
+from tests.support.engine_jobs import engine_job
 
 pytestmark = pytest.mark.integration
 
@@ -55,7 +54,7 @@ class FakeFlink:
 @pytest.fixture
 def flink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeFlink]:
     fake = FakeFlink()
-    monkeypatch.setattr("airflow_lake_provider.engines.flink.PAUSE_S", 0.02)
+    monkeypatch.setattr("airflow_lake_provider.execution.engines.flink.PAUSE_S", 0.02)
     with serve(fake.route) as port:
         install_program(tmp_path / "bin", "flink", port)
         monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")

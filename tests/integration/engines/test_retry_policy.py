@@ -27,8 +27,8 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
     result_to_json,
 )
-from airflow_lake_provider.timeline.storage import open_storage
-from tests.unit.tables import HandMadeTable
+from airflow_lake_provider.storage.table_storage import open_storage
+from tests.support.tables import HandMadeTable
 
 pytestmark = pytest.mark.integration
 
@@ -90,7 +90,7 @@ def test_last_try_says_so_and_what_is_not_ours_is_left_to_airflow(tmp_path: Path
 
 
 def test_job_that_was_refused_is_not_tried_again(tmp_path: Path) -> None:
-    from airflow_lake_provider.operators.table_reader import TableReader
+    from airflow_lake_provider.execution.table_reader import TableReader
 
     table = HandMadeTable.create(tmp_path / "orders")
     table.commit(1)

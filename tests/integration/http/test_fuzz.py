@@ -22,25 +22,24 @@ from schemathesis import GenerationMode
 from sqlalchemy import create_engine
 from sqlalchemy.orm import sessionmaker
 
-from airflow_lake_provider.config import LakeSettings
-from airflow_lake_provider.manager.app import create_app
-from airflow_lake_provider.manager.clock import DatabaseClock
-from airflow_lake_provider.manager.deadlines import DeadlineSweep
-from airflow_lake_provider.manager.executors import Executors
-from airflow_lake_provider.manager.loop import ManagerLoop
-from airflow_lake_provider.manager.registry import Registry
-from airflow_lake_provider.manager.repair_round import RepairRound
-from airflow_lake_provider.manager.schema import metadata
-from airflow_lake_provider.manager.services import ManagerServices
-from airflow_lake_provider.manager.tables_source import TablesSource
-from airflow_lake_provider.manager.timelines_door import ServerDoor
-from airflow_lake_provider.tables_config import TablesConfig
-from airflow_lake_provider.timeline.storage import open_storage
-from airflow_lake_provider.view.shared_timelines import SharedTimelines
-from airflow_lake_provider.view.timeline_server import ServerOptions, TimelineServer
-from airflow_lake_provider.view.view_cache import TableViewCache
+from airflow_lake_provider.config.settings import LakeSettings
+from airflow_lake_provider.config.tables_file import TablesConfig
+from airflow_lake_provider.config.tables_source import TablesSource
+from airflow_lake_provider.manager.api.app import create_app
+from airflow_lake_provider.manager.api.services import ManagerServices
+from airflow_lake_provider.manager.db.clock import DatabaseClock
+from airflow_lake_provider.manager.db.leases import Executors
+from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.db.schema import metadata
+from airflow_lake_provider.manager.monitoring import DeadlineSweep, RepairRound
+from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.timeline_feed import ServerDoor
+from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.storage.table_storage import open_storage
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
+from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import FakeDoor, FakeInstanceDoor
-from tests.unit.tables import HandMadeTable
 
 pytestmark = pytest.mark.integration
 

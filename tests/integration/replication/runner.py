@@ -17,8 +17,7 @@ from typing import Any
 
 from airflow_lake_provider.replication.change import Mode
 from airflow_lake_provider.replication.pump import Order, Pump
-from airflow_lake_provider.replication.sink import Sink, SinkSettings
-from airflow_lake_provider.replication.sink_registry import create_sink
+from airflow_lake_provider.replication.sink import Sink, SinkSettings, create_sink
 from tests.unit.replication.table_model import ModelTable
 
 

@@ -13,9 +13,8 @@ import sqlalchemy as sa
 
 from airflow_lake_provider.errors import RecordRefusedError, SinkFencedError, SinkRefusedError, SinkUnavailableError
 from airflow_lake_provider.replication.change import Mode
-from airflow_lake_provider.replication.sink import Sink, SinkSettings
+from airflow_lake_provider.replication.sink import Sink, SinkSettings, create_sink
 from airflow_lake_provider.replication.sink_contract import SinkContract, batch, checkpoint, delete, insert, update
-from airflow_lake_provider.replication.sink_registry import create_sink
 from local_stack.kafka import LocalKafka
 from local_stack.kafka_consumer import read_topic
 from local_stack.postgres import LocalPostgres

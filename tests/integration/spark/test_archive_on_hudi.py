@@ -11,17 +11,17 @@ from conftest import LOCK, MakeTable, Table, content, rows, rows_written, run, w
 from hudi_table import look_at_table, open_client, requested_times
 from job_contract import JobRequest, Mode, Outcome, Service, ServiceRequest
 
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.indexing.index_spec import parse_indexes, wish_options
-from airflow_lake_provider.planner.decision import Decision, Verdict
 from airflow_lake_provider.planner.indexing import decide_indexing
-from airflow_lake_provider.policies import TablePolicy
-from airflow_lake_provider.timeline.properties import load_table_properties
-from airflow_lake_provider.timeline.storage import open_storage
-from airflow_lake_provider.view.file_system_view import FileSystemTimelineView
-from airflow_lake_provider.view.freshness import NOW
-from airflow_lake_provider.view.shared_timelines import SharedTimelines
-from airflow_lake_provider.view.view_cache import TableViewCache
-from airflow_lake_provider.view.watch import Watch, WatchKind, look
+from airflow_lake_provider.planner.rules import Decision, Verdict
+from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.storage.table_storage import open_storage
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from airflow_lake_provider.timeline_server.snapshot import NOW
+from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
+from airflow_lake_provider.timeline_server.watch import Watch, WatchKind, look
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,18 +14,18 @@ from conftest import LOCK, MakeTable, Table, rows, rows_written, run
 from hudi_table import look_at_table, requested_times
 from job_contract import Mode, Outcome, Service
 
-from airflow_lake_provider.manager.runs import RunState, ServiceRun, StartVerdict, decide_start, run_id_prefix
+from airflow_lake_provider.config.policies import ArchivePolicy, CleanPolicy, CompactionPolicy, TablePolicy
+from airflow_lake_provider.manager.scheduling import RunState, ServiceRun, StartVerdict, decide_start, run_id_prefix
 from airflow_lake_provider.planner.decide import decide_now, remember_cleaned
-from airflow_lake_provider.planner.decision import Verdict
+from airflow_lake_provider.planner.rules import Verdict
+from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.planner.turns import NO_TURNS, TurnEnd, Turns
-from airflow_lake_provider.policies import ArchivePolicy, CleanPolicy, CompactionPolicy, TablePolicy
-from airflow_lake_provider.view.view_cache import TableViewCache
 from local_stack import lake_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_lake_provider.planner.decision import Decision
+    from airflow_lake_provider.planner.rules import Decision
 
 NO_METADATA_TABLE = {"hoodie.metadata.enable": "false"}
 POLICY = TablePolicy(

@@ -15,11 +15,11 @@ from job_contract import FailureKind, JobRequest, Mode, Outcome, Service
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions
 
+from airflow_lake_provider.config.policies import DoctorPolicy, TablePolicy
+from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.planner.decide import decide_now
-from airflow_lake_provider.planner.decision import Decision, Verdict
-from airflow_lake_provider.policies import DoctorPolicy, TablePolicy
-from airflow_lake_provider.timeline.instant import Action
-from airflow_lake_provider.view.view_cache import TableViewCache
+from airflow_lake_provider.planner.rules import Decision, Verdict
+from airflow_lake_provider.planner.table_view import TableViewCache
 from local_stack import lake_writer
 
 if TYPE_CHECKING:

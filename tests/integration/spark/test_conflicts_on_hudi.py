@@ -18,17 +18,15 @@ from conftest import MakeTable, Table, content, file_groups, rows, run
 from held_writers import HeldWriter, start_writer, start_writer_of
 from job_contract import JobRequest, Mode, Outcome, Service
 
-from airflow_lake_provider.conflict.admission import Admission, AdmissionVerdict
-from airflow_lake_provider.conflict.conflict_table import ConflictTable
+from airflow_lake_provider.config.policies import ConflictPolicy
+from airflow_lake_provider.conflict.activity import ConflictTable
+from airflow_lake_provider.conflict.admission import Admission, AdmissionVerdict, ask_admission
 from airflow_lake_provider.conflict.contention import Claim, ClashKind, Verdict
-from airflow_lake_provider.conflict.gate import ask_admission
-from airflow_lake_provider.conflict.service_watch import ServiceWatch
-from airflow_lake_provider.conflict.strategies import BUILT_IN, StrategySettings, make_strategy
-from airflow_lake_provider.policies import ConflictPolicy
-from airflow_lake_provider.timeline.commit_metadata import load_commit_metadata
-from airflow_lake_provider.timeline.markers import file_group_key
-from airflow_lake_provider.timeline.storage import open_storage
-from airflow_lake_provider.view.look import Depth, look
+from airflow_lake_provider.conflict.service_watch import BUILT_IN, ServiceWatch, StrategySettings, make_strategy
+from airflow_lake_provider.hudi.commit_metadata import load_commit_metadata
+from airflow_lake_provider.hudi.markers import file_group_key
+from airflow_lake_provider.storage.table_storage import open_storage
+from airflow_lake_provider.timeline_server.refresh import Depth, look
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,14 +15,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import functions
 
+from airflow_lake_provider.config.policies import DoctorPolicy, Shape, TablePolicy
 from airflow_lake_provider.doctor import diagnosis
-from airflow_lake_provider.doctor.records import Record, load_records
-from airflow_lake_provider.doctor.repairs import Repair, ServiceCall
+from airflow_lake_provider.doctor.repairs import Record, Repair, ServiceCall, load_records
 from airflow_lake_provider.doctor.treatment import TableDoctor
 from airflow_lake_provider.errors import RepairRefusedError
-from airflow_lake_provider.policies import DoctorPolicy, TablePolicy
-from airflow_lake_provider.stuck_shape import Shape
-from airflow_lake_provider.timeline.storage import open_storage
+from airflow_lake_provider.storage.table_storage import open_storage
 from local_stack import lake_writer
 
 if TYPE_CHECKING:

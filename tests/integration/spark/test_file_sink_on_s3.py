@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_lake_provider.errors import SinkFencedError, SinkUnavailableError
-from airflow_lake_provider.replication.sink import SinkSettings
+from airflow_lake_provider.replication.sink import SinkSettings, create_sink
 from airflow_lake_provider.replication.sink_contract import batch, checkpoint, insert
-from airflow_lake_provider.replication.sink_registry import create_sink
 from local_stack.object_store import LocalObjectStore
-from tests.file_sink_contract import FileSinkContract
+from tests.support.file_sink_contract import FileSinkContract
 
 BUCKET = "changes"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_lake_provider.errors import WriterUnguardedError
-from airflow_lake_provider.planner.lock_rule import require_guarded_writers
+from airflow_lake_provider.planner.rules import require_guarded_writers
 from local_stack import lake_writer
 
 if TYPE_CHECKING:

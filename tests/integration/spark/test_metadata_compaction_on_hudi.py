@@ -8,10 +8,10 @@ from conftest import LOCK, MakeTable, Table, content, run
 from job_contract import JobRequest, Mode, Outcome, Service
 from test_archive_on_hudi import archive
 
+from airflow_lake_provider.config.policies import MetadataCompactionPolicy, TablePolicy
 from airflow_lake_provider.planner.decide import decide_now
-from airflow_lake_provider.planner.decision import Decision, Verdict
-from airflow_lake_provider.policies import MetadataCompactionPolicy, TablePolicy
-from airflow_lake_provider.view.view_cache import TableViewCache
+from airflow_lake_provider.planner.rules import Decision, Verdict
+from airflow_lake_provider.planner.table_view import TableViewCache
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -26,7 +26,7 @@ from job_contract import (
     result_from_json,
 )
 
-from airflow_lake_provider.engines.local_process import kill_marked
+from airflow_lake_provider.execution.engines.local_process import kill_marked
 from local_stack import hudi_bundle
 
 if TYPE_CHECKING:

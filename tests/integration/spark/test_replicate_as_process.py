@@ -33,7 +33,7 @@ META = [f"_hoodie_{name}" for name in ("commit_time", "commit_seqno", "record_ke
 
 
 def write_package(path: Path) -> Path:
-    """As engines/replication_job.py writes it, which cannot be imported without Airflow."""
+    """As execution/engines/replication_packaging.py writes it, which cannot be imported without Airflow."""
     with zipfile.ZipFile(path, "w") as archive:
         for source in (PACKAGE / "__init__.py", PACKAGE / "errors.py", *sorted(PACKAGE.glob("replication/**/*.py"))):
             archive.write(source, f"{PACKAGE.name}/{source.relative_to(PACKAGE)}")

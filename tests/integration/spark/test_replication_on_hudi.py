@@ -27,10 +27,10 @@ from replication_source import HudiSource, one_ms_before
 from sqlalchemy import NullPool, create_engine
 from sqlalchemy.orm import sessionmaker
 
-from airflow_lake_provider.manager.clock import ProcessClock
-from airflow_lake_provider.manager.registry import Registry
-from airflow_lake_provider.manager.schema import metadata
-from airflow_lake_provider.manager.sinks import RunNews, Sinks
+from airflow_lake_provider.manager.db.clock import ProcessClock
+from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.db.schema import metadata
+from airflow_lake_provider.manager.db.sinks import RunNews, Sinks
 from airflow_lake_provider.replication.change import Change, CommitRef, Mode, Op, checksum_of
 from airflow_lake_provider.replication.checkpoint import Checkpoint, from_text
 from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
@@ -339,8 +339,7 @@ def test_snapshot_is_resumed_by_part_and_changes_go_on_from_exactly_there(spark:
             yield entry
 
     from airflow_lake_provider.replication.pump import Pump
-    from airflow_lake_provider.replication.sink import SinkSettings
-    from airflow_lake_provider.replication.sink_registry import create_sink
+    from airflow_lake_provider.replication.sink import SinkSettings, create_sink
 
     settings = SinkSettings("events.files", "events", Mode.CHANGES, {"path": str(tmp_path / "files")})
     source.read_snapshot = dies  # type: ignore[method-assign]

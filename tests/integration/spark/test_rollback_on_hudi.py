@@ -12,13 +12,13 @@ from hudi_table import open_client
 from job_contract import FailureKind, JobRequest, Mode, Outcome, Service, ServiceRequest
 from paused_writers import start_paused_writer
 
+from airflow_lake_provider.config.policies import CleanPolicy, RollbackPolicy, TablePolicy
 from airflow_lake_provider.errors import WriterUnguardedError
-from airflow_lake_provider.operators.table_reader import TableReader
+from airflow_lake_provider.execution.table_reader import TableReader
 from airflow_lake_provider.planner.decide import decide_now
-from airflow_lake_provider.planner.decision import Decision, Verdict
-from airflow_lake_provider.policies import CleanPolicy, RollbackPolicy, TablePolicy
-from airflow_lake_provider.timeline.storage import open_storage
-from airflow_lake_provider.view.view_cache import TableViewCache
+from airflow_lake_provider.planner.rules import Decision, Verdict
+from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.storage.table_storage import open_storage
 from local_stack import lake_writer
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from conftest import LOCK, MakeTable, Table, content, run
 from job_contract import Mode, Outcome, Service
 from py4j.protocol import Py4JJavaError
 
+from airflow_lake_provider.config.policies import CleanPolicy, TablePolicy
 from airflow_lake_provider.planner.decide import decide
-from airflow_lake_provider.planner.decision import Decision, Verdict
-from airflow_lake_provider.policies import CleanPolicy, TablePolicy
-from airflow_lake_provider.view.shared_timelines import SharedTimelines
-from airflow_lake_provider.view.view_cache import TableViewCache
+from airflow_lake_provider.planner.rules import Decision, Verdict
+from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from local_stack import lake_writer
 
 if TYPE_CHECKING:

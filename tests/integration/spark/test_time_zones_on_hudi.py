@@ -30,11 +30,10 @@ from job_contract import (
     result_from_json,
 )
 
+from airflow_lake_provider.config.policies import Shape, TablePolicy
 from airflow_lake_provider.doctor.diagnosis import Finding
 from airflow_lake_provider.doctor.treatment import TableDoctor
-from airflow_lake_provider.policies import TablePolicy
-from airflow_lake_provider.stuck_shape import Shape
-from airflow_lake_provider.timeline.storage import open_storage
+from airflow_lake_provider.storage.table_storage import open_storage
 from local_stack import hudi_bundle, lake_writer
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from hdfs_native import Client, WriteOptions
 
-from airflow_lake_provider.timeline.storage import Storage, open_storage
+from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from local_stack.hdfs import LocalHdfs
 from local_stack.object_store import LocalObjectStore
 

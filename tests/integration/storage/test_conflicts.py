@@ -10,17 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.conflict.claim_lock import LOCK_FOLDER, ReservedError
-from airflow_lake_provider.conflict.conflict_table import ConflictTable
+from airflow_lake_provider.conflict.activity import ConflictTable
+from airflow_lake_provider.conflict.claim_lock import LOCK_FOLDER, Reservation, ReservedError
 from airflow_lake_provider.conflict.contention import Claim, Verdict
-from airflow_lake_provider.conflict.reservation import Reservation
-from airflow_lake_provider.conflict.strategies import StrategySettings, make_strategy
-from airflow_lake_provider.timeline.markers import MarkerKind
-from airflow_lake_provider.view.file_system_view import FileSystemTimelineView
+from airflow_lake_provider.conflict.service_watch import StrategySettings, make_strategy
+from airflow_lake_provider.hudi.markers import MarkerKind
+from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
 from local_stack.processes import wait_until
 from tests.integration.storage.lakes import Lake, upload
+from tests.support.fixture_tables import unpack
 from tests.unit.conflict.fake_table import commit_body, keys, marker
-from tests.unit.timeline.fixture_tables import unpack
 
 PATIENCE_S = 60.0
 OLDER, YOUNGER = "20991231000000001", "20991231000000002"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.file_sink_contract import FileSinkContract
 from tests.integration.storage.lakes import HdfsLake
+from tests.support.file_sink_contract import FileSinkContract
 
 
 class TestJsonLinesOnHdfs(FileSinkContract):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.timeline.storage import Storage
-from airflow_lake_provider.view.look import SETTLED_AFTER_MS, Depth, look
+from airflow_lake_provider.storage.table_storage import Storage
+from airflow_lake_provider.timeline_server.refresh import SETTLED_AFTER_MS, Depth, look
 from local_stack.hdfs import namenode_operations
 from tests.integration.storage.lakes import HdfsLake, S3Lake, upload
-from tests.unit.timeline.fixture_tables import unpack
+from tests.support.fixture_tables import unpack
 
 FOLDER = "/gate/folder"
 

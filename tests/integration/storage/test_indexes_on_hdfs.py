@@ -6,7 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from airflow_lake_provider.timeline.properties import load_table_properties
+from airflow_lake_provider.hudi.properties import load_table_properties
 from local_stack.hudi_bundle import SPARK_PYTHON, spark_env
 from tests.integration.storage.lakes import HdfsLake
 

@@ -6,7 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from airflow_lake_provider.timeline.properties import load_table_properties
+from airflow_lake_provider.hudi.properties import load_table_properties
 from local_stack.hudi_bundle import JAR, SPARK_PYTHON, WORK, spark_env
 from local_stack.zookeeper import LocalZooKeeper
 from tests.integration.storage.lakes import BUCKET, S3Lake

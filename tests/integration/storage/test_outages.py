@@ -13,8 +13,8 @@ import pytest
 from hdfs_native import Client
 
 from airflow_lake_provider.errors import StorageError
-from airflow_lake_provider.timeline.bounded_calls import PAUSE_S
-from airflow_lake_provider.timeline.storage import Storage, open_storage
+from airflow_lake_provider.storage.bounded_calls import PAUSE_S
+from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from local_stack.hdfs import LocalHdfs
 from local_stack.object_store import LocalObjectStore
 from local_stack.processes import pause, resume

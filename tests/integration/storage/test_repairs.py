@@ -6,12 +6,11 @@ import time
 
 import pytest
 
-from airflow_lake_provider.doctor.records import load_records
+from airflow_lake_provider.config.policies import DoctorPolicy, Shape, TablePolicy
+from airflow_lake_provider.doctor.repairs import load_records
 from airflow_lake_provider.doctor.treatment import TableDoctor
 from airflow_lake_provider.errors import RepairRefusedError
-from airflow_lake_provider.policies import DoctorPolicy, TablePolicy
-from airflow_lake_provider.stuck_shape import Shape
-from airflow_lake_provider.timeline.storage import Storage
+from airflow_lake_provider.storage.table_storage import Storage
 from tests.integration.storage.lakes import Lake
 
 LATER_MS = 3_600_000

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_lake_provider.timeline.storage import Storage
-from airflow_lake_provider.timeline.store import FileEntry
+from airflow_lake_provider.storage.store import FileEntry
+from airflow_lake_provider.storage.table_storage import Storage
 from tests.integration.storage.lakes import BUCKET, HdfsLake, Lake, S3Lake
 
 HOSTILE_NAMES = [

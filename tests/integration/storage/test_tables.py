@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.errors import TableNotFoundError
-from airflow_lake_provider.timeline.commit_metadata import parse_commit_metadata
-from airflow_lake_provider.timeline.content import decode
-from airflow_lake_provider.timeline.loader import load_timeline
-from airflow_lake_provider.timeline.properties import TableProperties, load_table_properties
-from airflow_lake_provider.timeline.storage import Storage, open_storage
-from airflow_lake_provider.timeline.timeline import Timeline
+from airflow_lake_provider.hudi.commit_metadata import decode, parse_commit_metadata
+from airflow_lake_provider.hudi.properties import TableProperties, load_table_properties
+from airflow_lake_provider.hudi.timeline import Timeline, load_timeline
+from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from tests.integration.storage.lakes import HdfsLake, Lake, S3Lake, timeline_files, upload
-from tests.unit.timeline.fixture_tables import NAMES, FixtureTable, unpack
+from tests.support.fixture_tables import NAMES, FixtureTable, unpack
 
 TABLES = [name for name in NAMES if name.endswith(("_v6", "_v9"))]
 

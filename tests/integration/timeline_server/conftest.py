@@ -14,9 +14,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from airflow_lake_provider.view.client import TimelineEndpoint
+from airflow_lake_provider.timeline_server.client import TimelineEndpoint
 from local_stack.processes import free_port, pause, resume
-from tests.unit.tables import HandMadeTable
+from tests.support.tables import HandMadeTable
 
 TOKEN = "timeline-secret"
 

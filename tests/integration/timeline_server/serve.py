@@ -6,9 +6,9 @@ import sys
 
 import uvicorn
 
-from airflow_lake_provider.view.server_app import create_timeline_app
-from airflow_lake_provider.view.shared_timelines import SharedTimelines
-from airflow_lake_provider.view.timeline_server import ServerOptions, TimelineServer
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from airflow_lake_provider.timeline_server.routes import create_timeline_app
+from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
 
 if __name__ == "__main__":
     root, port, token = sys.argv[1:4]

@@ -16,17 +16,16 @@ from typing import Any
 import pytest
 import uvicorn
 
-from airflow_lake_provider.config import TimelineServerMode
-from airflow_lake_provider.view.change_log import ChangeLog
-from airflow_lake_provider.view.client import TimelineEndpoint
-from airflow_lake_provider.view.schedule import SharedLimits
-from airflow_lake_provider.view.server_app import create_timeline_app
-from airflow_lake_provider.view.shared_timelines import SharedTimelines
-from airflow_lake_provider.view.timeline_server import FedTable, ServerOptions, TimelineServer
-from airflow_lake_provider.view.timeline_stream import StreamOptions, TimelineStream
+from airflow_lake_provider.config.settings import TimelineServerMode
+from airflow_lake_provider.timeline_server.cache import ChangeLog, SharedTimelines
+from airflow_lake_provider.timeline_server.client import TimelineEndpoint
+from airflow_lake_provider.timeline_server.routes import create_timeline_app
+from airflow_lake_provider.timeline_server.schedule import SharedLimits
+from airflow_lake_provider.timeline_server.server import FedTable, ServerOptions, TimelineServer
+from airflow_lake_provider.timeline_server.subscription import StreamOptions, TimelineStream
 from local_stack.processes import free_port
 from tests.integration.timeline_server.conftest import TOKEN
-from tests.unit.tables import HandMadeTable
+from tests.support.tables import HandMadeTable
 
 pytestmark = pytest.mark.integration
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from airflow_lake_provider.config import TimelineServerMode
+from airflow_lake_provider.config.settings import TimelineServerMode
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.view.timeline_stream import StreamOptions, TimelineStream
+from airflow_lake_provider.timeline_server.subscription import StreamOptions, TimelineStream
 from tests.integration.timeline_server.conftest import TOKEN, ServerProcess
-from tests.unit.tables import HandMadeTable
+from tests.support.tables import HandMadeTable
 
 pytestmark = pytest.mark.integration
 

@@ -9,27 +9,29 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.config import TimelineServerMode
+from airflow_lake_provider.config.settings import TimelineServerMode
 from airflow_lake_provider.errors import (
     ConfigError,
     TableNotFoundError,
     TimelineServerUnavailableError,
     UnsupportedTableError,
 )
-from airflow_lake_provider.view.archive_tail import ArchiveQuestion
-from airflow_lake_provider.view.changes import COMMIT_ACTIONS
-from airflow_lake_provider.view.client import TimelineClient, TimelineEndpoint
-from airflow_lake_provider.view.file_system_view import FileSystemTimelineView
-from airflow_lake_provider.view.freshness import NOW
-from airflow_lake_provider.view.memory_view import MemoryTimelineView
-from airflow_lake_provider.view.remote_view import RemoteTimelineView
-from airflow_lake_provider.view.shared_timelines import SharedTimelines
-from airflow_lake_provider.view.timeline_view import TableTimelineView
-from airflow_lake_provider.view.view_manager import RETRY_SERVER_AFTER_S, TimelineViewManager
+from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuestion
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from airflow_lake_provider.timeline_server.client import TimelineClient, TimelineEndpoint
+from airflow_lake_provider.timeline_server.routes import MemoryTimelineView
+from airflow_lake_provider.timeline_server.snapshot import NOW
+from airflow_lake_provider.timeline_server.view_manager import (
+    RETRY_SERVER_AFTER_S,
+    RemoteTimelineView,
+    TimelineViewManager,
+)
+from airflow_lake_provider.timeline_server.views import FileSystemTimelineView, TableTimelineView
+from airflow_lake_provider.timeline_server.watch import COMMIT_ACTIONS
 from tests.integration.timeline_server.conftest import ServerProcess
-from tests.unit.tables import HandMadeTable
-from tests.unit.timeline.fixture_tables import NAMES, unpack
-from tests.unit.view.hudi_archiver import HandMadeArchive
+from tests.support.fixture_tables import NAMES, unpack
+from tests.support.tables import HandMadeTable
+from tests.unit.timeline_server.hudi_archiver import HandMadeArchive
 
 pytestmark = pytest.mark.integration
 

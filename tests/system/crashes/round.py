@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from airflow_lake_provider.table_id import table_id_of
+from airflow_lake_provider.hudi.base_path import table_id_of
 from local_stack.processes import PATIENCE
 from tests.system.crashes.driver_watch import find_overlaps
 from tests.system.crashes.faults import Fault, RoundPlan

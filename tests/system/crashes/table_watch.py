@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_lake_provider.timeline.instant import Action
-from airflow_lake_provider.view.table_view import TableView
-from airflow_lake_provider.view.view_cache import TableViewCache
+from airflow_lake_provider.hudi.instant import Action
+from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 from local_stack.processes import PATIENCE
 from tests.system.crashes.faults import Step
 from tests.system.crashes.stage import Stage

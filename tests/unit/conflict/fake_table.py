@@ -6,14 +6,14 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from airflow_lake_provider.conflict.conflict_table import ConflictTable
-from airflow_lake_provider.timeline.heartbeat import HeartbeatRule
-from airflow_lake_provider.timeline.instant import Layout
-from airflow_lake_provider.timeline.loader import build_timeline
-from airflow_lake_provider.timeline.properties import build_table_properties
-from airflow_lake_provider.timeline.storage import Storage
-from airflow_lake_provider.timeline.store import FileEntry, Store
-from airflow_lake_provider.view.snapshot import TimelineSnapshot
+from airflow_lake_provider.conflict.activity import ConflictTable
+from airflow_lake_provider.hudi.heartbeat import HeartbeatRule
+from airflow_lake_provider.hudi.instant import Layout
+from airflow_lake_provider.hudi.properties import build_table_properties
+from airflow_lake_provider.hudi.timeline import build_timeline
+from airflow_lake_provider.storage.store import FileEntry, Store
+from airflow_lake_provider.storage.table_storage import Storage
+from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
 
 BASE = "/lake/orders"
 PROPERTIES = {"hoodie.table.name": "orders", "hoodie.table.version": "9", "hoodie.table.type": "MERGE_ON_READ"}

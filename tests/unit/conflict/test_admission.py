@@ -7,12 +7,20 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_lake_provider.conflict.admission import AdmissionVerdict, Intent, admit
-from airflow_lake_provider.conflict.expected_write import ExpectedWrite, expect_write
-from airflow_lake_provider.conflict.gate import ask_admission, find_pending_plans, needs_admission, needs_watch
+from airflow_lake_provider.config.policies import ConflictPolicy
+from airflow_lake_provider.conflict.admission import (
+    AdmissionVerdict,
+    ExpectedWrite,
+    Intent,
+    admit,
+    ask_admission,
+    expect_write,
+    find_pending_plans,
+    needs_admission,
+    needs_watch,
+)
+from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
 from airflow_lake_provider.job_contract import PLANNED_BEAT_MS, Mode, Service
-from airflow_lake_provider.policies import ConflictPolicy
-from airflow_lake_provider.timeline.commit_metadata import CommitMetadata, WriteStat
 from tests.unit.conflict.fake_table import FakeTable
 
 W1, W2, W3 = "20261121100000001", "20261121100000002", "20261121100000003"

@@ -17,14 +17,13 @@ from typing import ClassVar
 import pytest
 
 from airflow_lake_provider.conflict import claim_lock
-from airflow_lake_provider.conflict.claim_lock import LOCK_FOLDER, ClaimLock, ReservedError
-from airflow_lake_provider.conflict.conflict_table import ConflictTable
+from airflow_lake_provider.conflict.activity import ConflictTable
+from airflow_lake_provider.conflict.claim_lock import LOCK_FOLDER, ClaimLock, Reservation, ReservedError
 from airflow_lake_provider.conflict.contention import Claim, Verdict
-from airflow_lake_provider.conflict.reservation import Reservation
-from airflow_lake_provider.conflict.strategies import StrategySettings, make_strategy
-from airflow_lake_provider.timeline.heartbeat import HeartbeatRule
-from airflow_lake_provider.timeline.storage import Storage, open_storage
-from airflow_lake_provider.timeline.store import FileEntry
+from airflow_lake_provider.conflict.service_watch import StrategySettings, make_strategy
+from airflow_lake_provider.hudi.heartbeat import HeartbeatRule
+from airflow_lake_provider.storage.store import FileEntry
+from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from tests.unit.conflict.fake_table import BASE, FakeStore, FakeTable, keys
 
 INTERLEAVINGS = int(os.environ.get("LAKE_INTERLEAVINGS", "1000")) // 5

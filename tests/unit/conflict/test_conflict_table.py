@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.conflict.active_instant import Role
-from airflow_lake_provider.conflict.conflict_table import open_conflict_table
+from airflow_lake_provider.conflict.activity import open_conflict_table
 from airflow_lake_provider.conflict.contention import Claim, ClashKind
+from airflow_lake_provider.conflict.marker_reader import Role
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.timeline.heartbeat import HeartbeatRule, heartbeat_rule
-from airflow_lake_provider.timeline.storage import open_storage
+from airflow_lake_provider.hudi.heartbeat import HeartbeatRule, heartbeat_rule
+from airflow_lake_provider.storage.table_storage import open_storage
+from tests.support.fixture_tables import unpack
 from tests.unit.conflict.fake_table import FakeTable, keys
-from tests.unit.timeline.fixture_tables import unpack
 
 W1, W2, W3, W4 = (f"2026112110000000{n}" for n in range(1, 5))
 OSLO, BONN = ("Oslo", "f1-0"), ("Bonn", "f2-0")

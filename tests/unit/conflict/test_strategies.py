@@ -8,15 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.conflict.claim_lock import LOCK_FOLDER
-from airflow_lake_provider.conflict.conflict_table import ConflictTable
+from airflow_lake_provider.config.policies import ConflictPolicy
+from airflow_lake_provider.conflict.activity import ConflictTable
+from airflow_lake_provider.conflict.claim_lock import LOCK_FOLDER, Reservation
 from airflow_lake_provider.conflict.contention import Claim, Verdict
-from airflow_lake_provider.conflict.reservation import Reservation
-from airflow_lake_provider.conflict.service_watch import ServiceWatch
-from airflow_lake_provider.conflict.strategies import BUILT_IN, ENTRY_POINTS, StrategySettings, make_strategy
+from airflow_lake_provider.conflict.service_watch import (
+    BUILT_IN,
+    ENTRY_POINTS,
+    ServiceWatch,
+    StrategySettings,
+    make_strategy,
+)
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.policies import ConflictPolicy
-from airflow_lake_provider.timeline.storage import Storage, open_storage
+from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from tests.unit.conflict.fake_table import BASE, FakeTable, keys
 
 W1, W2, W3 = "20261121100000001", "20261121100000002", "20261121100000003"

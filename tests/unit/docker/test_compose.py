@@ -18,11 +18,11 @@ import yaml
 from airflow.cli.cli_config import ActionCommand, GroupCommand, core_commands
 
 from airflow_lake_provider.cli.definition import get_cli_commands
-from airflow_lake_provider.config import settings_from_options
+from airflow_lake_provider.config.settings import settings_from_options
+from airflow_lake_provider.config.tables_file import load_tables_file
 from airflow_lake_provider.get_provider_info import get_provider_info
+from airflow_lake_provider.hudi.base_path import require_allowed
 from airflow_lake_provider.job_contract import find_lock_problem
-from airflow_lake_provider.table_id import require_allowed
-from airflow_lake_provider.tables_file import load_tables_file
 
 ROOT = Path(__file__).parents[3]
 DOCKER = ROOT / "docker"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from tests.unit.tables import HandMadeTable
+from tests.support.tables import HandMadeTable
 
 NOW_MS = 2_000_000_000_000
 HOUR_MS = 3_600_000

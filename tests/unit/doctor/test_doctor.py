@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from airflow_lake_provider.config.policies import Shape
 from airflow_lake_provider.doctor.diagnosis import FROZEN_AFTER_WRITES, Finding, diagnose
 from airflow_lake_provider.doctor.evidence import collect_evidence
+from airflow_lake_provider.hudi.properties import load_table_properties
+from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.job_contract import PLANNED_BEAT_MS
-from airflow_lake_provider.stuck_shape import Shape
-from airflow_lake_provider.timeline.loader import load_timeline
-from airflow_lake_provider.timeline.properties import load_table_properties
-from airflow_lake_provider.timeline.storage import open_storage
+from airflow_lake_provider.storage.table_storage import open_storage
+from tests.support.fixture_tables import NAMES, unpack
+from tests.support.tables import HandMadeTable
 from tests.unit.doctor.patient import HOUR_MS, INDEX, LATER, NOW_MS, Patient, T
-from tests.unit.tables import HandMadeTable
-from tests.unit.timeline.fixture_tables import NAMES, unpack
 
 
 @pytest.fixture

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from airflow_lake_provider.config.policies import DoctorPolicy, Shape
 from airflow_lake_provider.doctor.diagnosis import diagnose
 from airflow_lake_provider.doctor.evidence import Evidence, collect_evidence
 from airflow_lake_provider.doctor.repairs import Repair, find_allowed_repairs, plan_repair
 from airflow_lake_provider.job_contract import Mode
-from airflow_lake_provider.policies import DoctorPolicy
-from airflow_lake_provider.stuck_shape import Shape
-from airflow_lake_provider.timeline.storage import open_storage
+from airflow_lake_provider.storage.table_storage import open_storage
 from tests.unit.doctor.patient import HOUR_MS, INDEX, LATER, NOW_MS, Patient, T
 
 ALL = DoctorPolicy(repairs=tuple(Shape))

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.doctor.records import RECORDS, load_records
-from airflow_lake_provider.doctor.repairs import Repair, ServiceCall
+from airflow_lake_provider.config.policies import DoctorPolicy, Shape, TablePolicy
+from airflow_lake_provider.doctor.repairs import RECORDS, Repair, ServiceCall, load_records
 from airflow_lake_provider.doctor.treatment import TableDoctor
 from airflow_lake_provider.errors import RepairRefusedError, StorageError
-from airflow_lake_provider.policies import DoctorPolicy, TablePolicy
-from airflow_lake_provider.stuck_shape import Shape
-from airflow_lake_provider.timeline.storage import Storage, open_storage
-from airflow_lake_provider.timeline.store import LocalStore
+from airflow_lake_provider.storage.store import LocalStore
+from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from tests.unit.doctor.patient import HOUR_MS, NOW_MS, Patient, T
 
 ALL = DoctorPolicy(repairs=tuple(Shape))

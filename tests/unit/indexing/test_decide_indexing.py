@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_lake_provider.config.policies import IndexingPolicy, TablePolicy
+from airflow_lake_provider.hudi.instant import Action, Instant, State
+from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.indexing.index_spec import CHECK, CHECK_TIMEOUT, WANTED
 from airflow_lake_provider.job_contract import Mode
-from airflow_lake_provider.planner.decision import Verdict
 from airflow_lake_provider.planner.indexing import decide_indexing
-from airflow_lake_provider.policies import IndexingPolicy, TablePolicy
-from airflow_lake_provider.timeline.instant import Action, Instant, State
-from airflow_lake_provider.timeline.timeline import Timeline
-from airflow_lake_provider.view.table_view import TableView
+from airflow_lake_provider.planner.rules import Verdict
+from airflow_lake_provider.planner.table_view import TableView
 from tests.unit.indexing.test_rules import LOCK, properties, write
 
 PLAN = Instant("20261121105000000", Action.INDEXING, State.REQUESTED, None, "20261121105000000.indexing.requested")

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from airflow_lake_provider.config.policies import INDEXES
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.indexing.index_spec import WANTED, kind_of, parse_index, parse_indexes, wish_options
-from airflow_lake_provider.policies import INDEXES
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,19 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_lake_provider.hudi.heartbeat import HeartbeatRule
+from airflow_lake_provider.hudi.instant import Action, Instant, State
+from airflow_lake_provider.hudi.plans import PendingIndexPlan
+from airflow_lake_provider.hudi.properties import TableProperties, build_table_properties
+from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.indexing.holes import find_holes
-from airflow_lake_provider.indexing.index_plans import PendingIndexPlan
-from airflow_lake_provider.indexing.index_spec import parse_indexes
-from airflow_lake_provider.indexing.missing import find_missing, find_unmet_need
-from airflow_lake_provider.indexing.readiness import readiness_of
-from airflow_lake_provider.indexing.writer_settings import find_setting_problems
-from airflow_lake_provider.timeline.heartbeat import HeartbeatRule
-from airflow_lake_provider.timeline.instant import Action, Instant, State
-from airflow_lake_provider.timeline.properties import TableProperties, build_table_properties
-from airflow_lake_provider.timeline.timeline import Timeline
+from airflow_lake_provider.indexing.index_spec import (
+    find_missing,
+    find_setting_problems,
+    find_unmet_need,
+    parse_indexes,
+)
+from airflow_lake_provider.indexing.table_indexes import readiness_of
 
 NOW_MS = 10_000_000
 LOCK = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}

@@ -11,8 +11,8 @@ import pytest
 
 from airflow_lake_provider.errors import ConfigError, DamagedFileError
 from airflow_lake_provider.indexing.table_indexes import load_holes, load_readiness, load_table_indexes
-from airflow_lake_provider.timeline.storage import Storage, open_storage
-from tests.unit.timeline.fixture_tables import unpack
+from airflow_lake_provider.storage.table_storage import Storage, open_storage
+from tests.support.fixture_tables import unpack
 
 PLAN_SCHEMA = {
     "type": "record",

@@ -7,18 +7,17 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_lake_provider.config.policies import IndexingPolicy, TablePolicy
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.indexing.index_spec import split_indexes
-from airflow_lake_provider.indexing.wanted_indexes import indexes_of, parse_wanted
-from airflow_lake_provider.planner.decision import Verdict
+from airflow_lake_provider.hudi.instant import Action, Instant, Layout
+from airflow_lake_provider.hudi.properties import TableProperties
+from airflow_lake_provider.hudi.timeline import Timeline
+from airflow_lake_provider.indexing.index_spec import indexes_of, parse_wanted, split_indexes
 from airflow_lake_provider.planner.indexing import decide_indexing
-from airflow_lake_provider.policies import IndexingPolicy, TablePolicy
-from airflow_lake_provider.timeline.instant import Action, Instant, Layout
-from airflow_lake_provider.timeline.properties import TableProperties
-from airflow_lake_provider.timeline.timeline import Timeline
-from airflow_lake_provider.view.snapshot import TimelineSnapshot
-from airflow_lake_provider.view.table_view import TableView
-from airflow_lake_provider.view.watch import Watch, WatchKind, examine, found
+from airflow_lake_provider.planner.rules import Verdict
+from airflow_lake_provider.planner.table_view import TableView
+from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
+from airflow_lake_provider.timeline_server.watch import Watch, WatchKind, examine, found
 from tests.unit.indexing.test_rules import LOCK, properties, write
 
 PATH = "/lake/orders"

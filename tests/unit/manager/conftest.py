@@ -14,26 +14,24 @@ from sqlalchemy import create_engine
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from airflow_lake_provider.config import LakeSettings
-from airflow_lake_provider.manager.clock import ProcessClock
-from airflow_lake_provider.manager.deadlines import DeadlineSweep
-from airflow_lake_provider.manager.executors import Executors
+from airflow_lake_provider.config.policies import CompactionPolicy, TablePolicy
+from airflow_lake_provider.config.settings import LakeSettings
+from airflow_lake_provider.config.tables_file import TablesConfig
+from airflow_lake_provider.config.tables_source import TablesSource
+from airflow_lake_provider.manager.api.services import ManagerServices
+from airflow_lake_provider.manager.db.clock import ProcessClock
+from airflow_lake_provider.manager.db.leases import Executors
+from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.db.schema import metadata
 from airflow_lake_provider.manager.instances import RunFacts
-from airflow_lake_provider.manager.loop import ManagerLoop
-from airflow_lake_provider.manager.net import DagState, Net
-from airflow_lake_provider.manager.registry import Registry
-from airflow_lake_provider.manager.repair_round import RepairRound
-from airflow_lake_provider.manager.runs import SERVICE_DAG_ID, WATCH_DAG_ID, RunState, ServiceRun
-from airflow_lake_provider.manager.schema import metadata
-from airflow_lake_provider.manager.services import ManagerServices
-from airflow_lake_provider.manager.tables_source import TablesSource
-from airflow_lake_provider.manager.timelines_door import ServerDoor
-from airflow_lake_provider.policies import CompactionPolicy, TablePolicy
-from airflow_lake_provider.tables_config import TablesConfig
-from airflow_lake_provider.timeline.storage import open_storage
-from airflow_lake_provider.view.shared_timelines import SharedTimelines
-from airflow_lake_provider.view.timeline_server import ServerOptions, TimelineServer
-from airflow_lake_provider.view.view_cache import TableViewCache
+from airflow_lake_provider.manager.monitoring import DeadlineSweep, RepairRound
+from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, Net, RunState, ServiceRun
+from airflow_lake_provider.manager.timeline_feed import ServerDoor
+from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.storage.table_storage import open_storage
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
 
 CALLBACK_TOKEN = "callback-secret"
 SERVICE_TOKEN = "service-secret"

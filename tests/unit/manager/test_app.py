@@ -12,14 +12,14 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from airflow_lake_provider.config import LakeSettings
+from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.manager.app import create_app
-from airflow_lake_provider.manager.registry import Registry
-from airflow_lake_provider.manager.services import ManagerServices
-from airflow_lake_provider.table_id import table_id_of
+from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.manager.api.app import create_app
+from airflow_lake_provider.manager.api.services import ManagerServices
+from airflow_lake_provider.manager.db.registry import Registry
+from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import CALLBACK_TOKEN, SERVICE_TOKEN, FakeDoor
-from tests.unit.tables import HandMadeTable
 
 KEY = {"HUDI-CALLBACK-KEY": CALLBACK_TOKEN}
 BEARER = {"Authorization": f"Bearer {SERVICE_TOKEN}"}

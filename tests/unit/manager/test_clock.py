@@ -12,10 +12,9 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from airflow_lake_provider.errors import ExecutorBusyError
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.clock import MEASURE_EVERY_S, DatabaseClock
-from airflow_lake_provider.manager.executors import Executors
-from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.manager.registry import Registry
+from airflow_lake_provider.manager.db.clock import MEASURE_EVERY_S, DatabaseClock
+from airflow_lake_provider.manager.db.leases import Executors
+from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
 
 
 class Stopwatch:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from airflow_lake_provider.manager.app import create_app
-from airflow_lake_provider.manager.registry import Registry
-from airflow_lake_provider.manager.services import ManagerServices
-from airflow_lake_provider.manager.tables_source import TablesSource
-from airflow_lake_provider.table_id import table_id_of
+from airflow_lake_provider.config.tables_source import TablesSource
+from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.manager.api.app import create_app
+from airflow_lake_provider.manager.api.services import ManagerServices
+from airflow_lake_provider.manager.db.registry import Registry
+from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import SERVICE_TOKEN
-from tests.unit.tables import HandMadeTable
 
 BEARER = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
 

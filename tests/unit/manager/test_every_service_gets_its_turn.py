@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.runs import (
+from airflow_lake_provider.manager.scheduling import (
     RunState,
     ServiceRun,
     StartDecision,
@@ -27,11 +28,8 @@ from airflow_lake_provider.manager.runs import (
     wait_for_others,
 )
 from airflow_lake_provider.planner.decide import decide, remember_cleaned
-from airflow_lake_provider.planner.decision import Decision, Verdict
-from airflow_lake_provider.planner.fair_order import MOST_OVERTAKEN
-from airflow_lake_provider.planner.hold import Hold
-from airflow_lake_provider.planner.turns import TurnEnd, parse_turns, turns_to_text
-from airflow_lake_provider.policies import TablePolicy
+from airflow_lake_provider.planner.rules import Decision, Hold, Verdict
+from airflow_lake_provider.planner.turns import MOST_OVERTAKEN, TurnEnd, parse_turns, turns_to_text
 from tests.unit.manager.hudi_model import NOON_MS, HudiModel, Kind
 
 POLICY = TablePolicy(hudi_options=MappingProxyType({"hoodie.write.lock.provider": "x.ZookeeperBasedLockProvider"}))

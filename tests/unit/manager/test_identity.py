@@ -13,22 +13,20 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import update
 
-from airflow_lake_provider.config import LakeSettings
-from airflow_lake_provider.manager.app import create_app
-from airflow_lake_provider.manager.loop import ManagerLoop
-from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.manager.registry import Registry
-from airflow_lake_provider.manager.repair_round import RepairRound
-from airflow_lake_provider.manager.schema import lake_table
-from airflow_lake_provider.manager.services import ManagerServices
-from airflow_lake_provider.manager.tables_source import TablesSource
-from airflow_lake_provider.manager.timeline_feed import RegistryFeed
-from airflow_lake_provider.manager.timelines_door import ServerDoor
-from airflow_lake_provider.table_id import table_id_of
-from airflow_lake_provider.timeline.storage import StorageCalls, open_storage
-from airflow_lake_provider.view.timeline_server import TimelineServer
+from airflow_lake_provider.config.settings import LakeSettings
+from airflow_lake_provider.config.tables_source import TablesSource
+from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.manager.api.app import create_app
+from airflow_lake_provider.manager.api.services import ManagerServices
+from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
+from airflow_lake_provider.manager.db.schema import lake_table
+from airflow_lake_provider.manager.monitoring import RepairRound
+from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.timeline_feed import RegistryFeed, ServerDoor
+from airflow_lake_provider.storage.table_storage import StorageCalls, open_storage
+from airflow_lake_provider.timeline_server.server import TimelineServer
+from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import CALLBACK_TOKEN, SERVICE_TOKEN, FakeClock, FakeDoor
-from tests.unit.tables import HandMadeTable
 
 KEY = {"HUDI-CALLBACK-KEY": CALLBACK_TOKEN}
 BEARER = {"Authorization": f"Bearer {SERVICE_TOKEN}"}

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.manager.claim import LookResult
-from airflow_lake_provider.manager.deadlines import DeadlineSweep
+from airflow_lake_provider.manager.db.notification_log import KEEP_MS, TELL_WITHIN_MS, Reports
+from airflow_lake_provider.manager.db.registry import LookResult, Notice, Registry, Source
 from airflow_lake_provider.manager.instances import (
     KILL_WITHIN_MS,
     LOOK_WITHIN_MS,
@@ -22,10 +22,8 @@ from airflow_lake_provider.manager.instances import (
     instance_of_run,
     instances_of,
 )
-from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.manager.registry import Registry
-from airflow_lake_provider.manager.reports import KEEP_MS, TELL_WITHIN_MS, Reports
-from airflow_lake_provider.manager.runs import RunState
+from airflow_lake_provider.manager.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.scheduling import RunState
 from airflow_lake_provider.metrics import DEADLINES, HOLES, OVERDUE, STUCK
 from tests.unit.manager.conftest import FakeClock, FakeInstanceDoor
 

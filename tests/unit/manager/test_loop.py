@@ -13,25 +13,23 @@ from typing import Any
 
 import pytest
 
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.tables_file import TablesConfig
 from airflow_lake_provider.errors import StorageError
+from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.loop import ManagerLoop
-from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.manager.registry import Registry
-from airflow_lake_provider.manager.runs import RunState, StartVerdict
-from airflow_lake_provider.manager.sinks import RunNews, Sinks
-from airflow_lake_provider.manager.starts import Starts
-from airflow_lake_provider.planner.decision import Decision, Verdict
+from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
+from airflow_lake_provider.manager.db.sinks import RunNews, Sinks
+from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.scheduling import RunState, Starts, StartVerdict
+from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.turns import parse_turns
-from airflow_lake_provider.policies import TablePolicy
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
-from airflow_lake_provider.table_id import table_id_of
-from airflow_lake_provider.tables_config import TablesConfig
-from airflow_lake_provider.view.freshness import NOW
-from airflow_lake_provider.view.timeline_server import TimelineServer
+from airflow_lake_provider.timeline_server.server import TimelineServer
+from airflow_lake_provider.timeline_server.snapshot import NOW
+from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import FakeClock, FakeDoor
-from tests.unit.tables import HandMadeTable
 
 MakeLoop = Callable[[], ManagerLoop]
 

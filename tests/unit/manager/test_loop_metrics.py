@@ -5,18 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.config import LakeSettings
+from airflow_lake_provider.config.settings import LakeSettings
+from airflow_lake_provider.config.tables_file import TablesConfig
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.loop import ManagerLoop
-from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.manager.registry import Registry
-from airflow_lake_provider.manager.timelines_door import ServerDoor
+from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
+from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.timeline_feed import ServerDoor
 from airflow_lake_provider.planner.decide import DECIDED
-from airflow_lake_provider.tables_config import TablesConfig
-from airflow_lake_provider.view.timeline_server import TimelineServer
-from airflow_lake_provider.view.view_cache import TableViewCache
+from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.timeline_server.server import TimelineServer
+from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import FakeClock, FakeDoor
-from tests.unit.tables import HandMadeTable
 
 
 class FakeMetrics:

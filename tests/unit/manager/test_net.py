@@ -11,15 +11,14 @@ from types import MappingProxyType
 import pytest
 from fastapi.testclient import TestClient
 
-from airflow_lake_provider.manager.app import create_app
-from airflow_lake_provider.manager.loop import ManagerLoop
-from airflow_lake_provider.manager.net import DagState, Net, find_net_problems
-from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.manager.registry import Registry
-from airflow_lake_provider.manager.services import ManagerServices
-from airflow_lake_provider.pages.app import create_pages
+from airflow_lake_provider.manager.api.app import create_app
+from airflow_lake_provider.manager.api.services import ManagerServices
+from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
+from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.scheduling import DagState, Net, find_net_problems
+from airflow_lake_provider.ui.app import create_pages
+from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import WORKING_NET, FakeClock, FakeDoor
-from tests.unit.tables import HandMadeTable
 
 NOW_MS = 10**12
 ON = {"lake_table_service": DagState.ACTIVE, "lake_watch": DagState.ACTIVE}

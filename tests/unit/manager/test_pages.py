@@ -9,18 +9,15 @@ import pytest
 from fastapi import HTTPException
 from fastapi.testclient import TestClient
 
-from airflow_lake_provider.manager.instances import RunFacts
-from airflow_lake_provider.manager.moments import distance
-from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.manager.registry import Registry
-from airflow_lake_provider.manager.runs import RunState
-from airflow_lake_provider.manager.services import ManagerServices
-from airflow_lake_provider.manager.sinks import Sinks
-from airflow_lake_provider.manager.table_search import PAGE_SIZE, Search, Show, search_tables
-from airflow_lake_provider.pages.app import create_pages
-from airflow_lake_provider.table_id import table_id_of
+from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.manager.api.services import ManagerServices
+from airflow_lake_provider.manager.db.registry import PAGE_SIZE, Notice, Registry, Search, Show, Source, search_tables
+from airflow_lake_provider.manager.db.sinks import Sinks
+from airflow_lake_provider.manager.instances import RunFacts, distance
+from airflow_lake_provider.manager.scheduling import RunState
+from airflow_lake_provider.ui.app import create_pages
+from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import FakeInstanceDoor
-from tests.unit.tables import HandMadeTable
 
 
 @pytest.fixture

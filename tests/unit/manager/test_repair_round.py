@@ -7,22 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.doctor.records import load_records
-from airflow_lake_provider.manager import repair_round
-from airflow_lake_provider.manager.instances import PEOPLE, Instance
-from airflow_lake_provider.manager.loop import ManagerLoop
-from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.manager.notifier import NoNotifier
-from airflow_lake_provider.manager.registry import Registry
-from airflow_lake_provider.manager.repair_round import EVERY_MS, RepairRound
-from airflow_lake_provider.manager.stuck_tables import StuckTables
+from airflow_lake_provider.config.policies import DoctorPolicy, Shape, TablePolicy
+from airflow_lake_provider.config.tables_file import TableEntry, TablesConfig
+from airflow_lake_provider.doctor.repairs import load_records
+from airflow_lake_provider.manager import monitoring as repair_round
+from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
+from airflow_lake_provider.manager.instances import PEOPLE, Instance, NoNotifier
+from airflow_lake_provider.manager.monitoring import EVERY_MS, RepairRound, StuckTables
+from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.metrics import NoMetrics
-from airflow_lake_provider.policies import DoctorPolicy, TablePolicy
-from airflow_lake_provider.stuck_shape import Shape
-from airflow_lake_provider.tables_config import TableEntry, TablesConfig
-from airflow_lake_provider.timeline.storage import open_storage
+from airflow_lake_provider.storage.table_storage import open_storage
+from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import FakeClock
-from tests.unit.tables import HandMadeTable
 
 LONG_AGO_S = 1_000_000_000
 

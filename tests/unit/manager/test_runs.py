@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_lake_provider.job_contract import Mode, Service
-from airflow_lake_provider.manager.runs import (
+from airflow_lake_provider.manager.scheduling import (
     GIVEN_UP_PAUSE_MS,
     RunState,
     ServiceRun,
@@ -14,7 +14,7 @@ from airflow_lake_provider.manager.runs import (
     wait_for_executor,
     wait_for_others,
 )
-from airflow_lake_provider.planner.decision import Decision, Verdict
+from airflow_lake_provider.planner.rules import Decision, Verdict
 
 DUE = Decision(Service.COMPACTION, Verdict.DUE, "5 delta commits", key_instant="100")
 PLAN = Decision(Service.COMPACTION, Verdict.DUE, "a plan", Mode.EXECUTE, key_instant="100", plan_instants=("100",))

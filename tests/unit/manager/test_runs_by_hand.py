@@ -12,21 +12,21 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from fastapi.testclient import TestClient
 
+from airflow_lake_provider.config.tables_file import parse_tables_file
+from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.app import create_app
-from airflow_lake_provider.manager.deadlines import DeadlineSweep
+from airflow_lake_provider.manager.api.app import create_app
+from airflow_lake_provider.manager.api.services import ManagerServices
+from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.instances import RunFacts, TaskTry
-from airflow_lake_provider.manager.registry import Registry
-from airflow_lake_provider.manager.runs import RunState
-from airflow_lake_provider.manager.services import ManagerServices
-from airflow_lake_provider.manager.tables_source import TablesSource
+from airflow_lake_provider.manager.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.scheduling import RunState
 from airflow_lake_provider.operators import table_service
 from airflow_lake_provider.operators.indexing import HudiIndexOperator
 from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
-from airflow_lake_provider.tables_file import parse_tables_file
+from tests.support.fixture_tables import unpack
 from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeInstanceDoor
-from tests.unit.timeline.fixture_tables import unpack
 
 LOCK = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
 TABLES = f"""

@@ -12,18 +12,17 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import update
 
-from airflow_lake_provider.config import LakeSettings
-from airflow_lake_provider.manager.app import create_app
-from airflow_lake_provider.manager.deadlines import DeadlineSweep
-from airflow_lake_provider.manager.instances import PEOPLE, Instance
-from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.manager.notifier import NoNotifier
-from airflow_lake_provider.manager.schema import lake_table
-from airflow_lake_provider.manager.services import ManagerServices
-from airflow_lake_provider.manager.tables_source import TablesSource
+from airflow_lake_provider.config.settings import LakeSettings
+from airflow_lake_provider.config.tables_source import TablesSource
+from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.manager.api.app import create_app
+from airflow_lake_provider.manager.api.services import ManagerServices
+from airflow_lake_provider.manager.db.registry import Notice, Source
+from airflow_lake_provider.manager.db.schema import lake_table
+from airflow_lake_provider.manager.instances import PEOPLE, Instance, NoNotifier
+from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
-from airflow_lake_provider.table_id import table_id_of
 from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock
 
 TTL_S = 3600

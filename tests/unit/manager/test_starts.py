@@ -7,16 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.tables_file import Limits, TablesConfig
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.claim import Claim
-from airflow_lake_provider.manager.executors import Executors
-from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.manager.registry import Registry
-from airflow_lake_provider.manager.runs import RunState, ServiceRun, StartVerdict
-from airflow_lake_provider.manager.starts import Starts
-from airflow_lake_provider.planner.decision import Decision, Verdict
-from airflow_lake_provider.policies import TablePolicy
-from airflow_lake_provider.tables_config import Limits, TablesConfig
+from airflow_lake_provider.manager.db.leases import Executors
+from airflow_lake_provider.manager.db.registry import Claim, Notice, Registry, Source
+from airflow_lake_provider.manager.scheduling import RunState, ServiceRun, Starts, StartVerdict
+from airflow_lake_provider.planner.rules import Decision, Verdict
 from tests.unit.manager.conftest import FakeDoor
 
 DUE = Decision(Service.COMPACTION, Verdict.DUE, "due", key_instant="20261121120001000")

@@ -11,26 +11,23 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from airflow_lake_provider.config.policies import CompactionPolicy, RollbackPolicy, Shape, TablePolicy
+from airflow_lake_provider.config.tables_file import TablesConfig
 from airflow_lake_provider.doctor.diagnosis import diagnose
 from airflow_lake_provider.doctor.evidence import collect_evidence
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.loop import ManagerLoop
-from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.manager.registry import Registry
-from airflow_lake_provider.manager.repair_round import RepairRound
-from airflow_lake_provider.manager.services import ManagerServices
-from airflow_lake_provider.manager.stuck_tables import StuckTables
-from airflow_lake_provider.pages.app import create_pages
+from airflow_lake_provider.manager.api.services import ManagerServices
+from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
+from airflow_lake_provider.manager.monitoring import RepairRound, StuckTables
+from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.planner.decide import DECIDED, decide_now
-from airflow_lake_provider.planner.decision import Verdict
-from airflow_lake_provider.policies import CompactionPolicy, RollbackPolicy, TablePolicy
-from airflow_lake_provider.stuck_shape import Shape
-from airflow_lake_provider.tables_config import TablesConfig
-from airflow_lake_provider.timeline.storage import open_storage
-from airflow_lake_provider.view.view_cache import TableViewCache
+from airflow_lake_provider.planner.rules import Verdict
+from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.storage.table_storage import open_storage
+from airflow_lake_provider.ui.app import create_pages
+from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import LOCK_OPTIONS, FakeClock, FakeDoor
 from tests.unit.manager.test_repair_round import Heard
-from tests.unit.tables import HandMadeTable
 
 NOON_MS = int(datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp() * 1000)
 HOUR_MS = 3_600_000

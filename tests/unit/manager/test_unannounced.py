@@ -9,17 +9,14 @@ import pytest
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import OperationalError
 
-from airflow_lake_provider.manager.claim import LookResult
-from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.manager.registry import Registry
-from airflow_lake_provider.manager.timeline_feed import RegistryFeed
-from airflow_lake_provider.manager.unannounced import UnannouncedCommits
-from airflow_lake_provider.table_id import table_id_of
-from airflow_lake_provider.tables_config import TablesConfig
-from airflow_lake_provider.timeline.instant import Action, Instant, State
-from airflow_lake_provider.timeline.timeline import Timeline
-from airflow_lake_provider.view.file_system_view import FileSystemTimelineView
-from tests.unit.tables import HandMadeTable
+from airflow_lake_provider.config.tables_file import TablesConfig
+from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.hudi.instant import Action, Instant, State
+from airflow_lake_provider.hudi.timeline import Timeline
+from airflow_lake_provider.manager.db.registry import LookResult, Notice, Registry, Source
+from airflow_lake_provider.manager.timeline_feed import RegistryFeed, UnannouncedCommits
+from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
+from tests.support.tables import HandMadeTable
 
 PATH = "/lake/orders"
 COMMIT = Instant("20261121120001000", Action("deltacommit"), State.COMPLETED, "20261121120002000", "")

@@ -3,7 +3,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from airflow_lake_provider.manager.instances import Instance, InstanceState
-from airflow_lake_provider.notifications.event import EventKind, event_of_failure, event_of_instance
+from airflow_lake_provider.notifications.dispatch import EventKind, event_of_failure, event_of_instance
 
 AT = "2026-11-21T12:00:00+00:00"
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.planner.backlog import measure_compaction_backlog
-from airflow_lake_provider.timeline.instant import Action
 from tests.unit.planner.views import at, base, commit, completed, log, view
 
 

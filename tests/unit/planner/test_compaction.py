@@ -5,12 +5,12 @@ from types import MappingProxyType
 
 import pytest
 
+from airflow_lake_provider.config.policies import CompactionPolicy, TablePolicy
+from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.job_contract import Mode
 from airflow_lake_provider.planner.compaction import decide_compaction
-from airflow_lake_provider.planner.decision import Verdict
-from airflow_lake_provider.policies import CompactionPolicy, TablePolicy
-from airflow_lake_provider.timeline.instant import Action, State
-from airflow_lake_provider.view.table_view import TableView
+from airflow_lake_provider.planner.rules import Verdict
+from airflow_lake_provider.planner.table_view import TableView
 from tests.unit.planner.views import NOON_MS, NOW_MS, at, base, commit, completed, log, pending, view
 
 LOCK = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_lake_provider.errors import LockNotConfiguredError, WriterUnguardedError
-from airflow_lake_provider.planner.lock_rule import (
+from airflow_lake_provider.planner.rules import (
     CONCURRENCY_MODE,
     LOCK_PROVIDER,
     find_lock_problem,

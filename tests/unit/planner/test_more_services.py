@@ -10,10 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_lake_provider.job_contract import Mode, Service
-from airflow_lake_provider.planner.decide import DECIDED, decide
-from airflow_lake_provider.planner.decision import Decision, Verdict
-from airflow_lake_provider.policies import (
+from airflow_lake_provider.config.policies import (
     ArchivePolicy,
     CleanPolicy,
     CompactionPolicy,
@@ -23,9 +20,12 @@ from airflow_lake_provider.policies import (
     TablePolicy,
     TtlPolicy,
 )
-from airflow_lake_provider.timeline.instant import Action, Layout, State
-from airflow_lake_provider.timeline.timeline import Timeline
-from airflow_lake_provider.view.table_view import TableView
+from airflow_lake_provider.hudi.instant import Action, Layout, State
+from airflow_lake_provider.hudi.timeline import Timeline
+from airflow_lake_provider.job_contract import Mode, Service
+from airflow_lake_provider.planner.decide import DECIDED, decide
+from airflow_lake_provider.planner.rules import Decision, Verdict
+from airflow_lake_provider.planner.table_view import TableView
 from tests.unit.planner.test_services import LOCK, cow
 from tests.unit.planner.views import NOON_MS, NOW_MS, at, base, commit, completed, log, pending, view
 

@@ -7,10 +7,7 @@ from types import MappingProxyType
 
 import pytest
 
-from airflow_lake_provider.job_contract import ENDED_BEAT_MS, PLANNED_BEAT_MS, Mode, Service
-from airflow_lake_provider.planner.decide import decide
-from airflow_lake_provider.planner.decision import Decision, Verdict
-from airflow_lake_provider.policies import (
+from airflow_lake_provider.config.policies import (
     ArchivePolicy,
     CleanPolicy,
     ClusteringPolicy,
@@ -19,8 +16,11 @@ from airflow_lake_provider.policies import (
     LogCompactionPolicy,
     TablePolicy,
 )
-from airflow_lake_provider.timeline.instant import Action, State
-from airflow_lake_provider.view.table_view import TableView
+from airflow_lake_provider.hudi.instant import Action, State
+from airflow_lake_provider.job_contract import ENDED_BEAT_MS, PLANNED_BEAT_MS, Mode, Service
+from airflow_lake_provider.planner.decide import decide
+from airflow_lake_provider.planner.rules import Decision, Verdict
+from airflow_lake_provider.planner.table_view import TableView
 from tests.unit.planner.test_services import LOCK, cow
 from tests.unit.planner.views import NOON_MS, NOW_MS, at, base, commit, completed, log, pending, view
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_lake_provider.hudi.timeline import format_instant_time, instant_time_ms
 from airflow_lake_provider.planner.rules import Rule, combine_rules, rule_of_age
-from airflow_lake_provider.timeline.loader import format_instant_time, instant_time_ms
 from tests.unit.planner.views import NOON_MS, NOW_MS, completed
 
 RULES = st.lists(

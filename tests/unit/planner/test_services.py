@@ -8,12 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.job_contract import Mode, Service
-from airflow_lake_provider.planner.decide import decide
-from airflow_lake_provider.planner.decision import Decision, Verdict
-from airflow_lake_provider.planner.hold import Hold
-from airflow_lake_provider.planner.writes import stable_key
-from airflow_lake_provider.policies import (
+from airflow_lake_provider.config.policies import (
     ArchivePolicy,
     CleanPolicy,
     ClusteringPolicy,
@@ -21,8 +16,11 @@ from airflow_lake_provider.policies import (
     DoctorPolicy,
     TablePolicy,
 )
-from airflow_lake_provider.timeline.instant import Action
-from airflow_lake_provider.view.table_view import TableView
+from airflow_lake_provider.hudi.instant import Action
+from airflow_lake_provider.job_contract import Mode, Service
+from airflow_lake_provider.planner.decide import decide
+from airflow_lake_provider.planner.rules import Decision, Hold, Verdict, stable_key
+from airflow_lake_provider.planner.table_view import TableView
 from tests.unit.planner.views import NOW_MS, at, base, commit, completed, log, pending, view
 
 LOCK = MappingProxyType(

@@ -8,16 +8,24 @@ from typing import Any
 
 import pytest
 
+from airflow_lake_provider.config.policies import CleanPolicy, TablePolicy, TtlPolicy
+from airflow_lake_provider.hudi.commit_metadata import WriteStat, parse_commit_metadata
+from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.decide import decide, remember_cleaned
-from airflow_lake_provider.planner.decision import Decision, Footing, Verdict
-from airflow_lake_provider.planner.fair_order import MOST_OVERTAKEN, PATIENCE, in_fair_order
-from airflow_lake_provider.planner.replaced import find_kept_from, may_have_replaced
-from airflow_lake_provider.planner.turns import NO_TURNS, TurnEnd, Turns, parse_turns, turns_to_text
-from airflow_lake_provider.policies import CleanPolicy, TablePolicy, TtlPolicy
-from airflow_lake_provider.timeline.commit_metadata import WriteStat, parse_commit_metadata
-from airflow_lake_provider.timeline.instant import Action
-from airflow_lake_provider.view.table_view import TableView
+from airflow_lake_provider.planner.fruitless import find_kept_from, may_have_replaced
+from airflow_lake_provider.planner.rules import Decision, Footing, Verdict
+from airflow_lake_provider.planner.table_view import TableView
+from airflow_lake_provider.planner.turns import (
+    MOST_OVERTAKEN,
+    NO_TURNS,
+    PATIENCE,
+    TurnEnd,
+    Turns,
+    in_fair_order,
+    parse_turns,
+    turns_to_text,
+)
 from tests.unit.planner.views import NOW_MS, at, base, commit, completed, log, pending, view
 
 POLICY = TablePolicy(

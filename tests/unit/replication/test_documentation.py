@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from airflow_lake_provider.config.policies import ReplicationPolicy
+from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.replication.sink_contract import SinkContract
-from airflow_lake_provider.replication_policy import ReplicationPolicy
-from airflow_lake_provider.tables_file import parse_tables_file
 
 PAGE = (Path(__file__).parents[3] / "docs" / "replication.md").read_text(encoding="utf-8")
 

@@ -16,7 +16,7 @@ import pytest
 from airflow_lake_provider.errors import CheckpointDamagedError, ConfigError, RecordRefusedError, SourceRefusedError
 from airflow_lake_provider.replication.change import Batch, Change, Mode, Op
 from airflow_lake_provider.replication.formats.avro import AvroFormat
-from airflow_lake_provider.replication.sink import Sink, SinkSettings
+from airflow_lake_provider.replication.sink import Sink, SinkSettings, create_sink
 from airflow_lake_provider.replication.sink_contract import (
     SCHEMA,
     SinkContract,
@@ -26,7 +26,6 @@ from airflow_lake_provider.replication.sink_contract import (
     delete,
     insert,
 )
-from airflow_lake_provider.replication.sink_registry import create_sink
 
 
 def optional(kind: Any) -> list[Any]:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.replication.change import Change, CommitRef, Mode, Op, checksum_of, message_of
 from airflow_lake_provider.replication.job import (
@@ -17,7 +18,6 @@ from airflow_lake_provider.replication.job import (
     result_to_text,
 )
 from airflow_lake_provider.replication.pump import Order
-from airflow_lake_provider.tables_file import parse_tables_file
 
 COMMIT = CommitRef("20260101000000001", "20260101000000002")
 

@@ -12,19 +12,19 @@ from sqlalchemy import create_engine, update
 from sqlalchemy.orm import sessionmaker
 
 from airflow_lake_provider.errors import SinkBusyError, SinkUnknownError
-from airflow_lake_provider.manager.clock import ProcessClock
-from airflow_lake_provider.manager.notice import Notice, Source
-from airflow_lake_provider.manager.registry import Registry
-from airflow_lake_provider.manager.schema import lake_table, metadata
-from airflow_lake_provider.manager.sinks import RunNews, Sinks
-from airflow_lake_provider.planner.hold import Hold
+from airflow_lake_provider.manager.db.clock import ProcessClock
+from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
+from airflow_lake_provider.manager.db.schema import lake_table, metadata
+from airflow_lake_provider.manager.db.sinks import RunNews, Sinks
+from airflow_lake_provider.planner.rules import Hold
 from airflow_lake_provider.replication.change import CommitRef
-from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
-from airflow_lake_provider.replication.safepoint import (
+from airflow_lake_provider.replication.checkpoint import (
     EVERYTHING,
+    Checkpoint,
     Safepoint,
     SinkHold,
     find_safepoint,
+    to_text,
 )
 
 HOUR_S = 3600.0

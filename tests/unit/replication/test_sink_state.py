@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
 from airflow_lake_provider.manager.sink_state import held_bytes
-from airflow_lake_provider.timeline.commit_metadata import CommitMetadata, WriteStat
 
 
 def wrote(*files: tuple[str, str, int], replaced: tuple[str, ...] = ()) -> CommitMetadata:

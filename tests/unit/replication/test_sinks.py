@@ -18,9 +18,8 @@ from airflow_lake_provider.errors import (
     SinkRefusedError,
     SinkUnavailableError,
 )
-from airflow_lake_provider.replication.sink import Sink, SinkSettings
+from airflow_lake_provider.replication.sink import Sink, SinkSettings, create_sink, sink_names
 from airflow_lake_provider.replication.sink_contract import SinkContract, batch, checkpoint, insert
-from airflow_lake_provider.replication.sink_registry import create_sink, sink_names
 from airflow_lake_provider.replication.sinks.noop import NoopSink
 
 

@@ -11,12 +11,12 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_lake_provider.hooks.lake import LakeHook
+from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
 from airflow_lake_provider.sensors import replication_lag
 from airflow_lake_provider.sensors.replication_lag import HudiReplicationLagSensor
-from airflow_lake_provider.table_id import normalise_base_path, table_id_of
-from tests.unit.timeline.fixture_tables import FixtureTable, unpack
+from tests.support.fixture_tables import FixtureTable, unpack
 
 
 @pytest.fixture

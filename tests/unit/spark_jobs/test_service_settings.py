@@ -2,7 +2,7 @@ import pytest
 from job_contract import Service
 from service_settings import ALWAYS, WHEN_SCHEDULING, service_settings, wait_for_lock_without_end
 
-from airflow_lake_provider.owned_options import OWNED_OPTIONS
+from airflow_lake_provider.config.owned_options import OWNED_OPTIONS
 
 PACKAGE = "org.apache.hudi.client.transaction.lock."
 SHARED = {"hoodie.write.lock.provider": PACKAGE + "ZookeeperBasedLockProvider"}

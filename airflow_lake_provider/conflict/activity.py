@@ -1,0 +1,243 @@
+"""One table as early conflict detection sees it: who is at work now, and what completed since."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.conflict.contention import (
+    COMPACTIONS_PASS_FROM,
+    Verdict,
+    find_active_clashes,
+    find_commit_clashes,
+)
+from airflow_lake_provider.conflict.marker_reader import ActiveInstant, InstantMarkers, MarkerReader, Role, role_of
+from airflow_lake_provider.errors import DamagedFileError
+from airflow_lake_provider.hudi.commit_metadata import load_announced_write, load_commit_metadata
+from airflow_lake_provider.hudi.heartbeat import HeartbeatRule, heartbeat_rule, load_heartbeats
+from airflow_lake_provider.hudi.instant import Action, Layout, State
+from airflow_lake_provider.hudi.markers import file_group_key
+from airflow_lake_provider.hudi.plans import load_service_plan
+from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from airflow_lake_provider.conflict.contention import Claim, Clash
+    from airflow_lake_provider.hudi.commit_metadata import AnnouncedWrite, CommitMetadata
+    from airflow_lake_provider.hudi.instant import Instant
+    from airflow_lake_provider.hudi.properties import TableProperties
+    from airflow_lake_provider.hudi.timeline import Timeline
+    from airflow_lake_provider.storage.table_storage import Storage
+    from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
+
+_OVERWRITE, _OVERWRITE_TABLE = "INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE"
+
+
+@dataclass(frozen=True, slots=True)
+class TableActivity:
+    """Who is at work on a table at `now_ms`, oldest instant first, and the timeline that was read after them."""
+
+    base_path: str
+    now_ms: int
+    actives: tuple[ActiveInstant, ...]
+    snapshot: TimelineSnapshot
+
+    @property
+    def compactions_pass(self) -> bool:
+        """Whether writers and compactions never meet in this table's version."""
+        return _compactions_pass(self.snapshot)
+
+    def live_writers(self) -> tuple[ActiveInstant, ...]:
+        """Return the writers whose heartbeat is young enough."""
+        return tuple(active for active in self.actives if active.role is Role.WRITER and active.is_live)
+
+    def dead_writers(self) -> tuple[ActiveInstant, ...]:
+        """Return the writers whose heartbeat ran out, or that have none."""
+        return tuple(active for active in self.actives if active.role is Role.WRITER and not active.is_live)
+
+    def plans(self) -> tuple[ActiveInstant, ...]:
+        """Return the pending services."""
+        return tuple(active for active in self.actives if active.role is not Role.WRITER)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a pending instant says that it will touch; `partitions` of None: it may touch any."""
+
+    file_groups: frozenset[bytes] = frozenset()
+    partitions: frozenset[str] | None = None
+    is_clustering: bool = False
+    overwritten: frozenset[str] | None = frozenset()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What one state of the timeline says of its instants, by requested time."""
+
+    timeline: Timeline
+    pending: Mapping[str, Instant]
+    completed: frozenset[str]
+    compactions: frozenset[str]
+    """Pending compactions."""
+    writes: tuple[Instant, ...]
+    """Completed writes, by completion."""
+
+
+class ConflictTable:
+    """Looks at one table again and again; reads only what changed. Not to be shared by threads.
+
+    `read_snapshot` gives the timeline as it is now (a view's `snapshot`), `hudi_options` are the table's Hudi settings.
+    All methods raise what `read_snapshot` raises, and StorageError.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        read_snapshot: Callable[[], TimelineSnapshot],
+        rule: HeartbeatRule = HeartbeatRule(),  # noqa: B008 - frozen
+        hudi_options: Mapping[str, str] | None = None,
+    ) -> None:
+        self._storage = storage
+        self._read_snapshot = read_snapshot
+        self.rule = rule
+        self.hudi_options = hudi_options or {}
+        self._markers = MarkerReader(storage)
+        self._plans: dict[str, _Plan] = {}
+        self._commits: dict[str, CommitMetadata] = {}
+        self._names: _Names | None = None
+
+    def look(self, now_ms: int, partitions: Collection[str] | None = None, writer: str | None = None) -> TableActivity:
+        """Look at everybody at work.
+
+        With `partitions`, direct markers are read only of these; with `writer`, only what a writer of this instant may
+        have to give way to: markers of smaller instants, and no plan of a compaction that writers pass.
+        """
+        # Markers, then heartbeats, then the timeline. A writer that commits in between has its instant completed by
+        # then, so it is seen in one of them; and one that begins beats before its instant appears.
+        marked = [name for name in self._markers.list_instants() if writer is None or name < writer]
+        markers = {name: self._markers.read(name, now_ms, partitions) for name in marked}
+        beats = load_heartbeats(self._storage)
+        snapshot = self._read_snapshot()
+        names = self._find_names(snapshot.timeline)
+        may_pass = writer is not None and _compactions_pass(snapshot)
+        passed_over = names.completed | names.compactions if may_pass else names.completed
+        found = (
+            self._active(name, snapshot, beats.get(name), markers.get(name, InstantMarkers(name)), now_ms)
+            for name in sorted((names.pending.keys() | markers.keys() | beats.keys()) - passed_over)
+        )
+        actives = tuple(active for active in found if active is not None)
+        return TableActivity(self._storage.base_path, now_ms, actives, snapshot)
+
+    def check(self, claim: Claim, now_ms: int, partitions: Collection[str] | None = None) -> Verdict:
+        """Compare a claim with who is at work, and with what completed since it began."""
+        looks_at_older = claim.role is Role.WRITER and claim.comes_first
+        activity = self.look(now_ms, partitions, claim.instant if looks_at_older else None)
+        verdict = find_active_clashes(claim, activity.actives, compactions_pass=activity.compactions_pass)
+        commits, damaged = self.find_commits(claim, activity.snapshot)
+        return Verdict((*verdict.clashes, *commits), (*verdict.unread, *damaged))
+
+    def find_commits(self, claim: Claim, snapshot: TimelineSnapshot) -> tuple[tuple[Clash, ...], tuple[str, ...]]:
+        """Return the clashes with instants that completed since the claim began, and files that cannot be read."""
+        by_completion = reversed(self._find_names(snapshot.timeline).writes)
+        completed = list(takewhile(lambda instant: (instant.completed_time or "") > claim.since, by_completion))
+        damaged = []
+        for instant in completed:
+            if instant.requested_time in self._commits:
+                continue
+            try:
+                path = snapshot.properties.timeline_path
+                self._commits[instant.requested_time] = load_commit_metadata(self._storage, path, instant)
+            except (DamagedFileError, FileNotFoundError) as error:
+                damaged.append(str(error))
+        clashes = find_commit_clashes(claim, completed, self._commits, compactions_pass=_compactions_pass(snapshot))
+        return clashes, tuple(damaged)
+
+    def _find_names(self, timeline: Timeline) -> _Names:
+        if self._names is None or self._names.timeline is not timeline:
+            pending = {instant.requested_time: instant for instant in timeline.pending()}
+            completed = frozenset(instant.requested_time for instant in timeline.completed())
+            compactions = frozenset(instant.requested_time for instant in timeline.pending(Action.COMPACTION))
+            writes = timeline.completed_writes_by_completion()
+            self._names = _Names(timeline, pending, completed, compactions, writes)
+            self._plans = {name: plan for name, plan in self._plans.items() if name in pending}
+        return self._names
+
+    def _plan_of(self, snapshot: TimelineSnapshot, instant: Instant) -> _Plan | None:
+        """Return a pending instant's plan; None when it cannot be read. Read again while it says nothing."""
+        plan = self._plans.get(instant.requested_time)
+        if plan is None:
+            try:
+                plan = self._load_plan(snapshot.properties, instant)
+            except (DamagedFileError, FileNotFoundError):
+                return None
+            if plan.partitions is not None:
+                self._plans[instant.requested_time] = plan
+        return plan
+
+    def _load_plan(self, properties: TableProperties, instant: Instant) -> _Plan:
+        plan = load_service_plan(self._storage, properties, instant)
+        if plan is not None and plan.file_groups:
+            return _Plan(_keys(plan.file_groups), frozenset(group[0] for group in plan.file_groups), plan.is_clustering)
+        announced = load_announced_write(self._storage, properties, instant)
+        if instant.action is Action.REPLACECOMMIT and plan is not None and not plan.is_clustering:
+            return _plan_of_overwrite(instant, announced)
+        if announced is not None:
+            return _Plan(_keys(announced.updated_file_groups), announced.partitions)
+        return _Plan(is_clustering=plan is not None and plan.is_clustering)
+
+    def _active(
+        self, name: str, snapshot: TimelineSnapshot, beat_ms: int | None, markers: InstantMarkers, now_ms: int
+    ) -> ActiveInstant | None:
+        """Put together what is known of one instant; None when it touches no file group."""
+        is_live = self.rule.is_live(beat_ms, now_ms)
+        instant = self._find_names(snapshot.timeline).pending.get(name)
+        if instant is None:
+            return ActiveInstant(name, "", Role.WRITER, beat_ms, is_live, markers)
+        if role_of(instant) is None:
+            return None
+        plan = self._plan_of(snapshot, instant)
+        # In layout 1 only the plan tells a clustering, which stands in the way without a heartbeat too.
+        may_be = instant.action is Action.REPLACECOMMIT and snapshot.properties.layout is Layout.V1
+        role = role_of(instant, is_clustering=may_be if plan is None else plan.is_clustering) or Role.WRITER
+        # It need not beat.
+        is_live = is_live or (role is Role.LOG_COMPACTION and instant.state is State.INFLIGHT)
+        plan = plan or _Plan(problem=f"the plan of {instant.action} {name}")
+        return ActiveInstant(
+            name,
+            instant.action,
+            role,
+            beat_ms,
+            is_live,
+            markers,
+            plan.file_groups,
+            plan.partitions,
+            plan.overwritten,
+            plan.problem,
+        )
+
+
+def open_conflict_table(storage: Storage, hudi_options: Mapping[str, str]) -> ConflictTable:
+    """Open a table by what its storage says now, and by the heartbeat rule of its Hudi settings. Raises ConfigError."""
+    view = FileSystemTimelineView(storage.base_path, lambda _: storage)
+    return ConflictTable(storage, view.snapshot, heartbeat_rule(hudi_options), hudi_options)
+
+
+def _keys(file_groups: Iterable[tuple[str, str]]) -> frozenset[bytes]:
+    return frozenset(file_group_key(*group) for group in file_groups)
+
+
+def _plan_of_overwrite(instant: Instant, announced: AnnouncedWrite | None) -> _Plan:
+    """Return what an insert overwrite or a removal of partitions says: never all that it takes out."""
+    problem = f"which file groups {instant.action} {instant.requested_time} takes out, before its commit"
+    if announced is None:
+        return _Plan(problem=problem)
+    overwritten = {_OVERWRITE: announced.partitions, _OVERWRITE_TABLE: None}.get(announced.operation, frozenset())
+    groups = _keys(announced.updated_file_groups)
+    return _Plan(groups, announced.partitions, overwritten=overwritten, problem=problem)
+
+
+def _compactions_pass(snapshot: TimelineSnapshot) -> bool:
+    return snapshot.properties.version >= COMPACTIONS_PASS_FROM

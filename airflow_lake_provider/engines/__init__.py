@@ -1,1 +1,0 @@
-"""Engines: what starts a job somewhere, waits for its end, and ends it."""

@@ -1,0 +1,1 @@
+"""One run of a service: lease, admission, job, verdict, metrics."""

@@ -1,0 +1,103 @@
+"""The interface of engines, and the values that pass through it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol
+
+from airflow_lake_provider.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from airflow_lake_provider.job_contract import JobRequest
+
+
+@dataclass(frozen=True, slots=True)
+class EngineJob:
+    """One job, ready to start.
+
+    `name` is for people; `tag` is unique to this job among all (lower-case letters, digits and `-`), so that an engine
+    can find the job again by it alone. The driver finds its request at `request_path`. `host` starts the job. `conf`
+    are the engine's settings; what an engine cannot use, it ignores.
+    """
+
+    engine: str
+    name: str
+    request: JobRequest
+    request_path: str
+    host: str
+    conn_id: str = ""
+    conf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    jars: str = ""
+    packages: str = ""
+
+    @property
+    def tag(self) -> str:
+        """A name that no other job has."""
+        return "lake-" + hashlib.sha256(self.request_path.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A job that was started, or that somebody may have died while starting.
+
+    `external_id` is what the engine needs to follow the job from another process; empty when the job does not outlive
+    the process that started it, or when its start was not recorded.
+    """
+
+    job: EngineJob
+    external_id: str = ""
+
+
+class Engine(Protocol):
+    """Runs jobs. One object serves one try of one task; handles may come from other tries, hosts and days."""
+
+    def start(self, job: EngineJob) -> Handle:
+        """Start the job and return soon. Raises EngineError; a job that failed to start must not start later."""
+
+    def wait(self, handle: Handle) -> None:
+        """Return when the job has ended, well or not: the timeline judges. Raises EngineError when that is unknown."""
+
+    def stop(self, handle: Handle) -> None:
+        """End the job, whoever started it; called from any thread, and again. Returns only when it has ended.
+
+        Raises EngineError when that cannot be told: then no other job may begin (G2).
+        """
+
+
+# --- Finds engines by name: ours, and those that other packages register by entry point
+
+GROUP = "airflow_lake_provider.engines"
+DEFAULT_ENGINE = "spark-submit"
+_PACKAGE = "airflow_lake_provider.execution.engines"
+OURS = (
+    EntryPoint(DEFAULT_ENGINE, f"{_PACKAGE}.spark_submit:SparkSubmitEngine", GROUP),
+    EntryPoint("in-process", f"{_PACKAGE}.in_process:InProcessEngine", GROUP),
+    EntryPoint("flink", f"{_PACKAGE}.flink:FlinkEngine", GROUP),
+)
+
+
+def create_engine(name: str, registered: Iterable[EntryPoint] | None = None) -> Engine:
+    """Create the engine of a name; nothing is imported for the others.
+
+    `registered` are the entry points of other packages, those that are installed unless given. Raises ConfigError for
+    a name that nobody registered or that two packages registered, and when an engine cannot be imported.
+    """
+    theirs = entry_points(group=GROUP) if registered is None else registered
+    known = [*OURS, *theirs]
+    found = [entry for entry in known if entry.name == name]
+    if not found:
+        names = ", ".join(sorted({entry.name for entry in known}))
+        raise ConfigError(f"engine {name!r} is not registered; registered are: {names}")
+    if len({entry.value for entry in found}) > 1:
+        claims = ", ".join(sorted(entry.value for entry in found))
+        raise ConfigError(f"engine {name!r} is registered more than once: {claims}; remove all but one")
+    try:
+        engine: Engine = found[0].load()()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"engine {name!r} ({found[0].value}) cannot be imported: {error}") from error
+    return engine

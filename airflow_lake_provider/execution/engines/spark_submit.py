@@ -1,0 +1,72 @@
+"""Spark through spark-submit. The connection says where: client mode anywhere, cluster mode on YARN and Kubernetes."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.execution.engines.local_process import LocalJob
+from airflow_lake_provider.execution.engines.packaging import application, submit_arguments
+
+if TYPE_CHECKING:
+    from airflow_lake_provider.execution.engines.engine import Engine, EngineJob, Handle
+
+
+class SparkSubmitEngine:
+    """The default engine.
+
+    In client mode the driver runs beside the task, with its output in the task's log, and ends with it. In cluster mode
+    it outlives the task, so the next try follows the driver that is there.
+    """
+
+    def __init__(self) -> None:
+        self._client = _ClientMode()
+
+    def start(self, job: EngineJob) -> Handle:
+        """Submit the job. Raises EngineError, or ConfigError for a place where no Python driver can run."""
+        return self._mode(job).start(job)
+
+    def wait(self, handle: Handle) -> None:
+        """Wait for the driver's end. Raises EngineError when it cannot be followed."""
+        self._mode(handle.job).wait(handle)
+
+    def stop(self, handle: Handle) -> None:
+        """End the driver. Raises EngineError when it may live on."""
+        self._mode(handle.job).stop(handle)
+
+    def _mode(self, job: EngineJob) -> Engine:
+        try:
+            connection = SparkSubmitHook(conn_id=job.conn_id)._connection
+        except (RuntimeError, ValueError) as error:
+            raise ConfigError(f"connection {job.conn_id!r} cannot be used: {error}") from error
+        master, mode = str(connection["master"]), connection["deploy_mode"]
+        if mode != "cluster":
+            return self._client
+        # Only who needs it waits for the provider's operator to be imported: a second of each task.
+        cluster = import_module("airflow_lake_provider.execution.engines.spark_cluster")
+        driver: Engine | None = cluster.find_driver(master)
+        if driver is not None:
+            return driver
+        raise ConfigError(
+            f"connection {job.conn_id!r} asks for deploy-mode cluster on {master}, where Spark runs no Python driver: "
+            "use deploy-mode client there, or YARN or Kubernetes"
+        )
+
+
+class _ClientMode:
+    def __init__(self) -> None:
+        self._local = LocalJob()
+
+    def start(self, job: EngineJob) -> Handle:
+        hook = SparkSubmitHook(**submit_arguments(job))
+        # It logs the command, with secrets masked. Its own `submit` would not return before the job's end.
+        return self._local.start(job, hook._build_spark_submit_command(application()))
+
+    def wait(self, handle: Handle) -> None:
+        self._local.wait(handle)
+
+    def stop(self, handle: Handle) -> None:
+        self._local.stop(handle)

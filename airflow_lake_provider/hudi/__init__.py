@@ -1,0 +1,1 @@
+"""Facts of a Hudi table, read in pure Python: timeline, properties, plans, markers, heartbeats."""

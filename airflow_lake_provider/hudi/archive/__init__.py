@@ -1,0 +1,1 @@
+"""The archived timeline, of both layouts."""

@@ -1,0 +1,244 @@
+"""Commit metadata and plans, reduced to what deciding needs.
+
+Source: Avro schemas `HoodieCommitMetadata`, `HoodieReplaceCommitMetadata`, `HoodieCompactionPlan` of Hudi; layout 1
+writes the same fields as JSON.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import fastavro
+from fastavro.schema import SchemaParseException
+
+from airflow_lake_provider.errors import DamagedFileError, LakeError
+from airflow_lake_provider.hudi.archive.avro import check_schema
+from airflow_lake_provider.hudi.instant import Action, State
+from airflow_lake_provider.hudi.markers import file_group_key
+from airflow_lake_provider.hudi.timeline import TimelineProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_lake_provider.hudi.instant import Instant
+    from airflow_lake_provider.hudi.properties import TableProperties
+    from airflow_lake_provider.hudi.timeline import Timeline
+    from airflow_lake_provider.storage.table_storage import Storage
+
+# --- Decode the content of a timeline file by what it is, not by what its name promises: empty, Avro container, JSON
+
+AVRO_MAGIC = b"Obj\x01"
+
+
+def decode(content: bytes, file_name: str) -> dict[str, Any] | None:
+    """Return the one record of a timeline file; None for an empty file.
+
+    Raises DamagedFileError that names the file: half written, not of either format, or not exactly one record.
+    """
+    if not content:
+        return None
+    if content.startswith(AVRO_MAGIC):
+        return _decode_avro(content, file_name)
+    if content.lstrip()[:1] == b"{":
+        return _decode_json(content, file_name)
+    raise DamagedFileError(f"{file_name}: neither an Avro container nor JSON (begins with {content[:8]!r})")
+
+
+def _decode_avro(content: bytes, file_name: str) -> dict[str, Any]:
+    try:
+        reader = fastavro.reader(io.BytesIO(content))
+        # Hudi compresses none of its timeline files. Another codec is damage, and could unpack to any size.
+        if reader.codec != "null":
+            raise DamagedFileError(f"{file_name}: Avro container with codec {reader.codec!r}")
+        # A schema that contains itself makes the decoder's C code recurse until the process dies (tried).
+        check_schema(reader.writer_schema)
+        records = list(reader)
+    except (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, MemoryError) as error:
+        raise DamagedFileError(f"{file_name}: damaged Avro container: {type(error).__name__} {error}") from error
+    except SchemaParseException as error:
+        raise DamagedFileError(f"{file_name}: Avro container with a damaged schema: {error}") from error
+    if len(records) != 1 or not isinstance(records[0], dict):
+        raise DamagedFileError(f"{file_name}: expected one record in the Avro container, found {len(records)}")
+    return records[0]
+
+
+def _decode_json(content: bytes, file_name: str) -> dict[str, Any]:
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DamagedFileError(f"{file_name}: damaged JSON: {error}") from error
+    return dict(body)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStat:
+    """One file that a commit wrote."""
+
+    partition: str
+    file_id: str
+    path: str
+    """Relative to the base path."""
+    file_size_bytes: int
+    written_bytes: int
+    is_new_group: bool = False
+    """Whether it is certainly the first file of its file group, so that it replaces none."""
+
+    @property
+    def is_log(self) -> bool:
+        """Whether it is a log file (of a merge-on-read file slice), not a base file."""
+        name = self.path.rsplit("/", 1)[-1]
+        return name.startswith(".") and ".log." in name
+
+
+@dataclass(frozen=True, slots=True)
+class CommitMetadata:
+    """What a completed write says of itself. `operation` is Hudi's WriteOperationType, for example `UPSERT`."""
+
+    operation: str
+    stats: tuple[WriteStat, ...]
+    replaced_file_groups: tuple[tuple[str, str], ...] = ()
+    """Partition and file id of the file groups that a replacecommit took out."""
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes in all files of the commit."""
+        return sum(stat.written_bytes for stat in self.stats)
+
+    def file_group_keys(self) -> frozenset[bytes]:
+        """The keys (see `file_group_key`) of all file groups that it wrote or took out."""
+        written = (file_group_key(stat.partition, stat.file_id) for stat in self.stats)
+        return frozenset((*written, *(file_group_key(*group) for group in self.replaced_file_groups)))
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPlan:
+    """The file groups (partition, file id) of a compaction plan, and how many log files it merges."""
+
+    file_groups: tuple[tuple[str, str], ...]
+    log_files: int
+
+
+def load_commit_metadata(storage: Storage, timeline_path: str, instant: Instant) -> CommitMetadata:
+    """Read the metadata of a completed write. Raises FileNotFoundError, StorageError, DamagedFileError."""
+    content = storage.read_bytes(f"{timeline_path}/{instant.file_name}")
+    return parse_commit_metadata(decode(content, instant.file_name), instant.file_name)
+
+
+def parse_commit_metadata(record: Mapping[str, Any] | None, file_name: str) -> CommitMetadata:
+    """Build the metadata of a completed commit, deltacommit or replacecommit. Raises DamagedFileError."""
+    if record is None:
+        raise DamagedFileError(f"{file_name}: a completed write must not be empty")
+    try:
+        stats = tuple(
+            _parse_stat(partition, stat)
+            for partition, entries in (record.get("partitionToWriteStats") or {}).items()
+            for stat in entries or ()
+        )
+        replaced = tuple(
+            (partition, file_id)
+            for partition, file_ids in (record.get("partitionToReplaceFileIds") or {}).items()
+            for file_id in file_ids or ()
+        )
+        return CommitMetadata(str(record.get("operationType") or "UNKNOWN"), stats, replaced)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise DamagedFileError(f"{file_name}: not commit metadata: {error}") from error
+
+
+def _parse_stat(partition: str, stat: Mapping[str, Any]) -> WriteStat:
+    written_bytes = int(stat.get("totalWriteBytes") or 0)
+    return WriteStat(
+        partition=partition,
+        file_id=str(stat.get("fileId") or ""),
+        path=str(stat.get("path") or ""),
+        file_size_bytes=int(stat.get("fileSizeInBytes") or written_bytes),
+        written_bytes=written_bytes,
+        # Hudi writes the word (`HoodieWriteStat.NULL_COMMIT`); where nothing is said, nothing is known.
+        is_new_group=stat.get("prevCommit") == "null",
+    )
+
+
+def parse_compaction_plan(record: Mapping[str, Any] | None, file_name: str) -> CompactionPlan:
+    """Build a compaction plan. Raises DamagedFileError."""
+    if record is None:
+        raise DamagedFileError(f"{file_name}: a compaction plan must not be empty")
+    try:
+        operations = record.get("operations") or ()
+        return CompactionPlan(
+            tuple((str(operation["partitionPath"] or ""), str(operation["fileId"])) for operation in operations),
+            sum(len(operation.get("deltaFilePaths") or ()) for operation in operations),
+        )
+    except (AttributeError, TypeError, KeyError) as error:
+        raise DamagedFileError(f"{file_name}: not a compaction plan: {error}") from error
+
+
+# --- What a write in flight says of itself before its first file: the profile of its rows, by partition and file
+# group
+#
+# Source: Hudi `BaseCommitActionExecutor.saveWorkloadProfileMetadataToInflight`. Upserts, inserts and deletes leave it
+# in their inflight file (Avro, JSON in layout 1), with a file id for each file group that is updated, and without one
+# for rows that are new: those may go into any small file group of their partition. A bulk insert leaves an empty
+# file.
+#
+# Insert overwrites (action `replacecommit`) leave it too, for the rows that they bring: what they take out is all
+# that lies in those partitions, and with a static overwrite in others as well, and is named at the commit only.
+
+_WRITES = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT})
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncedWrite:
+    """All partitions that a write will put rows into, and the file groups (partition, file id) that it will update.
+
+    `operation` is Hudi's WriteOperationType, for example `INSERT_OVERWRITE`.
+    """
+
+    partitions: frozenset[str]
+    updated_file_groups: frozenset[tuple[str, str]]
+    operation: str
+
+
+def load_announced_write(storage: Storage, properties: TableProperties, instant: Instant) -> AnnouncedWrite | None:
+    """Return what an inflight commit, deltacommit or replacecommit announces; None when it announces nothing (yet).
+
+    Raises FileNotFoundError, StorageError, DamagedFileError.
+    """
+    if instant.state is not State.INFLIGHT or instant.action not in _WRITES:
+        return None
+    record = decode(storage.read_bytes(f"{properties.timeline_path}/{instant.file_name}"), instant.file_name)
+    if record is None:
+        return None
+    metadata = parse_commit_metadata(record, instant.file_name)
+    if not metadata.stats:
+        return None
+    return AnnouncedWrite(
+        frozenset(stat.partition for stat in metadata.stats),
+        frozenset((stat.partition, stat.file_id) for stat in metadata.stats if stat.file_id),
+        metadata.operation,
+    )
+
+
+# --- Find the files of a timeline that cannot be read
+
+
+def find_damaged_files(
+    storage: Storage, properties: TableProperties, timeline: Timeline, *, is_gone_damage: bool = True
+) -> list[TimelineProblem]:
+    """Read the file of every instant in its highest state; return those that cannot be decoded.
+
+    `is_gone_damage` says whether a file that is not there any more counts as well.
+    """
+    problems = []
+    for instant in timeline.instants:
+        try:
+            content = storage.read_bytes(f"{properties.timeline_path}/{instant.file_name}")
+            if decode(content, instant.file_name) is None and not instant.may_be_empty:
+                problems.append(TimelineProblem(instant.file_name, "empty, which this action and state must not be"))
+        except FileNotFoundError:
+            if is_gone_damage:
+                problems.append(TimelineProblem(instant.file_name, "vanished while the timeline was read"))
+        except LakeError as error:
+            problems.append(TimelineProblem.of(instant.file_name, error))
+    return problems

@@ -1,0 +1,199 @@
+"""A table's `hoodie.properties`.
+
+Hudi rewrites the file in place with a backup beside it, and reads the backup while the main file is missing or has no
+valid checksum (`HoodieTableConfig.fetchConfigs`); so do we.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.errors import DamagedFileError, TableNotFoundError, UnsupportedTableError
+from airflow_lake_provider.hudi.instant import Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_lake_provider.storage.table_storage import Storage
+
+META_FOLDER = ".hoodie"
+PROPERTIES_FILE = f"{META_FOLDER}/hoodie.properties"
+BACKUP_FILE = f"{META_FOLDER}/hoodie.properties.backup"
+SUPPORTED_VERSIONS = (6, 8, 9)
+_CHECKSUM = "hoodie.table.checksum"
+_LAST_VERSION_OF_LAYOUT_1 = 7
+
+
+@dataclass(frozen=True, slots=True)
+class TableProperties:
+    """What a table says of itself. Paths are relative to the base path."""
+
+    name: str
+    database: str
+    table_type: str
+    """`COPY_ON_WRITE` or `MERGE_ON_READ`."""
+    version: int
+    layout: Layout
+    time_zone: str
+    """`UTC`, or `LOCAL`: the zone of the writers' JVMs."""
+    timeline_path: str
+    history_path: str
+    record_key_fields: tuple[str, ...]
+    partition_fields: tuple[str, ...]
+    metadata_partitions: tuple[str, ...]
+    metadata_partitions_inflight: tuple[str, ...]
+    raw: Mapping[str, str]
+
+
+def load_table_properties(storage: Storage) -> TableProperties:
+    """Read and check the properties.
+
+    Raises TableNotFoundError (neither file), DamagedFileError (no usable content), UnsupportedTableError (version).
+    """
+    best: dict[str, str] | None = None
+    # The main file a second time: an update that ends between the first two reads leaves neither to be seen.
+    for path in (PROPERTIES_FILE, BACKUP_FILE, PROPERTIES_FILE):
+        values = _read(storage, path)
+        if values is not None and _is_whole(values):
+            return build_table_properties(values, storage.base_path)
+        # Tables of early writers carry no checksum at all: a file that names its table is good enough then.
+        if best is None or "hoodie.table.name" not in best:
+            best = values if values is not None else best
+    if best is None:
+        raise TableNotFoundError(f"no Hudi table at {storage.base_path!r}: {PROPERTIES_FILE} is missing")
+    return build_table_properties(best, storage.base_path)
+
+
+def _read(storage: Storage, path: str) -> dict[str, str] | None:
+    try:
+        return parse_java_properties(storage.read_bytes(path).decode("utf-8", "replace"))
+    except FileNotFoundError:
+        return None
+
+
+def _is_whole(values: Mapping[str, str]) -> bool:
+    return _CHECKSUM in values and values[_CHECKSUM] == str(_checksum(values))
+
+
+def _checksum(values: Mapping[str, str]) -> int:
+    table = f"{values.get('hoodie.database.name', '')}.{values.get('hoodie.table.name', '')}"
+    return zlib.crc32(table.encode())
+
+
+def build_table_properties(values: Mapping[str, str], base_path: str) -> TableProperties:
+    """Build the properties from key and value. Raises DamagedFileError, UnsupportedTableError."""
+    name = values.get("hoodie.table.name", "")
+    if not name:
+        raise DamagedFileError(f"{base_path}/{PROPERTIES_FILE} names no table (hoodie.table.name)")
+    version = _version(values, base_path)
+    layout = Layout.V1 if version <= _LAST_VERSION_OF_LAYOUT_1 else Layout.V2
+    if layout is Layout.V1:
+        timeline_path = META_FOLDER
+        history_path = f"{META_FOLDER}/{values.get('hoodie.archivelog.folder') or 'archived'}"
+    else:
+        timeline_path = f"{META_FOLDER}/{values.get('hoodie.timeline.path') or 'timeline'}"
+        history_path = f"{timeline_path}/{values.get('hoodie.timeline.history.path') or 'history'}"
+    # Or whoever may write one table's properties could have any folder listed.
+    if ".." in history_path.split("/") or "\0" in history_path:
+        raise DamagedFileError(f"{base_path}/{PROPERTIES_FILE} has its timeline outside the table: {history_path!r}")
+    return TableProperties(
+        name=name,
+        database=values.get("hoodie.database.name", ""),
+        table_type=values.get("hoodie.table.type", "COPY_ON_WRITE"),
+        version=version,
+        layout=layout,
+        time_zone=values.get("hoodie.table.timeline.timezone", "LOCAL").upper(),
+        timeline_path=timeline_path,
+        history_path=history_path,
+        record_key_fields=_split(values.get("hoodie.table.recordkey.fields", "")),
+        partition_fields=_split(values.get("hoodie.table.partition.fields", "")),
+        metadata_partitions=_split(values.get("hoodie.table.metadata.partitions", "")),
+        metadata_partitions_inflight=_split(values.get("hoodie.table.metadata.partitions.inflight", "")),
+        raw=MappingProxyType(dict(values)),
+    )
+
+
+def _version(values: Mapping[str, str], base_path: str) -> int:
+    text = values.get("hoodie.table.version", "")
+    if text not in {str(version) for version in SUPPORTED_VERSIONS}:
+        supported = ", ".join(str(version) for version in SUPPORTED_VERSIONS)
+        raise UnsupportedTableError(
+            f"table {base_path!r} has hoodie.table.version={text!r}; this package reads versions {supported}"
+        )
+    return int(text)
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def parse_java_properties(text: str) -> dict[str, str]:
+    """Parse `java.util.Properties` text: comments, continued lines, `=`/`:`/blank separators, escapes."""
+    values: dict[str, str] = {}
+    for line in _logical_lines(text):
+        key, value = _split_pair(line)
+        values[_unescape(key)] = _unescape(value)
+    return values
+
+
+def _logical_lines(text: str) -> list[str]:
+    lines: list[str] = []
+    pending = ""
+    for raw in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
+        line = raw.lstrip(" \t\f")
+        if not pending and (not line or line[0] in "#!"):
+            continue
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            pending += line[:-1]
+            continue
+        lines.append(pending + line)
+        pending = ""
+    if pending:
+        lines.append(pending)
+    return lines
+
+
+def _split_pair(line: str) -> tuple[str, str]:
+    position = 0
+    while position < len(line) and line[position] not in "=: \t\f":
+        position += 2 if line[position] == "\\" else 1
+    rest = line[position:].lstrip(" \t\f")
+    if rest[:1] in {"=", ":"}:
+        rest = rest[1:].lstrip(" \t\f")
+    return line[:position], rest
+
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_UNICODE_LENGTH = 4
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    parts: list[str] = []
+    position = 0
+    while position < len(text):
+        character = text[position]
+        if character != "\\" or position + 1 == len(text):
+            parts.append(character)
+            position += 1
+            continue
+        escaped = text[position + 1]
+        position += 2
+        digits = text[position : position + _UNICODE_LENGTH]
+        if (
+            escaped == "u"
+            and len(digits) == _UNICODE_LENGTH
+            and all(digit in "0123456789abcdefABCDEF" for digit in digits)
+        ):
+            parts.append(chr(int(digits, 16)))
+            position += _UNICODE_LENGTH
+        else:
+            parts.append(_ESCAPES.get(escaped, escaped))
+    joined = "".join(parts)
+    # Java writes characters beyond the basic plane as two escapes.
+    return joined.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,0 +1,312 @@
+"""Load a table's active timeline: one listing, no file is opened.
+
+In layout 2 the names say everything (but for files of early writers, which are stat'ed). In layout 1 the completion
+time is the modification time of the completed file, so the listing carries times. A name that is not understood is
+reported, never skipped in silence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from operator import attrgetter
+from typing import TYPE_CHECKING, TypeAlias
+
+from airflow_lake_provider.errors import DamagedFileError, TableNotFoundError
+from airflow_lake_provider.hudi.instant import (
+    COMPARABLE_ACTION,
+    STATE_RANK,
+    WRITE_ACTIONS,
+    Action,
+    Instant,
+    Layout,
+    State,
+    is_known_stranger,
+)
+from airflow_lake_provider.hudi.properties import load_table_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from airflow_lake_provider.hudi.instant import Suffix
+    from airflow_lake_provider.hudi.properties import TableProperties
+    from airflow_lake_provider.storage.table_storage import Storage
+
+# --- The active timeline of one table, as a value with the questions one asks of it
+
+COMPLETED_WRITE_ACTIONS = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT})
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineProblem:
+    """A file beside the instants that is not understood, or an instant whose file is damaged."""
+
+    file_name: str
+    reason: str
+
+    @staticmethod
+    def of(file_name: str, error: Exception) -> TimelineProblem:
+        """Return the problem that an error tells of; the error may name the file, which is said once."""
+        return TimelineProblem(file_name, str(error).removeprefix(f"{file_name}: "))
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Instants in Hudi's order (requested time, action, state), each in its highest state."""
+
+    instants: tuple[Instant, ...] = ()
+    problems: tuple[TimelineProblem, ...] = ()
+
+    def completed(self) -> tuple[Instant, ...]:
+        """Return the completed instants of all actions, by requested time."""
+        return tuple(instant for instant in self.instants if instant.state is State.COMPLETED)
+
+    def pending(self, *actions: Action) -> tuple[Instant, ...]:
+        """Return requested and inflight instants, of the given actions or of all, by requested time."""
+        return tuple(
+            instant
+            for instant in self.instants
+            if instant.state is not State.COMPLETED and (not actions or instant.action in actions)
+        )
+
+    def pending_writes(self) -> tuple[Instant, ...]:
+        """Return the writers' instants that are not completed: no plans of table services."""
+        services = frozenset(COMPARABLE_ACTION)
+        return tuple(i for i in self.pending(*WRITE_ACTIONS) if i.action not in services)
+
+    def completed_writes_by_completion(self) -> tuple[Instant, ...]:
+        """Return completed commits, deltacommits and replacecommits in the order in which they completed."""
+        writes = [instant for instant in self.completed() if instant.action in COMPLETED_WRITE_ACTIONS]
+        return tuple(sorted(writes, key=lambda instant: (instant.completed_time or "", instant.requested_time)))
+
+    def overtaking(self, log_compaction: Instant) -> Instant | None:
+        """Return the newer compaction or commit behind which Hudi never executes a log compaction; None without one.
+
+        Source: `BaseHoodieTableServiceClient.logCompact`.
+        """
+        for instant in self.instants:
+            is_newer = instant.requested_time > log_compaction.requested_time
+            if is_newer and instant.action in {Action.COMPACTION, Action.COMMIT}:
+                return instant
+        return None
+
+    def latest_completed(self) -> Instant | None:
+        """Return the instant that completed last, of any action; None on an empty timeline."""
+        return max(
+            self.completed(), key=lambda instant: (instant.completed_time or "", instant.requested_time), default=None
+        )
+
+    def latest_completed_time(self) -> str:
+        """Return when an instant completed last (its requested time where layout 1 keeps no other); empty for never."""
+        latest = self.latest_completed()
+        return "" if latest is None else latest.completed_time or latest.requested_time
+
+    def holes(self) -> tuple[Instant, ...]:
+        """Return the pending writes and plans of services with completed writes behind them."""
+        newest = max((i.requested_time for i in self.completed() if i.action in COMPLETED_WRITE_ACTIONS), default="")
+        return tuple(instant for instant in self.pending(*WRITE_ACTIONS) if instant.requested_time < newest)
+
+    def latest_write_without_holes(self) -> Instant | None:
+        """Return the last completed write before the first pending one (Hudi: contiguous completed write timeline).
+
+        Pending plans of table services are holes as well.
+        """
+        pending = self.pending(*WRITE_ACTIONS)
+        boundary = pending[0].requested_time if pending else None
+        writes = [
+            instant
+            for instant in self.completed()
+            if instant.action in COMPLETED_WRITE_ACTIONS and (boundary is None or instant.requested_time < boundary)
+        ]
+        return writes[-1] if writes else None
+
+
+# What lies in the timeline's folder and is no instant: folders of either layout, and files of layout 1's `.hoodie`.
+_KNOWN_NAMES = frozenset(
+    {
+        "hoodie.properties",
+        "hoodie.properties.backup",
+        "hoodie.properties.updated",
+        "history",
+        "archived",
+        "metadata",
+        "timeline",
+        ".temp",
+        ".heartbeat",
+        ".aux",
+        ".schema",
+        ".locks",
+        ".index_defs",
+        ".bucket_index",
+        ".hashing_meta",
+        ".expr_index_defs",
+        "lock",
+        "partition_metadata",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineListing:
+    """A timeline and the names that it was built from, so that the next one need only look at new names."""
+
+    timeline: Timeline
+    names: frozenset[str]
+
+
+def load_timeline(storage: Storage, properties: TableProperties) -> Timeline:
+    """List the timeline's folder and build the timeline. Raises StorageError; DamagedFileError when it is gone."""
+    return load_listing(storage, properties).timeline
+
+
+def load_listing(
+    storage: Storage, properties: TableProperties, previous: TimelineListing | None = None
+) -> TimelineListing:
+    """Do as `load_timeline`; with an earlier listing of the same table, only names that were added are parsed."""
+    try:
+        if properties.layout.completion_is_modification:
+            entries = storage.list_entries(properties.timeline_path)
+            modified_ms = {entry.name: entry.modified_ms for entry in entries}
+            timeline = build_timeline(properties.layout, modified_ms, modified_ms, properties.time_zone)
+            return TimelineListing(timeline, frozenset(modified_ms))
+        names = storage.list_names(properties.timeline_path)
+    except FileNotFoundError as error:
+        raise DamagedFileError(
+            f"table {storage.base_path!r}: its timeline folder {properties.timeline_path} is missing"
+        ) from error
+    added = names if previous is None else [name for name in names if name not in previous.names]
+    if previous is not None and len(names) - len(added) == len(previous.names):  # nothing is gone
+        timeline = extend_timeline(properties.layout, previous.timeline, added)
+        return TimelineListing(_with_legacy_completions(storage, properties, timeline), previous.names.union(added))
+    timeline = build_timeline(properties.layout, names)
+    return TimelineListing(_with_legacy_completions(storage, properties, timeline), frozenset(names))
+
+
+def _with_legacy_completions(storage: Storage, properties: TableProperties, timeline: Timeline) -> Timeline:
+    """Stat the few completed files of layout 2 whose writers put no completion time into the name, as Hudi does."""
+    modified_ms = {}
+    for instant in timeline.completed():
+        if instant.completed_time is None:
+            entry = storage.stat(f"{properties.timeline_path}/{instant.file_name}")
+            modified_ms[instant.file_name] = entry.modified_ms if entry is not None else 0
+    if not modified_ms:
+        return timeline
+    instants = (_with_completion(instant, modified_ms, properties.time_zone) for instant in timeline.instants)
+    return replace(timeline, instants=tuple(instants))
+
+
+def build_timeline(
+    layout: Layout, names: Iterable[str], modified_ms: Mapping[str, int] | None = None, time_zone: str = "LOCAL"
+) -> Timeline:
+    """Build a timeline from the names in its folder.
+
+    `modified_ms` gives layout 1 its completion times, printed in the table's time zone.
+    """
+    highest, problems = _collect_highest(layout, names)
+    instants = [_instant_of(candidate) for candidate in highest.values()]
+    if modified_ms is not None:
+        instants = [_with_completion(instant, modified_ms, time_zone) for instant in instants]
+    return _timeline_of(instants, problems)
+
+
+def extend_timeline(layout: Layout, timeline: Timeline, added: Iterable[str]) -> Timeline:
+    """Build what `build_timeline` would from the timeline's names and the added ones (layout 2)."""
+    highest, problems = _collect_highest(layout, added)
+    kept = []
+    for instant in timeline.instants:
+        key = (instant.requested_time, COMPARABLE_ACTION.get(instant.action, instant.action))
+        newer = highest.get(key)
+        if newer is None or newer[:2] < (STATE_RANK[instant.state], instant.file_name):
+            kept.append(instant)
+            highest.pop(key, None)
+    added_instants = [_instant_of(candidate) for candidate in highest.values()]
+    return _timeline_of([*kept, *added_instants], [*timeline.problems, *problems])
+
+
+# A file that may be the highest state of its instant: rank, name, requested time, completed time, suffix. They are
+# compared as tuples and names differ, so the name decides between equal ranks, whatever the listing's order. Most are
+# outlived by a higher state, and never become an Instant.
+_Candidate: TypeAlias = "tuple[int, str, str, str, Suffix]"
+
+
+def _collect_highest(
+    layout: Layout, names: Iterable[str]
+) -> tuple[dict[tuple[str, Action], _Candidate], list[TimelineProblem]]:
+    """Return the highest state per requested time and comparable action, and what is not understood."""
+    highest: dict[tuple[str, Action], _Candidate] = {}
+    problems: list[TimelineProblem] = []
+    split = layout.split_file_name
+    for name in names:
+        parts = split(name)
+        if parts is None:
+            if name not in _KNOWN_NAMES and not is_known_stranger(name):
+                # Names need not be text; problems are printed and sent as such.
+                printable = name.encode("utf-8", "backslashreplace").decode()
+                problems.append(TimelineProblem(printable, "not a name of the timeline that this package knows"))
+            continue
+        requested_time, completed_time, suffix = parts
+        key = (requested_time, suffix.comparable)
+        known = highest.get(key)
+        candidate = (suffix.rank, name, requested_time, completed_time, suffix)
+        if known is None or candidate > known:
+            highest[key] = candidate
+    return highest, problems
+
+
+def _instant_of(candidate: _Candidate) -> Instant:
+    _, name, requested_time, completed_time, suffix = candidate
+    return Instant(requested_time, suffix.action, suffix.state, completed_time or None, name)
+
+
+def _timeline_of(instants: list[Instant], problems: list[TimelineProblem]) -> Timeline:
+    instants.sort(key=_SORT_KEY)
+    return Timeline(tuple(instants), tuple(sorted(problems, key=lambda problem: problem.file_name)))
+
+
+# At most one instant per requested time and comparable action is left, so the state never decides the order.
+_SORT_KEY = attrgetter("requested_time", "action")
+
+
+def _with_completion(instant: Instant, modified_ms: Mapping[str, int], time_zone: str) -> Instant:
+    if not instant.is_completed or instant.completed_time is not None:
+        return instant
+    completed_time = format_instant_time(modified_ms.get(instant.file_name, 0), time_zone)
+    return Instant(instant.requested_time, instant.action, instant.state, completed_time, instant.file_name)
+
+
+def instant_time_ms(instant_time: str, time_zone: str) -> int | None:
+    """Return an instant time as ms since the epoch, the inverse of `format_instant_time`; None when it is no time."""
+    try:
+        moment = datetime.strptime(instant_time[:14], "%Y%m%d%H%M%S")  # noqa: DTZ007 - the zone follows
+    except ValueError:
+        return None
+    # A naive time is taken for one of this process's zone.
+    seconds = (moment.replace(tzinfo=UTC) if time_zone == "UTC" else moment).timestamp()
+    return int(seconds) * 1000 + int(instant_time[14:17] or 0)
+
+
+def format_instant_time(time_ms: int, time_zone: str) -> str:
+    """Print ms since the epoch as an instant time: in UTC, else in this process's zone, as Hudi does for LOCAL."""
+    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    if time_zone != "UTC":
+        moment = moment.astimezone()
+    return moment.strftime("%Y%m%d%H%M%S") + f"{time_ms % 1000:03d}"
+
+
+# --- The metadata table (`.hoodie/metadata`): a table with a timeline of its own, below the table that it describes
+
+METADATA_TABLE = ".hoodie/metadata"
+
+
+def metadata_storage(storage: Storage) -> Storage:
+    """Return the storage of a table's metadata table, whether there is one or not."""
+    return replace(storage, base_path=f"{storage.base_path}/{METADATA_TABLE}", root=f"{storage.root}/{METADATA_TABLE}")
+
+
+def load_metadata_timeline(storage: Storage) -> Timeline | None:
+    """Return the metadata table's active timeline, None when there is no such table. Raises StorageError."""
+    metadata = metadata_storage(storage)
+    try:
+        return load_timeline(metadata, load_table_properties(metadata))
+    except (TableNotFoundError, DamagedFileError):
+        return None

@@ -1,0 +1,1 @@
+"""The manager's tables in Airflow's metadata database."""

@@ -1,0 +1,97 @@
+"""What time it is for leases: the database's time, because servers' clocks differ and claims must not overlap.
+
+A lease is compared with the database's own clock, within the statement's transaction. For everything else (when to look
+again, how long ago) that clock is carried on by this machine's monotonic one, and asked again now and then: it neither
+costs a query each time nor follows a jump of this machine's clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+
+from airflow_lake_provider.errors import StorageError
+from airflow_lake_provider.instant_clock import boot_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from sqlalchemy.orm import Session
+
+log = logging.getLogger(__name__)
+
+MEASURE_EVERY_S = 10.0
+
+# Milliseconds since the epoch, at the moment of the statement (not of its transaction's begin).
+NOW_MS = {
+    "postgresql": text("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"),
+    "mysql": text("SELECT CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS UNSIGNED)"),
+    "sqlite": text("SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"),
+}
+
+
+class Clock(Protocol):
+    """Milliseconds since the epoch."""
+
+    def now_ms(self) -> int:
+        """Return the time; cheap."""
+
+    def read_ms(self, session: Session) -> int:
+        """Return the time that all servers agree on."""
+
+
+class ProcessClock:
+    """One clock for both: of a single process, or of a test."""
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self._now = now
+
+    def now_ms(self) -> int:
+        """See Clock."""
+        return int(self._now().timestamp() * 1000)
+
+    def read_ms(self, session: Session) -> int:
+        """See Clock."""
+        return self.now_ms()
+
+
+class DatabaseClock:
+    """The clock of the metadata database (SQLite, PostgreSQL, MySQL)."""
+
+    def __init__(self, open_session: Callable[[], Session], monotonic_s: Callable[[], float] = boot_s) -> None:
+        self._open_session = open_session
+        self._monotonic_s = monotonic_s
+        self._measured: tuple[int, float] | None = None
+        """Database's milliseconds, and this machine's monotonic seconds at that moment."""
+
+    def now_ms(self) -> int:
+        """See Clock. While the database does not answer, the time of the last answer is carried on."""
+        measured = self._measured
+        if measured is None or not 0 <= self._monotonic_s() - measured[1] < MEASURE_EVERY_S:
+            measured = self._measure(measured)
+        return measured[0] + int((self._monotonic_s() - measured[1]) * 1000)
+
+    def read_ms(self, session: Session) -> int:
+        """See Clock."""
+        dialect = session.get_bind().dialect.name
+        if dialect not in NOW_MS:
+            raise StorageError(f"the time of a {dialect} database cannot be read; use {', '.join(NOW_MS)}")
+        return int(session.execute(NOW_MS[dialect]).scalar_one())
+
+    def _measure(self, before: tuple[int, float] | None) -> tuple[int, float]:
+        try:
+            with self._open_session() as session:
+                asked_s = self._monotonic_s()
+                now_ms = self.read_ms(session)
+                answered_s = self._monotonic_s()
+        except SQLAlchemyError:
+            if before is None:
+                raise
+            log.warning("the database's time cannot be read, the last answer is carried on", exc_info=True)
+            return before
+        self._measured = (now_ms, (asked_s + answered_s) / 2)
+        return self._measured

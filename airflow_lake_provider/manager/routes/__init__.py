@@ -1,1 +1,0 @@
-"""Routes of the manager app: parse, call, return. Errors carry their own HTTP status."""

@@ -1,0 +1,188 @@
+"""Whether a service is done: what a fresh look at the timeline says, whatever the job said of itself (G3). Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeAlias
+
+from airflow_lake_provider.hudi.instant import Action
+from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service, ServiceResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from airflow_lake_provider.hudi.timeline import Timeline
+    from airflow_lake_provider.job_contract import ServiceRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict on one service, with the instants it rests on and the reason in words."""
+
+    outcome: Outcome
+    reason: str
+    completed_instants: tuple[str, ...] = ()
+    pending_instants: tuple[str, ...] = ()
+    failure_kind: FailureKind | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the service did what was asked, or there was nothing to do."""
+        return self.outcome is not Outcome.FAILED
+
+
+Judge: TypeAlias = "Callable[[Timeline, Timeline, ServiceRequest, ServiceResult | None], Judgement]"
+
+PLANNED_AS: Mapping[Service, Action] = MappingProxyType(
+    {
+        Service.COMPACTION: Action.COMPACTION,
+        Service.CLUSTERING: Action.CLUSTERING,
+        Service.CLEAN: Action.CLEAN,
+        Service.LOGCOMPACTION: Action.LOGCOMPACTION,
+        Service.INDEXING: Action.INDEXING,
+    }
+)
+"""Under which action a service's plan is pending. The other services have no plan on the table's own timeline."""
+
+
+def judge(before: Timeline, after: Timeline, request: ServiceRequest, result: ServiceResult | None) -> Judgement:
+    """Judge a job by the timelines before and after it.
+
+    `result` is what the job said, None when it died without a word; it only tells which plan was its own. For
+    METACOMPACTION the timelines are the metadata table's.
+    """
+    unplanned = _UNPLANNED.get(request.service)
+    if unplanned is not None:
+        return unplanned(before, after, request, result)
+    action = Action.COMPACTION if request.service is Service.METACOMPACTION else PLANNED_AS[request.service]
+    completed = frozenset(instant.requested_time for instant in after.completed())
+    pending = tuple(instant.requested_time for instant in after.pending(action))
+    known = tuple(instant.requested_time for instant in before.pending(action))
+    if request.mode is Mode.WITHDRAW:
+        return _judge_withdrawal(request, completed, pending, result)
+    if request.mode is Mode.SCHEDULE:
+        return _judge_schedule(known, completed, pending, request, result)
+    wanted = _wanted_plans(known, request, result)
+    if request.service is Service.INDEXING:
+        # One that is gone could never have run: its index was there already.
+        named = (*wanted, *(result.completed_instants if result is not None else ()))
+        wanted = tuple(time for time in dict.fromkeys(named) if time in completed or time in pending)
+    open_plans = tuple(time for time in wanted if time not in completed)
+    done = tuple(time for time in wanted if time in completed)
+    if open_plans:
+        return _failed(f"plan {', '.join(open_plans)} is not completed on the timeline", result, done, pending)
+    if done:
+        reason = f"{request.service} {', '.join(done)} is completed on the timeline"
+        if _says_more(request, result):
+            return _failed(reason, result, done, pending)
+        return Judgement(Outcome.COMPLETED, reason, done, pending)
+    if result is None or result.outcome is Outcome.FAILED:
+        return _failed("no plan of this run is on the timeline", result, (), pending)
+    said = f": {result.message}" if result.message else ""
+    return Judgement(Outcome.NOTHING_TO_DO, f"Hudi found nothing to do for {request.service}{said}", (), pending)
+
+
+def _judge_withdrawal(
+    request: ServiceRequest, completed: frozenset[str], pending: tuple[str, ...], result: ServiceResult | None
+) -> Judgement:
+    still = tuple(time for time in request.instants if time in pending)
+    if still:
+        return _failed(f"plan {', '.join(still)} is still on the timeline", result, (), pending)
+    done = tuple(time for time in request.instants if time in completed)
+    if done:
+        reason = f"{request.service} {', '.join(done)} had completed before"
+        return Judgement(Outcome.NOTHING_TO_DO, reason, done, pending)
+    return Judgement(
+        Outcome.COMPLETED, f"plan {', '.join(request.instants)} is taken from the timeline", pending_instants=pending
+    )
+
+
+def _judge_archive(
+    before: Timeline, after: Timeline, _request: ServiceRequest, result: ServiceResult | None
+) -> Judgement:
+    left = {(i.requested_time, i.action) for i in after.completed()}
+    gone = [i.requested_time for i in before.completed() if (i.requested_time, i.action) not in left]
+    if result is None or result.outcome is Outcome.FAILED:
+        # What has gone is safely archived: Hudi writes the archive first. But the job did not end.
+        return _failed(f"{len(gone)} instants left the active timeline", result, (), ())
+    if gone:
+        return Judgement(Outcome.COMPLETED, f"{len(gone)} instants left the active timeline, up to {max(gone)}")
+    return Judgement(Outcome.NOTHING_TO_DO, result.message or "Hudi found nothing to archive")
+
+
+def _judge_rollback(
+    before: Timeline, after: Timeline, request: ServiceRequest, result: ServiceResult | None
+) -> Judgement:
+    left = {instant.requested_time for instant in after.instants}
+    finished = {instant.requested_time for instant in after.completed() if instant.action is Action.ROLLBACK}
+    # A rollback that died after it had deleted the write's instants is itself what is asked for.
+    pending = tuple(i.requested_time for i in (*after.pending_writes(), *after.pending(Action.ROLLBACK)))
+    gone = tuple(i.requested_time for i in before.pending_writes() if i.requested_time not in left)
+    gone += tuple(i.requested_time for i in before.pending(Action.ROLLBACK) if i.requested_time in finished)
+    # One that went on to complete was not dead, and is no longer in the way.
+    still = tuple(time for time in request.instants if time in pending)
+    if still or ((result is None or result.outcome is Outcome.FAILED) and not (request.instants or gone)):
+        what = f"{', '.join(still)} is still pending" if still else "nothing was rolled back"
+        return _failed(what, result, gone, pending)
+    if gone or request.instants:
+        reason = f"{', '.join(gone) or 'nothing'} was rolled back, and nothing that was asked for is pending"
+        return Judgement(Outcome.COMPLETED if gone else Outcome.NOTHING_TO_DO, reason, gone, pending)
+    return Judgement(Outcome.NOTHING_TO_DO, "no pending write has a dead writer", (), pending)
+
+
+def _judge_ttl(_before: Timeline, after: Timeline, _request: ServiceRequest, result: ServiceResult | None) -> Judgement:
+    if result is None or result.outcome is Outcome.FAILED:
+        return _failed("no partition was deleted by this run, as far as it said", result, (), ())
+    completed = frozenset(instant.requested_time for instant in after.completed())
+    missing = tuple(time for time in result.completed_instants if time not in completed)
+    if missing:
+        return _failed(f"replacecommit {', '.join(missing)} is not completed on the timeline", result, (), missing)
+    if result.completed_instants:
+        return Judgement(Outcome.COMPLETED, result.message or "partitions were deleted", result.completed_instants)
+    return Judgement(Outcome.NOTHING_TO_DO, result.message or "no partition is expired")
+
+
+_UNPLANNED: Mapping[Service, Judge] = MappingProxyType(
+    {Service.ARCHIVE: _judge_archive, Service.ROLLBACK: _judge_rollback, Service.TTL: _judge_ttl}
+)
+
+
+def _judge_schedule(
+    known: tuple[str, ...],
+    completed: frozenset[str],
+    pending: tuple[str, ...],
+    request: ServiceRequest,
+    result: ServiceResult | None,
+) -> Judgement:
+    named = result.scheduled_instants if result is not None else ()
+    planned = tuple(time for time in (*named, *pending) if time not in known)
+    planned = tuple(dict.fromkeys(planned))
+    missing = tuple(time for time in planned if time not in pending and time not in completed)
+    if missing:
+        return _failed(f"plan {', '.join(missing)} is not on the timeline", result, (), pending)
+    if planned and _says_more(request, result):
+        return _failed(f"plan {', '.join(planned)} is on the timeline", result, (), pending)
+    if planned:
+        return Judgement(Outcome.SCHEDULED, f"plan {', '.join(planned)} is on the timeline", (), pending)
+    if result is None or result.outcome is Outcome.FAILED:
+        return _failed("no new plan is on the timeline", result, (), pending)
+    return Judgement(Outcome.NOTHING_TO_DO, "Hudi found nothing to plan", (), pending)
+
+
+def _says_more(request: ServiceRequest, result: ServiceResult | None) -> bool:
+    """Whether a failure is about more than plans: an index that is damaged changes nothing on the timeline."""
+    return request.service is Service.INDEXING and result is not None and result.outcome is Outcome.FAILED
+
+
+def _wanted_plans(known: tuple[str, ...], request: ServiceRequest, result: ServiceResult | None) -> tuple[str, ...]:
+    if request.instants:
+        return request.instants
+    named = (*result.scheduled_instants, *result.completed_instants) if result is not None else ()
+    return tuple(dict.fromkeys((*known, *named)))
+
+
+def _failed(what: str, result: ServiceResult | None, completed: tuple[str, ...], pending: tuple[str, ...]) -> Judgement:
+    said = "the job died without a result" if result is None else result.message or f"the job said {result.outcome}"
+    kind = result.failure_kind if result is not None else None
+    return Judgement(Outcome.FAILED, f"{what}; {said}", completed, pending, kind or FailureKind.OTHER)

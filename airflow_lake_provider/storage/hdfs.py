@@ -1,0 +1,198 @@
+"""HDFS, spoken natively by hdfs-native: no JVM and no libhdfs.
+
+Options are Hadoop's own settings by name (`dfs.ha.namenodes.<nameservice>`, `hadoop.security.authentication`, ...);
+they come on top of the files in `HADOOP_CONF_DIR`, or in `config_dir`. What is no setting of Hadoop:
+`kerberos_principal`, `kerberos_keytab`, `kerberos_cache`, and `timeout_s`, the bound on one call. Whom the NameNode
+takes us for without Kerberos is set for the whole process: `HADOOP_USER_NAME`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hdfs_native import Client, WriteOptions
+
+from airflow_lake_provider.errors import StorageError, StorageOptionError
+from airflow_lake_provider.storage.bounded_calls import BoundedCalls
+from airflow_lake_provider.storage.store import FileEntry, Store, last_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hdfs_native import FileStatus
+
+T = TypeVar("T")
+
+TIMEOUT_S = 20.0
+# Hadoop's defaults wait for minutes; who looks at a table has another look later.
+QUICK_FAILOVER = {
+    "dfs.client.failover.max.attempts": "4",
+    "dfs.client.failover.sleep.base.millis": "200",
+    "dfs.client.failover.sleep.max.millis": "1000",
+}
+# Clients of a parent process: to free one is to wait for threads that are not there.
+_LEFT_BEHIND: list[object] = []
+# What the NameNode says of a name that HDFS does not allow, and of a path that leads through a file.
+_NO_SUCH_PATH = ("org.apache.hadoop.fs.InvalidPathException", "(is not a directory)")
+_CLIENT_ARGUMENTS = frozenset({"config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache"})
+
+
+@dataclass(frozen=True, slots=True)
+class HdfsOptions:
+    """Storage options of HDFS, taken apart."""
+
+    settings: Mapping[str, str]
+    client_arguments: Mapping[str, str]
+    timeout_s: float = TIMEOUT_S
+
+    @classmethod
+    def parse(cls, options: Mapping[str, Any]) -> HdfsOptions:
+        """Raise StorageError for an option that is neither ours nor written like a setting of Hadoop."""
+        settings = dict(QUICK_FAILOVER)
+        arguments = {}
+        timeout_s = TIMEOUT_S
+        for key, value in options.items():
+            if key == "timeout_s":
+                timeout_s = _seconds(value)
+            elif key in _CLIENT_ARGUMENTS:
+                arguments[key] = str(value)
+            elif "." in key:
+                settings[key] = str(value).lower() if isinstance(value, bool) else str(value)
+            else:
+                known = ", ".join(sorted({*_CLIENT_ARGUMENTS, "timeout_s"}))
+                raise StorageOptionError(
+                    f"unknown storage option {key!r} of HDFS: give Hadoop's settings by name, or {known}"
+                )
+        return cls(settings, arguments, timeout_s)
+
+
+def _seconds(value: Any) -> float:
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise StorageOptionError(f"storage option timeout_s must be a number of seconds above 0, not {value!r}")
+    return seconds
+
+
+class _Connection:
+    """A client, opened by the first call. Given up as a whole when a call is not answered."""
+
+    def __init__(self, url: str, options: HdfsOptions) -> None:
+        self._url = url
+        self._options = options
+        self._lock = threading.Lock()
+        self._client: Client | None = None
+
+    def client(self) -> Client:
+        with self._lock:
+            if self._client is None:
+                arguments: dict[str, Any] = dict(self._options.client_arguments)
+                self._client = Client(self._url, dict(self._options.settings), **arguments)
+            return self._client
+
+
+class HdfsStore(Store):
+    """One HDFS cluster or nameservice, `hdfs://` or `viewfs://`. Nothing is asked of it before the first call."""
+
+    folders_tell_time = True
+    moves_at_once = True
+    lists_at_once = True
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        self._url = url
+        self._options = HdfsOptions.parse(options)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._connection = _Connection(self._url, self._options)
+        self._calls = BoundedCalls(self._url, self._options.timeout_s, self._reconnect)
+
+    def _reconnect(self) -> None:
+        self._connection = _Connection(self._url, self._options)
+
+    def list_names(self, path: str) -> list[str]:
+        """Return the names in a folder, in no order."""
+        return [last_name(status.path) for status in self._list(path)]
+
+    def list_entries(self, path: str) -> list[FileEntry]:
+        """Return what lies in a folder, in no order."""
+        return [_entry(status) for status in self._list(path)]
+
+    def _list(self, path: str) -> list[FileStatus]:
+        # The NameNode gives 1,000 names at a time; the iterator asks for the next ones.
+        listed = self._call(path, lambda client: list(client.list_status(path)))
+        if len(listed) == 1 and listed[0].path == path and not listed[0].isdir:
+            raise FileNotFoundError(path)  # a file, asked for its children
+        return listed
+
+    def read_bytes(self, path: str) -> bytes:
+        """Return a file's content."""
+        return self._call(path, lambda client: bytes(client.read(path).read()))
+
+    def stat(self, path: str) -> FileEntry:
+        """Return what is known of one file or folder."""
+        return _entry(self._call(path, lambda client: client.get_file_info(path)))
+
+    def create(self, path: str, content: bytes) -> None:
+        """Write a new file: under another name first, so that nobody reads a part of it."""
+        unfinished = f"{path}.unfinished"
+
+        def write(client: Client) -> None:
+            with client.create(unfinished, WriteOptions(overwrite=False, create_parent=True)) as stream:
+                stream.write(content)
+            client.rename(unfinished, path)
+
+        self._call(path, write)
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file in place."""
+
+        def write(client: Client) -> None:
+            with client.create(path, WriteOptions(overwrite=True, create_parent=True)) as stream:
+                if content:
+                    stream.write(content)
+
+        self._call(path, write)
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder with all that lies in it; past the user's trash."""
+        if not self._call(path, lambda client: client.delete(path, recursive=True)):
+            raise FileNotFoundError(path)
+
+    def move(self, source: str, target: str) -> None:
+        """Move a file in one step."""
+
+        def rename(client: Client) -> None:
+            client.mkdirs(target.rpartition("/")[0], create_parent=True)
+            client.rename(source, target)
+
+        self._call(source, rename)
+
+    def _call(self, path: str, ask: Callable[[Client], T]) -> T:
+        if self._pid != os.getpid():  # neither the client's threads nor ours outlive a fork
+            _LEFT_BEHIND.append(self._connection)
+            self._begin()
+        connection = self._connection
+        try:
+            return self._calls.run(lambda: ask(connection.client()))
+        except FileNotFoundError:
+            raise FileNotFoundError(path) from None  # the original carries a stack trace of the NameNode
+        except (RuntimeError, ValueError) as error:
+            if any(refusal in str(error) for refusal in _NO_SUCH_PATH):
+                raise FileNotFoundError(path) from None
+            raise StorageError(f"{self._url}: {_first_line(error)}") from error
+
+
+def _entry(status: FileStatus) -> FileEntry:
+    return FileEntry(last_name(status.path), status.length, status.modification_time, status.isdir)
+
+
+def _first_line(error: Exception) -> str:
+    # What the NameNode answers ends in its stack trace, written with escapes.
+    return str(error).replace("\\n", "\n").split("\n", 1)[0][:500]

@@ -1,0 +1,150 @@
+"""S3 and what speaks its protocol, through pyarrow.
+
+Options are pyarrow's (`endpoint_override`, `access_key`, `secret_key`, `session_token`, `region`, `anonymous`, ...) and
+`max_attempts` of one request. Without keys, those of the environment, the AWS files or the instance are used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyarrow.fs import AwsStandardS3RetryStrategy, FileSelector, FileType, S3FileSystem
+
+from airflow_lake_provider.errors import StorageOptionError
+from airflow_lake_provider.storage.store import NS_PER_MS, FileEntry, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyarrow.fs import FileInfo
+
+# A request is tried three times: 24 s and some pauses for an endpoint that never answers.
+TIMEOUTS_S = {"connect_timeout": 5.0, "request_timeout": 7.0}
+MAX_ATTEMPTS = 3
+_TEXTS = frozenset(
+    {
+        "access_key",
+        "secret_key",
+        "session_token",
+        "region",
+        "scheme",
+        "endpoint_override",
+        "role_arn",
+        "session_name",
+        "external_id",
+        "proxy_options",
+        "tls_ca_file_path",
+    }
+)
+_FLAGS = frozenset({"anonymous", "force_virtual_addressing"})
+_NUMBERS = frozenset({"connect_timeout", "request_timeout", "load_frequency", "max_attempts"})
+# Zero bytes that some file systems over S3 leave where they want a folder.
+_FOLDER_MARKER = "_$folder$"
+
+
+class S3Store(Store):
+    """One S3 endpoint. A folder is there while a file below it is, or a marker object of its name with a slash."""
+
+    lists_at_once = True  # since December 2020, and in what is compatible with it
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        arguments = parse_options(options)
+        attempts = int(arguments.pop("max_attempts", MAX_ATTEMPTS))
+        try:
+            self._fs = S3FileSystem(**arguments, retry_strategy=AwsStandardS3RetryStrategy(max_attempts=attempts))
+        except (TypeError, ValueError, OSError) as error:
+            raise StorageOptionError(f"no S3 file system with options {sorted(options)}: {error}") from error
+
+    def list_entries(self, path: str) -> list[FileEntry]:
+        """Return what lies in a folder, in no order."""
+        try:
+            listed: list[FileInfo] = self._fs.get_file_info(FileSelector(path))
+        except OSError as error:
+            if "NO_SUCH_BUCKET" in str(error):
+                raise FileNotFoundError(path) from error
+            raise
+        return [_entry(info) for info in listed if not info.base_name.endswith(_FOLDER_MARKER)]
+
+    def read_bytes(self, path: str) -> bytes:
+        """Return a file's content."""
+        try:
+            with self._fs.open_input_stream(path) as stream:
+                return bytes(stream.read())
+        except OSError as error:
+            # One that is removed between the request for its size and that for its content ends in many kinds of error;
+            # a server that does not answer is not asked twice.
+            if "NETWORK_CONNECTION" not in str(error):
+                self.stat(path)
+            raise
+
+    def stat(self, path: str) -> FileEntry:
+        """Return what is known of one file or folder."""
+        info: FileInfo = self._fs.get_file_info(path)
+        if info.type == FileType.NotFound:
+            raise FileNotFoundError(path)
+        return _entry(info)
+
+    def create(self, path: str, content: bytes) -> None:
+        """Write a new object; it is seen as a whole."""
+        with self._fs.open_output_stream(path) as stream:
+            stream.write(content)
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write an object; it is seen as a whole."""
+        self.create(path, content)
+
+    def remove(self, path: str) -> None:
+        """Remove an object, or all below a folder, one after the other."""
+        if self.stat(path).is_folder:
+            self._fs.delete_dir(path)
+        else:
+            self._fs.delete_file(path)
+
+    def move(self, source: str, target: str) -> None:
+        """Copy an object, then remove the first one."""
+        try:
+            self._fs.move(source, target)
+        except OSError as error:
+            if "NO_SUCH_KEY" in str(error):
+                raise FileNotFoundError(source) from error
+            raise
+
+
+def _entry(info: FileInfo) -> FileEntry:
+    is_folder = info.type == FileType.Directory
+    return FileEntry(info.base_name, info.size or 0, (info.mtime_ns or 0) // NS_PER_MS, is_folder)
+
+
+def parse_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of pyarrow's S3FileSystem; values may be texts, as connections carry them.
+
+    Raises StorageError for an option that it does not have, or a value that does not fit.
+    """
+    arguments: dict[str, Any] = dict(TIMEOUTS_S)
+    for key, value in options.items():
+        if key in _TEXTS:
+            arguments[key] = value
+        elif key in _FLAGS:
+            arguments[key] = _flag(key, value)
+        elif key in _NUMBERS:
+            arguments[key] = _number(key, value)
+        else:
+            known = ", ".join(sorted(_TEXTS | _FLAGS | _NUMBERS))
+            raise StorageOptionError(f"unknown storage option {key!r} of S3; known are {known}")
+    return arguments
+
+
+def _flag(key: str, value: Any) -> bool:
+    if str(value).lower() not in {"true", "false"}:
+        raise StorageOptionError(f"storage option {key} must be true or false, not {value!r}")
+    return str(value).lower() == "true"
+
+
+def _number(key: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise StorageOptionError(f"storage option {key} must be a number above 0, not {value!r}")
+    return number if key.endswith("timeout") else int(number)

@@ -1,0 +1,253 @@
+"""A table's storage: list, read, stat below its base path, on whatever store that lies; and the few writes of repairs
+and reservations.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+
+from airflow_lake_provider.errors import StorageError, StorageOptionError, TableNotFoundError
+from airflow_lake_provider.storage.store import FsspecStore, LocalStore, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from airflow_lake_provider.storage.store import FileEntry
+
+# --- Which store a base path lies on. One store, and so one client, serves all tables of the same scheme, authority
+# and
+# options.
+
+# Options change when credentials are renewed; then the client of the old ones is let go some day.
+MAX_STORES = 64
+
+_LOCAL = LocalStore()
+
+
+def open_store(base_path: str, options: Mapping[str, Any]) -> tuple[Store, str]:
+    """Return the store and the base path in its spelling. A bare path is local.
+
+    Raises StorageError when the scheme's library is not installed or the options do not fit.
+    """
+    scheme, separator, rest = base_path.partition("://")
+    if not separator:
+        return _LOCAL, base_path.rstrip("/") or "/"
+    opener = _OPENERS.get(scheme.lower())
+    if opener is None:
+        return _open_with_fsspec(base_path, options)
+    authority, _, path = rest.partition("/")
+    # Hadoop takes several slashes for one, and so do the writers.
+    segments = [segment for segment in path.split("/") if segment]
+    if opener is _open_s3:
+        return _STORES.get("s3", authority, options, opener), "/".join([authority, *segments])
+    return _STORES.get(scheme.lower(), authority, options, opener), "/" + "/".join(segments)
+
+
+class _Stores:
+    """The stores in use, by what they were opened with."""
+
+    def __init__(self, max_stores: int = MAX_STORES) -> None:
+        self._max_stores = max_stores
+        self._lock = threading.Lock()
+        self._stores: OrderedDict[tuple[str, str, str], Store] = OrderedDict()
+
+    def get(
+        self, scheme: str, authority: str, options: Mapping[str, Any], opener: Callable[[str, Mapping[str, Any]], Store]
+    ) -> Store:
+        key = (scheme, authority, json.dumps(dict(options), sort_keys=True, default=repr))
+        with self._lock:
+            store = self._stores.get(key)
+            if store is None:
+                store = self._stores[key] = opener(f"{scheme}://{authority}", options)
+            self._stores.move_to_end(key)
+            while len(self._stores) > self._max_stores:
+                self._stores.popitem(last=False)
+            return store
+
+
+_STORES = _Stores()
+
+
+def _open_hdfs(url: str, options: Mapping[str, Any]) -> Store:
+    try:
+        from airflow_lake_provider.storage.hdfs import HdfsStore  # its library is optional
+    except ImportError as error:
+        raise StorageOptionError(
+            f"{url} needs hdfs-native: pip install 'airflow-lake-provider[hdfs]' ({error})"
+        ) from error
+    return HdfsStore(url, options)
+
+
+def _open_s3(url: str, options: Mapping[str, Any]) -> Store:
+    try:
+        from airflow_lake_provider.storage.s3 import S3Store  # pyarrow can be built without S3
+    except ImportError as error:
+        raise StorageOptionError(
+            f"{url} needs a pyarrow that was built with S3: pip install pyarrow ({error})"
+        ) from error
+    return S3Store(options)
+
+
+_OPENERS: dict[str, Callable[[str, Mapping[str, Any]], Store]] = {
+    "hdfs": _open_hdfs,
+    "viewfs": _open_hdfs,
+    "s3": _open_s3,
+    "s3a": _open_s3,
+}
+
+
+def _open_with_fsspec(base_path: str, options: Mapping[str, Any]) -> tuple[Store, str]:
+    try:
+        fs, root = fsspec.core.url_to_fs(base_path, **dict(options))
+    except ImportError as error:  # fsspec says which package is missing
+        raise StorageOptionError(f"no storage for {base_path!r}: {error}") from error
+    except (ValueError, TypeError, OSError) as error:
+        raise StorageOptionError(f"no storage for {base_path!r} with options {sorted(options)}: {error}") from error
+    root = str(root).rstrip("/")
+    if isinstance(fs, fsspec.get_filesystem_class("file")):
+        return _LOCAL, root or "/"
+    return FsspecStore(fs), root
+
+
+@dataclass(slots=True)
+class StorageCalls:
+    """How often the store was asked; read by benchmarks and tests."""
+
+    lists: int = 0
+    opens: int = 0
+    stats: int = 0
+
+
+@dataclass(slots=True)
+class Storage:
+    """Access below one base path; every path argument is relative to it. Opened by `open_storage`."""
+
+    base_path: str
+    store: Store
+    root: str
+    calls: StorageCalls = field(default_factory=StorageCalls)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the table lies on this machine's disk."""
+        return self.store.is_local
+
+    @property
+    def folders_tell_time(self) -> bool:
+        """Whether a folder's modification time changes when its children come, go or are renamed."""
+        return self.store.folders_tell_time
+
+    def list_names(self, folder: str) -> list[str]:
+        """Return the names in a folder, files and folders, in no order. Raises FileNotFoundError, StorageError."""
+        self.calls.lists += 1
+        path = self._path(folder)
+        try:
+            return self.store.list_names(path)
+        except OSError as error:
+            raise _as_storage_error(error, path) from error
+
+    def list_entries(self, folder: str) -> list[FileEntry]:
+        """Return names with sizes and times. Raises FileNotFoundError, StorageError."""
+        self.calls.lists += 1
+        path = self._path(folder)
+        try:
+            return self.store.list_entries(path)
+        except OSError as error:
+            raise _as_storage_error(error, path) from error
+
+    def read_bytes(self, path: str) -> bytes:
+        """Return a file's content. Raises FileNotFoundError, StorageError."""
+        self.calls.opens += 1
+        full = self._path(path)
+        try:
+            return self.store.read_bytes(full)
+        except OSError as error:
+            raise _as_storage_error(error, full) from error
+
+    def stat(self, path: str) -> FileEntry | None:
+        """Return size and time of one file or folder; None when it is not there."""
+        self.calls.stats += 1
+        full = self._path(path)
+        try:
+            return self.store.stat(full)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _as_storage_error(error, full) from error
+
+    @property
+    def moves_at_once(self) -> bool:
+        """Whether `move` is one step that keeps content and modification time."""
+        return self.store.moves_at_once
+
+    def create(self, path: str, content: bytes) -> None:
+        """Write a new file as a whole, under a name that nobody else uses. Raises StorageError."""
+        full = self._path(path)
+        try:
+            self.store.create(full, content)
+        except OSError as error:
+            raise _as_storage_error(error, full) from error
+
+    @property
+    def lists_at_once(self) -> bool:
+        """Whether a listing shows every file whose creation ended before the listing began."""
+        return self.store.lists_at_once
+
+    def write(self, path: str, content: bytes = b"") -> None:
+        """Write a file, or write it anew; a reader may meet it unfinished. Raises StorageError."""
+        full = self._path(path)
+        try:
+            self.store.write(full, content)
+        except OSError as error:
+            raise _as_storage_error(error, full) from error
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder with all that lies in it, unless it is gone already. Raises StorageError."""
+        full = self._path(path)
+        try:
+            self.store.remove(full)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise _as_storage_error(error, full) from error
+
+    def move(self, source: str, target: str) -> None:
+        """Move a file to a name that nobody else uses. Raises FileNotFoundError, StorageError."""
+        full = self._path(source)
+        try:
+            self.store.move(full, self._path(target))
+        except OSError as error:
+            raise _as_storage_error(error, full) from error
+
+    def _path(self, relative: str) -> str:
+        return f"{self.root}/{relative}" if relative else self.root
+
+
+def open_storage(base_path: str, storage_options: Mapping[str, Any] | None = None) -> Storage:
+    """Open the storage of a base path: a bare path is local, `hdfs://`, `s3://` and `s3a://` are known here, and
+    `scheme://` is otherwise what fsspec knows by that name.
+
+    Raises StorageError when the scheme's library is not installed or the options do not fit, TableNotFoundError for
+    what no file system takes for a path.
+    """
+    try:
+        impossible = "\0" in base_path or not os.fsencode(base_path)
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can carry
+        impossible = True
+    if impossible:
+        raise TableNotFoundError(f"no Hudi table at {base_path!r}: not a path")
+    store, root = open_store(base_path, storage_options or {})
+    return Storage(base_path.rstrip("/") or "/", store, root)
+
+
+def _as_storage_error(error: OSError, path: str) -> Exception:
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return FileNotFoundError(path)
+    return StorageError(f"{path}: {error}")

@@ -1,0 +1,178 @@
+"""HTTP clients of the timeline server, blocking and asynchronous, with the same answers and errors.
+
+An error of the table (`TableNotFoundError`, `StorageError`...) is raised as the server's own class. Everything else
+that is not an answer raises TimelineServerUnavailableError: readers then ask the file system.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from airflow_lake_provider import errors
+from airflow_lake_provider.errors import LakeError, TimelineServerUnavailableError
+from airflow_lake_provider.timeline_server.wire import MOST_WAIT_S, changes_from_dict, snapshot_from_dict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_lake_provider.timeline_server.snapshot import Freshness, TimelineChanges, TimelineSnapshot
+
+# What a server says about a table, as opposed to about the request or about itself.
+_TABLE_ERRORS = (
+    "TableNotFoundError",
+    "UnsupportedTableError",
+    "DamagedFileError",
+    "StorageError",
+    "StorageOptionError",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEndpoint:
+    """Where the timeline server is: its URL up to and without `/timeline`, a service token, how long to wait."""
+
+    url: str
+    token: str
+    connect_timeout_s: float = 2.0
+    read_timeout_s: float = 30.0
+
+    def client_options(self) -> dict[str, Any]:
+        """Return what both kinds of httpx client are made with."""
+        return {
+            "base_url": self.url.rstrip("/") + "/timeline",
+            "headers": {"Authorization": f"Bearer {self.token}"},
+            "timeout": httpx.Timeout(self.read_timeout_s, connect=self.connect_timeout_s),
+            # A proxy meant for the internet must not see what goes to a neighbour.
+            "trust_env": False,
+        }
+
+
+class TimelineClient:
+    """Asks the server; remembers versions, so that an unchanged timeline is not sent again."""
+
+    def __init__(self, endpoint: TimelineEndpoint) -> None:
+        self._client = httpx.Client(**endpoint.client_options())
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def get_view(self, base_path: str, freshness: Freshness | None, known: TimelineSnapshot | None) -> TimelineSnapshot:
+        """Return the table's timeline; `known` itself, with a newer `as_of_ms`, when nothing changed."""
+        headers = {} if known is None else {"If-None-Match": f'"{known.version}"'}
+        response = self._send("GET", "/view", params=view_params(base_path, freshness), headers=headers)
+        return read_view(response, known)
+
+    def get_changes(self, base_path: str, since: str, freshness: Freshness | None) -> TimelineChanges:
+        """Return what changed since a version."""
+        params = view_params(base_path, freshness)
+        params.pop("unannounced_max_age_s", None)
+        return changes_from_dict(read_json(self._send("GET", "/changes", params=params | {"since": since})))
+
+    def get_archive(
+        self, base_path: str, after: str, until: str, completed_after: str = "", version: str = ""
+    ) -> dict[str, Any]:
+        """Return the shape of an ArchiveAnswer; see the route for `completed_after` and `version`."""
+        params = {"base_path": base_path, "after": after, "until": until}
+        if completed_after:
+            params |= {"completed_after": completed_after, "version": version}
+        return read_json(self._send("GET", "/archive", params=params))
+
+    def send_hints(self, hints: Sequence[Mapping[str, Any]]) -> None:
+        """Tell the server which tables changed (shape of HintedTable)."""
+        read_json(self._send("POST", "/hints", json={"hints": list(hints)}))
+
+    def _send(self, method: str, path: str, **request: Any) -> httpx.Response:
+        try:
+            return self._client.request(method, path, **request)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise _unavailable(str(self._client.base_url), error) from error
+
+
+class AsyncTimelineClient:
+    """The long poll, for triggers."""
+
+    def __init__(self, endpoint: TimelineEndpoint) -> None:
+        self._client = httpx.AsyncClient(**endpoint.client_options())
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    async def get_view(self, base_path: str, known: TimelineSnapshot | None) -> TimelineSnapshot:
+        """Return the table's timeline as the server has it."""
+        headers = {} if known is None else {"If-None-Match": f'"{known.version}"'}
+        return read_view(await self._send("GET", "/view", params={"base_path": base_path}, headers=headers), known)
+
+    async def poll(self, cursor: str, tables: Sequence[Mapping[str, Any]], wait_s: float) -> dict[str, Any]:
+        """Return the shape of a PollAnswer."""
+        body = {"cursor": cursor, "tables": list(tables), "wait_s": min(wait_s, MOST_WAIT_S)}
+        timeout = httpx.Timeout(wait_s + 15.0, connect=2.0)
+        answer = read_json(await self._send("POST", "/changes", json=body, timeout=timeout))
+        if not isinstance(answer.get("changed"), list) or not isinstance(answer.get("cursor"), str):
+            raise TimelineServerUnavailableError("the timeline server's answer to a poll is not one")
+        return answer
+
+    async def _send(self, method: str, path: str, **request: Any) -> httpx.Response:
+        try:
+            return await self._client.request(method, path, **request)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise _unavailable(str(self._client.base_url), error) from error
+
+
+def view_params(base_path: str, freshness: Freshness | None) -> dict[str, Any]:
+    """Return the query of a view."""
+    bounds = (
+        {}
+        if freshness is None
+        else {
+            "max_age_s": freshness.max_age_s,
+            "unannounced_max_age_s": freshness.unannounced_max_age_s,
+        }
+    )
+    return {"base_path": base_path, **{key: value for key, value in bounds.items() if value is not None}}
+
+
+def read_view(response: httpx.Response, known: TimelineSnapshot | None) -> TimelineSnapshot:
+    """Return the snapshot of an answer to `GET /view`."""
+    if response.status_code == httpx.codes.NOT_MODIFIED and known is not None:
+        as_of = response.headers.get("Lake-As-Of-Ms", "")
+        return _with_as_of(known, int(as_of)) if as_of.isdigit() else known
+    return snapshot_from_dict(read_json(response))
+
+
+def read_json(response: httpx.Response) -> dict[str, Any]:
+    """Return a successful answer's body; raise the table's error, or TimelineServerUnavailableError."""
+    try:
+        body = response.json()
+    except ValueError as error:
+        # Where the app is not mounted, Airflow answers with its page.
+        raise TimelineServerUnavailableError(
+            f"{response.url} answered {response.status_code} without JSON; is this the timeline server?"
+        ) from error
+    if not isinstance(body, dict):
+        raise TimelineServerUnavailableError(f"{response.url} answered JSON that is no object")
+    if response.is_success:
+        return body
+    raise error_of(str(body.get("error", "")), str(body.get("detail", body)), response.status_code)
+
+
+def error_of(name: str, detail: str, status: int = 0) -> LakeError:
+    """Return the error that a server named: the table's, or that the server cannot be used."""
+    if name in _TABLE_ERRORS:
+        table_error: LakeError = getattr(errors, name)(detail)
+        return table_error
+    return TimelineServerUnavailableError(f"the timeline server refused: {status or ''} {name} {detail}".strip())
+
+
+def _with_as_of(known: TimelineSnapshot, as_of_ms: int) -> TimelineSnapshot:
+    return replace(known, as_of_ms=as_of_ms)
+
+
+def _unavailable(url: str, error: Exception) -> TimelineServerUnavailableError:
+    return TimelineServerUnavailableError(
+        f"the timeline server at {url} did not answer: {error or type(error).__name__}"
+    )

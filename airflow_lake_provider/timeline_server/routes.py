@@ -1,0 +1,391 @@
+"""The timeline server's endpoints (RFC-50), with the service token of Airflow's own tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
+from fastapi.middleware.gzip import GZipMiddleware
+from fastapi.responses import JSONResponse
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+
+from airflow_lake_provider import __version__
+from airflow_lake_provider.http import MOUNT_PATH, add_error_handlers, require_bearer
+from airflow_lake_provider.hudi.archive.archive import load_archive
+from airflow_lake_provider.hudi.base_path import normalise_base_path
+from airflow_lake_provider.timeline_server import routes as server_routes
+from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuestion
+from airflow_lake_provider.timeline_server.server import FedTable, TimelineServer
+from airflow_lake_provider.timeline_server.snapshot import ANY_AGE, NOW, Freshness
+from airflow_lake_provider.timeline_server.views import TableTimelineView
+from airflow_lake_provider.timeline_server.watch import COMMIT_ACTIONS, archive_begin
+from airflow_lake_provider.timeline_server.wire import (
+    ArchiveAnswer,
+    ArchivedInstantAnswer,
+    ChangesAnswer,
+    PollAnswer,
+    PollBody,
+    ProblemAnswer,
+    TimelineAnswer,
+    TimelineHealthAnswer,
+    TimelineHintsAnswer,
+    TimelineHintsBody,
+    changes_to_dict,
+    snapshot_to_dict,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from prometheus_client.core import Metric
+
+    from airflow_lake_provider.hudi.archive.timeline import ArchivedTimeline
+    from airflow_lake_provider.timeline_server.cache import SharedTimelines
+    from airflow_lake_provider.timeline_server.snapshot import TimelineChanges, TimelineSnapshot
+    from airflow_lake_provider.timeline_server.wire import WatchedTable
+
+# --- The timeline server as an app of its own, with the same endpoints at the same place as in Airflow's API server
+
+
+def create_timeline_app(open_timeline_server: Callable[[], TimelineServer]) -> FastAPI:
+    """Build the app. The server is opened when it starts; a wrong setting ends the process with its message."""
+    app = FastAPI(
+        title="Lake timeline server",
+        version=__version__,
+        description="Complete timelines of many Hudi tables from memory (RFC-50).",
+        lifespan=_run,
+        openapi_url=f"{MOUNT_PATH}/openapi.json",
+        docs_url=f"{MOUNT_PATH}/docs",
+        redoc_url=None,
+    )
+    app.state.open_timeline_server = open_timeline_server
+    app.include_router(server_routes.router, prefix=MOUNT_PATH)
+    app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
+    add_error_handlers(app)
+    return app
+
+
+@asynccontextmanager
+async def _run(app: FastAPI) -> AsyncIterator[None]:
+    server: TimelineServer = app.state.open_timeline_server()
+    job = asyncio.create_task(server.run(), name="lake-timeline-server")
+    try:
+        yield
+    finally:
+        job.cancel()
+        with suppress(asyncio.CancelledError):
+            await job
+
+
+# --- Answer a long poll over many tables. It never waits for storage: what is not known is looked at and told later
+
+WATCH_TTL_MS = 300_000
+"""How long a named table counts as waited for; callers name their tables again well before."""
+
+
+async def answer_poll(
+    server: TimelineServer, body: PollBody, to_answer: Callable[[TimelineSnapshot], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the shape of a PollAnswer."""
+    timelines = server.timelines
+    found = timelines.log.find_after(body.cursor)
+    # The place is taken before the tables are compared: what changes meanwhile is told by the next poll.
+    cursor = body.cursor if found is not None else timelines.log.cursor
+    changed = [entry for table in body.tables if (entry := _compare(timelines, table, to_answer)) is not None]
+    server.wake()
+    is_unknown = bool(body.cursor) and found is None
+    if not changed and not is_unknown and body.wait_s > 0:
+        await timelines.log.wait(cursor, body.wait_s)
+    found = timelines.log.find_after(cursor)
+    if found is None:  # overtaken while it waited: the caller compares versions
+        return {"cursor": timelines.log.cursor, "resync": True, "changed": changed}
+    cursor, paths = found
+    named = {entry["base_path"] for entry in changed}
+    changed += [_state_of(timelines, path) for path in paths if path not in named]
+    return {"cursor": cursor, "resync": is_unknown, "changed": changed}
+
+
+def _compare(
+    timelines: SharedTimelines, table: WatchedTable, to_answer: Callable[[TimelineSnapshot], dict[str, Any]]
+) -> dict[str, Any] | None:
+    now_ms = timelines.now_ms()
+    timelines.watch(table.base_path, table.poll_interval_s, now_ms + WATCH_TTL_MS)
+    slot = timelines.memory.get(table.base_path)
+    if slot.error is not None:
+        return _state_of(timelines, table.base_path) if not table.version else None
+    # What the last look showed will do, also while a hint waits: what that one's look finds is logged.
+    if slot.shown and slot.version == table.version:
+        return None
+    known = timelines.find_shown(table.base_path)
+    if known is None:
+        timelines.await_look(table.base_path, table.version)
+        return None
+    return _state_of(timelines, table.base_path) | {"version": known.version, "timeline": to_answer(known)}
+
+
+def _state_of(timelines: SharedTimelines, base_path: str) -> dict[str, Any]:
+    slot = timelines.memory.find(base_path)
+    error = slot.error if slot is not None else None
+    return {
+        "base_path": base_path,
+        "version": slot.version if slot is not None else "",
+        "timeline": None,
+        "error": type(error).__name__ if error is not None else "",
+        "detail": str(error) if error is not None else "",
+    }
+
+
+# --- The timeline server's metrics in Prometheus' text format. No label: table names would be without bound
+
+_COUNTERS = {
+    "hints": "Hints taken",
+    "hints_shown_already": "Hints that needed no look, because the timeline showed their instants",
+    "changes": "Changes of a timeline that were seen",
+    "loads": "Timelines that were loaded for the first time",
+    "unannounced_commits": "Commits that no writer announced",
+    "failed_looks": "Looks that failed",
+    "gate_lies": "Folders whose modification time did not change with their children",
+    "looks_list": "Looks that listed at once",
+    "looks_gate": "Looks that asked the folder's time first",
+    "looks_full": "Looks that also checked the properties",
+    "looks_full_list": "Looks that listed at once and checked the properties",
+    "looks_verify": "Sampled listings that check the folder's time",
+}
+
+
+def render_metrics(timelines: SharedTimelines) -> tuple[bytes, str]:
+    """Return body and content type."""
+    registry = CollectorRegistry()
+    registry.register(_Timelines(timelines))
+    return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
+
+
+class _Timelines(Collector):
+    def __init__(self, timelines: SharedTimelines) -> None:
+        self._timelines = timelines
+
+    def collect(self) -> Iterable[Metric]:
+        """Read the numbers once."""
+        timelines, counts = self._timelines, self._timelines.stats.read()
+        for name, text in _COUNTERS.items():
+            yield CounterMetricFamily(f"lake_timeline_{name}", text, value=counts.get(name, 0))
+        calls = CounterMetricFamily("lake_storage_calls", "Calls of the storage by kind", labels=["kind"])
+        for kind, count in (
+            ("list", timelines.calls.lists),
+            ("open", timelines.calls.opens),
+            ("stat", timelines.calls.stats),
+        ):
+            calls.add_metric([kind], count)
+        yield calls
+        yield CounterMetricFamily(
+            "lake_timeline_evictions", "Timelines that had to leave the memory", value=timelines.memory.evictions
+        )
+        yield GaugeMetricFamily("lake_timeline_tables", "Tables that are known", value=len(timelines.memory))
+        yield GaugeMetricFamily("lake_timeline_kept", "Timelines in memory", value=timelines.memory.kept)
+        yield GaugeMetricFamily(
+            "lake_timeline_kept_bytes", "Size of the timelines in memory", value=timelines.memory.kept_bytes()
+        )
+        yield GaugeMetricFamily(
+            "lake_timeline_unreadable", "Tables whose last look failed", value=timelines.unreadable()
+        )
+
+
+# --- The view of a reader that lives in the process of the shared timelines
+
+
+class MemoryTimelineView(TableTimelineView):
+    """Answers from the shared timelines."""
+
+    def __init__(self, base_path: str, timelines: SharedTimelines) -> None:
+        self.base_path = base_path
+        self._timelines = timelines
+
+    def snapshot(self, freshness: Freshness | None = None) -> TimelineSnapshot:
+        """See TableTimelineView."""
+        return self._timelines.snapshot(self.base_path, freshness or ANY_AGE)
+
+    def changes_since(self, version: str, freshness: Freshness | None = None) -> TimelineChanges:
+        """See TableTimelineView."""
+        return self._timelines.changes_since(self.base_path, version, freshness or ANY_AGE)
+
+    def archived(self, *, after: str = "", until: str = "") -> ArchivedTimeline:
+        """See TableTimelineView; archives are read from the storage each time."""
+        properties = self.snapshot().properties
+        storage = self._timelines.memory.get(self.base_path).storage
+        return load_archive(storage, properties, after=after, until=until)
+
+    def archived_after(self, question: ArchiveQuestion) -> ArchivedTimeline:
+        """See TableTimelineView; all readers of this process share what was read."""
+        tail = self._timelines.archives.get(self.base_path)
+        return tail.read(question, lambda: self.archived(after=archive_begin(question.after)))
+
+
+AS_OF_HEADER = "Lake-As-Of-Ms"
+
+
+async def server_of(request: Request) -> TimelineServer:
+    """Return the server of the app that answers; it is opened on first use."""
+    server: TimelineServer = request.app.state.open_timeline_server()
+    return server
+
+
+Server = Annotated[TimelineServer, Depends(server_of)]
+
+
+async def check_token(
+    server: Server, authorization: Annotated[str | None, Header(alias="Authorization")] = None
+) -> None:
+    """Refuse a caller without one of the configured service tokens."""
+    require_bearer(authorization, server.options.service_tokens)
+
+
+async def allowed_path(
+    server: Server, base_path: Annotated[str, Query(min_length=1, max_length=2000, description="The table")]
+) -> str:
+    """Return the table's path in its one spelling; refuse what lies outside the allowed roots."""
+    path = normalise_base_path(base_path)
+    server.require_allowed(path)
+    return path
+
+
+Table = Annotated[str, Depends(allowed_path)]
+Age = Annotated[float | None, Query(ge=0, description="Oldest answer that will do, seconds")]
+UnannouncedAge = Annotated[
+    float | None, Query(ge=0, description="The same, for tables whose writers do not announce their commits")
+]
+
+router = APIRouter(prefix="/timeline", tags=["timeline server"], dependencies=[Depends(check_token)])
+
+
+@router.get("/view", response_model=TimelineAnswer, responses={304: {"description": "The version is still current"}})
+async def get_view(
+    server: Server,
+    table: Table,
+    max_age_s: Age = None,
+    unannounced_max_age_s: UnannouncedAge = None,
+    if_none_match: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Return a table's complete timeline; its version is the ETag."""
+    freshness = Freshness(max_age_s, unannounced_max_age_s)
+    snapshot = server.timelines.find_current(table, freshness)
+    if snapshot is None:
+        snapshot = await server.read(lambda: server.timelines.snapshot(table, freshness))
+    headers = {"ETag": f'"{snapshot.version}"', "Cache-Control": "no-cache", AS_OF_HEADER: str(snapshot.as_of_ms)}
+    if if_none_match is not None and snapshot.version in if_none_match.replace("W/", "").replace('"', "").split(", "):
+        return Response(status_code=304, headers=headers)
+    return JSONResponse(timeline_answer(server, snapshot), headers=headers)
+
+
+@router.get("/changes", response_model=ChangesAnswer)
+async def get_changes(
+    server: Server,
+    table: Table,
+    since: Annotated[str, Query(max_length=64, description="A version of this table")],
+    max_age_s: Age = None,
+) -> Response:
+    """Return what changed in one table since a version."""
+    changes = await server.read(lambda: server.timelines.changes_since(table, since, Freshness(max_age_s)))
+    return JSONResponse(changes_to_dict(changes))
+
+
+@router.post("/changes", response_model=PollAnswer)
+async def poll_changes(server: Server, body: PollBody) -> Response:
+    """Long poll over many tables: answers as soon as one of them changed, at the latest after `wait_s`.
+
+    Named tables are watched for some minutes; a caller that still waits names them again.
+    """
+    for table in body.tables:
+        table.base_path = normalise_base_path(table.base_path)
+        server.require_allowed(table.base_path)
+    answer = await answer_poll(server, body, lambda snapshot: timeline_answer(server, snapshot))
+    return JSONResponse(answer)
+
+
+@router.post("/hints")
+async def receive_hints(server: Server, body: TimelineHintsBody) -> TimelineHintsAnswer:
+    """Look at these tables now."""
+    hints = []
+    for hint in body.hints:
+        base_path = normalise_base_path(hint.base_path)
+        server.require_allowed(base_path)
+        hints.append(FedTable(base_path, instants=tuple(hint.instants)))
+    for fed in hints:
+        server.hint(fed)
+    return TimelineHintsAnswer(hinted=len(hints))
+
+
+@router.get("/archive")
+async def get_archive(
+    server: Server,
+    table: Table,
+    after: Annotated[str, Query(max_length=64, description="Requested time, exclusive")] = "",
+    until: Annotated[str, Query(max_length=64, description="Requested time, inclusive")] = "",
+    completed_after: Annotated[str, Query(max_length=64, description="A cursor: see below")] = "",
+    version: Annotated[str, Query(max_length=64, description="The version of the timeline that the caller has")] = "",
+) -> ArchiveAnswer:
+    """Return archived instants by requested time.
+
+    With `completed_after`, instead, those that completed after this time; storage is asked only if something was
+    archived since it was asked last. What is neither in the answer nor in the timeline of `version` has not happened.
+    """
+
+    def read() -> ArchivedTimeline:
+        view = MemoryTimelineView(table, server.timelines)
+        if not completed_after:
+            return view.archived(after=after, until=until)
+        snapshot = view.snapshot()
+        if snapshot.version != version:  # the caller may have a newer one, from another server
+            snapshot = view.snapshot(NOW)
+        return view.archived_after(ArchiveQuestion(snapshot, completed_after, COMMIT_ACTIONS))
+
+    archive = await server.read(read)
+    return ArchiveAnswer(
+        base_path=table,
+        instants=[
+            ArchivedInstantAnswer(
+                requested_time=instant.requested_time,
+                action=instant.action.value,
+                completed_time=instant.completed_time,
+                file_name=instant.file_name,
+            )
+            for instant in archive.instants
+        ],
+        problems=[ProblemAnswer(file_name=p.file_name, reason=p.reason) for p in archive.problems],
+    )
+
+
+@router.get("/health")
+async def get_health(server: Server) -> TimelineHealthAnswer:
+    """Say that the server answers, and how much it knows."""
+    timelines = server.timelines
+    return TimelineHealthAnswer(
+        status="healthy",
+        version=__version__,
+        tables=len(timelines.memory),
+        kept=timelines.memory.kept,
+        unreadable=timelines.unreadable(),
+        hints_waiting=timelines.due.hints,
+    )
+
+
+@router.get("/metrics")
+async def get_metrics(server: Server) -> Response:
+    """Return counters and gauges in Prometheus' text format."""
+    body, content_type = render_metrics(server.timelines)
+    return Response(body, media_type=content_type)
+
+
+def timeline_answer(server: TimelineServer, snapshot: TimelineSnapshot) -> dict[str, Any]:
+    """Return the shape of a TimelineAnswer."""
+    timelines = server.timelines
+    slot = timelines.memory.find(snapshot.base_path)
+    return snapshot_to_dict(snapshot) | {
+        "stale_ms": max(0, timelines.now_ms() - snapshot.as_of_ms),
+        "next_look_ms": timelines.due.due_ms(snapshot.base_path) if server.options.is_watching else None,
+        "is_announced": slot is not None and slot.is_announced,
+    }

@@ -1,0 +1,322 @@
+"""What changed in the tables that many triggers of one process wait for: one long poll, or the file system without it.
+
+Nothing depends on this stream's memory. A trigger names its tables and is given their whole timeline at first; it
+decides by its own cursor. So a restart of the server or of the triggerer loses and repeats nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from airflow_lake_provider.config.settings import TimelineServerMode
+from airflow_lake_provider.errors import LakeError, TimelineServerUnavailableError
+from airflow_lake_provider.storage.table_storage import open_storage
+from airflow_lake_provider.timeline_server.client import AsyncTimelineClient, TimelineEndpoint, error_of
+from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
+from airflow_lake_provider.timeline_server.view_manager import TimelineViewManager
+from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
+from airflow_lake_provider.timeline_server.wire import snapshot_from_dict
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+
+    from airflow_lake_provider.hudi.archive.timeline import ArchivedTimeline
+    from airflow_lake_provider.storage.table_storage import Storage
+    from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuestion
+
+log = logging.getLogger(__name__)
+
+# --- Which tables the watchers of one process wait for, how often each would be polled, and what was seen of it last
+#
+# Used within one event loop.
+
+
+class WatchedTables:
+    """Counts watchers per table. A table is new until it was named to the server, and again for each new watcher."""
+
+    def __init__(self) -> None:
+        self._intervals: dict[str, Counter[float]] = {}
+        self._versions: dict[str, str] = {}
+        self._due_s: dict[str, float] = {}
+        self._new: dict[str, None] = {}
+        self._came = asyncio.Event()
+
+    def add(self, base_paths: Iterable[str], interval_s: float) -> None:
+        """Add a watcher. It is told the tables' present state, even if others know that already."""
+        for base_path in base_paths:
+            self._intervals.setdefault(base_path, Counter())[interval_s] += 1
+            self._versions.pop(base_path, None)
+            self._due_s.pop(base_path, None)
+            self._new[base_path] = None
+        self._came.set()
+
+    def remove(self, base_paths: Sequence[str], interval_s: float) -> list[str]:
+        """Remove a watcher; return the tables that nobody watches any more."""
+        gone = []
+        for base_path in base_paths:
+            intervals = self._intervals.get(base_path)
+            if intervals is None:
+                continue
+            intervals[interval_s] -= 1
+            if not +intervals:
+                gone.append(base_path)
+                for memory in (self._intervals, self._versions, self._due_s, self._new):
+                    memory.pop(base_path, None)
+        return gone
+
+    def has(self, base_path: str) -> bool:
+        """Whether somebody watches the table."""
+        return base_path in self._intervals
+
+    def interval_s(self, base_path: str) -> float:
+        """Return the shortest interval at which one of the table's watchers would poll it."""
+        return min(+self._intervals[base_path])
+
+    def version_of(self, base_path: str) -> str:
+        """Return the version that all watchers of the table were told; empty: none."""
+        return self._versions.get(base_path, "")
+
+    def was_seen(self, base_path: str, version: str) -> None:
+        """Say that all watchers were told of this version; empty: that the table cannot be read."""
+        self._versions[base_path] = version
+
+    # --- for the server ------------------------------------------------------------------------------------
+
+    def all_are_new(self) -> None:
+        """Name every table to the server again."""
+        self._new = dict.fromkeys(self._intervals)
+
+    def add_new(self, base_paths: Iterable[str]) -> None:
+        """Give tables back that could not be named."""
+        self._new |= {base_path: None for base_path in base_paths if base_path in self._intervals}
+
+    def take_new(self, most: int) -> list[str]:
+        """Take tables that are to be named to the server."""
+        taken = list(self._new)[:most]
+        for base_path in taken:
+            del self._new[base_path]
+        return taken
+
+    async def wait_for_new(self) -> None:
+        """Return when there are tables to name."""
+        while not self._new:
+            self._came.clear()
+            await self._came.wait()
+
+    # --- for the file system -------------------------------------------------------------------------------
+
+    def take_due(self, now_s: float, most: int) -> list[str]:
+        """Take tables that were not looked at for their interval, longest waiting first."""
+        due = sorted(
+            (self._due_s.get(path, 0.0), path) for path in self._intervals if self._due_s.get(path, 0.0) <= now_s
+        )
+        taken = [path for _, path in due[:most]]
+        for path in taken:
+            self._due_s[path] = now_s + self.interval_s(path)
+        return taken
+
+
+Seen: TypeAlias = "Mapping[str, TimelineSnapshot | LakeError]"
+"""Tables that changed, by base path: the timeline, or why it cannot be read."""
+
+WAIT_S = 25.0
+RENEW_AFTER_S = 120.0
+"""Tables are named again after this time: the server forgets who no longer waits."""
+SERVER_PAUSE_S = 5.0
+_CHUNK = 200
+_FEW = 8
+_LOOK_THREADS = 8
+_IDLE_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """Where the stream reads from."""
+
+    mode: TimelineServerMode = TimelineServerMode.AUTO
+    endpoint: TimelineEndpoint | None = None
+    open_table: Callable[[str], Storage] = open_storage
+
+    @property
+    def asks_server(self) -> bool:
+        """Whether there is a server to ask."""
+        return self.mode is not TimelineServerMode.OFF and self.endpoint is not None
+
+
+class TimelineStream:
+    """Serves all watchers of one process. `watched` is where they come and go; `events` is consumed once."""
+
+    def __init__(self, options: StreamOptions) -> None:
+        self.watched = WatchedTables()
+        self._options = options
+        self._views: dict[str, FileSystemTimelineView] = {}
+        self._archives: TimelineViewManager | None = None
+        self._named_for: dict[str, str] = {}
+        """Tables that are named to the server for this version of theirs, and not told yet."""
+        self._lookers = ThreadPoolExecutor(_LOOK_THREADS, thread_name_prefix="lake-watch")
+
+    async def events(self) -> AsyncIterator[Seen]:
+        """Yield what changed, for ever."""
+        endpoint = self._options.endpoint
+        while True:
+            if endpoint is None or not self._options.asks_server:
+                async for seen in self._file_system_rounds(None):
+                    yield seen
+                continue
+            try:
+                async for seen in self._server_rounds(endpoint):
+                    yield seen
+            except TimelineServerUnavailableError as error:
+                log.warning("%s", error)
+            if self._options.mode is TimelineServerMode.REQUIRED:
+                await asyncio.sleep(SERVER_PAUSE_S)
+                continue
+            async for seen in self._file_system_rounds(SERVER_PAUSE_S):
+                yield seen
+
+    # --- the server ----------------------------------------------------------------------------------------
+
+    async def _server_rounds(self, endpoint: TimelineEndpoint) -> AsyncIterator[Seen]:
+        """Follow the server until it does not answer."""
+        event_loop = asyncio.get_running_loop()
+        client = AsyncTimelineClient(endpoint)
+        try:
+            # Whatever was said by another server, or before it went away, is compared by version.
+            self.watched.all_are_new()
+            cursor, named_s = "", event_loop.time()
+            while True:
+                if event_loop.time() - named_s > RENEW_AFTER_S:
+                    self.watched.all_are_new()
+                    named_s = event_loop.time()
+                new = self.watched.take_new(_CHUNK)
+                answer = await self._poll(client, cursor, new)
+                if answer is None:  # somebody came while it waited
+                    continue
+                # The place moves on with each answer, so that the server sends each change once: what an answer says
+                # of a table without its timeline is remembered here, as a table that is still to be named.
+                cursor = answer["cursor"]
+                if answer.get("resync"):
+                    self.watched.all_are_new()
+                seen = await self._read_answer(client, answer["changed"])
+                if seen:
+                    yield seen
+        finally:
+            await client.aclose()
+
+    async def _poll(self, client: AsyncTimelineClient, cursor: str, new: Sequence[str]) -> dict[str, Any] | None:
+        tables = [
+            {
+                "base_path": base_path,
+                "version": self.watched.version_of(base_path),
+                "poll_interval_s": self.watched.interval_s(base_path),
+            }
+            for base_path in new
+        ]
+        try:
+            if new:
+                return await client.poll(cursor, tables, 0.0)
+            poll = asyncio.ensure_future(client.poll(cursor, [], WAIT_S))
+            came = asyncio.ensure_future(self.watched.wait_for_new())
+            try:
+                await asyncio.wait({poll, came}, return_when=asyncio.FIRST_COMPLETED)
+                return poll.result() if poll.done() else None
+            finally:
+                for task in (poll, came):
+                    task.cancel()
+                await asyncio.gather(poll, came, return_exceptions=True)
+        except TimelineServerUnavailableError:
+            self.watched.add_new(new)
+            raise
+
+    async def _read_answer(self, client: AsyncTimelineClient, changed: Sequence[Mapping[str, Any]]) -> Seen:
+        seen: dict[str, TimelineSnapshot | LakeError] = {}
+        mine = [entry for entry in changed if self.watched.has(str(entry.get("base_path", "")))]
+        for entry in mine:
+            base_path = str(entry["base_path"])
+            if entry.get("error"):
+                seen[base_path] = error_of(str(entry["error"]), str(entry.get("detail", "")))
+            elif entry.get("timeline"):
+                seen[base_path] = snapshot_from_dict(entry["timeline"])
+        unseen = {path: version for path, version in _bare(mine) if version != self.watched.version_of(path)}
+        if len(unseen) > _FEW:
+            # Many at once: to name them again brings their timelines by the hundred instead of one by one. Once per
+            # version: a server with less room than tables may have dropped the timeline again when it is asked.
+            again = {path for path, version in unseen.items() if self._named_for.get(path) == version}
+            self.watched.add_new(path for path in unseen if path not in again)
+            self._named_for |= unseen
+        else:
+            again = set(unseen)
+        for base_path in sorted(again):
+            seen[base_path] = await self._get_view(client, base_path)
+        for base_path, state in seen.items():
+            self.watched.was_seen(base_path, state.version if isinstance(state, TimelineSnapshot) else "")
+            self._named_for.pop(base_path, None)
+        return seen
+
+    @staticmethod
+    async def _get_view(client: AsyncTimelineClient, base_path: str) -> TimelineSnapshot | LakeError:
+        try:
+            return await client.get_view(base_path, None)
+        except TimelineServerUnavailableError:
+            raise
+        except LakeError as error:
+            return error
+
+    # --- the file system -----------------------------------------------------------------------------------
+
+    async def _file_system_rounds(self, for_s: float | None) -> AsyncIterator[Seen]:
+        """Look at each table at its interval, for a time or until cancelled. Looks happen in threads."""
+        event_loop = asyncio.get_running_loop()
+        until_s = None if for_s is None else event_loop.time() + for_s
+        while until_s is None or event_loop.time() < until_s:
+            due = self.watched.take_due(event_loop.time(), _LOOK_THREADS * 4)
+            if not due:
+                await asyncio.sleep(_IDLE_S)
+                continue
+            looks = [event_loop.run_in_executor(self._lookers, self._look, path) for path in due]
+            states = await asyncio.gather(*looks)
+            seen: dict[str, TimelineSnapshot | LakeError] = {}
+            for base_path, state in zip(due, states, strict=True):
+                version = state.version if isinstance(state, TimelineSnapshot) else ""
+                if self.watched.has(base_path) and (not version or version != self.watched.version_of(base_path)):
+                    seen[base_path] = state
+                    self.watched.was_seen(base_path, version)
+            if seen:
+                yield seen
+
+    def _look(self, base_path: str) -> TimelineSnapshot | LakeError:
+        try:
+            view = self._views.get(base_path)
+            if view is None:
+                view = FileSystemTimelineView(base_path, self._options.open_table)
+                self._views[base_path] = view
+            return view.snapshot()
+        except LakeError as error:
+            return error
+
+    async def archived_after(self, base_path: str, question: ArchiveQuestion) -> ArchivedTimeline:
+        """Return archived instants that a cursor has not passed; from memory, the server, or the file system."""
+        if self._archives is None:
+            self._archives = TimelineViewManager(self._options.mode, self._options.endpoint, self._options.open_table)
+        view = self._archives.get_view(base_path)
+        return await asyncio.get_running_loop().run_in_executor(self._lookers, view.archived_after, question)
+
+    def forget(self, base_paths: Sequence[str], interval_s: float) -> None:
+        """Say that a watcher is gone; what nobody watches any more is dropped."""
+        for base_path in self.watched.remove(base_paths, interval_s):
+            self._views.pop(base_path, None)
+            self._named_for.pop(base_path, None)
+
+
+def _bare(changed: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return base path and version of each entry that brings neither the timeline nor an error."""
+    return [
+        (str(entry["base_path"]), str(entry.get("version", "")))
+        for entry in changed
+        if not entry.get("error") and not entry.get("timeline")
+    ]

@@ -1,0 +1,129 @@
+"""Settings of the Variable over those of the file: merged, validated equally, never in force when wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from airflow_lake_provider.config.tables_file import (
+    Discovery,
+    TablesConfig,
+    build_config,
+    parse_tables,
+    parse_tables_file,
+)
+from airflow_lake_provider.config.tables_source import OVERRIDES_MAX_AGE_S, TablesSource
+from airflow_lake_provider.errors import ConfigError
+
+FILE = """
+defaults: {compaction: {delta_commits: 4}, hudi_options: {hoodie.a: 1, hoodie.b: 1}}
+limits: {pools: {heavy: 2, light: 9}}
+tables:
+  - base_path: /lake/sales/*
+    clean: {commits: 7}
+  - base_path: /lake/hr/staff
+    archive: {min_commits: 40, max_commits: 50}
+"""
+
+
+def merged(variable: str, file: str = FILE) -> TablesConfig:
+    return build_config(parse_tables(file, "t.yaml"), parse_tables(variable, "Variable lake_tables"))
+
+
+def test_overrides_are_laid_over_defaults_and_over_what_the_file_says_of_a_table() -> None:
+    tables = merged("""{"defaults": {"compaction": {"delta_commits": 9}, "hudi_options": {"hoodie.b": 2}},
+        "limits": {"pools": {"heavy": 1}, "queues": {"q": 3}},
+        "tables": [{"base_path": "/lake/sales/*", "name": "orders", "clean": {"commits": 3}, "pool": "heavy"},
+                   {"base_path": "/lake/extra"}]}""")
+    orders = tables.policy_for("/lake/sales/orders", "orders")
+    assert (orders.clean.commits, orders.compaction.delta_commits, orders.pool) == (3, 9, "heavy")
+    assert orders.hudi_options == {"hoodie.a": "1", "hoodie.b": "2"}
+    clicks = tables.policy_for("/lake/sales/clicks", "clicks")
+    assert (clicks.clean.commits, clicks.pool) == (7, "")
+    assert tables.policy_for("/elsewhere", "x").compaction.delta_commits == 9
+    assert (dict(tables.limits.pools), dict(tables.limits.queues)) == ({"heavy": 1, "light": 9}, {"q": 3})
+    assert list(tables.named_tables()) == [("/lake/hr/staff", "staff"), ("/lake/extra", "extra")]
+
+
+def test_overrides_that_contradict_the_file_are_refused_where_one_table_can_be_meant_by_both() -> None:
+    retained = "{tables: [{base_path: %s, clean: {retained_commits: 30}}]}"
+    with pytest.raises(ConfigError, match=r"Variable lake_tables:1: archive.min_commits \(20\)"):
+        merged(retained % "/lake/sales/orders")
+    assert merged(retained % "/lake/hr/staff", FILE.replace("/lake/sales/*", "/lake/hr/other")) is not None
+    with pytest.raises(ConfigError, match="unknown setting 'pol' in a table"):
+        merged("{tables: [{name: x, pol: heavy}]}")
+
+
+def test_discover_entries_are_policies_of_the_tables_below_their_root() -> None:
+    tables = parse_tables_file("tables: [{discover: 'file:///lake//landing/', discover_depth: 2, pool: p}]", "t.yaml")
+    assert tables.discoveries == (Discovery("/lake/landing", 2),)
+    assert tables.policy_for("/lake/landing/a/b", "b").pool == "p"
+    assert list(tables.named_tables()) == []
+
+
+@dataclass
+class FakeVariable:
+    text: str = ""
+    reads: int = 0
+    now_s: float = 0.0
+    problem: str = ""
+
+    def read(self) -> str:
+        self.reads += 1
+        if self.problem:
+            raise ConfigError(self.problem)
+        return self.text
+
+    def pass_time(self) -> None:
+        self.now_s += OVERRIDES_MAX_AGE_S
+
+
+def test_source_reads_the_variable_once_in_a_while_and_keeps_the_last_good_one(tmp_path: Path) -> None:
+    path, variable = tmp_path / "t.yaml", FakeVariable("{defaults: {pool: first}}")
+    path.write_text("defaults: {queue: q}", encoding="utf-8")
+    source = TablesSource(str(path), variable.read, "Variable lake_tables", lambda: variable.now_s)
+    for _ in range(5):
+        assert (source.load().defaults.pool, source.load().defaults.queue) == ("first", "q")
+    assert variable.reads == 1
+    variable.text = "{defaults: {pool: 5}}"
+    variable.pass_time()
+    assert source.load().defaults.pool == "first"
+    assert source.problem.startswith("Variable lake_tables:1: pool is '5', allowed: a name")
+    path.write_text("defaults: {queue: other}", encoding="utf-8")
+    assert (source.load().defaults.pool, source.load().defaults.queue) == ("first", "other"), "the file goes on"
+    variable.problem = "Variable lake_tables cannot be read"
+    variable.pass_time()
+    assert source.load().defaults.pool == "first"
+    assert source.problem == "Variable lake_tables cannot be read"
+    variable.problem, variable.text = "", "{defaults: {pool: second}}"
+    variable.pass_time()
+    assert (source.load().defaults.pool, source.problem) == ("second", "")
+    variable.text = ""
+    variable.pass_time()
+    assert source.load().defaults.pool == ""
+
+
+def test_source_keeps_the_last_good_whole_when_file_and_variable_contradict_each_other(tmp_path: Path) -> None:
+    path, variable = tmp_path / "t.yaml", FakeVariable("{defaults: {clean: {retained_commits: 15}}}")
+    path.write_text("defaults: {archive: {min_commits: 16}}", encoding="utf-8")
+    source = TablesSource(str(path), variable.read, "Variable lake_tables", lambda: variable.now_s)
+    assert source.load().defaults.archive.min_commits == 16
+    path.write_text("defaults: {archive: {min_commits: 12}}", encoding="utf-8")
+    assert source.load().defaults.archive.min_commits == 16
+    assert "archive.min_commits (12) must be greater than clean.retained_commits (15)" in source.problem
+
+
+def test_source_without_any_good_configuration_says_what_is_wrong(tmp_path: Path) -> None:
+    source = TablesSource(str(tmp_path / "missing.yaml"), lambda: "")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        source.load()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tables-file.md"])
+def test_examples_in_the_documents_are_right(page: str) -> None:
+    text = (Path(__file__).parents[3] / page).read_text(encoding="utf-8")
+    examples = [block.split("```")[0] for block in text.split("```yaml\n")[1:]]
+    assert [parse_tables_file(example, page).entries != () for example in examples] == [True] * len(examples)
+    assert examples

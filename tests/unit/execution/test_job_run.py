@@ -1,0 +1,150 @@
+"""G2 where jobs begin: whatever an earlier executor left has ended, or is followed, before another one starts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from airflow_lake_provider.errors import EngineError, LakeError
+from airflow_lake_provider.execution.engines.engine import EngineJob
+from airflow_lake_provider.execution.engines.job_files import ExecutorRecord
+from airflow_lake_provider.execution.job import JobRun
+from airflow_lake_provider.job_contract import Mode, Service, ServiceRequest
+from tests.support.engine_jobs import FakeEngine, engine_job, lost, never_lost
+
+
+class WorkerKilledError(BaseException):
+    """Stands for kill -9: nothing of the run is executed any more."""
+
+
+def record_of(folder: Path) -> ExecutorRecord:
+    return ExecutorRecord(str(folder), "t", Service.COMPACTION)
+
+
+def job_run(folder: Path, job: EngineJob, engine: FakeEngine) -> JobRun:
+    return JobRun(job, record_of(folder), lambda _: engine)
+
+
+def crash(folder: Path, engine: FakeEngine, at: str, monkeypatch: pytest.MonkeyPatch, **job: object) -> EngineJob:
+    """Run a job whose worker dies inside one of the engine's methods, and return it."""
+    died = engine_job(folder, **job)  # type: ignore[arg-type]
+    engine.trouble = {at: WorkerKilledError()}
+    run = job_run(folder, died, engine)
+    monkeypatch.setattr(run, "stop", lambda: None)
+    with pytest.raises(WorkerKilledError):
+        run.run(never_lost)
+    engine.trouble = {}
+    engine.calls.clear()
+    return died
+
+
+def test_job_that_ends_leaves_no_record(tmp_path: Path) -> None:
+    engine, job = FakeEngine(external_id="app_1"), engine_job(tmp_path)
+    assert job_run(tmp_path, job, engine).run(never_lost) is job.request
+    assert engine.calls == [("start", "run/1"), ("wait", "run/1")]
+    assert record_of(tmp_path).find() is None
+
+
+@pytest.mark.parametrize("at", ["start", "wait"])
+def test_job_of_a_killed_worker_is_ended_before_the_next_begins(
+    tmp_path: Path, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an external id there is nothing to follow; dying while starting leaves none either."""
+    engine = FakeEngine()
+    died = crash(tmp_path, engine, at, monkeypatch)
+    engine.running.add(died.tag)
+    job_run(tmp_path, engine_job(tmp_path, try_number=2), engine).run(never_lost)
+    assert engine.calls == [("stop", "run/1"), ("start", "run/2"), ("wait", "run/2")]
+    assert engine.most_at_once == 1
+
+
+def test_request_of_a_fenced_job_is_taken_away_so_a_late_driver_finds_nothing_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = FakeEngine()
+    died = crash(tmp_path, engine, "start", monkeypatch)
+    assert os.path.exists(died.request_path)
+    job_run(tmp_path, engine_job(tmp_path, try_number=2), engine).run(never_lost)
+    assert not os.path.exists(died.request_path)
+
+
+def test_job_that_outlived_its_worker_is_followed_and_its_result_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = FakeEngine(external_id="app_1")
+    died = crash(tmp_path, engine, "wait", monkeypatch)
+    assert died.tag in engine.running
+    ran = job_run(tmp_path, engine_job(tmp_path, try_number=2), engine).run(never_lost)
+    assert engine.calls == [("wait", "run/1")]
+    assert ran.result_path == died.request.result_path
+    assert record_of(tmp_path).find() is None
+
+
+def test_job_that_died_with_its_worker_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine(external_id="app_1")
+    crash(tmp_path, engine, "wait", monkeypatch)
+    engine.running.clear()
+    job_run(tmp_path, engine_job(tmp_path, try_number=2), engine).run(never_lost)
+    assert engine.calls == [("wait", "run/1"), ("start", "run/2"), ("wait", "run/2")]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"run_id": "another run"}, id="of-another-run"),
+        pytest.param({"wanted": ServiceRequest(Service.COMPACTION, Mode.EXECUTE, ("001",))}, id="with-other-work"),
+    ],
+)
+def test_job_that_does_something_else_is_ended_not_followed(
+    tmp_path: Path, other: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = FakeEngine(external_id="app_1")
+    died = crash(tmp_path, engine, "wait", monkeypatch)
+    job_run(tmp_path, engine_job(tmp_path, try_number=2, **other), engine).run(never_lost)  # type: ignore[arg-type]
+    assert engine.calls[0] == ("stop", died.request.job_id)
+    assert engine.most_at_once == 1
+
+
+def test_nothing_begins_while_it_cannot_be_told_that_the_old_job_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = FakeEngine()
+    crash(tmp_path, engine, "wait", monkeypatch)
+    engine.trouble = {"stop": EngineError("the cluster does not answer")}
+    with pytest.raises(EngineError, match="does not answer"):
+        job_run(tmp_path, engine_job(tmp_path, try_number=2), engine).run(never_lost)
+    assert [what for what, _ in engine.calls] == ["stop"]
+    assert record_of(tmp_path).find() is not None
+
+
+def test_lost_lease_begins_nothing(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    with pytest.raises(LakeError, match="lost"):
+        job_run(tmp_path, engine_job(tmp_path), engine).run(lost)
+    assert engine.calls == []
+
+
+def test_job_whose_end_is_unknown_stays_on_record(tmp_path: Path) -> None:
+    engine = FakeEngine(external_id="app_1", trouble={"wait": EngineError("no answer"), "stop": EngineError("nor now")})
+    with pytest.raises(EngineError, match="no answer"):
+        job_run(tmp_path, engine_job(tmp_path), engine).run(never_lost)
+    left = record_of(tmp_path).find()
+    assert left is not None
+    assert left.external_id == "app_1"
+
+
+def test_stop_ends_the_job_and_takes_its_request_away(tmp_path: Path) -> None:
+    engine, job = FakeEngine(), engine_job(tmp_path)
+    run = job_run(tmp_path, job, engine)
+    run.stop()
+    assert engine.calls == []
+
+    def stop_while_it_runs() -> None:
+        run.stop()
+        assert not os.path.exists(job.request_path)
+
+    engine.wait = lambda _: stop_while_it_runs()  # type: ignore[method-assign]
+    run.run(never_lost)
+    assert engine.calls == [("start", "run/1"), ("stop", "run/1")]

@@ -1,0 +1,167 @@
+"""What a run tells the manager while it lasts, and when it ends badly: a silent run's sink is given to another."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+from airflow_lake_provider.execution.engines.job_files import write_text
+from airflow_lake_provider.hooks.lake import LakeHook
+from airflow_lake_provider.operators import replication
+from airflow_lake_provider.operators.replication import HudiReplicationOperator
+from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult, result_to_text
+from tests.support.fixture_tables import unpack
+
+PATIENCE_S = 30.0
+Submit = Callable[[HudiReplicationOperator, ReplicationRequest, Any], None]
+
+
+@dataclass
+class Manager:
+    """Answers each news with the next of `answers`, with 204 when there is none left, and keeps what it was told."""
+
+    answers: list[int | Exception] = field(default_factory=list)
+    news: list[dict[str, Any]] = field(default_factory=list)
+    renewed: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+    def serve(self, request: httpx.Request) -> httpx.Response:
+        if not request.url.path.endswith("/news"):
+            return httpx.Response(
+                200, json={"completed_time": "5", "needs_snapshot": False, "request": "", "sinks": []}
+            )
+        answer = self.answers.pop(0) if self.answers else 204
+        if isinstance(answer, Exception):
+            raise answer
+        if answer == 204:
+            self.news.append(json.loads(request.content))
+            self.renewed.release()
+        return httpx.Response(answer, json={"detail": "sink noop is run other's"} if answer == 409 else None)
+
+
+@pytest.fixture
+def manager(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Manager:
+    manager = Manager()
+    client = httpx.Client(transport=httpx.MockTransport(manager.serve), base_url="http://manager/v1/hoodie")
+    monkeypatch.setattr(LakeHook, "get_conn", lambda _: client)
+    monkeypatch.setattr(replication, "work_dir", lambda: str(tmp_path))
+    monkeypatch.setattr(replication, "TELL_INTERVAL_S", 0.01)
+    return manager
+
+
+def run(folder: Path, **arguments: Any) -> dict[str, Any]:
+    operator = HudiReplicationOperator(
+        **{"task_id": "replicate", "base_path": str(folder / "orders"), "sink": "noop"} | arguments
+    )
+    context: Any = {"run_id": "run-1", "ti": SimpleNamespace(try_number=1)}
+    return operator.execute(context)
+
+
+def result(request: ReplicationRequest) -> str:
+    return result_to_text(ReplicationResult(request.order.stream, ended=True))
+
+
+@pytest.mark.parametrize("trouble", ["folder", "half-written", "library", "manager-away"])
+def test_run_keeps_its_claim_whatever_goes_wrong_with_one_renewal(
+    trouble: str, manager: Manager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if trouble == "library":
+        manager.answers = [ZeroDivisionError("a library's surprise")]
+    if trouble == "manager-away":
+        manager.answers = [503, httpx.ConnectError("away")]
+
+    def submit(_: Any, request: ReplicationRequest, folder: Any) -> None:
+        path = Path(folder.result_path)
+        if trouble == "folder":
+            path.mkdir(parents=True)
+        if trouble == "half-written":
+            write_text(str(path), '{"checkpoint')
+        for _ in range(3):
+            assert manager.renewed.acquire(timeout=PATIENCE_S), "the sink would count as free by now"
+        if trouble == "folder":
+            path.rmdir()
+        write_text(str(path), result(request))
+
+    monkeypatch.setattr(HudiReplicationOperator, "_submit", submit)
+    assert run(tmp_path)["commits"] == 0
+    *renewals, last = manager.news
+    assert {(news["run_id"], news["checkpoint"], news.get("ended")) for news in renewals} == {("run-1", "", None)}
+    assert (last["ended"], last["problem"]) == (True, "")
+    assert "sink noop of table" in caplog.text
+
+
+@pytest.mark.parametrize("is_claimed", [False, True])
+def test_run_whose_sink_another_one_has_ends_its_driver(
+    is_claimed: bool, manager: Manager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    manager.answers = [409] * 1000
+    killed = threading.Event()
+
+    def submit(operator: HudiReplicationOperator, request: ReplicationRequest, folder: Any) -> None:
+        operator._spark_hook = SimpleNamespace(on_kill=killed.set)  # type: ignore[assignment]
+        assert killed.wait(PATIENCE_S), "it goes on beside the run that has the sink"
+
+    monkeypatch.setattr(HudiReplicationOperator, "_submit", submit)
+    with pytest.raises(AirflowException, match="is run other's") as ended:
+        run(tmp_path, is_claimed=is_claimed)
+    assert isinstance(ended.value, AirflowSkipException) is is_claimed
+    assert manager.news == []
+
+
+def test_missing_spark_submit_is_the_sinks_problem(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    with pytest.raises(AirflowException, match="could not be started"):
+        run(tmp_path)
+    assert manager.news[-1]["ended"]
+    assert "spark-submit of stream" in manager.news[-1]["problem"]
+    assert "install Spark on this worker" in manager.news[-1]["problem"]
+
+
+def test_error_of_another_package_is_the_sinks_problem(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def submit(*_: Any) -> None:
+        raise ZeroDivisionError("a library's surprise")
+
+    monkeypatch.setattr(HudiReplicationOperator, "_submit", submit)
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path)
+    assert manager.news[-1] == {"run_id": "run-1", "problem": "ZeroDivisionError: a library's surprise", "ended": True}
+
+
+@pytest.mark.parametrize(
+    ("table", "mode"), [("mor_v9", "latest"), ("mor_v9", "changes"), ("cow_v9", "latest"), ("nowhere", "latest")]
+)
+def test_mode_latest_of_a_merge_on_read_table_is_refused_without_spark(
+    table: str, mode: str, manager: Manager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    base_path = str(tmp_path / table if table == "nowhere" else unpack(table, tmp_path).path)
+    submitted = []
+
+    def submit(_: Any, request: ReplicationRequest, folder: Any) -> None:
+        submitted.append(request)
+        write_text(folder.result_path, result(request))
+
+    monkeypatch.setattr(HudiReplicationOperator, "_submit", submit)
+    if (table, mode) != ("mor_v9", "latest"):
+        run(tmp_path, base_path=base_path, mode=mode)
+        assert len(submitted) == 1
+        return
+    with pytest.raises(AirflowFailException, match="Set mode: changes"):
+        run(tmp_path, base_path=base_path, mode=mode, name="mirror")
+    assert submitted == []
+    (news,) = manager.news
+    assert news["ended"]
+    assert news["problem"].startswith(f"sink mirror of table {base_path} has mode: latest, and the table is MERGE_ON")

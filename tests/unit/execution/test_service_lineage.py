@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from airflow_lake_provider.execution.lineage import dataset_name
+
+
+@pytest.mark.parametrize(
+    ("base_path", "expected"),
+    [
+        ("/lake/orders", ("file", "/lake/orders")),
+        ("file:///lake/orders", ("file", "/lake/orders")),
+        ("s3://bucket/lake/orders", ("s3://bucket", "lake/orders")),
+        ("s3a://bucket/lake/orders", ("s3://bucket", "lake/orders")),
+        ("gs://bucket/orders", ("gs://bucket", "orders")),
+        ("hdfs://namenode:8020/lake/orders", ("hdfs://namenode:8020", "/lake/orders")),
+    ],
+)
+def test_dataset_has_the_name_that_other_producers_give_it(base_path: str, expected: tuple[str, str]) -> None:
+    assert dataset_name(base_path) == expected
+
+
+def test_operator_needs_no_openlineage() -> None:
+    code = (
+        "import sys; sys.modules['openlineage'] = None; sys.modules['airflow.providers.openlineage'] = None\n"
+        "import airflow_lake_provider.execution.lineage"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_lake_provider.errors import LakeError, MalformedRequestError, PathNotAllowedError
+from airflow_lake_provider.hudi.base_path import normalise_base_path, require_allowed, table_id_of
+
+
+@pytest.mark.parametrize(
+    ("given_path", "normal"),
+    [
+        ("/lake/orders", "/lake/orders"),
+        ("/lake//orders/", "/lake/orders"),
+        ("file:/lake/orders", "/lake/orders"),
+        ("file:///lake/orders", "/lake/orders"),
+        ("file://localhost/lake/orders", "/lake/orders"),
+        ("S3://bucket/lake//orders/", "s3://bucket/lake/orders"),
+        ("hdfs://nn:8020/lake/orders", "hdfs://nn:8020/lake/orders"),
+        ("/lake/a b;$(x)ü..", "/lake/a b;$(x)ü.."),
+    ],
+)
+def test_normalise_gives_one_spelling(given_path: str, normal: str) -> None:
+    assert normalise_base_path(given_path) == normal
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/", "s3://bucket", "s3://bucket/", "relative", "a/b", "/a\nb", "/a\x00", "file://host/x"]
+)
+def test_normalise_of_no_absolute_path_is_malformed(path: str) -> None:
+    with pytest.raises(MalformedRequestError):
+        normalise_base_path(path)
+
+
+@pytest.mark.parametrize("path", ["/a/../b", "/..", "/a/.", "s3://b/../c", "file:/a/..", "//a/../b"])
+def test_normalise_of_dots_is_refused(path: str) -> None:
+    with pytest.raises(PathNotAllowedError):
+        normalise_base_path(path)
+
+
+@given(st.text(max_size=50))
+def test_normalise_of_any_text_is_stable_or_refused(text: str) -> None:
+    try:
+        normal = normalise_base_path("/" + text)
+    except LakeError:
+        return
+    assert normalise_base_path(normal) == normal
+
+
+@pytest.mark.parametrize(
+    ("path", "roots", "allowed"),
+    [
+        ("/lake/orders", ("/lake",), True),
+        ("/lake/orders", ("/other", "file:///lake/"), True),
+        ("/lake", ("/lake",), True),
+        ("/lake-evil/orders", ("/lake",), False),
+        ("s3://bucket/lake/x", ("/lake",), False),
+        ("s3://bucket/lake/x", ("s3://bucket/lake",), True),
+        ("/lake/orders", (), False),
+    ],
+)
+def test_require_allowed(path: str, roots: tuple[str, ...], *, allowed: bool) -> None:
+    if allowed:
+        require_allowed(path, roots)
+        return
+    with pytest.raises(PathNotAllowedError, match="allowed_roots"):
+        require_allowed(path, roots)
+
+
+@given(st.text(max_size=80))
+def test_table_id_is_safe_everywhere_whatever_the_path(text: str) -> None:
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,80}", table_id_of("/lake/" + text))
+
+
+def test_table_ids_of_equal_names_in_different_folders_differ() -> None:
+    assert table_id_of("/a/orders") != table_id_of("/b/orders")
+    assert table_id_of("/a/orders").startswith("orders-")
+
+
+@pytest.mark.parametrize(
+    ("root", "base_path", "allowed"),
+    [
+        ("s3a://bucket", "s3a://bucket/orders", True),
+        ("s3a://bucket/", "s3a://bucket/sales/orders", True),
+        ("s3a://bucket", "s3a://bucket-of-others/orders", False),
+        ("hdfs://namenode:8020", "hdfs://namenode:8020/lake/orders", True),
+        ("hdfs://namenode:8020", "hdfs://namenode:80201/lake/orders", False),
+        ("/lake", "s3a://lake/orders", False),
+    ],
+)
+def test_root_may_be_a_whole_store(root: str, base_path: str, *, allowed: bool) -> None:
+    if allowed:
+        require_allowed(base_path, (root,))
+        return
+    with pytest.raises(PathNotAllowedError):
+        require_allowed(base_path, (root,))

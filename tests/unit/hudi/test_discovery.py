@@ -1,0 +1,84 @@
+"""Tables below a root are found within bounds, never outside the root, and a damaged one hides none."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from airflow_lake_provider.hudi.discovery import FoundTables, discover_tables
+from airflow_lake_provider.storage.table_storage import open_storage
+from tests.support.tables import HandMadeTable
+
+
+def search(root: Path, depth: int = 3, most_folders: int = 1000) -> FoundTables:
+    return discover_tables(str(root), open_storage, depth, most_folders)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    lake = tmp_path / "lake"
+    for path in ("orders", "sales/clicks", "sales/2026/views", "a/b/c/d"):
+        HandMadeTable.create(lake / path)
+    return lake
+
+
+def paths(found: FoundTables, lake: Path) -> list[str]:
+    return [table.base_path.removeprefix(f"{lake}/") for table in found.tables]
+
+
+def test_tables_are_found_down_to_the_depth(lake: Path) -> None:
+    found = search(lake)
+    assert paths(found, lake) == ["orders", "sales/clicks", "sales/2026/views"]
+    assert found.tables[0].name == "orders"
+    assert (found.is_complete, found.problems) == (True, ())
+    assert "a/b/c/d" in paths(search(lake, depth=4), lake)
+    assert paths(search(lake, depth=1), lake) == ["orders"]
+
+
+def test_root_that_is_a_table_is_found_and_nothing_below_a_table_is_searched(lake: Path) -> None:
+    HandMadeTable.create(lake / "orders" / "region=eu" / "inner")
+    found = search(lake / "orders")
+    assert (paths(found, lake), found.folders) == (["orders"], 1)
+
+
+def test_hidden_folders_and_files_are_not_searched(lake: Path) -> None:
+    for name in (".trash", "_temporary"):
+        HandMadeTable.create(lake / name / "x")
+    (lake / "file").write_text("x", encoding="utf-8")
+    assert paths(search(lake), lake) == ["orders", "sales/clicks", "sales/2026/views"]
+
+
+def test_links_that_lead_out_of_the_root_are_named_and_not_followed(lake: Path, tmp_path: Path) -> None:
+    HandMadeTable.create(tmp_path / "secret" / "salaries")
+    HandMadeTable.create(tmp_path / "lake2" / "beside")
+    os.symlink(tmp_path / "secret", lake / "link")
+    os.symlink(tmp_path / "lake2", lake / "link2")
+    os.symlink(lake / "sales", lake / "inside")
+    os.symlink(lake, lake / "loop")
+    found = search(lake)
+    assert "inside/clicks" in paths(found, lake)
+    assert not any("salaries" in path or "beside" in path for path in paths(found, lake))
+    assert [problem.split(" ")[0].rsplit("/", 1)[-1] for problem in found.problems] == ["link", "link2", "loop"]
+
+
+def test_damaged_table_is_named_and_the_others_are_found(lake: Path) -> None:
+    (lake / "orders" / ".hoodie" / "hoodie.properties").write_bytes(b"\x00garbage")
+    HandMadeTable.create(lake / "sales" / "bad\nname")
+    found = search(lake)
+    assert paths(found, lake) == ["sales/clicks", "sales/2026/views"]
+    assert len(found.problems) == 2
+    assert "orders" in found.problems[0]
+
+
+def test_search_ends_at_the_most_folders_and_says_so(lake: Path) -> None:
+    found = search(lake, most_folders=3)
+    assert (found.folders, found.is_complete) == (3, False)
+    assert "more than 3 folders" in found.problems[-1]
+
+
+def test_root_that_is_not_there_is_named(tmp_path: Path) -> None:
+    found = search(tmp_path / "nothing")
+    assert (found.tables, found.is_complete) == ((), False)
+    assert str(tmp_path / "nothing") in found.problems[0]

@@ -1,0 +1,128 @@
+"""Marker names and files: as Hudi writes them, and as nobody should."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_lake_provider.hudi.markers import (
+    file_group_key,
+    is_marker_name,
+    parse_direct_marker,
+    parse_marker_file,
+    split_file_group_key,
+)
+
+INSTANT = "20261121104100123"
+GROUP = "6c1f2d3e-0000-4a4a-9b9b-123456789abc-0"
+
+
+def base(partition: str = "city=Oslo", group: str = GROUP, kind: str = "MERGE", format: str = "parquet") -> str:
+    name = f"{group}_0-23-45_{INSTANT}.{format}.marker.{kind}"
+    return f"{partition}/{name}" if partition else name
+
+
+def log(partition: str = "city=Oslo", kind: str = "CREATE", end: str = "") -> str:
+    return f"{partition}/.{GROUP}_{INSTANT}.log.1_0-23-45{end}.marker.{kind}"
+
+
+PARTITIONS = [
+    "",
+    "2026/01/02",
+    "event_date=2026-01-01",
+    "a_b_c/d_e=1_2",
+    "city=São Paulo",
+    "has space=x y",
+    "dot.ted=1.2/.hidden",
+    "quote'\"%2F=,;",
+    "x.marker.CREATE",
+    "MARKERS0",
+    "MARKERS.type",
+    "MARKERS.type/MARKERS1",
+    "x.crc",
+    "x.crc/.y.crc",
+]
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+@pytest.mark.parametrize("kind", ["CREATE", "MERGE", "APPEND"])
+@pytest.mark.parametrize("format", ["parquet", "orc", "hfile"])
+def test_base_file_marker_names_its_file_group(partition: str, kind: str, format: str) -> None:
+    path = base(partition, kind=kind, format=format)
+    key = file_group_key(partition, GROUP)
+    assert parse_direct_marker(path) == key
+    assert parse_marker_file(f"{path}\n".encode()) == type(parse_marker_file(b""))((key,), is_whole=True)
+    assert split_file_group_key(key) == (partition, GROUP)
+
+
+@pytest.mark.parametrize("end", ["", ".cdc"])
+def test_log_file_and_base_file_are_one_file_group(end: str) -> None:
+    assert parse_direct_marker(log(end=end)) == parse_direct_marker(base())
+    both = parse_marker_file(f"{log(end=end)}\n{base()}\n".encode())
+    assert set(both.keys) == {file_group_key("city=Oslo", GROUP)}
+    assert both.is_whole
+
+
+def test_partitions_that_begin_alike_up_to_an_underscore_are_two() -> None:
+    found = parse_marker_file(f"{base('event_date=1')}\n{base('event_date=2')}\n".encode())
+    assert len(set(found.keys)) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "groups", "is_whole"),
+    [
+        pytest.param("", [], False, id="empty"),
+        pytest.param("\n", [], False, id="one-empty-line"),
+        pytest.param(f"{base('a')}\n{base('b')[:-1]}", ["a"], False, id="cut-in-the-last-word"),
+        pytest.param(f"{base('a')}\n{base('b')[:20]}", ["a"], False, id="cut-in-the-file-id"),
+        pytest.param(f"{base('a')}\nb/6c1f", ["a"], False, id="cut-in-the-name"),
+        pytest.param(f"{base('a')}\n{base('b')}", ["a", "b"], True, id="no-newline-at-the-end"),
+        pytest.param(f"{base('a')},{base('b')},{base('c')}", ["a", "b", "c"], True, id="joined-by-a-second-server"),
+        pytest.param(f"{base('a')},{base('b')}{base('c')}\n", ["a", "b", "c"], True, id="joined-and-added-to"),
+        pytest.param(f"{base('a')}\r\n{base('b')}\r\n", ["a", "b"], True, id="windows-line-ends"),
+        pytest.param(f"{base('a')}\nnonsense\n{base('b')}\n", ["a", "b"], False, id="a-line-that-is-no-marker"),
+        pytest.param(f"nonsense\n{base('a')}\n", ["a"], False, id="begins-with-nonsense"),
+        pytest.param(f"\n{base('a')}\n", ["a"], False, id="begins-with-an-empty-line"),
+        pytest.param(f"{base('a')}\n\n{base('b')}\n", ["a", "b"], False, id="an-empty-line-between"),
+        pytest.param(f"{base('a')}\n\0\0\0\0", ["a"], False, id="preallocated-zeros"),
+    ],
+)
+def test_damaged_file_gives_what_is_whole_and_says_that_it_is_not(
+    content: str, groups: list[str], is_whole: bool
+) -> None:
+    found = parse_marker_file(content.encode())
+    assert set(found.keys) == {file_group_key(group, GROUP) for group in groups}
+    assert found.is_whole is is_whole
+
+
+def test_file_cut_off_anywhere_never_counts_as_whole_with_less() -> None:
+    markers = [base("p=1"), log("p_q=2"), base("p_q=3", kind="CREATE"), base("")]
+    content = "".join(f"{marker}\n" for marker in markers).encode()
+    whole = set(parse_marker_file(content).keys)
+    ends = {0}
+    for marker in markers:
+        ends |= {max(ends) + len(marker), max(ends) + len(marker) + 1}
+    for length in range(len(content)):
+        found = parse_marker_file(content[:length])
+        assert set(found.keys) <= whole
+        # Cut exactly between two markers nobody can tell; the file's size does then.
+        assert found.is_whole is (length in ends and length > 0)
+
+
+def test_hundred_thousand_lines_are_all_read() -> None:
+    content = "".join(f"{base(f'p={n % 100}', f'{n:08d}-0')}\n" for n in range(100_000)).encode()
+    found = parse_marker_file(content)
+    assert len(set(found.keys)) == 100_000
+    assert found.is_whole
+
+
+@pytest.mark.parametrize(
+    "name", ["MARKERS.type", "x.parquet", f"{GROUP}.marker.MERGE", "_.marker.CREATE", "a.marker.MERGE.crc", ""]
+)
+def test_name_that_is_no_marker_names_no_file_group(name: str) -> None:
+    assert parse_direct_marker(name) is None
+
+
+def test_marker_of_an_unknown_shape_is_still_seen_as_a_marker() -> None:
+    assert is_marker_name("who-knows.marker.MERGE")
+    assert not is_marker_name("city=Oslo")
+    assert not is_marker_name(f".{GROUP}.marker.MERGE.crc")

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from airflow_lake_provider.hudi.instant import Action
+from airflow_lake_provider.hudi.plans import load_service_plan, tell_clusterings
+from airflow_lake_provider.hudi.properties import load_table_properties
+from airflow_lake_provider.hudi.timeline import Timeline, load_timeline
+from airflow_lake_provider.storage.table_storage import open_storage
+
+SLICES = [{"partitionPath": "p", "fileId": "a"}, {"partitionPath": "p", "fileId": "b"}]
+CLUSTERING = {"operationType": "CLUSTER", "clusteringPlan": {"inputGroups": [{"slices": SLICES}]}}
+OVERWRITE = {"operationType": "INSERT_OVERWRITE", "clusteringPlan": None}
+
+
+def old_table(folder: Path, **plans: dict[str, object] | str) -> Path:
+    """Return a table of version 6 with these pending replacecommits, by requested time; a text is written as it is."""
+    hoodie = folder / ".hoodie"
+    hoodie.mkdir()
+    lines = {
+        "hoodie.table.name": "orders",
+        "hoodie.table.type": "COPY_ON_WRITE",
+        "hoodie.table.version": "6",
+        "hoodie.timeline.layout.version": "1",
+    }
+    text = "\n".join(f"{key}={value}" for key, value in lines.items())
+    (hoodie / "hoodie.properties").write_text(text, encoding="utf-8")
+    for time, plan in plans.items():
+        body = plan if isinstance(plan, str) else json.dumps(plan)
+        (hoodie / f"{time[1:]}.replacecommit.requested").write_text(body, encoding="utf-8")
+        (hoodie / f"{time[1:]}.replacecommit.inflight").touch()
+    return folder
+
+
+def told(folder: Path) -> tuple[Timeline, int]:
+    """Return the timeline, and how many files were opened to tell its clusterings."""
+    storage = open_storage(str(folder))
+    properties = load_table_properties(storage)
+    timeline = load_timeline(storage, properties)
+    opens = storage.calls.opens
+    return tell_clusterings(storage, properties, timeline), storage.calls.opens - opens
+
+
+def test_clusterings_of_layout_1_are_told_from_insert_overwrites(tmp_path: Path) -> None:
+    folder = old_table(tmp_path, t20260101000000001=CLUSTERING, t20260101000000002=OVERWRITE)
+    timeline, opens = told(folder)
+    assert [i.requested_time for i in timeline.pending(Action.CLUSTERING)] == ["20260101000000001"]
+    assert [i.requested_time for i in timeline.pending_writes()] == ["20260101000000002"]
+    assert opens == 2
+    (clustering,) = timeline.pending(Action.CLUSTERING)
+    assert clustering.file_name == "20260101000000001.replacecommit.inflight"
+    storage = open_storage(str(folder))
+    plan = load_service_plan(storage, load_table_properties(storage), clustering)
+    assert plan is not None
+    assert plan.file_groups == (("p", "a"), ("p", "b"))
+
+
+def test_damaged_plan_keeps_its_action(tmp_path: Path) -> None:
+    timeline, _ = told(old_table(tmp_path, t20260101000000001="{"))
+    assert timeline.pending(Action.CLUSTERING) == ()
+    assert len(timeline.pending(Action.REPLACECOMMIT)) == 1
+
+
+@pytest.mark.parametrize("plans", [{}, {"t20260101000000001": OVERWRITE}], ids=["nothing-pending", "overwrite"])
+def test_nothing_is_read_that_need_not_be(tmp_path: Path, plans: dict[str, dict[str, object]]) -> None:
+    _, opens = told(old_table(tmp_path, **plans))
+    assert opens == len(plans)

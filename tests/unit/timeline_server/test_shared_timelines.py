@@ -1,0 +1,609 @@
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_lake_provider.errors import DamagedFileError, StorageError, TableNotFoundError
+from airflow_lake_provider.hudi.properties import load_table_properties
+from airflow_lake_provider.hudi.timeline import load_timeline
+from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.storage.table_storage import Storage, open_storage
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from airflow_lake_provider.timeline_server.refresh import PROPERTIES_AFTER_MS, SETTLED_AFTER_MS, Depth
+from airflow_lake_provider.timeline_server.schedule import HeartbeatLimits, SharedLimits
+from airflow_lake_provider.timeline_server.snapshot import NOW, Freshness, version_of
+from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
+from tests.support.fixture_tables import NAMES, unpack
+from tests.support.tables import HandMadeTable
+from tests.unit.timeline_server.histories import new_history
+
+HISTORIES = int(os.environ.get("LAKE_HISTORIES", "4"))
+START_MS = 2_000_000_000_000
+"""In 2033, long after every file of a test was written: folder times count as settled."""
+
+
+@dataclass
+class Clock:
+    now_ms: int = START_MS
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@dataclass
+class Opened:
+    """Opens storages that can be told to fail or to lie about folder times."""
+
+    fails_with: Exception | None = None
+    lying_ms: int | None = None
+    storages: list[Storage] = field(default_factory=list)
+
+    def __call__(self, base_path: str) -> Storage:
+        opened = self
+
+        class ToldStorage(Storage):
+            __slots__ = ()
+
+            def list_names(self, folder: str) -> list[str]:
+                if opened.fails_with is not None:
+                    raise opened.fails_with
+                return Storage.list_names(self, folder)
+
+            def stat(self, path: str) -> Any:
+                entry = Storage.stat(self, path)
+                if opened.lying_ms is not None and entry is not None and entry.is_folder:
+                    return type(entry)(entry.name, entry.size_bytes, opened.lying_ms, is_folder=True)
+                return entry
+
+        storage = open_storage(base_path)
+        storage.__class__ = ToldStorage
+        self.storages.append(storage)
+        return storage
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def opened() -> Opened:
+    return Opened()
+
+
+@pytest.fixture
+def timelines(clock: Clock, opened: Opened) -> SharedTimelines:
+    return SharedTimelines(open_table=opened, now_ms=clock)
+
+
+class TickingTable(HandMadeTable):
+    """Two commits of a test may fall into one tick of the file system's clock, long before the test's own time."""
+
+    def commit(self, second: int, **arguments: Any) -> str:
+        instant = super().commit(second, **arguments)
+        self.tick(second)
+        return instant
+
+    def plan(self, second: int) -> str:
+        instant = super().plan(second)
+        self.tick(second)
+        return instant
+
+    def tick(self, second: int) -> None:
+        moment_ns = (START_MS - 10**9 + second) * 1_000_000
+        os.utime(self.path / ".hoodie" / "timeline", ns=(moment_ns, moment_ns))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> HandMadeTable:
+    return TickingTable.create(tmp_path / "orders")
+
+
+def calls(timelines: SharedTimelines) -> tuple[int, int, int]:
+    return timelines.calls.lists, timelines.calls.opens, timelines.calls.stats
+
+
+def spent(timelines: SharedTimelines, before: tuple[int, int, int]) -> tuple[int, int, int]:
+    lists, opens, stats = (now - then for now, then in zip(calls(timelines), before, strict=True))
+    return lists, opens, stats
+
+
+def settle(timelines: SharedTimelines, path: str) -> None:
+    """Look until the folder's time counts."""
+    for _ in range(2):
+        timelines.snapshot(path, NOW)
+
+
+# --- what a look costs -----------------------------------------------------------------------------------------
+
+
+def test_snapshot_in_memory_asks_no_storage(timelines: SharedTimelines, table: HandMadeTable) -> None:
+    table.commit(1)
+    first = timelines.snapshot(str(table.path))
+    before = calls(timelines)
+    assert timelines.snapshot(str(table.path)) is first
+    assert spent(timelines, before) == (0, 0, 0)
+
+
+def test_snapshot_that_must_be_new_costs_two_stats_while_nothing_changed(
+    timelines: SharedTimelines, table: HandMadeTable
+) -> None:
+    table.commit(1)
+    settle(timelines, str(table.path))
+    before = calls(timelines)
+    timelines.snapshot(str(table.path), NOW)
+    assert spent(timelines, before) == (0, 0, 2), "the timeline's folder and the properties"
+
+
+def test_hint_costs_one_listing_and_nothing_else(timelines: SharedTimelines, table: HandMadeTable) -> None:
+    table.commit(1)
+    settle(timelines, str(table.path))
+    instant = table.commit(2)
+    timelines.hint(str(table.path), [instant], is_by_writer=True)
+    before = calls(timelines)
+    timelines.look_if_due(str(table.path), is_hinted=True)
+    assert spent(timelines, before) == (1, 0, 0)
+    assert timelines.snapshot(str(table.path)).timeline.latest_completed().requested_time == instant
+    assert spent(timelines, before) == (1, 0, 0)
+
+
+def test_hint_of_an_instant_that_is_shown_already_costs_nothing(
+    timelines: SharedTimelines, table: HandMadeTable
+) -> None:
+    instant = table.commit(1)
+    settle(timelines, str(table.path))
+    before = calls(timelines)
+    timelines.hint(str(table.path), [instant], is_by_writer=True)
+    timelines.look_if_due(str(table.path), is_hinted=True)
+    assert spent(timelines, before) == (0, 0, 0)
+    assert timelines.memory.get(str(table.path)).is_announced
+
+
+def test_hint_without_an_instant_is_always_looked_after(timelines: SharedTimelines, table: HandMadeTable) -> None:
+    instant = table.commit(1)
+    settle(timelines, str(table.path))
+    before = calls(timelines)
+    timelines.hint(str(table.path), [instant])
+    timelines.hint(str(table.path))
+    timelines.look_if_due(str(table.path), is_hinted=True)
+    assert spent(timelines, before)[0] == 1
+
+
+def test_snapshot_while_a_hint_waits_is_not_the_old_one(timelines: SharedTimelines, table: HandMadeTable) -> None:
+    table.commit(1)
+    settle(timelines, str(table.path))
+    instant = table.commit(2)
+    timelines.hint(str(table.path), [instant])
+    assert timelines.snapshot(str(table.path)).timeline.latest_completed().requested_time == instant
+
+
+def test_unannounced_bound_holds_only_for_tables_that_announce_nothing(
+    timelines: SharedTimelines, table: HandMadeTable, clock: Clock
+) -> None:
+    table.commit(1)
+    settle(timelines, str(table.path))
+    bound = Freshness(unannounced_max_age_s=30)
+    clock.now_ms += 60_000
+    before = calls(timelines)
+    timelines.snapshot(str(table.path), bound)
+    assert spent(timelines, before) == (0, 0, 1)
+    timelines.hint(str(table.path), [table.commit(2)], is_by_writer=True)
+    timelines.look_if_due(str(table.path), is_hinted=True)
+    clock.now_ms += 60_000
+    before = calls(timelines)
+    timelines.snapshot(str(table.path), bound)
+    assert spent(timelines, before) == (0, 0, 0)
+
+
+# --- marks -----------------------------------------------------------------------------------------------------
+
+
+def test_snapshot_covering_a_mark_that_no_look_covers_looks(timelines: SharedTimelines, table: HandMadeTable) -> None:
+    table.commit(1)
+    settle(timelines, str(table.path))
+    instant = table.commit(2)
+    newest = timelines.snapshot(str(table.path), covering=7).timeline.latest_completed()
+    assert newest.requested_time == instant
+    before = calls(timelines)
+    timelines.snapshot(str(table.path), covering=7)
+    assert spent(timelines, before) == (0, 0, 0)
+
+
+def test_hint_that_is_shown_covers_no_mark_that_another_process_took(
+    timelines: SharedTimelines, table: HandMadeTable
+) -> None:
+    """Mark 5 stands for something that this process was not told; that mark 6 is shown says nothing about it."""
+    first = table.commit(1)
+    timelines.hint(str(table.path), [first], 4, is_by_writer=True)
+    timelines.look_if_due(str(table.path), is_hinted=True)
+    settle(timelines, str(table.path))
+    table.commit(2)  # announced to another process as mark 5
+    timelines.hint(str(table.path), [first], 6, is_by_writer=True)
+    timelines.look_if_due(str(table.path), is_hinted=True)
+    assert len(timelines.snapshot(str(table.path), covering=6).timeline.completed()) == 2
+
+
+# --- heartbeats ------------------------------------------------------------------------------------------------
+
+
+def test_heartbeat_that_finds_a_commit_says_so_and_trusts_the_table_no_more(
+    timelines: SharedTimelines, table: HandMadeTable
+) -> None:
+    told: list[tuple[str, list[str]]] = []
+    timelines.on_unannounced = lambda path, instants: told.append((path, [i.requested_time for i in instants]))
+    path = str(table.path)
+    timelines.hint(path, [table.commit(1)], is_by_writer=True)
+    timelines.look_if_due(path, is_hinted=True)
+    assert timelines.memory.get(path).is_announced
+    instant = table.commit(2)
+    timelines.look_if_due(path, is_hinted=False)
+    assert told == [(path, [instant])]
+    assert not timelines.memory.get(path).is_announced
+    timelines.hint(path, [table.commit(3)], is_by_writer=True)
+    timelines.look_if_due(path, is_hinted=True)
+    assert timelines.memory.get(path).is_announced
+    assert len(told) == 1
+
+
+def test_heartbeat_that_finds_a_write_in_flight_only_says_nothing(
+    timelines: SharedTimelines, table: HandMadeTable
+) -> None:
+    told: list[str] = []
+    timelines.on_unannounced = lambda path, _: told.append(path)
+    timelines.snapshot(str(table.path))
+    table.plan(5)
+    timelines.look_if_due(str(table.path), is_hinted=False)
+    assert told == []
+    assert len(timelines.snapshot(str(table.path)).timeline.pending()) == 1
+
+
+def test_registered_table_is_due_within_the_cold_start_and_then_by_its_heartbeat(
+    timelines: SharedTimelines, table: HandMadeTable, clock: Clock
+) -> None:
+    table.commit(1)
+    path = str(table.path)
+    timelines.register(path)
+    clock.now_ms += 60_000
+    assert timelines.due.take(clock.now_ms, 10) == [(path, False)]
+    timelines.look_if_due(path, is_hinted=False)
+    assert timelines.due.take(clock.now_ms, 10) == []
+    clock.now_ms += 600_000
+    assert timelines.due.take(clock.now_ms, 10) == [(path, False)]
+
+
+def test_watched_table_without_announcements_is_due_at_the_watchers_interval(
+    timelines: SharedTimelines, table: HandMadeTable, clock: Clock
+) -> None:
+    table.commit(1)
+    path = str(table.path)
+    timelines.snapshot(path)
+    assert timelines.due.due_ms(path) is None
+    timelines.watch(path, 5.0, clock.now_ms + 300_000)
+    assert START_MS + 4500 <= timelines.due.due_ms(path) <= START_MS + 5000
+    clock.now_ms += 301_000  # the watcher is gone
+    timelines.look_if_due(path, is_hinted=False)
+    assert timelines.due.due_ms(path) is None
+
+
+def test_table_with_a_heartbeat_of_its_own_keeps_it_whatever_it_announces(
+    timelines: SharedTimelines, table: HandMadeTable
+) -> None:
+    path = str(table.path)
+    timelines.register(path, fixed_pause_s=20)
+    timelines.hint(path, [table.commit(1)], is_by_writer=True)
+    timelines.look_if_due(path, is_hinted=True)
+    assert 18_000 <= timelines.pause_ms(path) <= 20_000
+
+
+# --- failures --------------------------------------------------------------------------------------------------
+
+
+def test_failed_look_keeps_what_was_announced_and_the_other_tables(
+    timelines: SharedTimelines, opened: Opened, table: HandMadeTable, tmp_path: Path, clock: Clock
+) -> None:
+    other = HandMadeTable.create(tmp_path / "other")
+    path = str(table.path)
+    timelines.register(path)
+    timelines.snapshot(path)
+    instant = table.commit(1)
+    timelines.hint(path, [instant], 3, is_by_writer=True)
+    opened.fails_with = StorageError("the store is away")
+    timelines.look_if_due(path, is_hinted=True)
+    with pytest.raises(StorageError, match="away"):
+        timelines.snapshot(path)
+    opened.fails_with = None
+    timelines.snapshot(str(other.path))
+    clock.now_ms += 5000
+    assert path in dict(timelines.due.take(clock.now_ms, 10))
+    timelines.look_if_due(path, is_hinted=False)
+    assert timelines.snapshot(path, covering=3).timeline.latest_completed().requested_time == instant
+
+
+def test_missing_table_is_forgotten_unless_somebody_needs_it(timelines: SharedTimelines, tmp_path: Path) -> None:
+    for number in range(3):
+        with pytest.raises(TableNotFoundError):
+            timelines.snapshot(str(tmp_path / f"nothing-{number}"))
+    assert len(timelines.memory) == 0
+    timelines.register(str(tmp_path / "later"))
+    timelines.look_if_due(str(tmp_path / "later"), is_hinted=False)
+    HandMadeTable.create(tmp_path / "later").commit(1)
+    timelines.look_if_due(str(tmp_path / "later"), is_hinted=False)
+    assert len(timelines.snapshot(str(tmp_path / "later")).timeline.instants) == 1
+
+
+def test_unexpected_error_of_a_store_becomes_a_storage_error_of_that_table(
+    timelines: SharedTimelines, opened: Opened, table: HandMadeTable
+) -> None:
+    opened.fails_with = RuntimeError("surprise")
+    with pytest.raises(StorageError, match="surprise"):
+        timelines.snapshot(str(table.path))
+
+
+def test_folder_time_that_lies_is_found_reported_and_never_believed_again(
+    timelines: SharedTimelines, opened: Opened, table: HandMadeTable
+) -> None:
+    path = str(table.path)
+    opened.lying_ms = START_MS - 10**9
+    table.commit(1)
+    settle(timelines, path)
+    table.commit(2)
+    assert len(timelines.snapshot(path, NOW).timeline.instants) == 1, "the lie is believed"
+    assert timelines.verify_one() == path
+    assert timelines.stats.read()["gate_lies"] == 1
+    assert len(timelines.snapshot(path).timeline.instants) == 2
+    table.commit(3)
+    assert len(timelines.snapshot(path, NOW).timeline.instants) == 3
+
+
+def test_verification_of_an_honest_store_reports_nothing(timelines: SharedTimelines, table: HandMadeTable) -> None:
+    settle(timelines, str(table.path))
+    table.commit(1)
+    for _ in range(3):
+        timelines.verify_one()
+    assert timelines.stats.read().get("gate_lies", 0) == 0
+
+
+# --- properties and upgrades -----------------------------------------------------------------------------------
+
+
+def test_changed_properties_are_seen_by_a_heartbeat_some_minutes_later(
+    timelines: SharedTimelines, table: HandMadeTable, clock: Clock
+) -> None:
+    path = str(table.path)
+    settle(timelines, path)
+    file = table.path / ".hoodie" / "hoodie.properties"
+    file.write_text(file.read_text() + "\nhoodie.table.metadata.partitions=files\n")
+    clock.now_ms += PROPERTIES_AFTER_MS + 1000
+    assert timelines.look(path, Depth.GATE).properties.metadata_partitions == ("files",)
+
+
+@pytest.mark.parametrize("is_by_writer", [False, True])
+@pytest.mark.parametrize("action", ["indexing", "restore"])
+def test_properties_are_right_as_soon_as_an_action_that_changes_them_is_seen_complete(
+    timelines: SharedTimelines, table: HandMadeTable, action: str, is_by_writer: bool
+) -> None:
+    path = str(table.path)
+    table.commit(1)
+    settle(timelines, path)
+    write_properties(table, "files,record_index")
+    folder = table.path / ".hoodie" / "timeline"
+    (folder / f"20261121120010000.{action}.requested").write_bytes(b"")
+    (folder / f"20261121120010000_20261121120011000.{action}").write_bytes(b"")
+    timelines.hint(path, is_by_writer=is_by_writer)
+    timelines.look_if_due(path, is_hinted=True)
+    assert timelines.snapshot(path).properties.metadata_partitions == ("files", "record_index")
+
+
+def test_properties_are_right_after_the_notice_of_one_of_our_jobs_whatever_it_did(
+    timelines: SharedTimelines, table: HandMadeTable
+) -> None:
+    path = str(table.path)
+    instant = table.commit(1)
+    settle(timelines, path)
+    write_properties(table, "files,record_index")
+    timelines.hint(path, [instant])
+    timelines.look_if_due(path, is_hinted=True)
+    assert timelines.snapshot(path).properties.metadata_partitions == ("files", "record_index")
+
+
+def test_properties_that_a_writer_changed_are_right_in_an_answer_that_must_be_new(
+    timelines: SharedTimelines, table: HandMadeTable
+) -> None:
+    path = str(table.path)
+    settle(timelines, path)
+    write_properties(table, "files,record_index")
+    assert timelines.snapshot(path, NOW).properties.metadata_partitions == ("files", "record_index")
+    view = FileSystemTimelineView(path)
+    view.snapshot()
+    write_properties(table, "files")
+    assert view.snapshot(NOW).properties.metadata_partitions == ("files",)
+
+
+def test_index_that_a_writer_drops_is_noticed_within_half_an_hour_while_commits_are_announced(
+    timelines: SharedTimelines, table: HandMadeTable, clock: Clock
+) -> None:
+    path = str(table.path)
+    write_properties(table, "files,record_index")
+    settle(timelines, path)
+    write_properties(table, "files")
+    for minute in range(31):
+        clock.now_ms += 60_000
+        timelines.hint(path, [table.commit(minute)], is_by_writer=True)
+        timelines.look_if_due(path, is_hinted=True)
+    assert timelines.snapshot(path).properties.metadata_partitions == ("files",)
+
+
+def write_properties(table: HandMadeTable, partitions: str) -> None:
+    file = table.path / ".hoodie" / "hoodie.properties"
+    kept = [line for line in file.read_text().splitlines() if "metadata.partitions" not in line]
+    file.write_text("\n".join([*kept, f"hoodie.table.metadata.partitions={partitions}"]))
+
+
+def test_upgrade_that_moves_the_timeline_is_followed(timelines: SharedTimelines, tmp_path: Path) -> None:
+    table = unpack("mor_v6", tmp_path)
+    path = str(table.path)
+    before = timelines.snapshot(path)
+    meta = Path(path) / ".hoodie"
+    (meta / "timeline").mkdir()
+    for instant in before.timeline.instants:
+        (meta / instant.file_name).unlink()
+        if instant.is_completed:
+            moved = f"{instant.requested_time}_{instant.completed_time}.{instant.action}"
+            (meta / "timeline" / moved).write_bytes(b"")
+    text = (meta / "hoodie.properties").read_text()
+    (meta / "hoodie.properties").write_text(text.replace("hoodie.table.version=6", "hoodie.table.version=9"))
+    timelines.hint(path)
+    timelines.look_if_due(path, is_hinted=True)
+    after = timelines.snapshot(path)
+    assert after.properties.version == 9
+    completed = {(i.requested_time, i.action) for i in before.timeline.completed()}
+    assert {(i.requested_time, i.action) for i in after.timeline.instants} == completed
+
+
+# --- memory ----------------------------------------------------------------------------------------------------
+
+
+def test_too_many_tables_are_evicted_and_a_needed_one_keeps_its_schedule(clock: Clock, tmp_path: Path) -> None:
+    paths = [str(HandMadeTable.create(tmp_path / f"t{number}").path) for number in range(5)]
+    timelines = SharedTimelines(SharedLimits(max_tables=2, hot_tables=1), now_ms=clock)
+    timelines.register(paths[0])
+    for path in paths:
+        timelines.snapshot(path)
+    assert timelines.memory.kept == 2
+    assert len(timelines.memory) == 3, "the registered one and the two that are kept"
+    assert timelines.due.due_ms(paths[0]) is not None
+    assert timelines.snapshot(paths[0]).base_path == paths[0]
+
+
+def test_change_of_an_evicted_table_is_still_a_change(clock: Clock, tmp_path: Path) -> None:
+    tables = [HandMadeTable.create(tmp_path / f"t{number}") for number in range(3)]
+    timelines = SharedTimelines(SharedLimits(max_tables=1, hot_tables=1), now_ms=clock)
+    told: list[str] = []
+    timelines.on_unannounced = lambda path, _: told.append(path)
+    timelines.register(str(tables[0].path))
+    for table in tables:
+        timelines.snapshot(str(table.path))
+    tables[0].commit(1)
+    cursor = timelines.log.cursor
+    timelines.look_if_due(str(tables[0].path), is_hinted=False)
+    assert timelines.log.find_after(cursor)[1] == (str(tables[0].path),)
+    assert told == [str(tables[0].path)]
+
+
+# --- truth -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_snapshot_of_a_real_table_equals_what_hudi_says(timelines: SharedTimelines, name: str, tmp_path: Path) -> None:
+    table = unpack(name, tmp_path)
+    shown = timelines.snapshot(str(table.path)).timeline.instants
+    expected = {(i["requested_time"], i["action"], i["state"]) for i in table.expected}
+    assert {(i.requested_time, i.action.value, i.state.value) for i in shown} == expected
+
+
+@pytest.mark.parametrize("seed", range(HISTORIES))
+def test_view_after_a_random_history_equals_a_fresh_listing(tmp_path: Path, seed: int, clock: Clock) -> None:
+    """1,000 steps; looks of every kind in between, forgotten hints, evictions, damaged folder times within a tick."""
+    chance = random.Random(seed)
+    history = new_history(tmp_path / "table", seed)
+    path = str(history.table.path)
+    hot = chance.choice([0, 10])
+    timelines = SharedTimelines(SharedLimits(max_tables=chance.choice([1, 10]), hot_tables=hot), now_ms=clock)
+    other = str(HandMadeTable.create(tmp_path / "other").path)
+    folder = history.timeline
+    store_ms = START_MS - 10**9
+    versions: list[tuple[str, dict[str, Any]]] = []
+    for _ in range(1000):
+        history.step()
+        # The folder's clock ticks coarsely: several changes may share a time.
+        store_ms += chance.choice([0, 0, 1, 50])
+        clock.now_ms = store_ms + chance.choice([0, SETTLED_AFTER_MS, SETTLED_AFTER_MS + 1, 10_000])
+        os.utime(folder, ns=(store_ms * 1_000_000, store_ms * 1_000_000))
+        kind = chance.random()
+        if kind < 0.2:
+            timelines.hint(path)
+            timelines.look_if_due(path, is_hinted=True)
+        elif kind < 0.4:
+            timelines.look_if_due(path, is_hinted=False)
+        elif kind < 0.5:
+            timelines.snapshot(other, NOW)
+        elif kind < 0.6:
+            shown = timelines.snapshot(path, NOW)
+            assert (shown.properties, shown.timeline) == fresh(path)
+            versions.append((shown.version, {i.file_name: i for i in shown.timeline.instants}))
+        if clock.now_ms - store_ms > SETTLED_AFTER_MS:
+            store_ms = clock.now_ms  # what comes next is another tick, or the time would rightly be believed
+    shown = timelines.snapshot(path, NOW)
+    assert (shown.properties, shown.timeline) == fresh(path)
+    assert shown.version == version_of(shown.timeline, shown.properties)
+    now = {i.file_name: i for i in shown.timeline.instants}
+    for version, then in versions[-12:]:
+        changes = timelines.changes_since(path, version)
+        replayed = {} if changes.is_complete else {k: v for k, v in then.items() if k not in changes.gone}
+        replayed |= {instant.file_name: instant for instant in changes.put}
+        assert replayed == now
+    assert history.done >= {"fail", "savepoint", "delete_savepoint", "restore", "archive", "drop_index"}
+
+
+def fresh(path: str) -> Any:
+    storage = open_storage(path)
+    properties = load_table_properties(storage)
+    return properties, load_timeline(storage, properties)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 17])
+def test_half_written_commit_is_reported_with_its_name_and_the_table_stays_readable(
+    timelines: SharedTimelines, table: HandMadeTable, keep: int
+) -> None:
+    table.commit(1)
+    file = table.path / ".hoodie" / "timeline" / "20261121120002000_20261121120002500.deltacommit"
+    table.commit(2)
+    file.write_bytes(file.read_bytes()[:keep])
+    view = TableViewCache(timelines).refresh(str(table.path))
+    assert len(view.timeline.completed()) == 2
+    assert len(view.commits) == 1
+    assert [problem.file_name for problem in view.problems] == [file.name]
+
+
+def test_table_whose_timeline_folder_is_gone_says_so(timelines: SharedTimelines, table: HandMadeTable) -> None:
+    timelines.snapshot(str(table.path))
+    (table.path / ".hoodie" / "timeline").rmdir()
+    with pytest.raises(DamagedFileError, match="timeline"):
+        timelines.snapshot(str(table.path), NOW)
+
+
+def test_limits_are_the_documented_ones() -> None:
+    assert HeartbeatLimits() == HeartbeatLimits(least_s=60, most_s=600, most_announced_s=21_600)
+
+
+def test_heartbeat_of_an_unchanged_table_unpacks_nothing(
+    clock: Clock, opened: Opened, table: HandMadeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timelines = SharedTimelines(SharedLimits(hot_tables=0), opened, clock)
+    path = str(table.path)
+    timelines.register(path)
+    settle(timelines, path)
+    clock.now_ms += 1000
+    unpacked: list[bytes] = []
+    monkeypatch.setattr("airflow_lake_provider.timeline_server.cached_table.unpack", unpacked.append)
+    before = calls(timelines)
+    timelines.look_if_due(path, is_hinted=False)
+    assert spent(timelines, before) == (0, 0, 1)
+    assert unpacked == []
+    assert timelines.memory.get(path).as_of_ms == clock.now_ms
+    assert timelines.memory.get(path).shown == timelines.memory.get(path).begun
+
+
+def test_table_whose_last_notice_was_a_writers_is_trusted_after_a_restart(
+    timelines: SharedTimelines, table: HandMadeTable
+) -> None:
+    timelines.register(str(table.path), was_announced=True)
+    timelines.watch(str(table.path), 5.0, START_MS + 300_000)
+    table.commit(1)
+    timelines.look_if_due(str(table.path), is_hinted=False)
+    assert timelines.due.due_ms(str(table.path)) > START_MS + 50_000

@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.errors import TableNotFoundError
+from airflow_lake_provider.planner.indexing import decide_indexing
+from airflow_lake_provider.planner.rules import Verdict
+from airflow_lake_provider.planner.table_view import TableView, TableViewCache
+from airflow_lake_provider.storage.table_storage import Storage, open_storage
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from airflow_lake_provider.timeline_server.refresh import SETTLED_AFTER_MS
+from airflow_lake_provider.timeline_server.schedule import SharedLimits
+from tests.support.fixture_tables import NAMES, unpack
+from tests.support.tables import HandMadeTable
+
+LONG_AFTER_MS = 10**15
+
+
+class Opened:
+    """Opens storages and remembers them, so that their calls can be counted."""
+
+    def __init__(self) -> None:
+        self.storages: list[Storage] = []
+
+    def __call__(self, base_path: str) -> Storage:
+        self.storages.append(open_storage(base_path))
+        return self.storages[-1]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> HandMadeTable:
+    return HandMadeTable.create(tmp_path / "orders")
+
+
+def test_refresh_of_an_unchanged_table_lists_and_reads_nothing(table: HandMadeTable) -> None:
+    table.commit(1)
+    opened = Opened()
+    cache = TableViewCache(SharedTimelines(open_table=opened, now_ms=lambda: LONG_AFTER_MS))
+    for _ in range(3):
+        view = cache.refresh(str(table.path))
+    calls = opened.storages[0].calls
+    before = (calls.lists, calls.opens, calls.stats)
+    assert cache.refresh(str(table.path)) is view
+    assert (calls.lists, calls.opens, calls.stats) == (before[0], before[1], before[2] + 2), "folder and properties"
+
+
+def test_refresh_of_an_unchanged_table_with_an_unknown_file_lists_nothing_and_still_reports_it(
+    table: HandMadeTable,
+) -> None:
+    (table.path / ".hoodie" / "timeline" / "notes.txt").touch()
+    opened = Opened()
+    cache = TableViewCache(SharedTimelines(open_table=opened, now_ms=lambda: LONG_AFTER_MS))
+    for _ in range(2):
+        cache.refresh(str(table.path))
+    lists = opened.storages[0].calls.lists
+    assert [problem.file_name for problem in cache.refresh(str(table.path)).problems] == ["notes.txt"]
+    assert opened.storages[0].calls.lists == lists
+
+
+def test_supplement_costs_one_listing_for_each_thing_that_is_asked_for(table: HandMadeTable) -> None:
+    table.commit(1)
+    heartbeats = table.path / ".hoodie" / ".heartbeat"
+    heartbeats.mkdir()
+    (heartbeats / "20261121120005000").touch()
+    HandMadeTable.create(table.path / ".hoodie" / "metadata").commit(1)
+    opened = Opened()
+    cache = TableViewCache(SharedTimelines(open_table=opened))
+    view = cache.refresh(str(table.path))
+    calls = opened.storages[0].calls
+    lists = calls.lists
+    assert cache.supplement(view, heartbeats=False, metadata_timeline=False) is view
+    assert calls.lists == lists
+
+    beating = cache.supplement(view, heartbeats=True, metadata_timeline=False)
+    assert (set(beating.heartbeats_ms or ()), beating.metadata_timeline) == ({"20261121120005000"}, None)
+    assert calls.lists == lists + 1
+    described = cache.supplement(view, heartbeats=False, metadata_timeline=True)
+    assert described.metadata_timeline is not None
+    assert [instant.requested_time for instant in described.metadata_timeline.instants] == ["20261121120001000"]
+    assert described.heartbeats_ms is None
+    assert calls.lists == lists + 2
+
+
+def test_supplement_of_a_table_without_metadata_table_has_none(table: HandMadeTable) -> None:
+    cache = TableViewCache(SharedTimelines(open_table=Opened()))
+    view = cache.supplement(cache.refresh(str(table.path)), heartbeats=True, metadata_timeline=True)
+    assert (dict(view.heartbeats_ms or {}), view.metadata_timeline) == ({}, None)
+
+
+def test_refresh_after_a_commit_reads_that_commit_only(table: HandMadeTable) -> None:
+    for second in (1, 2, 3):
+        table.commit(second)
+    opened = Opened()
+    cache = TableViewCache(SharedTimelines(open_table=opened))
+    first = cache.refresh(str(table.path))
+    opens = opened.storages[0].calls.opens
+    newest = table.commit(4)
+    second_view = cache.refresh(str(table.path))
+    assert opened.storages[0].calls.opens - opens == 1, "the new commit"
+    assert newest in second_view.commits
+    assert second_view.version != first.version
+    assert len(second_view.commits) == 4
+
+
+def test_refresh_right_after_a_change_does_not_trust_the_folders_time(table: HandMadeTable) -> None:
+    """Two commits within one tick of the file system's clock leave the same modification time."""
+    import os
+
+    table.commit(1)
+    folder = table.path / ".hoodie" / "timeline"
+    stamp = folder.stat().st_mtime_ns
+    cache = TableViewCache(SharedTimelines(now_ms=lambda: stamp // 1_000_000 + SETTLED_AFTER_MS))
+    for _ in range(3):
+        cache.refresh(str(table.path))
+    newest = table.commit(2)
+    os.utime(folder, ns=(stamp, stamp))
+    assert newest in cache.refresh(str(table.path)).commits
+
+
+@pytest.mark.parametrize("content", [b'{"operationType": "UPS', b""], ids=["half-written", "empty"])
+def test_refresh_with_a_damaged_commit_reports_it_and_keeps_the_table_readable(
+    table: HandMadeTable, content: bytes
+) -> None:
+    good = table.commit(1)
+    damaged = table.path / ".hoodie" / "timeline" / "20261121120002000_20261121120002500.deltacommit"
+    damaged.write_bytes(content)
+    cache = TableViewCache(SharedTimelines(now_ms=lambda: LONG_AFTER_MS))
+    for _ in range(3):  # until a folder's time would be trusted, which mending a file in place does not change
+        view = cache.refresh(str(table.path))
+    assert set(view.commits) == {good}
+    assert [problem.file_name for problem in view.problems] == [damaged.name]
+    damaged.write_bytes(b'{"operationType": "UPSERT"}')
+    assert cache.refresh(str(table.path)).problems == ()
+
+
+def test_refresh_of_a_commit_that_is_whole_at_the_second_look_reports_nothing(table: HandMadeTable) -> None:
+    table.commit(1)
+    half = table.path / ".hoodie" / "timeline" / "20261121120002000_20261121120002500.deltacommit"
+    half.write_bytes(b"{")
+
+    class WriterFinishes(Opened):
+        def __call__(self, base_path: str) -> Storage:
+            storage = super().__call__(base_path)
+            storage.__class__ = FinishingStorage
+            return storage
+
+    class FinishingStorage(Storage):
+        __slots__ = ()
+
+        def read_bytes(self, path: str) -> bytes:
+            content = Storage.read_bytes(self, path)
+            if content == b"{":
+                half.write_bytes(b'{"operationType": "UPSERT"}')
+            return content
+
+    view = TableViewCache(SharedTimelines(open_table=WriterFinishes())).refresh(str(table.path))
+    assert view.problems == ()
+    assert len(view.commits) == 2
+
+
+def test_refresh_of_a_missing_table_raises_and_of_the_same_table_later_works(tmp_path: Path) -> None:
+    cache = TableViewCache()
+    with pytest.raises(TableNotFoundError):
+        cache.refresh(str(tmp_path / "later"))
+    HandMadeTable.create(tmp_path / "later").commit(1)
+    assert len(cache.refresh(str(tmp_path / "later")).commits) == 1
+
+
+def test_cache_with_too_many_tables_drops_the_one_unused_longest(tmp_path: Path) -> None:
+    paths = [str(HandMadeTable.create(tmp_path / name).path) for name in "abc"]
+    opened = Opened()
+    cache = TableViewCache(SharedTimelines(SharedLimits(max_tables=2), opened))
+    for path in (paths[0], paths[1], paths[0], paths[2], paths[0]):
+        cache.refresh(path)
+    assert len(cache) == 2
+    assert [storage.base_path for storage in opened.storages] == paths
+    cache.refresh(paths[1])
+    assert [storage.base_path for storage in opened.storages] == [*paths, paths[1]]
+
+
+class Gate(Opened):
+    """Holds back whoever lists a table's timeline while it is shut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.open = threading.Event(), threading.Event()
+        self.lists = 0
+
+    def __call__(self, base_path: str) -> Storage:
+        gate = self
+
+        class GatedStorage(Storage):
+            __slots__ = ()
+
+            def list_names(self, folder: str) -> list[str]:
+                gate.lists += 1
+                gate.reached.set()
+                assert gate.open.wait(30)
+                return Storage.list_names(self, folder)
+
+        storage = super().__call__(base_path)
+        storage.__class__ = GatedStorage
+        return storage
+
+
+class CountingLock:
+    """A lock that tells how many have come to it, so that a test need not sleep until they wait."""
+
+    def __init__(self) -> None:
+        self.lock, self.arrived = threading.Lock(), threading.Semaphore(0)
+
+    def __enter__(self) -> None:
+        self.arrived.release()
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+def test_refresh_by_many_while_one_is_under_way_does_one_more_look_for_all_of_them(table: HandMadeTable) -> None:
+    """The look under way may have listed before the waiting ones asked, so it is not theirs; the next one is."""
+    table.commit(1)
+    path, gate, lock = str(table.path), Gate(), CountingLock()
+    timelines = SharedTimelines(open_table=gate)
+    cache = TableViewCache(timelines)
+    gate.open.set()
+    cache.refresh(path)
+    timelines.memory.get(path).lock = lock
+    gate.open.clear()
+    gate.reached.clear()
+    gate.lists = 0
+    views: list[TableView] = []
+    first = threading.Thread(target=cache.refresh, args=(path,))
+    waiting = [threading.Thread(target=lambda: views.append(cache.refresh(path))) for _ in range(8)]
+    first.start()
+    assert gate.reached.wait(30)
+    newest = table.commit(2)
+    opens = gate.storages[0].calls.opens
+    for thread in waiting:
+        thread.start()
+    for _ in [first, *waiting]:
+        assert lock.arrived.acquire(timeout=30)
+    gate.open.set()
+    for thread in [first, *waiting]:
+        thread.join(30)
+    assert len(views) == 8
+    assert all(newest in view.commits for view in views)
+    assert len({id(view) for view in views}) == 1
+    assert gate.lists == 2
+    assert gate.storages[0].calls.opens - opens == 1, "the new commit, once"
+    assert len(gate.storages) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_refresh_of_a_real_table_has_every_completed_write_and_a_version_that_stays(name: str, tmp_path: Path) -> None:
+    table = unpack(name, tmp_path)
+    cache = TableViewCache()
+    view = cache.refresh(str(table.path))
+    writes = {"commit", "deltacommit", "replacecommit"}
+    completed = [i for i in table.expected if i["action"] in writes and i["state"] == "COMPLETED"]
+    assert set(view.commits) == {instant["requested_time"] for instant in completed}
+    assert view.problems == ()
+    assert TableViewCache().refresh(str(table.path)).version == view.version
+
+
+@pytest.mark.parametrize("is_built_by_a_writer", [False, True])
+def test_no_index_job_is_due_after_commits_that_follow_a_complete_build(
+    table: HandMadeTable, is_built_by_a_writer: bool
+) -> None:
+    """A job's build completes an `indexing` on the timeline; a writer begins an index with one of its commits."""
+    now_ms = LONG_AFTER_MS
+    timelines = SharedTimelines(now_ms=lambda: now_ms)
+    cache, path = TableViewCache(timelines), str(table.path)
+    policy = TablePolicy(
+        indexing=replace(TablePolicy().indexing, indexes=("record_index",)),
+        hudi_options={"hoodie.write.lock.provider": "org.example.AnyLock"},
+    )
+    table.commit(1)
+    assert decide_indexing(cache.refresh(path), policy).verdict is Verdict.DUE
+    with (table.path / ".hoodie" / "hoodie.properties").open("a") as file:
+        file.write("\nhoodie.table.metadata.partitions=files,record_index")
+    if not is_built_by_a_writer:
+        folder = table.path / ".hoodie" / "timeline"
+        (folder / "20261121120001100_20261121120001200.indexing").write_bytes(b"")
+    verdicts = []
+    for number in range(2, 32):
+        now_ms += 20_000
+        timelines.hint(path, [table.commit(number)], number, is_by_writer=True)
+        verdicts.append(decide_indexing(cache.refresh(path, number), policy).verdict)
+    assert verdicts == [Verdict.NOT_DUE] * 30
