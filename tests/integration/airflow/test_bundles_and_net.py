@@ -28,10 +28,10 @@ def parse_by_airflow(monkeypatch: pytest.MonkeyPatch, setting: str) -> dict[str,
     return {bundle.name: bundle.path for bundle in DagBundlesManager().get_all_dag_bundles()}
 
 
-def test_setting_of_the_readme_keeps_the_users_dags(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_setting_keeps_the_users_dags(monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow import settings
 
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     (setting,) = re.findall(r"^\[dag_processor\]\ndag_bundle_config_list = .*?(?=^```)", text, re.M | re.S)
     found = parse_by_airflow(monkeypatch, setting)
     assert found == {"dags-folder": Path(settings.DAGS_FOLDER), "lake": ROOT / "dags"}

@@ -99,7 +99,7 @@ class Stage:
 def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     if request.param == "kubernetes":
         # Not among the test's own packages: Spark's provider would import it in every task, for three seconds.
-        pytest.importorskip("kubernetes", reason="the extra `kubernetes` is not installed (README)")
+        pytest.importorskip("kubernetes", reason="the extra `kubernetes` is not installed (docs/limitations.md)")
     cluster: Yarn | Kubernetes = Yarn() if request.param == "yarn" else Kubernetes()
     with serve(cluster.route) as port:
         install_program(tmp_path / "bin", "spark-submit", port)
