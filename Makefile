@@ -14,7 +14,7 @@ export UV_CACHE_DIR := $(CURDIR)/$(WORK)/cache/uv
 $(shell mkdir -p $(TMPDIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-beside-spark test-unit test-spark test-integration test-storage test-system soak bench bench-short check format hdfs kafka postgres clean
+.PHONY: help install demo test test-quick test-beside-spark test-unit test-spark test-integration test-storage test-system soak bench bench-short check format hdfs kafka postgres clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -50,7 +50,11 @@ test-beside-spark:
 	@$(MAKE) --no-print-directory test-storage
 	@$(MAKE) --no-print-directory test-system
 
-test-unit: $(BIN)/.installed ## Seconds: no JVM, no network
+test-quick: check install ## Three minutes: checks, unit tests, one service on real Hudi, from spark-submit to its result
+	$(BIN)/python -m pytest tests/unit
+	$(SPARK_VENV)/bin/python -m pytest tests/integration/spark/test_real_processes.py -k whole_job
+
+test-unit: $(BIN)/.installed ## Two minutes: no JVM, no network
 	$(BIN)/python -m pytest tests/unit tests/simulation
 
 test-spark: install ## Spark jobs on real Hudi
