@@ -40,7 +40,7 @@ def airflow(request: pytest.FixtureRequest) -> Iterator[LocalAirflow]:
 
 
 def due_table(airflow: LocalAirflow, name: str, commits: int = 3) -> tuple[HandMadeTable, str]:
-    table = HandMadeTable.create(airflow.allowed_roots[0] / name)
+    table = HandMadeTable.create(airflow.allowed_roots[0] / name, name=name)
     instant = ""
     for second in range(1, commits + 1):
         instant = table.commit(second)
