@@ -99,7 +99,7 @@ def shape() -> Iterator[Shape]:
 def test_servers_schedulers_and_tasks_die_and_every_table_gets_its_plan_completed_once(shape: Shape) -> None:
     rng = random.Random(SEED)
     lake = shape.nodes[0].allowed_roots[0]
-    tables = [HandMadeTable.create(lake / f"table-{number}") for number in range(TABLES)]
+    tables = [HandMadeTable.create(lake / f"table-{number}", name=f"table-{number}") for number in range(TABLES)]
     for table in tables:
         instant = [table.commit(second) for second in (1, 2, 3)][-1]
         announce(shape, table, instant)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from conftest import LOCK, MakeTable, Table, content, run
@@ -50,7 +51,7 @@ def find_decision(table: Table) -> Decision:
     """Decide as the manager does, by a policy that lets two writes pass."""
     views = TableViewCache()
     policy = TablePolicy(metacompaction=MetadataCompactionPolicy(commits=2), hudi_options=LOCK)
-    decisions = decide_now(views, views.refresh(str(table.path)), policy, now_ms=0)
+    decisions = decide_now(views, views.refresh(str(table.path)), policy, now_ms=int(time.time() * 1000))
     return next(decision for decision in decisions if decision.service is Service.METACOMPACTION)
 
 

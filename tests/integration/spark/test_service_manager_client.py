@@ -14,7 +14,7 @@ from conftest import LOCK, MakeTable, Table, content, run
 from job_contract import Mode, Outcome, Service
 from py4j.protocol import Py4JJavaError
 
-from airflow_lake_provider.config.policies import CleanPolicy, TablePolicy
+from airflow_lake_provider.config.policies import CleanPolicy, DoctorPolicy, TablePolicy
 from airflow_lake_provider.planner.decide import decide
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableViewCache
@@ -54,20 +54,26 @@ def pending(table: Table, action: str) -> tuple[str, ...]:
     return tuple(sorted(n.split(".")[0] for n in table.files() if n.endswith(f".{action}.requested")))
 
 
-def decided(table: Table, service: Service) -> Decision:
-    """Decide from a look at storage, as the sweep does for a table that nobody announced."""
+def decided(table: Table, service: Service, later_s: float = 0.0) -> Decision:
+    """Decide from storage, as the sweep does for a table that was never announced, `later_s` from now."""
     policy = TablePolicy(clean=CleanPolicy(commits=1), hudi_options=LOCK)
-    view, now_ms = TableViewCache(SharedTimelines()).refresh(str(table.path)), int(time.time() * 1000)
+    view, now_ms = TableViewCache(SharedTimelines()).refresh(str(table.path)), int((time.time() + later_s) * 1000)
     return next(decision for decision in decide(view, policy, now_ms) if decision.service.value == service.value)
 
 
-def pick_up(spark: SparkSession, table: Table, service: Service, plans: tuple[str, ...]) -> None:
-    decision = decided(table, service)
+def pick_up(spark: SparkSession, table: Table, service: Service, plans: tuple[str, ...], later_s: float = 0.0) -> None:
+    decision = decided(table, service, later_s)
     assert (decision.verdict, decision.mode.value, decision.plan_instants) == (Verdict.DUE, Mode.EXECUTE.value, plans)
     before = content(spark, table)
     result = run(spark, table.request(Mode.EXECUTE, *decision.plan_instants, service=service))
     assert (result.outcome, result.completed_instants) == (Outcome.COMPLETED, plans), result.message
     assert content(spark, table) == before
+
+
+def pick_up_later(spark: SparkSession, table: Table, service: Service, plans: tuple[str, ...]) -> None:
+    """A writer that plans a clustering or a clean inline goes on to execute it, so both are left alone for a while."""
+    assert "doctor.stuck_after_s" in decided(table, service).reason
+    pick_up(spark, table, service, plans, later_s=DoctorPolicy().stuck_after_s + 1)
 
 
 def test_delegation_that_throws_after_the_commit_leaves_a_plan_that_we_execute(
@@ -101,7 +107,7 @@ def test_clustering_delegated_without_compaction_is_scheduled_asked_of_nobody_an
     assert len(plans) == 1
     with pytest.raises(Py4JJavaError, match="HoodieClusteringUpdateException"):
         write_with(spark, table, {}, commit=table.written.commits + 1)
-    pick_up(spark, table, Service.CLUSTERING, plans)
+    pick_up_later(spark, table, Service.CLUSTERING, plans)
     write_with(spark, table, {}, commit=table.written.commits + 1)
 
 
@@ -112,7 +118,7 @@ def test_clean_that_is_scheduled_and_never_announced_is_executed_by_us(
     write_with(spark, table, delegating("clean", CLEAN))
     plans = pending(table, "clean")
     assert len(plans) == 1
-    pick_up(spark, table, Service.CLEAN, plans)
+    pick_up_later(spark, table, Service.CLEAN, plans)
 
 
 def test_clean_delegated_beside_compaction_throws_and_its_plan_is_executed_by_us(
@@ -121,7 +127,7 @@ def test_clean_delegated_beside_compaction_throws_and_its_plan_is_executed_by_us
     table = make_table(type="COW")
     with pytest.raises(Py4JJavaError, match=NO_DEFAULT):
         write_with(spark, table, delegating("compaction,clean", CLEAN))
-    pick_up(spark, table, Service.CLEAN, pending(table, "clean"))
+    pick_up_later(spark, table, Service.CLEAN, pending(table, "clean"))
 
 
 def test_log_compaction_is_never_delegated_but_run_by_the_writer_itself(
