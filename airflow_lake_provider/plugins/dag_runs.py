@@ -32,7 +32,7 @@ MOST_ENDED_RUNS = 50
 
 
 class AirflowRunDoor:
-    """Implements `manager.runs.RunDoor` on Airflow's tables."""
+    """Implements `manager.scheduling.RunDoor` on Airflow's tables."""
 
     def find_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
         """Return every active run whose id begins so, and the newest ended ones."""
@@ -130,7 +130,7 @@ MOST_NOTE_CHARACTERS = 1000
 
 
 class AirflowInstanceDoor:
-    """Implements `manager.deadlines.InstanceDoor` on Airflow's tables."""
+    """Implements `manager.monitoring.InstanceDoor` on Airflow's tables."""
 
     def __init__(self) -> None:
         self._dags = DBDagBag()
