@@ -4,17 +4,26 @@ PYTHON ?= python3
 WORK := .work
 VENV := .venv
 SPARK_VENV := .venv-spark
+DOCS_VENV := .venv-docs
+COVERAGE := $(CURDIR)/$(WORK)/coverage
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 HUDI_JAR := $(WORK)/jars/hudi-spark3.5-bundle_2.12-1.2.0.jar
+SPARK_CLASSES := $(WORK)/jars/spark-classes.jsa
+
+# Each run of pytest writes there how long its tests took.
+DURATIONS := $(WORK)/durations
+export LAKE_DURATIONS := $(CURDIR)/$(DURATIONS)
 
 # Nothing is left outside the checkout: scratch files and download caches lie in the work folder as well.
 export TMPDIR := $(CURDIR)/$(WORK)/tmp
 export UV_CACHE_DIR := $(CURDIR)/$(WORK)/cache/uv
+# Where a machine is set up to keep no bytecode, each of the many Airflow processes would compile Airflow anew: 4 s each.
+unexport PYTHONDONTWRITEBYTECODE
 $(shell mkdir -p $(TMPDIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-quick test-beside-spark test-unit test-spark test-integration test-storage test-system soak bench bench-short check format hdfs kafka postgres clean
+.PHONY: help install demo ui ui-packages test test-quick test-lane-services test-lane-hudi test-lane-airflow test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system coverage soak bench bench-short bench-report check reference docs format hdfs kafka postgres clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -22,33 +31,46 @@ help: ## List the targets
 $(BIN)/.installed: pyproject.toml constraints/airflow.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-cache-dir --disable-pip-version-check uv==0.13.8
-	$(UV) pip install --quiet --python $(BIN)/python -c constraints/airflow.txt -e '.[dev,postgres,hdfs,kafka]'
+	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python -c constraints/airflow.txt -e '.[dev,postgres,hdfs,kafka]'
 	@touch $@
 
 $(SPARK_VENV)/.installed: constraints/spark.txt $(BIN)/.installed
 	$(PYTHON) -m venv $(SPARK_VENV)
-	$(UV) pip install --quiet --python $(SPARK_VENV)/bin/python -c constraints/spark.txt pyspark pytest fastavro fsspec 'moto[server]' confluent-kafka sqlalchemy pyarrow s3fs
+	$(UV) pip install --quiet --compile-bytecode --python $(SPARK_VENV)/bin/python -c constraints/spark.txt pyspark pytest pydantic cachetools psutil fastavro fsspec 'moto[server]' confluent-kafka sqlalchemy pyarrow s3fs
 	@touch $@
 
 $(HUDI_JAR): $(SPARK_VENV)/.installed
 	$(BIN)/python -m local_stack.hudi_bundle
 
-install: $(BIN)/.installed $(SPARK_VENV)/.installed $(HUDI_JAR) ## Make both environments and fetch the Hudi bundle
+$(SPARK_CLASSES): $(HUDI_JAR)
+	$(BIN)/python -m local_stack.hudi_bundle --classes
+
+install: $(BIN)/.installed $(SPARK_VENV)/.installed $(SPARK_CLASSES) ## Make both environments and fetch the Hudi bundle
 
 demo: install ## Start Airflow, run real Hudi writers, show commits turning into compactions and changes arriving in Kafka (EXIT=1: end after the story)
 	@$(BIN)/python -m demo.run $(if $(EXIT),--exit)
 
-test: check test-unit ## Everything that must land
-	@$(MAKE) --no-print-directory install postgres kafka hdfs
-	@echo "test-spark, and beside it test-integration, test-storage and test-system; each prints when it has ended (up to 45 minutes)"
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-spark test-beside-spark
+ui: $(BIN)/.installed ## Build the Lake's pages from frontend/ into the package (needs Node 20 and npm)
+	$(BIN)/python -m tools.frontend
 
-# Spark keeps one core busy and a half; these wait for servers most of their time. Side by side all take longer, so they are patient.
-test-spark test-beside-spark: export LAKE_PATIENCE ?= 3
-test-beside-spark:
-	@$(MAKE) --no-print-directory test-integration
-	@$(MAKE) --no-print-directory test-storage
-	@$(MAKE) --no-print-directory test-system
+ui-packages: $(BIN)/.installed # What the browser's tests need of npm; nothing where npm is not installed
+	@$(BIN)/python -m tools.frontend --install
+
+test: check ## Everything that must land
+	@$(MAKE) --no-print-directory install postgres kafka hdfs ui-packages
+	@rm -rf $(DURATIONS)
+	@echo "three lanes side by side; each tier prints when its lane has ended (about 30 minutes)"
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target test-lane-services test-lane-hudi test-lane-airflow; status=$$?; \
+	$(BIN)/python -m tests.support.durations $(DURATIONS); exit $$status
+
+# Each lane waits much of its time, for Spark's jobs and for Airflow's processes. Side by side all take longer, so they are
+# patient. A tier that fails keeps no other one from running.
+test-lane-services test-lane-hudi test-lane-airflow: export LAKE_PATIENCE ?= 3
+test-lane-services: TIERS := test-unit test-spark-first test-oracle
+test-lane-hudi: TIERS := test-spark-second test-storage test-servers
+test-lane-airflow: TIERS := test-system test-integration
+test-lane-services test-lane-hudi test-lane-airflow:
+	@status=0; for tier in $(TIERS); do $(MAKE) --no-print-directory $$tier || status=$$?; done; exit $$status
 
 test-quick: check install ## Three minutes: checks, unit tests, one service on real Hudi, from spark-submit to its result
 	$(BIN)/python -m pytest tests/unit
@@ -57,45 +79,92 @@ test-quick: check install ## Three minutes: checks, unit tests, one service on r
 test-unit: $(BIN)/.installed ## Two minutes: no JVM, no network
 	$(BIN)/python -m pytest tests/unit tests/simulation
 
-test-spark: install ## Spark jobs on real Hudi
-	$(SPARK_VENV)/bin/python -m pytest tests/integration/spark --ignore=tests/integration/spark/test_indexing_beside_older_hudi.py
+# Each half takes about as long as the other, in a Spark session of its own.
+SPARK_TESTS := $(sort $(wildcard tests/integration/spark/test_*.py))
+SPARK_SECOND := $(sort $(foreach name,index replic writers zookeeper,$(wildcard tests/integration/spark/test_$(name)*.py)))
 
-test-integration: install postgres kafka ## The provider in a real Airflow, on SQLite and PostgreSQL
-	$(BIN)/python -m pytest tests/integration --ignore=tests/integration/spark --ignore=tests/integration/storage
+test-spark: test-spark-first test-spark-second ## Spark jobs on real Hudi
+
+test-spark-first: install
+	$(SPARK_VENV)/bin/python -m pytest $(filter-out $(SPARK_SECOND),$(SPARK_TESTS))
+
+test-spark-second: install
+	$(SPARK_VENV)/bin/python -m pytest $(SPARK_SECOND)
+
+test-oracle: install ## Histories of real Hudi tables, each answer of ours next to Hudi's own; LAKE_ORACLE_S=600: ten minutes of random ones
+	$(SPARK_VENV)/bin/python -m pytest tests/oracle
+
+test-integration: install postgres kafka ui-packages ## The provider in a real Airflow, on SQLite and PostgreSQL
+	$(BIN)/python -m pytest tests/integration $(foreach tier,spark storage http timeline_server,--ignore=tests/integration/$(tier))
+
+test-servers: install ## The HTTP servers: every route fuzzed, streams of timelines while servers are killed
+	$(BIN)/python -m pytest tests/integration/http tests/integration/timeline_server
 
 test-storage: install hdfs ## Tables on a real HDFS and an S3-compatible store
-	$(BIN)/python -m pytest tests/integration/storage --ignore=tests/integration/storage/test_indexes_on_s3.py
+	$(BIN)/python -m pytest tests/integration/storage
 
 test-system: install ## The whole product as processes: writers, API server, scheduler, Spark
 	$(BIN)/python -m pytest tests/system
 
-soak: install postgres kafka ## The long form: 20 kills of the API server on each database, 50 rounds of crashes with real processes, 200 random histories, 10 rounds of server kills, 1,000 requests a route, 10,000 simulated schedules
-	LAKE_KILLS=20 $(BIN)/python -m pytest tests/system/test_notices_survive.py
-	LAKE_ROUNDS=50 $(BIN)/python -m pytest -s tests/system/test_crashes.py
-	LAKE_PEER_ROUNDS=10 $(BIN)/python -m pytest -s tests/system/test_asset_queue.py
-	LAKE_TABLES=60 $(BIN)/python -m pytest -s tests/system/test_production_shape.py
-	LAKE_HISTORIES=200 $(BIN)/python -m pytest tests/unit/timeline_server/test_shared_timelines.py
-	LAKE_SEEDS=10 $(BIN)/python -m pytest tests/integration/timeline_server/test_stream.py
-	LAKE_EXAMPLES=1000 $(BIN)/python -m pytest tests/integration/http
-	LAKE_INTERLEAVINGS=20000 $(BIN)/python -m pytest tests/unit/conflict
-	LAKE_SIMULATIONS=10000 $(BIN)/python -m pytest tests/simulation
-	LAKE_REPLICATION_SEEDS=30 $(BIN)/python -m pytest tests/integration/replication/test_kill_matrix.py
-	LAKE_REPLICATION_KILLS=10 $(BIN)/python -m pytest tests/system/test_replication.py
-	$(SPARK_VENV)/bin/python -m pytest tests/integration/spark/test_indexing_beside_older_hudi.py
-	$(BIN)/python -m pytest tests/integration/storage/test_indexes_on_s3.py
-	LAKE_INDEX_KILLS=10 $(SPARK_VENV)/bin/python -m pytest tests/integration/spark/test_indexing_kills_on_hudi.py
+# Tracing slows the servers that tests wait for, so they are patient.
+coverage: install postgres kafka ## Line coverage of the package by the unit tier (with the simulation) and by the integration tier (40 minutes)
+	@rm -rf $(COVERAGE) && mkdir -p $(COVERAGE)
+	COVERAGE_FILE=$(COVERAGE)/unit $(BIN)/coverage run -m pytest tests/unit tests/simulation
+	COVERAGE_FILE=$(COVERAGE)/integration LAKE_PATIENCE=3 $(BIN)/coverage run -m pytest tests/integration --ignore=tests/integration/spark --ignore=tests/integration/storage
+	@for tier in unit integration; do export COVERAGE_FILE=$(COVERAGE)/$$tier; $(BIN)/coverage combine --quiet; \
+		echo "$$tier: $$($(BIN)/coverage report --format=total --precision=1) % of the package's lines"; done
 
-bench: install hdfs kafka ## One benchmark: make bench NAME=timeline|notice|detection|namenode|latency|writer|indexing|conflict|waste|replication|engines
-	@$(BIN)/python -m benchmarks.$(NAME)
+# Also what is marked for it alone.
+soak: ALL := -m ''
+soak: install postgres kafka ## The long form: 20 kills of the API server on each database, 50 rounds of crashes with real processes, 200 random histories, 10 rounds of server kills, 1,000 requests a route, 10,000 simulated schedules, two hours of random histories on real Hudi
+	LAKE_KILLS=20 $(BIN)/python -m pytest $(ALL) tests/system/test_notices_survive.py
+	LAKE_ROUND_SEED=0 LAKE_ROUNDS=50 $(BIN)/python -m pytest $(ALL) -s tests/system/test_crashes.py
+	$(BIN)/python -m pytest -m soak -s tests/system/test_outage.py tests/system/test_priority.py
+	LAKE_PEER_ROUNDS=10 $(BIN)/python -m pytest $(ALL) -s tests/system/test_asset_queue.py
+	LAKE_TABLES=60 $(BIN)/python -m pytest $(ALL) -s tests/system/test_production_shape.py
+	LAKE_HISTORIES=200 $(BIN)/python -m pytest $(ALL) tests/unit/timeline_server/test_shared_timelines.py
+	LAKE_SEEDS=10 $(BIN)/python -m pytest $(ALL) tests/integration/timeline_server/test_stream.py
+	LAKE_EXAMPLES=1000 $(BIN)/python -m pytest $(ALL) tests/integration/http
+	LAKE_INTERLEAVINGS=20000 $(BIN)/python -m pytest $(ALL) tests/unit/conflict
+	LAKE_GAMES=2000 $(BIN)/python -m pytest $(ALL) tests/unit/manager/test_the_adversary.py
+	LAKE_SIMULATIONS=10000 LAKE_ORPHAN_HISTORIES=10000 $(BIN)/python -m pytest $(ALL) tests/simulation
+	LAKE_REPLICATION_SEEDS=30 $(BIN)/python -m pytest $(ALL) tests/integration/replication/test_kill_matrix.py
+	LAKE_REPLICATION_KILLS=10 $(BIN)/python -m pytest $(ALL) tests/system/test_replication.py
+	$(SPARK_VENV)/bin/python -m pytest -m soak tests/integration/spark
+	LAKE_ORACLE_S=7200 LAKE_ORACLE_SEED=$$RANDOM LAKE_ORACLE_SHRINK_S=1200 $(SPARK_VENV)/bin/python -m pytest $(ALL) -s tests/oracle
+	$(BIN)/python -m pytest -m soak tests/integration/storage
+	LAKE_INDEX_KILLS=10 $(SPARK_VENV)/bin/python -m pytest $(ALL) tests/integration/spark/test_indexing_kills_on_hudi.py
+
+bench: install hdfs kafka ui-packages ## One benchmark: make bench NAME=timeline|notice|detection|namenode|latency|writer|indexing|conflict|waste|yielding|replication|engines|database|page; RECORD=1 to record
+	@$(BIN)/python -m benchmarks.$(if $(RECORD),record )$(NAME)
+
+bench-report: $(DOCS_VENV)/.installed ## Write docs/benchmarks.md and its plots from the recorded full forms
+	$(DOCS_VENV)/bin/python -m benchmarks.report
 
 bench-short: install hdfs kafka ## Every benchmark that has a form of a minute, against the recorded figures; NAME="detection notice" for some, RECORD=1 to record
 	@$(BIN)/python -m benchmarks.short $(NAME) $(if $(RECORD),--record)
 
-check: $(BIN)/.installed ## ruff, mypy, import-linter
+check: $(BIN)/.installed ## ruff, mypy, import-linter; links, words and generated pages of the documentation
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.links
+	$(BIN)/python -m tools.words
+	$(BIN)/python -m tools.reference --check
+	$(BIN)/python -m tools.frontend --check
+	$(BIN)/python -m benchmarks.report --check
+
+reference: $(BIN)/.installed ## Write docs/reference/ from the code: commands, routes, settings
+	$(BIN)/python -m tools.reference
+
+$(DOCS_VENV)/.installed: pyproject.toml constraints/docs.txt $(BIN)/.installed
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(UV) pip install --quiet --python $(DOCS_VENV)/bin/python -c constraints/docs.txt --group docs
+	@touch $@
+
+docs: reference $(DOCS_VENV)/.installed ## Build the site of docs/ into .work/site; a broken link fails
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict
 
 format: $(BIN)/.installed ## Rewrite the code in the house's format
 	$(BIN)/ruff format .
@@ -111,4 +180,4 @@ postgres: $(BIN)/.installed ## Make sure that PostgreSQL's server programs are t
 	$(BIN)/python -m local_stack.postgres
 
 clean: ## Remove what the targets made
-	rm -rf $(VENV) $(SPARK_VENV) $(WORK)
+	rm -rf $(VENV) $(SPARK_VENV) $(DOCS_VENV) $(WORK)

@@ -1,6 +1,6 @@
 """One root for every error of this package.
 
-The class itself says whether trying again can help (`retriable`) and how an HTTP route answers it
+The class itself shows whether a retry can help (`retriable`) and how an HTTP route answers it
 (`http_status`), so that no caller lists exception classes to decide.
 """
 
@@ -11,21 +11,33 @@ from typing import Any, ClassVar
 
 
 class LakeError(Exception):
-    """Something this package cannot do; the message is one sentence that names the value and what to do."""
+    """A failure of this package; the message is one sentence that names the value and what to do."""
 
     retriable: ClassVar[bool] = False
     http_status: ClassVar[int] = 500
     failure_kind: str = "other"
-    """What a failed try calls for, in the spelling of `job_contract.FailureKind`."""
+    """What a failed try needs, in the spelling of `job_contract.FailureKind`."""
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What an HTTP route answers beside the message, for programs."""
+        """Return what an HTTP route answers besides the message, for programs."""
+        return {}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return the headers of an HTTP route's answer."""
         return {}
 
 
 class ConfigError(LakeError):
     """A setting is missing, unknown or would lose data; the message names file, line or option."""
+
+
+class TablesConfigError(ConfigError):
+    """The tables file, or the Variable over it, is wrong, and this process has seen no valid one; it names both."""
+
+    retriable = True
+    http_status = 503
 
 
 # --- timeline ---------------------------------------------------------------------------------------------
@@ -38,23 +50,24 @@ class TableNotFoundError(LakeError):
 
 
 class StorageError(LakeError):
-    """The store did not answer as expected; another look may succeed."""
+    """The store did not answer as expected; a retry may succeed."""
 
     retriable = True
     http_status = 503
+    failure_kind = "surroundings"
 
 
 class StorageOptionError(StorageError):
-    """The store cannot be opened: a library is missing, or an option is wrong. Trying again does not help."""
+    """The store cannot be opened: a library is missing, or an option is wrong. A retry does not help."""
 
     retriable = False
     http_status = 500
 
 
 class DamagedFileError(LakeError):
-    """A file under `.hoodie` cannot be read as what its name says; the message names the file."""
+    """A file under `.hoodie` cannot be read in the form that its name requires; the message names the file."""
 
-    retriable = True  # writers write while we read: a second look may see the whole file
+    retriable = True  # writers write during the read: a second read may return the complete file
 
 
 class UnsupportedTableError(LakeError):
@@ -65,10 +78,11 @@ class UnsupportedTableError(LakeError):
 
 
 class TimelineServerUnavailableError(LakeError):
-    """The timeline server did not answer, or not as itself; readers ask the file system unless it is required."""
+    """The timeline server did not answer, or not as itself; readers read the file system unless it is required."""
 
     retriable = True
     http_status = 503
+    failure_kind = "surroundings"
 
 
 # --- manager ----------------------------------------------------------------------------------------------
@@ -80,14 +94,20 @@ class UnauthorisedError(LakeError):
     http_status = 401
 
 
+class ForbiddenError(LakeError):
+    """The request's token is valid and lacks the right, or covers not all of the tables that are concerned."""
+
+    http_status = 403
+
+
 class PathNotAllowedError(LakeError):
-    """The base path lies outside the configured roots, or is written so that this cannot be told."""
+    """The base path lies outside the configured roots or the token's, or its spelling hides whether it does."""
 
     http_status = 403
 
 
 class MalformedRequestError(LakeError):
-    """The request cannot be understood; the message says what is wrong."""
+    """The request cannot be parsed; the message names what is wrong."""
 
     http_status = 422
 
@@ -98,6 +118,41 @@ class BodyTooLargeError(LakeError):
     http_status = 413
 
 
+class BodyTooSlowError(LakeError):
+    """The request's body did not arrive in time."""
+
+    retriable = True
+    http_status = 408
+
+
+class TooManyNoticesError(LakeError):
+    """The token, or all together, send more notices than `[lake]` allows; nothing was recorded."""
+
+    retriable = True
+    http_status = 429
+
+    def __init__(self, message: str, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return when to repeat the request."""
+        return {"Retry-After": str(self.retry_after_s)}
+
+
+class PagesBusyError(LakeError):
+    """As many pages of tables are being read as one API server reads at the same time."""
+
+    retriable = True
+    http_status = 503
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return when to repeat the request."""
+        return {"Retry-After": "5"}
+
+
 class TableUnknownError(LakeError):
     """The registry holds no such table."""
 
@@ -106,7 +161,7 @@ class TableUnknownError(LakeError):
 
 @dataclass(frozen=True, slots=True)
 class LeaseHolder:
-    """Who holds a lease; `rest_s` until its end unless it is renewed."""
+    """The holder of a lease; `rest_s` until its end unless it is renewed."""
 
     run_id: str
     try_number: int
@@ -114,7 +169,7 @@ class LeaseHolder:
 
 
 class ExecutorBusyError(LakeError):
-    """Another executor holds this table's service; it must end, or its lease must run out, first."""
+    """Another executor holds this table's service; it must end, or its lease must end, first."""
 
     retriable = True
     http_status = 409
@@ -131,9 +186,9 @@ class ExecutorBusyError(LakeError):
 
 
 class LeaseLostError(LakeError):
-    """The caller no longer holds what it renews or releases; somebody else took over after the lease ran out."""
+    """The caller no longer holds what it renews or releases; another holder took over after the lease expired."""
 
-    retriable = True  # the next try asks for a lease of its own
+    retriable = True  # the next try acquires a lease of its own
     http_status = 409
     failure_kind = "busy"
 
@@ -143,6 +198,7 @@ class ManagerUnreachableError(LakeError):
 
     retriable = True
     http_status = 503
+    failure_kind = "surroundings"
 
 
 # --- services ---------------------------------------------------------------------------------------------
@@ -155,7 +211,7 @@ class LockNotConfiguredError(LakeError):
 
 
 class WriterUnguardedError(LakeError):
-    """A writer is at work that takes no part in the locking; a service must not run beside it."""
+    """A writer without locking is running; a service must not run meanwhile."""
 
     retriable = True
     http_status = 409
@@ -172,21 +228,37 @@ class ServiceFailedError(LakeError):
         self.failure_kind = failure_kind
 
 
+class WorkDirError(LakeError):
+    """A job's files cannot be written or read: the disk is full or read-only, or the folder is not mounted."""
+
+    retriable = True
+    failure_kind = "surroundings"
+
+
 class EngineError(LakeError):
-    """The engine could not start, follow or end a job. Until it can tell that the job has ended, no other may begin."""
+    """The engine could not start, follow or end a job. Until the job has ended for certain, no other may begin."""
 
     retriable = True
     http_status = 503
 
 
+class EngineAwayError(EngineError):
+    """The engine's API does not answer, or its cluster is not there: no verdict about the job or its plan.
+
+    A job that was submitted may be running meanwhile; it is left to run, and the next try that asks follows it.
+    """
+
+    failure_kind = "surroundings"
+
+
 class ServiceRefusedError(LakeError):
-    """The service must not run as asked; a retry would be refused again."""
+    """The service must not run as requested; a retry would be refused again."""
 
     http_status = 409
 
 
 class RepairRefusedError(LakeError):
-    """The doctor must not repair this: no policy allows it, it is no longer so, or it cannot be done safely."""
+    """The doctor must not repair this: no policy allows it, the problem is gone, or a repair is not safe."""
 
     http_status = 409
 
@@ -201,7 +273,7 @@ class SinkUnknownError(LakeError):
 
 
 class SinkBusyError(LakeError):
-    """Another run has this sink; it must end, or its lease must run out, first."""
+    """Another run has this sink; it must end, or its lease must end, first."""
 
     retriable = True
     http_status = 409
@@ -216,11 +288,11 @@ class SinkUnavailableError(LakeError):
 
 
 class SinkRefusedError(LakeError):
-    """The sink refuses what it is sent or who sends it; it will again until somebody changes that."""
+    """The sink refuses the content or its sender, and refuses it again until that changes."""
 
 
 class SinkFencedError(LakeError):
-    """Another run has opened the same stream since; it goes on, this one ends without a trace."""
+    """Another run has opened the same stream since; that one continues, this one ends without a trace."""
 
     retriable = True
     http_status = 409
@@ -231,7 +303,7 @@ class RecordRefusedError(LakeError):
 
 
 class CheckpointDamagedError(LakeError):
-    """What is held or sent as a sink's checkpoint cannot be read as one."""
+    """The text that is stored or sent as a sink's checkpoint cannot be parsed."""
 
     http_status = 422
 
@@ -243,20 +315,20 @@ class ReplicationGapError(LakeError):
 
 
 class ReplicationFailedError(LakeError):
-    """A replication run failed; the sink has what it had committed, and the next try goes on from there."""
+    """A replication run failed; the sink has what it had committed, and the next try continues from there."""
 
     retriable = True
 
 
 class ReplicationRefusedError(LakeError):
-    """A replication run failed with what a retry cannot mend; runs go on with long pauses until somebody does."""
+    """A replication run failed with an error that no retry fixes; runs continue with long pauses until it is fixed."""
 
 
 class SourceRefusedError(LakeError):
-    """The table cannot be replicated as asked, because Hudi would lose or garble changes."""
+    """The table cannot be replicated as requested, because Hudi would lose or garble changes."""
 
 
 class NotificationFailedError(LakeError):
-    """A notifier's receiver did not take the message."""
+    """The receiver of a notifier did not accept the message."""
 
     retriable = True

@@ -1,11 +1,11 @@
-"""Whether the instants of a timeline were made in the time zone in which this product's jobs make theirs. Pure.
+"""Arithmetic of instant times, and whether a timeline's instants carry the time zone of this product's jobs. Pure.
 
-Hudi prints an instant in the zone of the JVM that makes it, unless the table says UTC (`HoodieInstantTimeGenerator`,
-`hoodie.table.timeline.timezone`), and orders everything by what was printed. Where writers and services run in
+Hudi prints an instant in the zone of the JVM that makes it, unless the table sets UTC (`HoodieInstantTimeGenerator`,
+`hoodie.table.timeline.timezone`), and orders everything by the printed time. Where writers and services run in
 different zones, a commit that was made later sorts before an earlier one, and readers leave its rows out. The names do
-not tell the zone, but the store does: it says when each file was made.
+not show the zone, but the store records when each file was made.
 
-Standard library only: this file travels to Spark by `--py-files` and is imported there as `instant_clock`.
+Standard library only: this file travels to Spark in the jobs' zip.
 """
 
 from __future__ import annotations
@@ -14,23 +14,84 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import TypeAlias
+
+# --- Instant times (`yyyyMMddHHmmss` and, since Hudi 0.10, three digits of milliseconds) as numbers, and back
+
+_FORMAT = "%Y%m%d%H%M%S"
+_SECONDS = 14
+"""Characters of an instant time without its milliseconds."""
+
+
+def instant_time_ms(instant_time: str, time_zone: str) -> int | None:
+    """Return an instant time as ms since the epoch, the inverse of `format_instant_time`; None when it is no time.
+
+    `time_zone` is `UTC`, or `LOCAL` for the zone of this process.
+    """
+    try:
+        moment = datetime.strptime(instant_time[:_SECONDS], _FORMAT)  # noqa: DTZ007 - the zone follows
+        milliseconds = int(instant_time[_SECONDS:17] or 0)
+    except ValueError:
+        return None
+    # A naive time is taken for one of this process's zone.
+    seconds = (moment.replace(tzinfo=UTC) if time_zone == "UTC" else moment).timestamp()
+    return int(seconds) * 1000 + milliseconds
+
+
+@lru_cache(maxsize=8192)
+def _utc_ms(instant_time: str) -> int | None:
+    """Return an instant time as if its zone were UTC; the same names are compared again and again."""
+    return instant_time_ms(instant_time, "UTC")
+
+
+def format_instant_time(time_ms: int, time_zone: str) -> str:
+    """Print ms since the epoch as an instant time: in UTC, else in this process's zone, as Hudi does for LOCAL."""
+    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    return _print(moment if time_zone == "UTC" else moment.astimezone(), time_ms % 1000)
+
+
+def shift_instant_time(instant_time: str, by_ms: int) -> str:
+    """Return an instant time moved within its own zone, whichever that is; empty when it, or the result, is no time."""
+    time_ms = instant_time_ms(instant_time, "UTC")
+    if time_ms is None:
+        return ""
+    try:
+        moment = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=time_ms + by_ms)
+    except OverflowError:
+        return ""
+    return _print(moment, moment.microsecond // 1000)
+
+
+def instant_age_s(instant_time: str, time_zone: str, now_s: float) -> float:
+    """Return how many seconds ago an instant time was; 0 when it lies in the future or is no time."""
+    time_ms = instant_time_ms(instant_time, time_zone)
+    return 0.0 if time_ms is None else max(0.0, now_s - time_ms / 1000)
+
+
+def _print(moment: datetime, milliseconds: int) -> str:
+    # `%Y` prints no leading zeros.
+    return f"{moment.year:04d}{moment:%m%d%H%M%S}{milliseconds:03d}"
+
+
+# --- Whether instants carry the time zone of the jobs
 
 OffsetOf: TypeAlias = Callable[[int], int]
 """Returns by how many ms the wall clock of the jobs' zone is ahead of UTC at a time (ms since the epoch)."""
 
 LAST_INSTANTS = 10
 """How many of the instants that were made last decide whether a service may run."""
-ALWAYS_ASKED = 3
-"""Of these, so many are asked even when they were made more than a day before the newest."""
-DAY_MS = 86_400_000
+ALWAYS_COUNTED = 3
+"""Of these, so many count even when they were made more than a day before the newest."""
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 ZONE_STEP_MS = 15 * 60_000
 """Time zones differ by multiples of a quarter of an hour."""
 WIDEST_MS = 26 * 3_600_000
 """No two zones differ by more."""
 TOLERANCE_MS = 60_000
-"""By how much a file may be younger than the time in its name, beside the zones: a slow store, a clock that is off."""
+"""By how much a file may be younger than the time in its name, apart from the zones: a slow store, a wrong clock."""
 FUTURE_MS = 5 * 60_000
 """An instant that is further ahead of now than this is taken for no clock's error."""
 SHORTEST_SPAN_MS = 2000
@@ -47,7 +108,7 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """A time in a timeline file's name, and when the store says that the file was made (ms since the epoch)."""
+    """A time in a timeline file's name, and the store's time of the file (ms since the epoch)."""
 
     instant: str
     """The instant's requested time."""
@@ -65,11 +126,7 @@ class Stamp:
     @property
     def wall_ms(self) -> int | None:
         """Return the time in the name as ms since the epoch, as if its zone were UTC; None when it is no time."""
-        try:
-            moment = datetime.strptime(self.time[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
-        except ValueError:
-            return None
-        return int(moment.timestamp()) * 1000 + int(self.time[14:17] or 0)
+        return _utc_ms(self.time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +152,10 @@ class Overtaken:
 
 
 def stamps_of(files: Iterable[tuple[str, int]]) -> tuple[Stamp, ...]:
-    """Return what the files of a timeline's folder tell (name, modification time in ms), in the order of being made.
+    """Return the stamps of the files in a timeline's folder (name, modification time in ms), by their creation.
 
-    Those are requests, and completed ones whose name has a completed time. Others tell nothing, and neither does a
-    store that knows no times.
+    Those are requests, and completed ones whose name has a completed time. Others have no stamp, and neither have the
+    files of a store without times.
     """
     found = []
     for name, made_ms in files:
@@ -124,18 +181,31 @@ def find_foreign(stamps: Sequence[Stamp], offset_of: OffsetOf, now_ms: int) -> F
         latest = max(ahead, key=lambda stamp: stamp.time)
         return Foreign(_instants(ahead), _wall(latest) - now_ms - offset_of(now_ms), is_future=True)
     proven = _proven(stamps, offset_of)
-    asked = _newest(stamps)
-    foreign = [s for zone, group in proven.items() if zone for s in group if s.instant in asked]
+    newest = _newest(stamps)
+    foreign = [s for zone, group in proven.items() if zone for s in group if s.instant in newest]
     if not foreign:
         return None
     foreign.sort(key=lambda stamp: stamp.made_ms)
     return Foreign(_instants(foreign), _zone(foreign[-1], offset_of) * ZONE_STEP_MS)
 
 
+def is_proven(stamps: Sequence[Stamp], offset_of: OffsetOf) -> bool:
+    """Whether the times of files prove that one of the newest instants was named in the jobs' zone."""
+    newest = _newest(stamps)
+    return any(stamp.instant in newest for stamp in _proven(stamps, offset_of).get(0, ()))
+
+
+def was_written(stamp: Stamp) -> bool:
+    """Whether a file has the time in its name, in whatever zone: a copy that was made later has not."""
+    drift = _wall(stamp) - stamp.made_ms
+    zone = round(drift / ZONE_STEP_MS)
+    return abs(drift) <= WIDEST_MS and abs(drift - zone * ZONE_STEP_MS) <= TOLERANCE_MS
+
+
 def find_overtaken(stamps: Sequence[Stamp], offset_of: OffsetOf) -> Overtaken | None:
     """Return the newest commit with new base files that sorts behind writes made after it; None when there is none.
 
-    Only writes whose zone is proven count. The order of files that were copied tells nothing.
+    Only writes whose zone is proven count. The order of copied files proves nothing.
     """
     zones = {s.instant: zone for zone, group in _proven(stamps, offset_of).items() for s in group}
     begun = [stamp for stamp in stamps if not stamp.is_completion]
@@ -149,7 +219,7 @@ def find_overtaken(stamps: Sequence[Stamp], offset_of: OffsetOf) -> Overtaken | 
 
 
 def describe_foreign(foreign: Foreign, zone_name: str, table_zone: str) -> str:
-    """Say in a few sentences what was found, what it does, and what to do. `zone_name` is the jobs' own zone."""
+    """Describe what was found, its effect, and what to do. `zone_name` is the jobs' own zone."""
     found = listed(foreign.instants)
     hours = f"{_hours(foreign.ahead_ms)} {'ahead of' if foreign.ahead_ms > 0 else 'behind'}"
     what = (
@@ -158,7 +228,7 @@ def describe_foreign(foreign: Foreign, zone_name: str, table_zone: str) -> str:
         else f"{found} was named {hours} the clock of the jobs ({zone_name}), by the times of its files"
     )
     why = (
-        "its writer does not heed hoodie.table.timeline.timezone=UTC"
+        "its writer ignores hoodie.table.timeline.timezone=UTC"
         if table_zone == "UTC"
         else "with hoodie.table.timeline.timezone=LOCAL each JVM names its instants in its own zone"
     )
@@ -178,7 +248,7 @@ def remedy(table_zone: str) -> str:
 
 
 def listed(instants: Sequence[str]) -> str:
-    """Return the newest of the instants, and how many more there are, as words for people."""
+    """Return the newest of the instants, and how many more there are, in words."""
     named = ", ".join(instants[-_MOST_NAMED:])
     more = len(instants) - _MOST_NAMED
     return f"instant {named}" + (f" (and {more} before)" if more > 0 else "")
@@ -224,7 +294,7 @@ def _newest(stamps: Sequence[Stamp]) -> frozenset[str]:
     for stamp in stamps:
         made.setdefault(stamp.instant, stamp.made_ms)
     newest = sorted(made, key=lambda instant: (made[instant], instant), reverse=True)[:LAST_INSTANTS]
-    recent = [i for n, i in enumerate(newest) if n < ALWAYS_ASKED or made[newest[0]] - made[i] < DAY_MS]
+    recent = [i for n, i in enumerate(newest) if n < ALWAYS_COUNTED or made[newest[0]] - made[i] < DAY_MS]
     return frozenset(recent)
 
 

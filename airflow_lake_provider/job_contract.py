@@ -1,26 +1,95 @@
-"""What an Airflow task hands to a Spark job, and what it gets back: two JSON files.
+"""What Airflow and its Spark drivers agree on: the request and the result of a job, and the names that both use.
 
-Standard library only: this one file travels to Spark by `--py-files` and is imported there as `job_contract`.
+A task writes one request file, the driver one result file when it ends by itself; an absent result means that the
+driver died. Neither is the truth about the table: the timeline is (G3). Table services and replication share the form
+of the files (`to_json`, `from_json`), the kinds of failures, and the driver's exit codes.
 
-A `JobRequest` names one table and a list of services. The job writes one `JobResult` when it ends by itself;
-an absent result means that the driver died. Neither is the truth about the table: the timeline is (G3).
+Standard library only: this file travels to the driver, which has no more.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Any, TypeVar
+from types import MappingProxyType, NoneType
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 CONTRACT_VERSION = 1
 
+# --- Exit codes of a driver
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+"""The result says what failed."""
+EXIT_UNUSABLE = 2
+"""There was no usable request, Spark did not start, or the result could not be written."""
+EXIT_NO_CLUSTER = 69
+"""Spark's cluster did not answer when the driver asked for a session; the table is untouched."""
+EXIT_ORPHANED = 75
+"""The driver ended itself because its submitter ended, or because it got SIGTERM (EX_TEMPFAIL: try again)."""
+
+# --- Options of a request that are not Hudi's
+
 SAFEPOINT = "lake.safepoint"
 """Option of clean and archive: the requested time that they must leave to the readers of changes; `0` is all."""
+RETAINED_HOURS = "lake.clean.retained_hours"
+"""Option of clean and archive: what the commits of the last so many hours need is kept; the job counts them."""
 MARGIN_COMMITS = 10
 """Room for the commits that complete between the question what is held and the plan of a clean."""
+MARGIN_COMMITS_OF_HOURS = 2
+"""The same where a job itself counts the commits of the last hours, just before it plans."""
+EXECUTOR_ENDED = "lake.executor.ended"
+"""Option of a withdrawal: the caller has ended the plan's executor for certain, whatever its heartbeat says."""
+ORPHAN_OPTIONS = "lake.orphans."
+"""How the options of the removal of orphan files begin."""
+ORPHAN_MODE = f"{ORPHAN_OPTIONS}mode"
+"""`report` or `quarantine`."""
+ORPHAN_MIN_AGE_DAYS = f"{ORPHAN_OPTIONS}min_age_days"
+ORPHAN_KEEP_DAYS = f"{ORPHAN_OPTIONS}keep_days"
+ORPHAN_MAX_FILES = f"{ORPHAN_OPTIONS}max_files"
+SAVEPOINT_KEEP = "lake.savepoint.keep"
+"""Option of savepoints: how many of those that the service made stay; without it all do."""
+SAVEPOINT_EXPIRE_S = "lake.savepoint.expire_after_s"
+WRITERS_FIRST = "lake.conflict.writers_first"
+"""Option of a service that can fail writers: when it is `true`, the job gives way to living writers as well."""
+INDEX_OPTIONS = "lake.index."
+"""How the options of an index build begin that are not Hudi's."""
+INDEX_WANTED = f"{INDEX_OPTIONS}wanted"
+"""The indexes to build: a JSON list of objects with `partition`, `hudi_type` and `settings`."""
+INDEX_CHECK = f"{INDEX_OPTIONS}check"
+INDEX_WAIT_S = f"{INDEX_OPTIONS}wait_s"
+INDEX_DROP_FIRST = f"{INDEX_OPTIONS}drop_first"
+INDEX_NO_WRITER = f"{INDEX_OPTIONS}no_writer"
+INDEX_CHECK_TIMEOUT = "hoodie.metadata.index.check.timeout.seconds"
+"""Hudi's own setting for the same wait."""
+
+# --- Hudi's names
+
+METADATA_TABLE = ".hoodie/metadata"
+"""The folder of a table's metadata table, below the base path."""
+SECONDARY_INDEX_PREFIX = "secondary_index_"
+EXPRESSION_INDEX_PREFIX = "expr_index_"
+"""How the folders of these indexes begin in the metadata table; each is named for one index."""
+
+COMPACTIONS_PASS_FROM = 8
+"""The first table version in which writers and compactions never meet."""
+
+HEARTBEAT_INTERVAL = "hoodie.client.heartbeat.interval_in_ms"
+HEARTBEAT_MISSES = "hoodie.client.heartbeat.tolerable.misses"
+DEFAULT_HEARTBEAT_INTERVAL_MS = 60_000
+DEFAULT_HEARTBEAT_MISSES = 2
+
+HUDI_SPARK_CONF: Mapping[str, str] = MappingProxyType(
+    {
+        "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+        "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
+        "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
+    }
+)
+"""What Hudi needs from a Spark session."""
 
 PLANNED_BEAT_MS = 1000
 """Time of the heartbeat that a job leaves for a plan that it made and did not begin, ms since the epoch.
@@ -39,17 +108,41 @@ PROVIDERS_WITHOUT_REACH = ("InProcessLockProvider", "NoopLockProvider")
 
 MEMORY_KEYS = ("spark.driver.memory", "spark.executor.memory")
 
-_E = TypeVar("_E", bound=StrEnum)
+_T = TypeVar("_T")
+
+# --- What a table shows of the Hudi that writes it. No writer leaves its version or its settings behind
+
+LAST_VERSION_OF_1_0 = 8
+"""Tables of a newer version were never written by Hudi 1.0."""
+LAST_WRITES = 10
+_RECORD, _SINCE_1_1 = b'"HoodieMetadataRecord"', b'"valueType"'
 
 
-def commits_to_keep(completed: Collection[str], safepoint: str) -> int:
+def are_of_1_0(headers: Iterable[bytes]) -> bool:
+    """Return whether Hudi 1.0 made one of the writes whose metadata log files begin like this.
+
+    The blocks of that log carry the schema of their records (`HoodieMetadata.avsc`), to which 1.1 added `valueType`.
+    """
+    return any(_RECORD in header and _SINCE_1_1 not in header for header in headers)
+
+
+def was_streamed(requested_ms: int, written_ms: int) -> bool | None:
+    """Return whether a write updated the metadata table while it wrote, and not with its commit; None if not known.
+
+    `requested_ms` is when its instant was requested on the metadata table's timeline, `written_ms` when one of its data
+    files was complete. Equal times prove nothing: some stores count in seconds.
+    """
+    return None if requested_ms == written_ms else requested_ms < written_ms
+
+
+def commits_to_keep(completed: Collection[str], safepoint: str, margin: int = MARGIN_COMMITS) -> int:
     """Return how many of the newest writes a clean or an archive must keep for a safepoint (a requested time).
 
     Hudi knows no consumer's position: it retains so many commits. `completed` are the requested times of the completed
     writes on the active timeline, services' among them, because Hudi counts those as well.
     """
     # One more than is held: the version before it is what an update's row before is read from.
-    return sum(1 for requested in completed if requested >= safepoint) + 1 + MARGIN_COMMITS
+    return sum(1 for requested in completed if requested >= safepoint) + 1 + margin
 
 
 class ContractError(ValueError):
@@ -59,7 +152,8 @@ class ContractError(ValueError):
 class Service(StrEnum):
     """Table services, in the spelling of Hudi's timeline actions where they leave one.
 
-    `archive` leaves no instant, `ttl` a `replacecommit`, `metacompaction` a `compaction` of the metadata table.
+    `archive` and `orphans` leave no instant, `ttl` a `replacecommit`, `metacompaction` a `compaction` of the metadata
+    table.
     """
 
     COMPACTION = "compaction"
@@ -71,6 +165,9 @@ class Service(StrEnum):
     TTL = "ttl"
     METACOMPACTION = "metacompaction"
     INDEXING = "indexing"
+    SAVEPOINT = "savepoint"
+    ORPHANS = "orphans"
+    """Removal of files that no instant knows (Iceberg: `remove_orphan_files`)."""
 
 
 class Mode(StrEnum):
@@ -81,6 +178,8 @@ class Mode(StrEnum):
     SCHEDULE_AND_EXECUTE = "schedule_and_execute"
     WITHDRAW = "withdraw"
     """Take pending plans from the timeline without executing them; clustering only."""
+    UNDO = "undo"
+    """Put quarantined files back; orphans only."""
 
 
 class Outcome(StrEnum):
@@ -97,18 +196,19 @@ class FailureKind(StrEnum):
 
     LOCK = "lock"  # the table lock could not be taken: try later
     BUSY = "busy"  # another executor's heartbeat on the same plan lives: try later
-    PLAN_GONE = "plan_gone"  # the named plan is not pending any more: look again and decide anew
+    PLAN_GONE = "plan_gone"  # the named plan is not pending any more: evaluate the table again
     CONFLICT = "conflict"  # a writer's commit stands in the way: wait for the writer
     OUT_OF_MEMORY = "out_of_memory"
-    REFUSED = "refused"  # this table cannot have this service as things are: somebody must change what is named
+    SURROUNDINGS = "surroundings"  # store, work_dir or manager: no verdict about the plan; wait for them
+    REFUSED = "refused"  # it cannot be done as things are, and no retry helps: the message names what to change
     OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
 class Submitter:
-    """The process that started the job; when it is gone, the driver ends itself, so that a retry is alone.
+    """The process that started the job; when it has ended, the driver ends itself, so that a retry is alone.
 
-    `start_ticks` is field 22 of `/proc/<pid>/stat` and tells a re-used process id apart.
+    `start_ticks` is field 22 of `/proc/<pid>/stat` and distinguishes a re-used process id.
     """
 
     host: str
@@ -132,7 +232,7 @@ class ServiceRequest:
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What one Spark job shall do to one table. `hudi_options` hold for all services (lock provider, ...)."""
+    """What one Spark job does to one table. `hudi_options` hold for all services (lock provider, ...)."""
 
     job_id: str
     base_path: str
@@ -165,43 +265,12 @@ class JobResult:
     services: tuple[ServiceResult, ...]
     spark_application_id: str = ""
     memory: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Spark's settings of memory that were in force, wherever they came from; those that nobody made are missing."""
+    """Spark's settings of memory that were in force, wherever they came from; those that were not made are missing."""
 
-
-def request_to_json(request: JobRequest) -> str:
-    """Print a request; `request_from_json` is the inverse."""
-    return _to_json(request)
-
-
-def result_to_json(result: JobResult) -> str:
-    """Print a result; `result_from_json` is the inverse."""
-    return _to_json(result)
-
-
-def request_from_json(text: str) -> JobRequest:
-    """Parse a request file. Raises ContractError."""
-    body = _load(text)
-    submitter = _get(body, "submitter", (dict, type(None)))
-    return JobRequest(
-        job_id=_get(body, "job_id", str),
-        base_path=_get(body, "base_path", str),
-        table_name=_get(body, "table_name", str),
-        services=tuple(_parse_service_request(entry) for entry in _get(body, "services", list)),
-        result_path=_get(body, "result_path", str),
-        hudi_options=_parse_options(body, "hudi_options"),
-        submitter=None if submitter is None else _parse_submitter(submitter),
-    )
-
-
-def result_from_json(text: str) -> JobResult:
-    """Parse a result file. Raises ContractError."""
-    body = _load(text)
-    return JobResult(
-        job_id=_get(body, "job_id", str),
-        services=tuple(_parse_service_result(entry) for entry in _get(body, "services", list)),
-        spark_application_id=_get(body, "spark_application_id", str),
-        memory=_parse_options(body, "memory"),
-    )
+    @property
+    def has_failed(self) -> bool:
+        """Whether one of its services failed."""
+        return any(service.outcome is Outcome.FAILED for service in self.services)
 
 
 def find_lock_problem(hudi_options: Mapping[str, str]) -> str | None:
@@ -224,40 +293,26 @@ def find_lock_problem(hudi_options: Mapping[str, str]) -> str | None:
     return None
 
 
-def _parse_service_request(entry: Any) -> ServiceRequest:
-    return ServiceRequest(
-        service=_enum(Service, entry, "service"),
-        mode=_enum(Mode, entry, "mode"),
-        instants=_strings(entry, "instants"),
-        options=_parse_options(entry, "options"),
-    )
+# --- The form of the files: any frozen dataclass of texts, numbers, enums, tuples, mappings of texts, and the like
 
 
-def _parse_service_result(entry: Any) -> ServiceResult:
-    kind = _get(entry, "failure_kind", (str, type(None)))
-    return ServiceResult(
-        service=_enum(Service, entry, "service"),
-        outcome=_enum(Outcome, entry, "outcome"),
-        scheduled_instants=_strings(entry, "scheduled_instants"),
-        completed_instants=_strings(entry, "completed_instants"),
-        failure_kind=None if kind is None else _enum(FailureKind, entry, "failure_kind"),
-        message=_get(entry, "message", str),
-        started_at=_get(entry, "started_at", str),
-        ended_at=_get(entry, "ended_at", str),
-    )
+def to_json(value: Any) -> str:
+    """Print a request or a result; `from_json` is the inverse."""
+    return json.dumps(_plain(value) | {"contract_version": CONTRACT_VERSION}, indent=2, sort_keys=True, default=_plain)
 
 
-def _parse_submitter(entry: Any) -> Submitter:
-    return Submitter(
-        host=_get(entry, "host", str),
-        pid=_get(entry, "pid", int),
-        start_ticks=_get(entry, "start_ticks", int),
-    )
-
-
-def _to_json(value: JobRequest | JobResult) -> str:
-    body = _plain(value) | {"contract_version": CONTRACT_VERSION}
-    return json.dumps(body, indent=2, sort_keys=True, default=_plain)
+def from_json(kind: type[_T], text: str) -> _T:
+    """Parse a file that `to_json` printed. Raises ContractError for what is missing, unknown or of another type."""
+    try:
+        body = json.loads(text)
+    except ValueError as error:
+        raise ContractError(f"not JSON: {error}") from error
+    if not isinstance(body, dict) or "contract_version" not in body:
+        raise ContractError("field 'contract_version' is missing")
+    version = body.pop("contract_version")
+    if version != CONTRACT_VERSION:
+        raise ContractError(f"contract_version is {version!r}, this code speaks {CONTRACT_VERSION}")
+    return cast("_T", _parse(kind, body, ""))
 
 
 def _plain(value: Any) -> dict[str, Any]:
@@ -266,43 +321,55 @@ def _plain(value: Any) -> dict[str, Any]:
     return {entry.name: getattr(value, entry.name) for entry in fields(value)}
 
 
-def _load(text: str) -> dict[str, Any]:
+def _parse(kind: Any, value: Any, place: str) -> Any:
+    """Return a JSON value as one of a type; `place` names it, for example `services[0].mode`."""
+    choices = get_args(kind)
+    if NoneType in choices:
+        (wanted,) = (choice for choice in choices if choice is not NoneType)
+        return None if value is None else _parse(wanted, value, place)
+    if get_origin(kind) is tuple:
+        _require(value, list, place)
+        return tuple(_parse(choices[0], entry, f"{place}[{number}]") for number, entry in enumerate(value))
+    if get_origin(kind) is Mapping:
+        _require(value, dict, place)
+        return {key: _parse(choices[1], entry, f"{place}.{key}") for key, entry in value.items()}
+    if is_dataclass(kind):
+        return _parse_fields(cast("Callable[..., Any]", kind), value, place)
+    if issubclass(kind, StrEnum):
+        return _parse_enum(kind, value, place)
+    return _require(value, kind, place)
+
+
+def _parse_fields(kind: Callable[..., Any], value: Any, place: str) -> Any:
+    hints = get_type_hints(kind)
+    prefix = f"{place}." if place else ""
+    for name in hints:
+        if name not in _require(value, dict, place):
+            raise ContractError(f"field '{prefix}{name}' is missing")
+    for name in value:
+        if name not in hints:
+            raise ContractError(f"field '{prefix}{name}' is unknown; known are {', '.join(hints)}")
+    return kind(**{name: _parse(hint, value[name], f"{prefix}{name}") for name, hint in hints.items()})
+
+
+def _parse_enum(kind: type[StrEnum], value: Any, place: str) -> StrEnum:
     try:
-        body = json.loads(text)
+        return kind(_require(value, str, place))
+    except ContractError:
+        raise
     except ValueError as error:
-        raise ContractError(f"not JSON: {error}") from error
-    version = _get(body, "contract_version", int)
-    if version != CONTRACT_VERSION:
-        raise ContractError(f"contract_version is {version}, this code speaks {CONTRACT_VERSION}")
-    return dict(body)
+        raise ContractError(f"field {place!r} is {value!r}, allowed: {', '.join(kind)}") from error
 
 
-def _get(body: Any, key: str, kind: type | tuple[type, ...]) -> Any:
-    if not isinstance(body, Mapping) or key not in body:
-        raise ContractError(f"field {key!r} is missing")
-    if not isinstance(body[key], kind):
-        raise ContractError(f"field {key!r} is {body[key]!r}, expected {kind}")
-    return body[key]
+def _require(value: Any, kind: type, place: str) -> Any:
+    # In Python a bool is a number; in a file it is not. A whole number stands for a fraction, too.
+    allowed = (int, float) if kind is float else kind
+    if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
+        found = type(value).__name__ if isinstance(value, (dict, list)) else repr(value)
+        raise ContractError(f"field {place or 'body'!r} is {found}, expected {_NAMES[kind]}")
+    return value
 
 
-def _enum(kind: type[_E], body: Any, key: str) -> _E:
-    value = _get(body, key, str)
-    try:
-        return kind(value)
-    except ValueError as error:
-        allowed = ", ".join(kind)
-        raise ContractError(f"field {key!r} is {value!r}, allowed: {allowed}") from error
-
-
-def _strings(body: Any, key: str) -> tuple[str, ...]:
-    values = _get(body, key, list)
-    if not all(isinstance(value, str) for value in values):
-        raise ContractError(f"field {key!r} holds something other than strings")
-    return tuple(values)
-
-
-def _parse_options(body: Any, key: str) -> Mapping[str, str]:
-    options = _get(body, key, dict)
-    if not all(isinstance(value, str) for value in options.values()):
-        raise ContractError(f"field {key!r} holds a value that is not a string")
-    return dict(options)
+_NAMES: Mapping[type, str] = MappingProxyType(
+    {str: "a text", int: "a whole number", float: "a number", bool: "true or false", list: "a list", dict: "an object"}
+)

@@ -1,7 +1,7 @@
-"""Names of the metrics, and where they go. After Hudi's own where one exists (`HoodieMetrics`: `<action>.duration`).
+"""Names of the metrics, and their receivers. After Hudi's own where one exists (`HoodieMetrics`: `<action>.duration`).
 
-No table is part of a name or a label: tables are without bound. StatsD drops labels, so the service, the verdict and
-the outcome, all from closed sets, are part of the names.
+No table is part of a name or a label: the number of tables is unbounded. StatsD drops labels, so service, verdict and
+outcome, all from closed sets, are part of the names.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ if TYPE_CHECKING:
     from airflow_lake_provider.planner.rules import Verdict
 
 NOTICES = "lake.notices"
-LOOKS = "lake.looks"
-FAILED_LOOKS = "lake.failed_looks"
+REFUSED_NOTICES = "lake.refused_notices"
+EVALUATIONS = "lake.evaluations"
+FAILED_EVALUATIONS = "lake.failed_evaluations"
+STUCK_EVALUATIONS = "lake.stuck_evaluations"
+"""Evaluations that should have returned: their store does not answer, and each costs a thread."""
 DECISION_LATENCY = "lake.decision_latency"
-"""From the oldest mark of a table to the end of the look that answers it, ms."""
+"""From the oldest mark of a table to the end of the evaluation that answers it, ms."""
 
 HOLES = "lake.holes"
-"""Pending writes and plans with completed writes behind them, over all tables that this process looked at."""
+"""Pending writes and plans with completed writes behind them, over all tables that this process evaluated."""
 HEARTBEAT_AGE = "lake.heartbeat_age"
-"""From a table's last look to the end of this one, ms: the heartbeat pulls tables whose writers are silent."""
+"""From a table's last evaluation to the end of this one, ms: the heartbeat pulls tables with silent writers."""
 REPAIRS = "lake.repairs"
 """Counter of repairs that the doctor did by itself."""
 NOTIFICATIONS = "lake.notifications"
@@ -43,10 +46,10 @@ EFFECT_NAMES: Mapping[str, str] = MappingProxyType(
 """Names of the gauges by the field of a service's effect."""
 
 OVERDUE = "lake.instances.overdue"
-"""Instances that stand in one state past its deadline now."""
+"""Instances that are past the deadline of their state now."""
 STUCK = "lake.instances.stuck"
-STUCK_SHAPES = "lake.stuck_shapes"
-"""Counter of instances that came to stand so."""
+STUCK_PROBLEMS = "lake.stuck_shapes"
+"""Counter of instances that passed the deadline of their state."""
 DEADLINES = "lake.instances.deadlines"
 """Counter of runs that were ended because they passed `deadline_s`."""
 
@@ -55,11 +58,11 @@ REPLICATED_COMMITS = "lake.replication.commits"
 REPLICATED_ROWS = "lake.replication.rows"
 REPLICATION_FAILURES = "lake.replication.failures"
 REPLICATION_LAG_COMMITS = "lake.replication.lag_commits"
-"""The largest lag of all sinks that a lag sensor looked at, in commits."""
+"""The largest lag of all sinks that a lag sensor read, in commits."""
 REPLICATION_LAG = "lake.replication.lag"
 """The same in seconds since the oldest commit completed that the sink does not have."""
 REPLICATION_SAFEPOINT_AGE = "lake.replication.safepoint_age"
-"""Seconds of history that the sink of the last run, or of the last look of a sensor, holds back."""
+"""Seconds of history that the sink of the last run, or of a sensor's last poke, holds back."""
 REPLICATION_HELD_BYTES = "lake.replication.held_bytes"
 """Bytes in files that newer ones have replaced since that hold."""
 REPLICATION_ROWS_PER_S = "lake.replication.rows_per_s"
@@ -69,7 +72,7 @@ REPLICATION_BYTES_PER_S = "lake.replication.bytes_per_s"
 
 
 class Metrics(Protocol):
-    """Where metrics go; must be quick and must not raise."""
+    """The receiver of metrics; must be quick and must not raise."""
 
     def incr(self, name: str, count: int = 1) -> None:
         """Add to a counter."""
@@ -82,16 +85,16 @@ class Metrics(Protocol):
 
 
 class NoMetrics:
-    """Goes nowhere."""
+    """Drops all metrics."""
 
     def incr(self, name: str, count: int = 1) -> None:
-        """See Metrics."""
+        """Do nothing."""
 
     def gauge(self, name: str, value: float) -> None:
-        """See Metrics."""
+        """Do nothing."""
 
     def timing(self, name: str, duration_ms: float) -> None:
-        """See Metrics."""
+        """Do nothing."""
 
 
 def decisions(service: Service, verdict: Verdict) -> str:
@@ -105,7 +108,7 @@ def runs_started(service: Service) -> str:
 
 
 def outcomes(service: Service, outcome: Outcome) -> str:
-    """Return the counter of tries that ended so, for example `lake.clean.completed`."""
+    """Return the counter of tries with this outcome, for example `lake.clean.completed`."""
     return f"lake.{service.value}.{outcome.value}"
 
 
@@ -125,5 +128,5 @@ def queue_time(service: Service) -> str:
 
 
 def effect(service: Service, what: str) -> str:
-    """Return the gauge of what the last completed instants of a service did, for example `numFilesDeleted`."""
+    """Return the gauge of one effect of a service's last completed instants, for example `numFilesDeleted`."""
     return f"lake.{service.value}.{what}"

@@ -171,7 +171,7 @@ def calls_of(storage: Storage) -> int:
 
 
 def claim_of_younger(path: Path) -> Claim:
-    activity = open_table(path)[0].look(int(time.time() * 1000))
+    activity = open_table(path)[0].read_activity(int(time.time() * 1000))
     (own,) = (active for active in activity.actives if active.instant == YOUNGER)
     return Claim(YOUNGER, own.markers.file_groups(), since=YOUNGER)
 

@@ -54,7 +54,7 @@ from airflow_lake_provider.storage.table_storage import StorageCalls, open_stora
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.client import TimelineEndpoint
 from airflow_lake_provider.timeline_server.schedule import SharedLimits
-from airflow_lake_provider.timeline_server.server import FedTable, ServerOptions, TimelineServer
+from airflow_lake_provider.timeline_server.server import ServerOptions, TableFeed, TimelineServer
 from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
 from airflow_lake_provider.timeline_server.subscription import StreamOptions, TimelineStream
 from airflow_lake_provider.timeline_server.watch import find_commits_after
@@ -224,17 +224,17 @@ class FileFeed:
         self._paths: list[str] = []
         self._offset = 0
 
-    def poll(self) -> Iterator[FedTable]:
+    def poll(self) -> Iterator[TableFeed]:
         if not self._paths and self._tables.exists():
             self._paths = self._tables.read_text(encoding="utf-8").splitlines()
-            yield from (FedTable(path) for path in self._paths)
+            yield from (TableFeed(path) for path in self._paths)
         with self._marks.open("rb") as stream:
             stream.seek(self._offset)
             text, newline, _ = stream.read().rpartition(b"\n")
         self._offset += len(text) + len(newline)
         for line in text.splitlines():
             number, mark = line.split()
-            yield FedTable(self._paths[int(number)], mark=int(mark), is_by_writer=True)
+            yield TableFeed(self._paths[int(number)], mark=int(mark), is_by_writer=True)
 
 
 def run_server(folder: Path, port: int, tables: int) -> None:
@@ -433,7 +433,13 @@ def announce_all(server: Server, tables: int) -> None:
 
 def describe(server: Server, reader: Child) -> None:
     metrics = server.metrics()
-    interesting = ("hints_total", "unannounced_commits_total", "failed_looks_total", "evictions_total", "kept_bytes")
+    interesting = (
+        "hints_total",
+        "unannounced_commits_total",
+        "failed_refreshes_total",
+        "evictions_total",
+        "kept_bytes",
+    )
     say("  server, since its start: " + ", ".join(f"{n} {metrics[f'lake_timeline_{n}']:.0f}" for n in interesting))
     say(f"  stream: resident {reader.resident_bytes() / 1e6:.0f} MB, {reader.report()['errors']} errors told")
 

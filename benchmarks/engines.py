@@ -50,7 +50,7 @@ def run_once(name: str, folder: Path, number: int) -> tuple[float, float]:
     # Airflow is imported with the engine, after its home is set.
     from airflow_lake_provider.execution.engines.engine import EngineJob, create_engine
     from airflow_lake_provider.execution.engines.job_files import JobFolder, read_result, write_text
-    from airflow_lake_provider.job_contract import JobRequest, Mode, Service, ServiceRequest, request_to_json
+    from airflow_lake_provider.job_contract import JobRequest, Mode, Service, ServiceRequest, to_json
 
     files = JobFolder(str(folder), name, number)
     lock = "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"
@@ -63,7 +63,7 @@ def run_once(name: str, folder: Path, number: int) -> tuple[float, float]:
         hudi_options={"hoodie.write.lock.provider": lock},
     )
     job = EngineJob(name, "bench", request, files.request_path, "here", "spark_default", jars=str(hudi_bundle.JAR))
-    write_text(job.request_path, request_to_json(request))
+    write_text(job.request_path, to_json(request))
     engine = create_engine(name)
     cpu, began = children_cpu_s(), time.monotonic()
     engine.wait(engine.start(job))

@@ -49,8 +49,6 @@ class Lake:
     def __init__(self, folder: Path, rows: int) -> None:
         from local_stack import lake_writer
 
-        for shared in ("job_contract", "instant_clock"):
-            sys.modules[shared] = importlib.import_module(f"airflow_lake_provider.{shared}")
         self.writer = lake_writer
         self.jobs = importlib.import_module("run_services")
         self.folder = folder
@@ -74,9 +72,9 @@ class Lake:
         return time.monotonic() - began
 
     def request(self, table: Any) -> Any:
-        from airflow_lake_provider.indexing.index_spec import parse_indexes, wish_options
+        from airflow_lake_provider import job_contract as contract
+        from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_options
 
-        contract = sys.modules["job_contract"]
         lock = {key: value for key, value in self.writer.MANAGED_LAKE.items() if key.startswith("hoodie.write.lock.")}
         return contract.JobRequest(
             "bench",
@@ -86,7 +84,7 @@ class Lake:
                 contract.ServiceRequest(
                     contract.Service.INDEXING,
                     contract.Mode.SCHEDULE_AND_EXECUTE,
-                    options=wish_options(parse_indexes(INDEXES)),
+                    options=requested_options(parse_indexes(INDEXES)),
                 ),
             ),
             str(self.folder / "result.json"),
@@ -184,8 +182,6 @@ def build_only(base_path: str, rows: int) -> None:
     lake = Lake.__new__(Lake)
     from local_stack import lake_writer
 
-    for shared in ("job_contract", "instant_clock"):
-        sys.modules[shared] = importlib.import_module(f"airflow_lake_provider.{shared}")
     lake.writer, lake.jobs, lake.folder = lake_writer, importlib.import_module("run_services"), Path(base_path).parent
     conf = {"spark.master": "local[2]", "spark.jars": str(JAR), "spark.driver.memory": "3g"}
     lake.spark = lake_writer.open_session(conf)

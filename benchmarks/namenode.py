@@ -39,7 +39,7 @@ from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.client import TimelineClient, TimelineEndpoint
 from airflow_lake_provider.timeline_server.routes import create_timeline_app
-from airflow_lake_provider.timeline_server.server import FedTable, ServerOptions, TimelineServer
+from airflow_lake_provider.timeline_server.server import ServerOptions, TableFeed, TimelineServer
 from airflow_lake_provider.timeline_server.snapshot import Freshness
 from airflow_lake_provider.timeline_server.view_manager import RemoteTimelineView
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView, TableTimelineView
@@ -209,7 +209,7 @@ def run_served(lake: Lake, readers: int, rounds: int) -> float:
 
     def announce(committed: list[tuple[str, str]]) -> None:
         for path, instant in committed:
-            server.hint(FedTable(path, instants=(instant,), is_by_writer=True))
+            server.hint(TableFeed(path, instants=(instant,), is_by_writer=True))
         wait_until(lambda: server.timelines.due.hints == 0, 30, "the looks")
 
     try:

@@ -6,29 +6,25 @@ here, when the sink's commit returns; the consumer reads later, and only counts.
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 import time
 from itertools import pairwise
 from typing import Any
 
-for shared in ("job_contract", "instant_clock"):
-    sys.modules[shared] = importlib.import_module(f"airflow_lake_provider.{shared}")
+import confluent_kafka
+from pyspark.sql import functions as F
 
-import confluent_kafka  # noqa: E402
-from pyspark.sql import functions as F  # noqa: E402
-from replication_source import HudiSource  # noqa: E402
-
-from airflow_lake_provider.replication.change import Mode  # noqa: E402
-from airflow_lake_provider.replication.checkpoint import Checkpoint  # noqa: E402
-from airflow_lake_provider.replication.pump import Order, Pump  # noqa: E402
-from airflow_lake_provider.replication.sink import (  # noqa: E402
+from airflow_lake_provider.replication.change import Mode
+from airflow_lake_provider.replication.checkpoint import Checkpoint
+from airflow_lake_provider.replication.pump import Order, Pump
+from airflow_lake_provider.replication.sink import (
     SinkSettings,
     create_sink,
 )
-from benchmarks.replication import CONNECTOR, create_topic  # noqa: E402
-from local_stack import hudi_bundle, lake_writer  # noqa: E402
+from benchmarks.replication import CONNECTOR, create_topic
+from lake_jobs.replication.source import HudiSource
+from local_stack import hudi_bundle, lake_writer
 
 
 def main(lake: str, bootstrap: str, rows: int, commits: int) -> None:
@@ -72,7 +68,7 @@ def main(lake: str, bootstrap: str, rows: int, commits: int) -> None:
 
     create_topic(bootstrap, "spark")
     began = time.monotonic()
-    done = sorted(source.look().completed, key=lambda commit: commit.order)[1:]
+    done = sorted(source.read_timeline().completed, key=lambda commit: commit.order)[1:]
     for commit in done:
         changes = source._cdc_rows(commit)
         value = F.to_json(F.struct("op", "ts_ms", "before", "after"))

@@ -3,7 +3,7 @@
 Only what another machine, or a busy one, shows as well is compared: counts, ratios to a peer of the same run, and CPU
 seconds; never wall times. CPU seconds are divided by those of a fixed piece of work (`calibrate`), so that a slower
 processor is not mistaken for slower code. All figures here are better when smaller. A figure that is more than a third
-(and more than its own noise) above the recorded one has fallen: the run says so and ends with exit code 1. Mend it, or
+(and more than its own noise) above the recorded one has fallen: the run says so and ends with exit code 1. Fix it, or
 explain it in CHANGELOG.md and record it anew with `--record`, on an idle machine.
 
 Recorded figures are in `benchmarks/results/short.json`, with commit, date and machine.
@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import resource
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from benchmarks.record import describe_origin
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDED = ROOT / "benchmarks" / "results" / "short.json"
@@ -191,14 +190,9 @@ def main() -> int:
 
 
 def _entry(form: ShortForm, figures: dict[str, float], unit_s: float) -> dict[str, Any]:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
     return {
         "arguments": list(form.arguments),
-        "commit": commit,
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
+        **describe_origin(),
         "unit_s": round(unit_s, 4),
         "figures": {name: round(value, 4) for name, value in figures.items()},
     }

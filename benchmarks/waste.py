@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / ".work"
 sys.path[:0] = [str(ROOT), str(ROOT / "spark_jobs")]
 
-from airflow_lake_provider import instant_clock, job_contract  # noqa: E402
+from airflow_lake_provider import job_contract  # noqa: E402
 from airflow_lake_provider.config.policies import ConflictPolicy  # noqa: E402
 from airflow_lake_provider.conflict.activity import ConflictTable  # noqa: E402
 from airflow_lake_provider.conflict.admission import (  # noqa: E402
@@ -36,7 +36,7 @@ from airflow_lake_provider.conflict.admission import (  # noqa: E402
 from airflow_lake_provider.conflict.report import find_obstacles  # noqa: E402
 from airflow_lake_provider.hudi.commit_metadata import load_commit_metadata  # noqa: E402
 from airflow_lake_provider.storage.table_storage import open_storage  # noqa: E402
-from airflow_lake_provider.timeline_server.refresh import Depth, look  # noqa: E402
+from airflow_lake_provider.timeline_server.refresh import Depth, refresh  # noqa: E402
 from local_stack import hudi_bundle, lake_writer  # noqa: E402
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def write(
     conflicts, draw = open_table(table), random.Random(seed)
     options = lake_writer.write_options(table, 2, None, {**CLUSTERING_OPTIONS})
     for _ in range(ATTEMPTS):
-        while asks_first and find_obstacles(conflicts.look(now_ms()), [city]):
+        while asks_first and find_obstacles(conflicts.read_activity(now_ms()), [city]):
             time.sleep(draw.uniform(0.2, 1.5))
         began = time.monotonic()
         try:
@@ -165,15 +165,15 @@ def cluster(
 
 def open_table(table: lake_writer.WrittenTable) -> ConflictTable:
     storage = open_storage(table.base_path)
-    return ConflictTable(storage, lambda: look(storage, None, Depth.LIST, now_ms()).snapshot)
+    return ConflictTable(storage, lambda: refresh(storage, None, Depth.LIST, now_ms()).snapshot)
 
 
 def commits_of(table: lake_writer.WrittenTable) -> dict[str, Any]:
     storage = open_storage(table.base_path)
-    snapshot = look(storage, None, Depth.LIST, now_ms()).snapshot
+    snapshot = refresh(storage, None, Depth.LIST, now_ms()).snapshot
     return {
         instant.requested_time: load_commit_metadata(storage, snapshot.properties.timeline_path, instant)
-        for instant in snapshot.timeline.completed_writes_by_completion()
+        for instant in snapshot.timeline.completed_writes
     }
 
 
@@ -183,7 +183,6 @@ def now_ms() -> int:
 
 def play(workload: Workload) -> int:
     """The side that has Spark: both workloads, on tables of their own, in one warm session."""
-    sys.modules |= {"job_contract": job_contract, "instant_clock": instant_clock}
     spark = lake_writer.open_session({"spark.master": "local[4]", "spark.jars": str(hudi_bundle.JAR)})
     result: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="bench-waste-", dir=WORK) as folder:

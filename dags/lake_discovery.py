@@ -1,4 +1,4 @@
-"""Search the roots of the tables file for tables that nobody announced; without such roots it does nothing."""
+"""Search the roots of the tables file for tables without notices; without such roots it does nothing."""
 
 from __future__ import annotations
 
@@ -10,27 +10,30 @@ from airflow.sdk import DAG, task
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.hooks.open_tables import table_opener
 from airflow_lake_provider.hudi.discovery import discover_tables
 
 log = logging.getLogger(__name__)
 
+SETTINGS = LakeSettings.from_conf(conf)
+
 DOC = """
 ### Find tables below a root
 
-For each entry `discover: <root>` of the tables file, its folders are listed, as many levels deep as `discover_depth`
-says, and the tables that the registry does not know are registered. Tables that are gone stay registered.
+For each entry `discover: <root>` of the tables file it lists the root's folders, down to `discover_depth` levels, and
+registers the tables that are new to the registry. A table that no longer exists leaves the registry after a week.
 
-* `roots` asks the manager for the roots; without any, nothing else runs.
-* `search` lists one root. Folders that cannot be read are named in its log and its XCom; the other tables are
-  registered all the same. A root outside `[lake] allowed_roots` fails.
+* `roots` reads the roots from the manager; without any, nothing else runs.
+* `search` lists one root. Its log and XCom name folders that cannot be read; it registers the other tables all the
+  same. A root outside `[lake] allowed_roots` fails.
 """
 
 with DAG(
     dag_id="lake_discovery",
     description="Registers tables that lie below the roots of the tables file",
-    schedule=timedelta(seconds=conf.getfloat("lake", "discovery_interval_s", fallback=3600.0)),
+    schedule=timedelta(seconds=SETTINGS.discovery_interval_s),
     catchup=False,
     is_paused_upon_creation=False,
     max_active_runs=1,

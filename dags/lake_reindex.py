@@ -10,21 +10,25 @@ from airflow.sdk import DAG, Param, get_current_context, task
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_lake_provider.config.tables_file import WINDOW, parse_window
+from airflow_lake_provider.config.policies import MaintenanceWindow
+from airflow_lake_provider.config.settings import LakeSettings
+from airflow_lake_provider.config.tables_file import parse_window
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.operators.indexing import HudiIndexOperator
+
+SETTINGS = LakeSettings.from_conf(conf)
 
 DOC = """
 ### Build indexes of Hudi tables (RFC-45)
 
 Give a table's base path, or a pattern of base paths that the registry knows, and the indexes.
 
-* **Running it twice is harmless**: a complete index is left alone, a pending plan is executed, and what a dead builder
-  left is finished or cleaned up. With *drop first* the index is built anew.
-* **Writers go on** where they have `hoodie.metadata.streaming.write.enabled=false`; else the build waits for a moment
-  without a writer in flight, and says whom it waits for.
+* **Running it twice is harmless**: it leaves a complete index alone, executes a pending plan, and finishes or cleans up
+  what a dead builder left. With *drop first* it builds the index anew.
+* **Writers continue** where they have `hoodie.metadata.streaming.write.enabled=false`; otherwise the build waits for a
+  moment without a writer in flight, and names the writers that it waits for.
 * **In its window**: with a *window*, each try begins inside it; outside, the task is deferred, without a worker slot,
-  and its log says until when.
+  and its log shows until when.
 * **Verified**: each build is compared with the metadata table's log, with check `full` also with the data files.
 
     airflow dags trigger lake_reindex -c '{"base_path": "/lake/orders", "indexes": ["record_index"]}'
@@ -33,7 +37,7 @@ Give a table's base path, or a pattern of base paths that the registry knows, an
 
 with DAG(
     dag_id="lake_reindex",
-    description="Builds indexes of Hudi tables beside their writers",
+    description="Builds indexes of Hudi tables concurrently with their writers",
     schedule=None,
     catchup=False,
     is_paused_upon_creation=False,
@@ -58,7 +62,7 @@ with DAG(
         ),
         "drop_first": Param(default=False, type="boolean", title="Drop first", description="Or build what is missing"),
         "check": Param("cheap", type="string", enum=["cheap", "full"], title="Check"),
-        "wait_s": Param(300, type="number", minimum=0, title="Wait", description="Seconds, for a quiet moment"),
+        "wait_s": Param(300, type="number", minimum=0, title="Wait", description="Seconds, until no writer runs"),
         "check_timeout_s": Param(
             900, type="integer", minimum=1, title="Wait after the build", description="Seconds, for writers"
         ),
@@ -67,10 +71,13 @@ with DAG(
         ),
         "window": Param(
             {},
-            **{**WINDOW.kind.schema(), "type": ["object", "null"]},
-            title="Window",
-            description="When a build may begin; empty: now. "
-            '{"days": ["sat", "sun"], "begin": "22:00", "end": "06:00", "time_zone": "Europe/Berlin"}',
+            **MaintenanceWindow.model_json_schema()
+            | {
+                "type": ["object", "null"],
+                "title": "Window",
+                "description": "When a build may begin; empty: now. "
+                '{"days": ["sat", "sun"], "begin": "22:00", "end": "06:00", "time_zone": "Europe/Berlin"}',
+            },
         ),
         "dry_run": Param(default=False, type="boolean", title="Dry run", description="Show what would be submitted"),
         "hudi_options": Param({}, type="object", title="Hudi options", description="Over those of the tables file"),
@@ -80,9 +87,9 @@ with DAG(
 
     @task
     def choose_tables() -> list[dict[str, str]]:
-        """Return base path, name and Hudi options of each table that is meant."""
+        """Return base path, name and Hudi options of each chosen table."""
         params = get_current_context()["params"]
-        parse_window(json.dumps(params["window"]), "window")  # a wrong time zone is said now, not when it opens
+        parse_window(json.dumps(params["window"]), "window")  # a wrong time zone fails now, not when the window opens
         pattern = str(params["base_path"]).rstrip("/")
         found = [(pattern, pattern.rsplit("/", 1)[-1])]
         if any(character in pattern for character in "*?["):
@@ -95,7 +102,7 @@ with DAG(
             ]
             if not found:
                 raise AirflowFailException(
-                    f"base_path {pattern}: none of the {len(rows)} tables that the manager knows matches it "
+                    f"base_path {pattern}: none of the {len(rows)} tables of the registry matches it "
                     "(`airflow lake tables` lists them)"
                 )
         return [
@@ -120,7 +127,7 @@ with DAG(
         is_dry_run="{{ params.dry_run }}",
         spark_conf="{{ params.spark_conf | tojson }}",
         retries=4,
-        retry_delay=timedelta(seconds=conf.getint("lake", "retry_delay_s", fallback=30)),
+        retry_delay=timedelta(seconds=SETTINGS.retry_delay_s),
         retry_exponential_backoff=2.0,
         max_retry_delay=timedelta(minutes=30),
         execution_timeout=timedelta(hours=12),

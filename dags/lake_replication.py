@@ -8,20 +8,23 @@ from typing import Any
 from airflow.sdk import DAG, Param, task
 from airflow.sdk.configuration import conf
 
+from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.execution.arguments import optional
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.operators.replication import HudiReplicationOperator
 
+SETTINGS = LakeSettings.from_conf(conf)
+
 DOC = """
 ### Changes of Hudi tables, to Kafka and elsewhere
 
-Each minute the sinks that the tables file configures and that lack something are brought up to date, one mapped task
-each. A broker that is away, a topic that is missing, a refused login: the task fails with that sentence, the hold of
-the sink keeps the table's files, and later runs try again with growing pauses from where the sink is.
+Each minute it brings the sinks that the tables file configures, and that lack something, up to date, one mapped task
+each. A broker that does not answer, a missing topic, a refused login: the task fails with that sentence, the hold of
+the sink keeps the table's files, and later runs retry with growing pauses from the sink's checkpoint.
 
 By hand, with the form: `replicate` one table to a sink of your choice (it need not be in the tables file), take a new
-`snapshot`, `seek` to a time, `pause` and `resume` a sink, or `forget` it, which releases what it holds.
+`snapshot`, `seek` to a time, `pause` and `resume` a sink, or `forget` it, which releases its hold.
 """
 
 with DAG(
@@ -29,9 +32,9 @@ with DAG(
     description="Replicates tables' changes to their sinks",
     schedule=timedelta(minutes=1),
     catchup=False,
-    # A long snapshot must not keep the other sinks waiting: the manager says what is running already.
+    # A long snapshot must not block the other sinks: the manager knows which sinks have a run.
     max_active_runs=8,
-    # It costs a task each minute: whoever wants replication switches it on.
+    # It costs a task each minute, so it is off until a user enables it.
     is_paused_upon_creation=True,
     tags=["lake", "hudi", "replication"],
     doc_md=DOC,
@@ -49,14 +52,14 @@ with DAG(
         "key": Param([], type="array", items={"type": "string"}, title="Key", description="None: the record key"),
         "options": Param({}, type="object", title="Sink options", description="conn_id names a connection"),
         "ttl_s": Param(86_400, type="number", exclusiveMinimum=0, title="Time to live, seconds"),
-        "seek_until": optional("string", title="Seek", description="Completion time to go on after"),
+        "seek_until": optional("string", title="Seek", description="Completion time after which to continue"),
         "spark_conf": Param({}, type="object", title="Spark conf"),
     },
 ) as dag:
 
     @task(retries=2, retry_delay=timedelta(seconds=5))
     def find_work(params: dict[str, Any] | None = None, run_id: str | None = None) -> list[dict[str, Any]]:
-        """Return the operator's arguments for each sink that is to run."""
+        """Return the operator's arguments for each sink that should run."""
         wanted = {key: "" if value is None else value for key, value in (params or {}).items()}
         action, hook = wanted.get("action", "due"), LakeHook()
         if action == "due":
@@ -77,7 +80,7 @@ with DAG(
     HudiReplicationOperator.partial(
         task_id="replicate",
         retries=2,
-        retry_delay=timedelta(seconds=conf.getint("lake", "retry_delay_s", fallback=30)),
+        retry_delay=timedelta(seconds=SETTINGS.retry_delay_s),
         retry_exponential_backoff=2.0,
         max_active_tis_per_dag=8,
         execution_timeout=timedelta(hours=12),

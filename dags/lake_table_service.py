@@ -8,6 +8,7 @@ from airflow.sdk import DAG, Param
 from airflow.sdk.configuration import conf
 
 from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.execution.arguments import optional
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.notifications.dispatch import notify_failure
@@ -15,17 +16,22 @@ from airflow_lake_provider.operators.table_service import HudiTableServiceOperat
 
 POLICY = TablePolicy()
 
+SETTINGS = LakeSettings.from_conf(conf)
+
+MOST_RUNS_BETWEEN_TRIES = 500
+"""Runs that wait for a slot or for their next try. More would only make the scheduler's round over them longer."""
+
 DOC = """
 ### One table service of one Hudi table
 
 The manager creates a run when a service is due; the run's id is `<table>.<service>.<instant>`, so no state of a table
-gets two runs. Start a run by hand with the form: give the table's base path and choose the service. What you leave
-empty is as the tables file says of the table: lock provider, retention, Spark's settings, time-out.
+gets two runs. Start a run by hand with the form: give the table's base path and choose the service. Empty fields take
+the table's settings in the tables file: lock provider, retention, Spark's settings, time-out.
 
-* **What it does**: takes the executor's lease, submits a PySpark job through `spark_default`, and succeeds only when a
-  fresh look at the table's timeline shows the instant completed.
-* **When it fails**: it is retried with growing pauses. What was left inflight on the timeline is taken up by the next
-  try. Clear the task to try again after the last one.
+* **What it does**: acquires the executor's lease, submits a PySpark job through `spark_default`, and succeeds only when
+  a fresh read of the table's timeline shows the instant completed.
+* **When it fails**: Airflow retries it with growing pauses. The next try resumes what is left inflight on the timeline.
+  Clear the task to retry after the last one.
 * **Why it ran**: see `reason` and `evidence` among the run's Params.
 """
 
@@ -35,7 +41,8 @@ with DAG(
     schedule=None,
     catchup=False,
     is_paused_upon_creation=False,
-    max_active_runs=conf.getint("lake", "max_active_services", fallback=16),
+    # A run between two tries has no job: it must hold no slot of `max_active_services`, which the task below limits.
+    max_active_runs=SETTINGS.max_active_services + MOST_RUNS_BETWEEN_TRIES,
     tags=["lake", "hudi", "table service"],
     doc_md=DOC,
     params={
@@ -45,7 +52,7 @@ with DAG(
         "mode": Param(
             "schedule_and_execute",
             type="string",
-            enum=["schedule_and_execute", "schedule", "execute", "withdraw"],
+            enum=["schedule_and_execute", "schedule", "execute", "withdraw", "undo"],
             title="Mode",
             description="Pending plans are executed first; a new one is made only when none is pending",
         ),
@@ -54,10 +61,10 @@ with DAG(
             type="array",
             items={"type": "string"},
             title="Plans",
-            description="Instants to execute; none = all",
+            description="Instants to execute, or quarantines to undo; none = all",
         ),
         "hudi_options": Param(
-            {}, type="object", title="Hudi options", description="Over the table's, which the tables file says"
+            {}, type="object", title="Hudi options", description="Over the table's in the tables file"
         ),
         "engine": optional("string", title="Engine", description="What runs the job; empty: the table's"),
         "spark_conn_id": optional(
@@ -70,6 +77,12 @@ with DAG(
         "pool": optional("string", title="Pool", description="Airflow pool; empty: default_pool, not the table's"),
         "queue": optional(
             "string", title="Queue", description="Queue of the executor; empty: its own, not the table's"
+        ),
+        "priority_weight": optional(
+            "integer",
+            minimum=1,
+            title="Priority",
+            description="Airflow's priority weight where slots are short, from 1 (mass work) to 4; empty: 1",
         ),
         "timeout_s": optional(
             "number",
@@ -111,9 +124,11 @@ with DAG(
         spark_conf="{{ params.spark_conf | tojson }}",
         conflict="{{ params.conflict | tojson }}",
         is_dry_run="{{ params.dry_run }}",
-        # Pool, queue and retries of a run are set by plugins/cluster_policy.py, the time-out before the job begins.
+        # plugins/cluster_policy.py sets pool, queue, retries and priority of a run, `set_time_out` the time-out before
+        # the job begins.
+        max_active_tis_per_dag=SETTINGS.max_active_services,
         retries=POLICY.retries,
-        retry_delay=timedelta(seconds=conf.getint("lake", "retry_delay_s", fallback=30)),
+        retry_delay=timedelta(seconds=SETTINGS.retry_delay_s),
         retry_exponential_backoff=2.0,
         max_retry_delay=timedelta(minutes=30),
         pre_execute=set_time_out,

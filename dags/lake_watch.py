@@ -1,4 +1,4 @@
-"""The net: once a minute, drain what was left behind and look at tables that have been silent for too long."""
+"""The fallback for lost notices: once a minute, drain left marks and read tables that are silent for too long."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from airflow_lake_provider.sensors.commit import HudiCommitSensor
 from airflow_lake_provider.sensors.pending_index import HudiPendingIndexSensor
 
 DOC = """
-### Net for lost notices
+### Fallback for lost notices
 
 Writers announce their commits by a callback that may get lost. This DAG repairs that, once a minute and for all tables:
 
-1. `silent_tables` asks the manager which tables were silent past their heartbeat (or never announce anything);
-2. `new_commits` and `pending_indexes` look at those tables' timelines;
-3. `hint` has the manager look at the tables that changed, postpones the others, and drains marks that a stopped loop
+1. `silent_tables` reads from the manager which tables were silent past their heartbeat (or never announce anything);
+2. `new_commits` and `pending_indexes` read those tables' timelines;
+3. `hint` notifies the manager of the tables that changed, postpones the others, and drains marks that a stopped loop
    left behind.
 
-While it is paused a lost notice waits for the table's next commit, nobody sees to deadlines, and nobody hears of what
-is stuck; `GET /v1/hoodie/health`, the page *Lake tables* and `airflow lake tables` say so.
+While it is paused a lost notice waits for the table's next commit, nothing enforces deadlines, and no notifier reports
+what is stuck; `GET /v1/hoodie/health`, the page *Lake tables* and `airflow lake tables` show it.
 """
 
 with DAG(
@@ -53,15 +53,15 @@ with DAG(
         ]
 
     silent = silent_tables()
-    # One look each: what is not there now is looked for by the next run.
-    # The timeline server's own heartbeat may just have looked; that is as good.
+    # One poke each: the next run finds what is not there yet. The timeline server's own heartbeat may just have
+    # refreshed the table, which is good enough.
     once = {"max_age_s": 90, "poke_interval": 1, "timeout": 0, "soft_fail": True, "retries": 0}
     new_commits = HudiCommitSensor(task_id="new_commits", tables=silent, **once)
     pending_indexes = HudiPendingIndexSensor(task_id="pending_indexes", tables=silent, **once)
 
     @task(trigger_rule="all_done")
     def hint(silent: list[dict[str, str]] | None, *found: list[dict[str, Any]] | None) -> dict[str, int]:
-        """Tell the manager which tables changed and which are quiet, and drain the rest."""
+        """Notify the manager which tables changed and which are unchanged, and drain the rest."""
         hook = LakeHook()
         changed: dict[str, list[str]] = {}
         for findings in found:
@@ -74,8 +74,8 @@ with DAG(
             {"base_path": path, "table_name": names[path], "instants": sorted(set(instants))}
             for path, instants in changed.items()
         ]
-        quiet = [table["table_id"] for table in tables if table["base_path"] not in changed]
-        answer = hook.send_hints(hints, quiet)
-        return {"silent": len(tables), "changed": answer["marked"], "looked": hook.sweep()}
+        unchanged = [table["table_id"] for table in tables if table["base_path"] not in changed]
+        answer = hook.send_hints(hints, unchanged)
+        return {"silent": len(tables), "changed": answer["marked"], "waiting": hook.sweep()}
 
     hint(silent, new_commits.output, pending_indexes.output)

@@ -1,7 +1,7 @@
-"""The part of the story that is about replication: a table's changes arrive in a Kafka topic, each exactly once.
+"""The part of the story about replication: a table's changes arrive in a Kafka topic, each exactly once.
 
-Played beside the rest, one step at a time: broker, first commits, DAG `lake_replication`, the snapshot in the topic, a
-writer that goes on, the changes in the topic. Then the topic is compared with the table, commit by commit.
+Played together with the rest, one step at a time: broker, first commits, DAG `lake_replication`, the snapshot in the
+topic, a writer that continues, the changes in the topic. Then the topic is compared with the table, commit by commit.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Arrival:
     """`snapshot` or `changes`."""
     records: int
     is_exact: bool
-    """Whether they are what the table says, each once."""
+    """Whether they equal the table's changes, each once."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ class ChangesInKafka:
     failure: str = ""
     """Why this part is not played; empty when it is."""
     problem: str = ""
-    """What the manager said last of the sink."""
+    """The last problem that the manager reported of the sink."""
     ended: bool = False
     arrivals: tuple[Arrival, ...] = ()
     broker: LocalKafka | None = None
@@ -80,7 +80,7 @@ class ChangesInKafka:
         try:
             self.broker.start()
         except (RuntimeError, OSError, subprocess.SubprocessError) as error:
-            # No Maven, no network, no free memory: the rest of the story goes on, and the end says that this failed.
+            # No Maven, no network, no free memory: the rest of the story continues, and the end reports this failure.
             self.broker.stop()
             why = "; ".join(str(error).split("\n")).strip("; ")
             self.failure = f"no Kafka broker: {why or type(error).__name__}"
@@ -90,7 +90,7 @@ class ChangesInKafka:
         return self.broker.bootstrap
 
     def advance(self) -> None:
-        """Go on with the story as far as it is possible now."""
+        """Continue the story as far as it is possible now."""
         if self.steps is None:
             self.steps = self._play()
         if next(self.steps, self) is self:
@@ -136,7 +136,7 @@ class ChangesInKafka:
             self.say(f"{CHANGES_TABLE} has a sink of kind kafka: DAG {DAG} is switched on")
             while not self._is_up_to_date():
                 yield
-            self.say(f"{CHANGES_TABLE}: a snapshot is in topic {CHANGES_TOPIC}; a third writer goes on with the table")
+            self.say(f"{CHANGES_TABLE}: a snapshot is in topic {CHANGES_TOPIC}; a third writer continues the table")
         late = start_writer(_LATE, LATE_WRITER, self.lake, self.airflow)
         self.writers.append(late)
         while late.alive():
@@ -161,7 +161,7 @@ class ChangesInKafka:
 
     def _commits(self) -> list[str]:
         timeline = TableViewCache().refresh(str(self.base_path)).timeline
-        return [instant.requested_time for instant in timeline.completed_writes_by_completion()]
+        return [instant.requested_time for instant in timeline.completed_writes]
 
     def _is_up_to_date(self) -> bool:
         """Whether the sink's checkpoint has the table's last commit, with no snapshot under way."""
@@ -181,7 +181,7 @@ class ChangesInKafka:
 
 
 def start_versions_reader(airflow: LocalAirflow, base_path: str, commits: Sequence[str]) -> ServerProcess:
-    """Start what prints the table's rows after each of the commits, by stock Spark's time travel."""
+    """Start a reader that prints the table's rows after each of the commits, by stock Spark's time travel."""
     return start(
         "table-versions",
         [str(SPARK_PYTHON), str(ROOT / "demo" / "table_versions.py"), base_path, str(HUDI_JAR), *commits],

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from airflow_lake_provider.hudi.instant import Action, Instant
-from airflow_lake_provider.planner.backlog import COMPACT_OPERATION, measure_compaction_backlog
+from airflow_lake_provider.instant_clock import instant_time_ms
+from airflow_lake_provider.planner.facts import COMPACT_OPERATION, TableFacts
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 
 
 @dataclass(frozen=True, slots=True)
 class TableReport:
-    """What became of one table. Durations in seconds."""
+    """The result of one table. Durations in seconds."""
 
     name: str
     kind: str
@@ -34,8 +35,8 @@ def report_table(base_path: Path, runs: list[dict[str, Any]], starts: dict[str, 
     """Build the report of one table; `runs` are its DAG runs, `starts` when each run's task began."""
     view = TableViewCache().refresh(str(base_path))
     compactions = tuple(i for i in view.timeline.completed() if _is_compaction(view, i))
-    writes = [i for i in view.timeline.completed_writes_by_completion() if i not in compactions]
-    backlog = measure_compaction_backlog(view)
+    writes = [i for i in view.timeline.completed_writes if i not in compactions]
+    backlog = TableFacts(view).backlog
     evidence = [run["conf"].get("evidence", {}) for run in runs]
     return TableReport(
         name=base_path.name,
@@ -68,15 +69,11 @@ def _delays(view: TableView, runs: list[dict[str, Any]], starts: dict[str, datet
         newest = run["conf"].get("evidence", {}).get("newest_write")
         completed_time = completed.get(newest or "")
         started = starts.get(run["dag_run_id"])
-        if completed_time and started:
-            delays.append((started - parse_instant_time(completed_time)).total_seconds())
+        # The demo's tables have time zone LOCAL, and its writers run in this process's zone.
+        completed_ms = instant_time_ms(completed_time or "", "LOCAL")
+        if completed_ms is not None and started:
+            delays.append(started.timestamp() - completed_ms / 1000)
     return tuple(delays)
-
-
-def parse_instant_time(instant_time: str) -> datetime:
-    """Return an instant time as an aware datetime, in this process's zone (tables with LOCAL time zone)."""
-    whole = datetime.strptime(instant_time[:14], "%Y%m%d%H%M%S").astimezone()
-    return whole.replace(microsecond=int(instant_time[14:17] or 0) * 1000)
 
 
 def print_table(reports: list[TableReport]) -> None:

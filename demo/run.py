@@ -1,8 +1,8 @@
-"""`make demo`: start Airflow, let real Hudi writers commit, watch compactions happen, and say what happened.
+"""`make demo`: start Airflow, let real Hudi writers commit, watch compactions, and print what happened.
 
-The story: commits are announced by Hudi's own callback; the manager decides, with a reason; DAG runs compact through
-spark-submit while the writers go on; one notice is dropped on purpose and found by the heartbeat; one table's changes
-arrive in a Kafka topic. At the end every claim is checked against the tables' timelines and rows.
+The story: Hudi's own callback announces commits; the manager decides, with a reason; DAG runs compact through
+spark-submit while the writers continue; one notice is dropped on purpose and the heartbeat finds the commit; one
+table's changes arrive in a Kafka topic. At the end every claim is checked against the tables' timelines and rows.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Demo:
         assert self.airflow.tables_file is not None
         broker = self.changes.open(self.airflow.home.parent / "kafka")
         write_tables_file(self.airflow.tables_file, self.lake, broker)
-        self.say("creating Airflow's database, our tables included")
+        self.say("creating Airflow's database with the provider's tables")
         self.airflow.migrate()
         self.say(f"starting Airflow on {self.airflow.url}")
         self.airflow.start()
@@ -75,7 +75,7 @@ class Demo:
         self.wait("the writers", lambda: self.changes.is_written and not any(writer.alive() for writer in self.writers))
         self.say("the writers have ended; waiting until nothing is due any more")
         self.wait("the table services", lambda: self.changes.ended and self.settled())
-        return self.tell()
+        return self.print_story()
 
     def wait(self, what: str, ready: Callable[[], bool]) -> None:
         deadline = time.monotonic() + STORY_TIMEOUT_S
@@ -88,7 +88,7 @@ class Demo:
         self.narrate()
 
     def narrate(self) -> None:
-        """Say what is new."""
+        """Print what is new."""
         for writer in self.writers:
             for commit in commits_of(writer):
                 how = "announced" if commit["notice"] else "its notice is DROPPED on purpose"
@@ -109,7 +109,7 @@ class Demo:
             self.once(f"run {run['dag_run_id']} {run['state']}", f"run {run['dag_run_id']}: {run['state']}")
 
     def settled(self) -> bool:
-        """Whether every table was looked at after its last commit and has neither an active nor a due service."""
+        """Whether every table was evaluated after its last commit and has neither an active nor a due service."""
         runs = self.airflow.service_runs()
         if any(run["state"] in {"queued", "running"} for run in runs):
             return False
@@ -127,7 +127,7 @@ class Demo:
             for table in tables.values()
         )
 
-    def tell(self) -> bool:
+    def print_story(self) -> bool:
         """Print what happened and check it; return whether all checks hold."""
         runs = self.airflow.service_runs()
         starts = self.task_starts()
@@ -191,7 +191,7 @@ class Demo:
 
 
 def pick_port() -> int:
-    """Return the port that people expect, if it is free, else any free one."""
+    """Return the default port if it is free, else any free one."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -218,7 +218,7 @@ def main() -> int:
     well = False
     try:
         well = demo.play()
-        demo.say("the story is told" if well else f"a part of the story FAILED; logs are in {demo.airflow.home}/logs")
+        demo.say("the story is complete" if well else f"a part of it FAILED; logs are in {demo.airflow.home}/logs")
         if not options.exit:
             print(
                 f"\nAirflow's UI: {demo.airflow.url}  (DAG lake_table_service; no login)"

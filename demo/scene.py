@@ -1,4 +1,4 @@
-"""What the demo plays with: three tables, their writers, and the tables file."""
+"""The material of the demo: three tables, their writers, and the tables file."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ defaults:
 tables:
   - base_path: '{lake / DROPPED_TABLE}'
     name: {DROPPED_TABLE}
-    # After this silence the table is looked at without a notice.
+    # After this silence the manager evaluates the table without a notice.
     heartbeat_timeout_s: 15
 {_kafka_entry(lake, kafka) if kafka else ""}""",
         encoding="utf-8",

@@ -1,9 +1,9 @@
-"""Is a service healthy? Exit code 0 says yes, 1 says no with a sentence. Standard library only, so it starts fast.
+"""Check the health of a service. Exit code 0: healthy, 1: not, with a sentence. Standard library only, to start fast.
 
 python health.py manager URL        the API server's GET /v1/hoodie/health must be JSON with status ok
-python health.py timeline URL       the timeline server's GET /v1/hoodie/timeline/health must say healthy; asked with
+python health.py timeline URL       the timeline server's GET /v1/hoodie/timeline/health must report healthy; sent with
                                     the first of the service tokens
-python health.py spark-master URL   the master's /json/ must say ALIVE
+python health.py spark-master URL   the master's /json/ must report ALIVE
 python health.py http URL           any answer with status 200
 """
 
@@ -33,22 +33,22 @@ def first_service_token() -> str:
 
 
 def find_problem(kind: str, url: str) -> str | None:
-    """Say why the service is not healthy; None when it is."""
+    """Return why the service is not healthy; None when it is."""
     try:
         status, body = answer_of(url, first_service_token() if kind == "timeline" else "")
         if status != 200:
             return f"status {status}"
         if kind == "http":
             return None
-        # Where the plugin is not loaded, Airflow answers 200 with its own page: that is no JSON.
-        said = json.loads(body).get("status")
+        # Where the plugin is not loaded, Airflow answers 200 with its own page: that is not JSON.
+        reported = json.loads(body).get("status")
     except (OSError, ValueError, AttributeError) as error:
         return f"{type(error).__name__}: {error}"
-    return None if said == WANTED[kind] else f"status is {said!r}"
+    return None if reported == WANTED[kind] else f"status is {reported!r}"
 
 
 def main(arguments: list[str]) -> str | None:
-    """Check one service; return the exit code as sys.exit takes it: None, or a sentence for stderr and 1."""
+    """Check one service; return the argument of sys.exit: None, or a sentence for stderr and exit code 1."""
     if len(arguments) != 2 or arguments[0] not in {*WANTED, "http"}:
         return __doc__
     problem = find_problem(*arguments)

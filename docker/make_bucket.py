@@ -1,4 +1,4 @@
-"""Make the lake's bucket unless it is there: `python make_bucket.py NAME`. Keys come from the AWS variables."""
+"""Create the lake's bucket unless it exists: `python make_bucket.py NAME`. Keys come from the AWS variables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyarrow.fs import FileType, S3FileSystem
 
 
 def make_bucket(name: str) -> None:
-    """Make one bucket; raises OSError when the store refuses."""
+    """Create one bucket; raises OSError when the store refuses."""
     store = S3FileSystem(
         endpoint_override=os.environ["S3_ENDPOINT"],
         region=os.environ.get("S3_REGION", "us-east-1"),

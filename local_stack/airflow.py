@@ -31,11 +31,25 @@ ended_by_themselves: list[str] = []
 """Servers of this process's Airflows that had to be started again, each with the end of its log."""
 
 
+@dataclass(frozen=True)
+class MigratedHome:
+    """What `airflow db migrate` leaves: Airflow's own configuration, and the database where that is a file."""
+
+    home: Path
+    config: str
+    database: bytes
+
+    @classmethod
+    def of(cls, airflow: LocalAirflow) -> MigratedHome:
+        config = (airflow.home / "airflow.cfg").read_text()
+        return cls(airflow.home, config, b"" if airflow.database_url else (airflow.home / "airflow.db").read_bytes())
+
+
 @dataclass
 class LocalAirflow:
     """One Airflow in its own home folder. `settings` are further environment variables (`AIRFLOW__...`).
 
-    `more_dags` are folders beside the shipped DAGs, by bundle name.
+    `more_dags` are folders besides the shipped DAGs, by bundle name.
     """
 
     home: Path
@@ -93,7 +107,7 @@ class LocalAirflow:
                 "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
                 "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
                 "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
-                # So that a running job bears ten minutes without the API server.
+                # So that a running job survives ten minutes without the API server.
                 "AIRFLOW__WORKERS__MAX_FAILED_HEARTBEATS": "180",
                 "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "900",
                 "AIRFLOW__EXECUTION_API__JWT_EXPIRATION_TIME": "3600",
@@ -114,7 +128,7 @@ class LocalAirflow:
         )
 
     def migrate(self) -> None:
-        """Create the database, ours included."""
+        """Create the database with the provider's tables."""
         (self.home / "tmp").mkdir(parents=True, exist_ok=True)
         result = subprocess.run(
             [str(BIN / "airflow"), "db", "migrate"],
@@ -126,6 +140,13 @@ class LocalAirflow:
         if result.returncode:
             raise RuntimeError(f"airflow db migrate failed:\n{result.stdout[-3000:]}\n{result.stderr[-3000:]}")
 
+    def copy_migrated(self, source: MigratedHome) -> None:
+        """Take over what `migrate` made for another home: its 12 s are the same each time."""
+        (self.home / "tmp").mkdir(parents=True, exist_ok=True)
+        (self.home / "airflow.cfg").write_text(source.config.replace(str(source.home), str(self.home)))
+        if not self.database_url:
+            (self.home / "airflow.db").write_bytes(source.database)
+
     def start(self, components: tuple[str, ...] = COMPONENTS, timeout_s: float = 180.0) -> None:
         """Start the components and wait until the manager answers in the API server."""
         for component in components:
@@ -134,20 +155,20 @@ class LocalAirflow:
             self.wait_for_manager(timeout_s)
 
     def start_component(self, component: str, more_env: Mapping[str, str] | None = None) -> ServerProcess:
-        """Start one component; `more_env` is its alone."""
+        """Start one component; `more_env` is for it alone."""
         flags = ["--skip-serve-logs"] if component in {"scheduler", "triggerer"} else []
         server = start(
             component,
             [str(BIN / "airflow"), component, *flags],
             self.home / "logs" / f"{component}.log",
-            env=self.env() | self._patience_of(component) | dict(more_env or {}),
+            env=self.env() | self._sqlite_env(component) | dict(more_env or {}),
             cwd=self.home,
         )
         self.servers[component] = server
         return server
 
-    def _patience_of(self, component: str) -> dict[str, str]:
-        """Let all but the API server wait for a locked SQLite for a minute; a scheduler ends after five seconds else.
+    def _sqlite_env(self, component: str) -> dict[str, str]:
+        """Let all but the API server wait a minute for a locked SQLite; otherwise a scheduler ends after five seconds.
 
         The API server blocks its own loop: Airflow 3.3 writes its audit log on it, and a request that holds the lock
         meanwhile commits on it. Only the time-out undoes that, so there it stays at SQLite's five seconds.
@@ -157,13 +178,13 @@ class LocalAirflow:
         return {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home}/airflow.db?timeout=60"}
 
     def start_timeline_server(self, timeout_s: float = 120.0) -> ServerProcess:
-        """Start a timeline server of its own where `[lake] timeline_server_url` says, and wait until it answers."""
+        """Start a timeline server of its own at `[lake] timeline_server_url`, and wait until it answers."""
         url = self.settings["AIRFLOW__LAKE__TIMELINE_SERVER_URL"]
         server = start(
             "timeline-server",
             [str(BIN / "airflow"), "lake", "timeline-server", "--port", url.rpartition(":")[2]],
             self.home / "logs" / "timeline-server.log",
-            env=self.env() | self._patience_of("timeline-server"),
+            env=self.env() | self._sqlite_env("timeline-server"),
             cwd=self.home,
         )
         self.servers["timeline-server"] = server
@@ -171,7 +192,7 @@ class LocalAirflow:
         return server
 
     def timeline_health(self) -> dict[str, Any] | None:
-        """Return how the timeline server is, None while it does not answer."""
+        """Return the timeline server's health, None while it does not answer."""
         return self.get("/v1/hoodie/timeline/health", base=self.settings["AIRFLOW__LAKE__TIMELINE_SERVER_URL"])
 
     def wait_for_manager(self, timeout_s: float = 180.0) -> None:
@@ -192,21 +213,21 @@ class LocalAirflow:
     def wait_until(self, ready: Callable[[], bool], timeout_s: float, what: str) -> None:
         """Wait until `ready` is true, under supervision as in production: servers that end by themselves come back.
 
-        Not the API server, where the manager lives. Raises NotReadyError that says who ended, and what runs.
+        Not the API server, where the manager runs. Raises NotReadyError that names what ended, and what runs.
         """
 
-        def look() -> bool:
+        def poll() -> bool:
             if "api-server" in self.revive():
                 raise NotReadyError(f"{what}: {ended_by_themselves[-1]}")
             return ready()
 
         try:
-            wait_until(look, timeout_s, what)
+            wait_until(poll, timeout_s, what)
         except NotReadyError as error:
             raise NotReadyError(f"{error}\n{self.describe()}") from None
 
     def revive(self) -> list[str]:
-        """Start components again that ended by themselves; return which.
+        """Restart components that ended by themselves; return their names.
 
         The scheduler of Airflow 3.3 does when a task fails at the moment in which its heartbeat is found missing
         ("UNIQUE constraint failed: task_instance_history..."), and may when its clock is moved ("Invalid argument", of
@@ -263,7 +284,7 @@ class LocalAirflow:
             return None
 
     def change(self, method: str, path: str, body: Mapping[str, Any]) -> None:
-        """Change something by Airflow's own API; again when the server says that it could not, as SQLite makes it."""
+        """Change something by Airflow's own API; retry when the server could not, which SQLite causes."""
         for left in reversed(range(_TRIES)):
             try:
                 response = httpx.request(method, self.url + path, json=dict(body), timeout=30)
@@ -278,12 +299,15 @@ class LocalAirflow:
             time.sleep(1)
 
     def pause(self, dag_id: str, *, is_paused: bool = True) -> None:
-        """Pause a DAG, or let it go on."""
+        """Pause a DAG, or unpause it."""
         self.change("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": is_paused})
 
     def stop(self) -> None:
-        """Stop every component, and whatever it started."""
-        for component in reversed(list(self.servers)):
+        """Stop every component, and its children: the API server last, as the others report to it."""
+        for component, server in self.servers.items():
+            if component != "api-server":
+                server.terminate()
+        for component in sorted(self.servers, key="api-server".__eq__):
             self.servers.pop(component).stop()
 
     def remove(self) -> None:

@@ -37,7 +37,7 @@ _JVM_OPTIONS = (
     # WebHDFS answers 500 without it: its JSON library reaches into the class loader.
     "--add-opens=java.base/java.lang=ALL-UNNAMED",
 )
-# What the cluster does on its own, whoever asks.
+# What the cluster does by itself, without clients.
 _OWN_METHODS = frozenset(
     {"SendHeartbeat", "BlockReport", "BlockReceivedAndDeleted", "RegisterDatanode", "VersionRequest"}
 )
@@ -86,9 +86,9 @@ class LocalHdfs(SingleServer):
 
 
 def namenode_operations(http_url: str, wait_s: float = SAMPLE_S) -> dict[str, int]:
-    """Return how often the NameNode did what since its start: its own counters, and one per RPC method (`rpc.<name>`).
+    """Return the NameNode's operations since its start: its own counters, and one per RPC method (`rpc.<name>`).
 
-    It waits for the next sample first. What the cluster does on its own (heartbeats, block reports) is left out.
+    It waits for the next sample first. What the cluster does by itself (heartbeats, block reports) is left out.
     """
     time.sleep(wait_s)
     activity = _beans(http_url, "Hadoop:service=NameNode,name=NameNodeActivity")

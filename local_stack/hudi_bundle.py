@@ -1,16 +1,19 @@
 """Fetch the Hudi bundle once, by its coordinates, with the Ivy that Spark brings along: no Maven needed.
 
 `python -m local_stack.hudi_bundle` puts the jar in place (nothing to do when it is there) and prints its path;
-`--check` only prints the path and exits with 1 when the jar is missing; `--version 1.0.2` is for another one than ours.
+`--check` only prints the path and exits with 1 when the jar is missing; `--version 1.0.2` is for another version;
+`--classes` makes the archive of Spark's classes, with which each JVM starts in two thirds of the time.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -25,48 +28,64 @@ WORK = ROOT / ".work"
 SPARK_PYTHON = ROOT / ".venv-spark" / "bin" / "python"
 TIMEOUT_S = 900
 OLDER_VERSIONS = ("1.1.1", "1.0.2")
-"""Other writers' versions, which tests run beside ours."""
+"""Other writers' versions, which tests run together with the default one."""
 
 
 def jar_of(version: str) -> Path:
-    """Return where the bundle of a version lies, or would."""
+    """Return the path of a version's bundle, existing or not."""
     return WORK / "jars" / f"{ARTIFACT}-{version}.jar"
 
 
 JAR = jar_of(VERSION)
+CLASSES = WORK / "jars" / "spark-classes.jsa"
+"""Spark's classes as the JVM keeps them in memory, for this checkout's Spark and this machine's Java."""
 
 
 class BundleError(RuntimeError):
-    """The bundle could not be had; the message holds the end of Ivy's report."""
+    """The bundle cannot be fetched; the message holds the end of Ivy's report."""
 
 
 def find_spark_home(python: Path = SPARK_PYTHON) -> Path:
     """Return the Spark that a Python environment holds. Raises BundleError."""
-    homes = sorted(python.parent.parent.glob("lib/python*/site-packages/pyspark"))
+    # The same path from every checkout that shares an environment: the archive below depends on it.
+    homes = sorted(python.parent.parent.resolve().glob("lib/python*/site-packages/pyspark"))
     if not homes:
-        raise BundleError(f"there is no pyspark beside {python}: run `make install`")
+        raise BundleError(f"there is no pyspark next to {python}: run `make install`")
     return homes[0]
 
 
 def spark_env(python: Path = SPARK_PYTHON) -> dict[str, str]:
-    """Return this process's environment with Spark's own variables set: its scripts look for another Python else."""
+    """Return this process's environment with Spark's own variables set: otherwise its scripts find another Python."""
     return {
         **os.environ,
         "SPARK_HOME": str(find_spark_home(python)),
         "PYSPARK_PYTHON": str(python),
         "PYSPARK_DRIVER_PYTHON": str(python),
+        "SPARK_SUBMIT_OPTS": jvm_options(),
     }
+
+
+def jvm_options() -> str:
+    """Return the options that make a driver of a small job start soon: little is compiled, known classes are mapped.
+
+    To measure objects, Hudi would attach a debugger to each JVM of its own, in vain.
+    """
+    options = "-XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    options += " -Djol.skipHotspotSAAttach=true -Djol.skipDynamicAttach=true -Djol.skipInstallAttach=true"
+    if CLASSES.exists():
+        # The JVM ignores one of another Java or Spark, and would print that on the standard output.
+        options += f" -XX:SharedArchiveFile={CLASSES} -Xlog:disable -Xlog:all=error:stderr"
+    return options
 
 
 def scratch_env(folder: Path) -> dict[str, str]:
     """Return the variables that keep the scratch files of Python, Spark and its JVMs in one folder."""
-    # Start-up is most of a small job's time, so little is compiled, and with few threads.
-    jvm = f"-Djava.io.tmpdir={folder} -XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    in_folder = f"-Djava.io.tmpdir={folder}"
     return {
         "TMPDIR": str(folder),
         "SPARK_LOCAL_DIRS": str(folder),
-        "SPARK_SUBMIT_OPTS": jvm,
-        "SPARK_LAUNCHER_OPTS": jvm,
+        "SPARK_SUBMIT_OPTS": f"{in_folder} {jvm_options()}",
+        "SPARK_LAUNCHER_OPTS": f"{in_folder} -XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
 
 
@@ -76,7 +95,7 @@ def fetch(version: str = VERSION) -> Path:
     if jar.exists():
         return jar
     env = spark_env()
-    # The application is SparkSubmit itself, asked for its version: Spark resolves the packages and does nothing else.
+    # The application is SparkSubmit itself with --version: Spark resolves the packages and does nothing else.
     command = [f"{env['SPARK_HOME']}/bin/spark-submit", "--master", "local[1]"]
     command += ["--conf", f"spark.jars.ivy={ivy}", "--packages", f"{GROUP}:{ARTIFACT}:{version}"]
     command += ["--exclude-packages", EXCLUDED]
@@ -96,18 +115,37 @@ def fetch(version: str = VERSION) -> Path:
 
 
 def require_readable(jar: Path) -> None:
-    """Raise BundleError, and remove the file, unless it is a whole jar with Hudi in it."""
+    """Raise BundleError, and remove the file, unless it is a complete jar with Hudi in it."""
     try:
         with zipfile.ZipFile(jar) as archive:
             archive.getinfo("org/apache/hudi/HoodieCLIUtils.class")
     except (zipfile.BadZipFile, KeyError) as error:
         jar.unlink()
-        raise BundleError(f"what was resolved is no Hudi bundle: {error}") from error
+        raise BundleError(f"the resolved file is not a Hudi bundle: {error}") from error
+
+
+def archive_classes() -> Path:
+    """Write a small table through spark-submit, and archive the loaded classes. Raises BundleError."""
+    part = CLASSES.with_suffix(f".{os.getpid()}.part")
+    with tempfile.TemporaryDirectory() as scratch:
+        settings = Path(scratch) / "settings.json"
+        table = {"name": "orders", "base_path": f"{scratch}/orders", "commits": 2, "keys": 40, "rows": 8, "pause_s": 0}
+        settings.write_text(json.dumps({"tables": [table]}), encoding="utf-8")
+        env = spark_env() | scratch_env(Path(scratch))
+        env["SPARK_SUBMIT_OPTS"] = f"-XX:ArchiveClassesAtExit={part} -Xlog:disable -Xlog:all=error:stderr"
+        command = [f"{env['SPARK_HOME']}/bin/spark-submit", "--master", "local[1]", "--jars", str(JAR)]
+        command += [str(ROOT / "local_stack" / "lake_writer.py"), str(settings)]
+        run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    if run.returncode != 0 or not part.exists():
+        raise BundleError(f"cannot archive Spark's classes\n{run.stderr[-3000:]}")
+    part.replace(CLASSES)
+    return CLASSES
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="print the path, fetch nothing")
+    parser.add_argument("--classes", action="store_true", help="archive Spark's classes for JVMs to come")
     parser.add_argument("--version", default=VERSION, help="Hudi's version")
     options = parser.parse_args()
     if options.check:
@@ -115,7 +153,7 @@ def main() -> int:
         print(jar)
         return 0 if jar.exists() else 1
     try:
-        print(fetch(options.version))
+        print(archive_classes() if options.classes else fetch(options.version))
     except BundleError as error:
         print(error, file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""Read a topic as a consumer does that reads committed records only; nothing of the product is used."""
+"""Read a topic like a consumer of committed records; nothing of the product is used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Record:
 
 
 def json_of(content: bytes | None) -> Any:
-    """Return what a key or a value says; a text that is no JSON as it is."""
+    """Parse a key or a value; return a text that is not JSON unchanged."""
     if content is None:
         return None
     text = content.decode()

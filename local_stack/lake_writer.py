@@ -12,9 +12,9 @@ settings.json:
      "spark_conf": {"spark.master": "local[1]", "spark.jars": "/jars/hudi-spark3.5-bundle_2.12-1.2.0.jar"}}
 
 Commit 0 of a table inserts `keys` orders (a multiple of 4). Each later one updates `rows` of them and adds a tenth as
-many new ones, so file groups that exist get log files. `drop_notices` lists commits whose notice is not sent, as if it
+many new ones, so existing file groups get log files. `drop_notices` lists commits whose notice is not sent, as if it
 had been lost.
-A table that exists is written on from its `first_commit` (default 0; with 1 or more nothing is bulk-created).
+The writer continues an existing table from its `first_commit` (default 0; with 1 or more nothing is bulk-created).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SPARK_CONF: Mapping[str, str] = {
     "spark.default.parallelism": "2",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Hudi warns several times per commit of settings that are meant.
+    # Hudi warns several times per commit of settings that are intended.
     "spark.log.level": "ERROR",
     "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
     "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
@@ -92,7 +92,7 @@ class WrittenTable:
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """Where Hudi posts its commit notices."""
+    """The receiver of Hudi's commit notices."""
 
     url: str
     token: str = ""

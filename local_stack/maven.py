@@ -17,11 +17,11 @@ FETCH_TIMEOUT_S = 900
 
 
 class JarsMissingError(RuntimeError):
-    """The jars could not be had; the message says why."""
+    """The jars cannot be fetched; the message names the reason."""
 
 
 def fetch_jars(pom: Path, lib: Path) -> Path:
-    """Resolve what a pom names into `lib` unless it is there. Raises JarsMissingError."""
+    """Resolve a pom's artifacts into `lib` unless it exists. Raises JarsMissingError."""
     if lib.is_dir():
         return lib
     _require_maven()
@@ -33,7 +33,7 @@ def fetch_jars(pom: Path, lib: Path) -> Path:
         run = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
         if run.returncode != 0:
             raise JarsMissingError(f"cannot resolve {pom}\n{run.stdout[-3000:]}{run.stderr[-1000:]}")
-        # All of them or none: a folder that is there is taken for whole.
+        # All of them or none: an existing folder counts as complete.
         (scratch / "lib").rename(lib)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -41,10 +41,10 @@ def fetch_jars(pom: Path, lib: Path) -> Path:
 
 
 def run_server(doc: str, fetch: Callable[[], Path], folder: Path, make: Callable[[Path], SingleServer]) -> int:
-    """Be the command line of a server of jars: `--fetch` puts them in place, else it serves; return the exit code."""
+    """Run the command line of a server of jars: `--fetch` puts them in place, else it serves; return the exit code."""
     parser = argparse.ArgumentParser(description=doc)
     parser.add_argument("--fetch", action="store_true", help="only put the jars in place")
-    parser.add_argument("--folder", type=Path, default=folder, help="where the server's files lie")
+    parser.add_argument("--folder", type=Path, default=folder, help="folder of the server's files")
     options = parser.parse_args()
     try:
         lib = fetch()

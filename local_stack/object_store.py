@@ -18,12 +18,12 @@ START_TIMEOUT_S = 60
 
 
 class ServerMissingError(RuntimeError):
-    """moto is not installed; the message says how to get it."""
+    """moto is not installed; the message names the remedy."""
 
 
 @dataclass
 class LocalObjectStore(SingleServer):
-    """One server. It keeps its port over a kill and a second start, and forgets its objects."""
+    """One server. It keeps its port over a kill and a second start, and loses its objects."""
 
     folder: Path
     port: int = field(default_factory=free_port)
@@ -39,7 +39,7 @@ class LocalObjectStore(SingleServer):
 
     @property
     def storage_options(self) -> dict[str, str]:
-        """What `open_storage` needs; the server takes any keys."""
+        """Return the options of `open_storage`; the server accepts any keys."""
         return {
             "endpoint_override": self.endpoint,
             "scheme": "http",

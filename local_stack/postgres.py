@@ -1,7 +1,7 @@
 """A real PostgreSQL server on a free loopback port, in a folder of its own.
 
 `python -m local_stack.postgres` makes sure that the server's programs are there: it installs Debian's package where
-that is possible, and says what to do where it is not. The server refuses to run as root; then it runs as `postgres`.
+that is possible, and otherwise prints what to do. The server refuses to run as root; then it runs as `postgres`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ class LocalPostgres:
 
     @property
     def url(self) -> str:
-        return f"postgresql+psycopg2://airflow@127.0.0.1:{self.port}/airflow"
+        return self.url_of("airflow")
+
+    def url_of(self, database: str) -> str:
+        return f"postgresql+psycopg2://airflow@127.0.0.1:{self.port}/{database}"
 
     def start(self) -> None:
         programs = install()
@@ -81,10 +84,13 @@ class LocalPostgres:
             ],
             user,
         )
-        self._run(
-            [str(programs / "createdb"), "-h", "127.0.0.1", "-p", str(self.port), "-U", "airflow", "airflow"],
-            user,
-        )
+        self.create_database("airflow")
+
+    def create_database(self, name: str, template: str = "template1") -> str:
+        """Create a database as a copy of another one without connections; return its URL."""
+        command = [str(install() / "createdb"), "-h", "127.0.0.1", "-p", str(self.port), "-U", "airflow"]
+        self._run([*command, "-T", template, name], "postgres" if os.geteuid() == 0 else None)
+        return self.url_of(name)
 
     def stop(self) -> None:
         if self.folder is None:

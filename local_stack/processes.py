@@ -22,7 +22,7 @@ class NotReadyError(RuntimeError):
 
 
 def free_port() -> int:
-    """Return a port that nobody on the loopback address uses now."""
+    """Return a free port of the loopback address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -35,7 +35,7 @@ class ServerProcess:
     name: str
     process: subprocess.Popen[bytes]
     log_path: Path
-    is_told_to_end: bool = False
+    must_end: bool = False
 
     def log_tail(self, lines: int = 40) -> str:
         text = self.log_path.read_text(encoding="utf-8", errors="replace") if self.log_path.exists() else ""
@@ -45,19 +45,24 @@ class ServerProcess:
         return self.process.poll() is None
 
     def has_ended_by_itself(self) -> bool:
-        """Whether it ended and nobody here asked for that."""
-        return not self.alive() and not self.is_told_to_end
+        """Whether it ended without `stop` or `kill`."""
+        return not self.alive() and not self.must_end
 
     def kill(self) -> None:
-        """Kill -9 the whole group at once, as a crash does."""
-        self.is_told_to_end = True
+        """Kill -9 the whole group together, as a crash does."""
+        self.must_end = True
         _signal_group(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
-    def stop(self, grace_s: float = 15.0) -> None:
-        """Ask the group to end, then kill what is left of it."""
-        self.is_told_to_end = True
+    def terminate(self) -> None:
+        """Send SIGTERM to the group, and do not wait for it."""
+        self.must_end = True
         _signal_group(self.process.pid, signal.SIGTERM)
+
+    def stop(self, grace_s: float = 15.0) -> None:
+        """Send SIGTERM to the group, then kill what is left of it."""
+        if not self.must_end:
+            self.terminate()
         deadline = time.monotonic() + grace_s
         while time.monotonic() < deadline and (self.alive() or _group_alive(self.process.pid)):
             time.sleep(0.1)
@@ -80,8 +85,8 @@ class SingleServer(ABC):
         """Start it and wait until it serves."""
 
     def serve(self) -> None:
-        """Start it, print its address, and stop it when this command is interrupted or asked to end."""
-        # Or the server would outlive this command.
+        """Start it, print its address, and stop it when this command gets an interrupt or SIGTERM."""
+        # Otherwise the server would outlive this command.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         try:
             self.start()
@@ -128,7 +133,7 @@ def start(
 
 
 def accepts_connections(port: int) -> bool:
-    """Whether somebody listens on this port of the loopback address."""
+    """Whether a process listens on this port of the loopback address."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1):
             return True
@@ -152,18 +157,18 @@ def wait_until(ready: Callable[[], bool], timeout_s: float, what: str, servers: 
 def pause(pid: int, timeout_s: float = 10.0) -> None:
     """Stop a process as a paused machine does, and wait until none of its threads runs.
 
-    The signal alone is not enough: on a busy machine threads go on, and answer, until one of them has taken it.
+    The signal alone is not enough: on a busy machine threads continue, and answer, until one of them has received it.
     """
     os.kill(pid, signal.SIGSTOP)
     deadline = time.monotonic() + timeout_s
     while not all(_is_stopped(thread) for thread in Path(f"/proc/{pid}/task").iterdir()):
         if time.monotonic() > deadline:
-            raise NotReadyError(f"process {pid} still runs {timeout_s:.0f} s after it was told to stop")
+            raise NotReadyError(f"process {pid} still runs {timeout_s:.0f} s after SIGSTOP")
         time.sleep(0.001)
 
 
 def resume(pid: int) -> None:
-    """Let a paused process go on."""
+    """Continue a paused process."""
     os.kill(pid, signal.SIGCONT)
 
 

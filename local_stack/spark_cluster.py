@@ -8,10 +8,8 @@ import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from local_stack.hudi_bundle import find_spark_home, spark_env
+from local_stack.hudi_bundle import find_spark_home, jvm_options, spark_env
 from local_stack.processes import ServerProcess, free_port, start, wait_until
-
-DAEMON_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @dataclass
@@ -38,7 +36,7 @@ class LocalSparkCluster:
         wait_until(lambda: self.state().get("aliveworkers", 0) > 0, timeout_s, "the Spark cluster", self.servers)
 
     def state(self) -> dict[str, object] | dict[str, int]:
-        """Return what the master says of itself; empty while it does not answer."""
+        """Return the master's state; empty while it does not answer."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.web_port}/json/", timeout=5) as answer:
                 return dict(json.load(answer))
@@ -58,7 +56,7 @@ class LocalSparkCluster:
     def _start(self, name: str, class_name: str, arguments: list[str]) -> None:
         env = spark_env() | {
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": DAEMON_OPTIONS,
+            "SPARK_DAEMON_JAVA_OPTS": jvm_options(),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(self.folder),
         }

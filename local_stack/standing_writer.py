@@ -32,7 +32,7 @@ def write(spark: SparkSession, order: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(spark: SparkSession, order: Mapping[str, Any]) -> dict[str, Any]:
-    """Read a table's snapshot whole: every row, and how many different ids there are."""
+    """Read a table's whole snapshot: every row, and how many different ids there are."""
     found = spark.read.format("hudi").load(order["base_path"])
     rows, ids, _ = found.agg(F.count("*"), F.countDistinct("id"), F.sum("amount")).collect()[0]
     return {"rows": rows, "ids": ids}
@@ -50,7 +50,7 @@ def main(conf_path: str) -> None:
         began = time.monotonic()
         try:
             answer = {"ok": True, **ORDERS[order["do"]](spark, order)}
-        except Exception as error:  # noqa: BLE001 - whatever it is, the one who ordered decides
+        except Exception as error:  # noqa: BLE001 - the process that sent the order decides about any error
             answer = {"ok": False, "error": f"{type(error).__name__}: {error}"[:4000]}
         print(json.dumps(answer | {"seconds": round(time.monotonic() - began, 3)}), flush=True)
     spark.stop()

@@ -1,4 +1,4 @@
-"""A receiver of webhooks: a real HTTP server that remembers what was posted to it."""
+"""A receiver of webhooks: a real HTTP server that stores the posts to it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager

@@ -17,7 +17,7 @@ SCRIPT = Path(__file__).parent / "standing_writer.py"
 
 
 class WriterFailedError(RuntimeError):
-    """The writer refused an order or is gone; the message holds what it said."""
+    """The writer refused an order or has ended; the message holds its output."""
 
 
 class StandingWriter:

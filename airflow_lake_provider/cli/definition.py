@@ -1,7 +1,8 @@
-"""What `airflow lake` offers. Read by each `airflow` command, so it imports nothing heavy."""
+"""The commands of `airflow lake`. Each `airflow` command imports this, so it imports nothing heavy."""
 
 from __future__ import annotations
 
+from airflow.cli.cli_config import ARG_OUTPUT as ARG_AIRFLOW_OUTPUT
 from airflow.cli.cli_config import ActionCommand, Arg, CLICommand, GroupCommand, lazy_load_command
 
 ARG_HOST = Arg(("--host",), default="127.0.0.1", help="Address to listen on")  # type: ignore[no-untyped-call]
@@ -10,16 +11,22 @@ ARG_TABLE = Arg(  # type: ignore[no-untyped-call]
     ("table",), help="Base path, or the name or id of a table of the registry"
 )
 ARG_OUTPUT = Arg(  # type: ignore[no-untyped-call]
-    ("-o", "--output"), choices=("text", "json"), default="text", help="How to print"
+    ("-o", "--output"),
+    choices=("text", *ARG_AIRFLOW_OUTPUT.kwargs["choices"]),
+    default="text",
+    help="How to print: text for people, or a format of Airflow's own commands",
 )
 ARG_ANY_TABLE = Arg(("table",), nargs="?", help="Base path, or the name or id of a table; without it, all tables")  # type: ignore[no-untyped-call]
-ARG_REPAIR = Arg(("--repair",), metavar="SHAPE", help="Repair this shape, if the table's policy allows it")  # type: ignore[no-untyped-call]
+ARG_REPAIR = Arg(("--repair",), metavar="KIND", help="Repair this kind of problem, if the table's policy allows it")  # type: ignore[no-untyped-call]
 ARG_INSTANT = Arg(("--instant",), help="Repair only this instant")  # type: ignore[no-untyped-call]
-ARG_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Say what --repair would do, and do nothing")  # type: ignore[no-untyped-call]
-ARG_EXPLAIN_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Say only what would be started now")  # type: ignore[no-untyped-call]
+ARG_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Print what --repair would do, and do nothing")  # type: ignore[no-untyped-call]
+ARG_EXPLAIN_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Print only what would be started now")  # type: ignore[no-untyped-call]
 ARG_CHECK = Arg(("--check",), metavar="PATH", help="The file; without it the one of [lake] tables_file")  # type: ignore[no-untyped-call]
 ARG_SCHEMA = Arg(("--schema",), action="store_true", help="Print the JSON schema, for editors")  # type: ignore[no-untyped-call]
-ARG_HISTORY = Arg(("--history",), action="store_true", help="Print what was repaired, by whom, and what came of it")  # type: ignore[no-untyped-call]
+ARG_HISTORY = Arg(("--history",), action="store_true", help="Print the repairs: by whom, and with what result")  # type: ignore[no-untyped-call]
+
+ARG_ALL = Arg(("--all",), action="store_true", help="One line per registered table, by its last check")  # type: ignore[no-untyped-call]
+ARG_CHECKED_TABLE = Arg(("table",), nargs="?", help="Base path, or the name or id of a table of the registry")  # type: ignore[no-untyped-call]
 
 
 def get_cli_commands() -> list[CLICommand]:
@@ -32,7 +39,7 @@ def get_cli_commands() -> list[CLICommand]:
                 ActionCommand(
                     name="timeline-server",
                     help="Serve the lake's timelines from a process of its own (RFC-50)",
-                    func=lazy_load_command("airflow_lake_provider.cli.timeline_server.timeline_server"),
+                    func=lazy_load_command("airflow_lake_provider.cli.tables.timeline_server"),
                     args=(ARG_HOST, ARG_PORT),
                     epilog="Point readers to it with [lake] timeline_server_url.",
                 ),
@@ -49,15 +56,22 @@ def get_cli_commands() -> list[CLICommand]:
                     args=(ARG_OUTPUT,),
                 ),
                 ActionCommand(
+                    name="forget",
+                    help="Remove a table from the registry, with its sinks and what they hold back",
+                    func=lazy_load_command("airflow_lake_provider.cli.tables.forget"),
+                    args=(ARG_TABLE,),
+                    epilog="Touches no file of the table. The next notice registers a table that is still there anew.",
+                ),
+                ActionCommand(
                     name="explain",
-                    help="Say of each service of a table whether it is due, and why",
+                    help="Show for each service of a table whether it is due, and why",
                     func=lazy_load_command("airflow_lake_provider.cli.explain.explain"),
                     args=(ARG_TABLE, ARG_OUTPUT, ARG_EXPLAIN_DRY_RUN),
-                    epilog="Changes nothing. Also says what would be started now, and what is on its way.",
+                    epilog="Changes nothing. Also shows what would be started now, and the active runs.",
                 ),
                 ActionCommand(
                     name="runs",
-                    help="List the instances of a table's services: state, who acts next, until when, why",
+                    help="List the instances of a table's services: state, what acts next, until when, why",
                     func=lazy_load_command("airflow_lake_provider.cli.tables.runs"),
                     args=(ARG_TABLE, ARG_OUTPUT),
                 ),
@@ -69,27 +83,34 @@ def get_cli_commands() -> list[CLICommand]:
                 ),
                 ActionCommand(
                     name="indexes",
-                    help="Say which indexes of a table are ready, which are being built, and what is in the way",
+                    help="Show which indexes of a table are ready, which are being built, and what is in the way",
                     func=lazy_load_command("airflow_lake_provider.cli.tables.indexes"),
                     args=(ARG_TABLE, ARG_OUTPUT),
                 ),
                 ActionCommand(
                     name="conflicts",
-                    help="Say who is at work on which file groups of a table, and who stands in whose way",
+                    help="Show the active writers and services of a table with their file groups, and their clashes",
                     func=lazy_load_command("airflow_lake_provider.cli.tables.conflicts"),
                     args=(ARG_TABLE, ARG_OUTPUT),
-                    epilog="Changes nothing. Exit code 1 when somebody gives way, or when that is not known.",
+                    epilog="Changes nothing. Exit code 1 when one has to give way, or when that is unknown.",
                 ),
                 ActionCommand(
                     name="replication",
-                    help="Say of each sink of replication how far it is behind, and what it holds back",
+                    help="Show how far each sink of replication is behind, and what it holds back",
                     func=lazy_load_command("airflow_lake_provider.cli.replication.replication"),
                     args=(ARG_ANY_TABLE, ARG_OUTPUT),
                     epilog="Changes nothing. Exit code 1 when a sink has a problem or needs a snapshot.",
                 ),
                 ActionCommand(
+                    name="check-writer",
+                    help="Show what a table requires of its writers, whether they meet it, and which setting to change",
+                    func=lazy_load_command("airflow_lake_provider.cli.doctor.check_writer"),
+                    args=(ARG_CHECKED_TABLE, ARG_OUTPUT, ARG_ALL),
+                    epilog="Changes nothing. Exit code 1 when a requirement is broken.",
+                ),
+                ActionCommand(
                     name="doctor",
-                    help="Say what is stuck on a table's timeline, what it holds up, and how to repair it",
+                    help="Show what is stuck on a table's timeline, what it holds up, and how to repair it",
                     func=lazy_load_command("airflow_lake_provider.cli.doctor.doctor"),
                     args=(ARG_TABLE, ARG_OUTPUT, ARG_REPAIR, ARG_INSTANT, ARG_DRY_RUN, ARG_HISTORY),
                     epilog="Changes nothing without --repair. Exit code 1 when something is stuck.",

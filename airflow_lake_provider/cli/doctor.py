@@ -1,4 +1,4 @@
-"""`airflow lake doctor`: what is stuck on a table, what it holds up, and its repair."""
+"""`airflow lake doctor`: what is stuck on a table, what it holds up, and its repair; `check-writer`: its writers."""
 
 from __future__ import annotations
 
@@ -8,17 +8,32 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.cli.command import find_table, print_rows, run_command, start_service_run
-from airflow_lake_provider.config.policies import Shape
-from airflow_lake_provider.doctor.repairs import load_records
+from airflow_lake_provider.cli.command import (
+    find_table,
+    list_all_tables,
+    print_rows,
+    run_command,
+    start_service_run,
+)
+from airflow_lake_provider.config.policies import StuckKind
+from airflow_lake_provider.doctor.repairs import STILL_STUCK, load_records
 from airflow_lake_provider.doctor.treatment import TableDoctor
-from airflow_lake_provider.errors import RepairRefusedError
+from airflow_lake_provider.errors import ConfigError, RepairRefusedError
 from airflow_lake_provider.hooks.open_tables import open_with_connections
+from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.properties import load_table_properties
-from airflow_lake_provider.plugins.tables import load_settings, open_tables
+from airflow_lake_provider.manager.instances import moment
+from airflow_lake_provider.manager.writers import WriterChecks, recorded_report, row_to_dict
+from airflow_lake_provider.planner.conformance import Conformity
+from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.plugins.dag_runs import AirflowInstanceGateway
+from airflow_lake_provider.plugins.lake_plugin import load_settings, open_registry, open_tables
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
 
 if TYPE_CHECKING:
     from argparse import Namespace
+
+    from sqlalchemy import RowMapping
 
     from airflow_lake_provider.doctor.diagnosis import Finding
     from airflow_lake_provider.doctor.repairs import Repair, ServiceCall
@@ -26,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def doctor(args: Namespace) -> None:
-    """Print every stuck shape of a table, or repair one; exit code 1 when something is (still) stuck."""
+    """Print every problem of a table, or repair one; exit code 1 when something is (still) stuck."""
     run_command(args, _doctor)
 
 
@@ -43,7 +58,7 @@ def _doctor(args: Namespace) -> None:
     def start(call: ServiceCall) -> str:
         return start_service_run(base_path, name, call, policy)
 
-    surgeon = TableDoctor(
+    repairer = TableDoctor(
         storage,
         policy,
         by=f"{getpass.getuser()}@{socket.gethostname()}",
@@ -51,9 +66,9 @@ def _doctor(args: Namespace) -> None:
         start_service=start,
         reads_all=True,
     )
-    found = surgeon.examine()
+    found = repairer.examine()
     if args.repair:
-        _repair(args, surgeon, found)
+        _repair(args, repairer, found)
         return
     print_rows(args, [_row(finding, repair, policy.doctor.repairs) for finding, repair in found], _finding_text)
     if found:
@@ -62,38 +77,38 @@ def _doctor(args: Namespace) -> None:
         print(f"nothing is stuck at {base_path}")
 
 
-def _repair(args: Namespace, surgeon: TableDoctor, found: tuple[tuple[Finding, Repair], ...]) -> None:
-    shape = _shape_of(args.repair)
-    wanted = [repair for finding, repair in found if finding.shape is shape and args.instant in {None, finding.instant}]
+def _repair(args: Namespace, repairer: TableDoctor, found: tuple[tuple[Finding, Repair], ...]) -> None:
+    kind = _kind_of(args.repair)
+    wanted = [repair for finding, repair in found if finding.kind is kind and args.instant in {None, finding.instant}]
     if not wanted:
-        raise RepairRefusedError(f"nothing of shape {shape} is there to repair")
+        raise RepairRefusedError(f"there is no problem of kind {kind} to repair")
     if args.dry_run:
-        rows = [{"shape": r.shape, "instant": r.instant, "would": _plan_text(r)} for r in wanted]
-        print_rows(args, rows, lambda row: f"{row['shape']} {row['instant']}: would {row['would']}")
+        rows = [{"kind": r.kind, "instant": r.instant, "would": _plan_text(r)} for r in wanted]
+        print_rows(args, rows, lambda row: f"{row['kind']} {row['instant']}: would {row['would']}")
         return
-    records = [asdict(surgeon.repair(repair)) for repair in wanted]
+    records = [asdict(repairer.repair(repair)) for repair in wanted]
     print_rows(args, records, _record_text)
-    if any(record["result"] == "still so" for record in records):
+    if any(record["result"] == STILL_STUCK for record in records):
         raise SystemExit(1)
 
 
-def _shape_of(text: str) -> Shape:
+def _kind_of(text: str) -> StuckKind:
     try:
-        return Shape(text)
+        return StuckKind(text)
     except ValueError as error:
-        raise RepairRefusedError(f"{text!r} is no shape; known are {', '.join(Shape)}") from error
+        raise RepairRefusedError(f"{text!r} is not a kind of problem; known are {', '.join(StuckKind)}") from error
 
 
-def _row(finding: Finding, repair: Repair, allowed: tuple[Shape, ...]) -> dict[str, Any]:
+def _row(finding: Finding, repair: Repair, allowed: tuple[StuckKind, ...]) -> dict[str, Any]:
     return {
-        "shape": finding.shape.value,
+        "kind": finding.kind.value,
         "instant": finding.instant,
-        "says": finding.says,
+        "message": finding.message,
         "holds_up": finding.holds_up,
         "blocks": list(finding.blocks),
         "repair": finding.repair,
         "doctor_can": _plan_text(repair),
-        "allowed": finding.shape in allowed,
+        "allowed": finding.kind in allowed,
     }
 
 
@@ -106,12 +121,12 @@ def _plan_text(repair: Repair) -> str:
 
 
 def _finding_text(row: dict[str, Any]) -> str:
-    lines = [f"{row['shape']}: {row['says']}", f"  holds up: {row['holds_up']}"]
+    lines = [f"{row['kind']}: {row['message']}", f"  holds up: {row['holds_up']}"]
     lines += [f"  blocked:  {line}" for line in row["blocks"]]
     lines.append(f"  repair:   {row['repair']}")
-    hint = f"airflow lake doctor TABLE --repair {row['shape']}"
+    hint = f"airflow lake doctor TABLE --repair {row['kind']}"
     is_possible = not row["doctor_can"].startswith("do nothing")
-    first = "" if row["allowed"] else f"add {row['shape']} to doctor.repairs of the tables file, then "
+    first = "" if row["allowed"] else f"add {row['kind']} to doctor.repairs of the tables file, then "
     lines.append(f"  doctor:   can {row['doctor_can']}{f'; {first}{hint}' if is_possible else ''}")
     return "\n".join(lines)
 
@@ -120,13 +135,74 @@ def _print_history(args: Namespace, storage: Storage) -> None:
     records = [asdict(record) for record in load_records(storage)]
     print_rows(args, records, _record_text)
     if not records and args.output == "text":
-        print(f"no repair was ever done at {storage.base_path}")
+        print(f"there are no repairs of {storage.base_path}")
 
 
 def _record_text(record: dict[str, Any]) -> str:
-    result = record["result"] or "begun, and never ended: whoever did it died"
-    lines = [f"{record['at']} {record['by']}: {record['shape']} {record['instant']}".rstrip()]
+    result = record["result"] or "begun, and not ended: the repairer died"
+    lines = [f"{record['at']} {record['by']}: {record['kind']} {record['instant']}".rstrip()]
     lines += [f"  evidence: {line}" for line in record["evidence"]]
     lines.append(f"  did:      {record['does']}")
     lines += [f"  moved:    {file['path']} to {file['kept_as']}" for file in record["removed"]]
     return "\n".join([*lines, f"  result:   {result}"])
+
+
+# --- `airflow lake check-writer`: what table and notices show of the writers' settings. Changes nothing
+
+
+def check_writer(args: Namespace) -> None:
+    """Print what a table requires of its writers and whether they meet it; exit code 1 when something is broken."""
+    run_command(args, _check_all if args.all else _check_writer)
+
+
+def _check_writer(args: Namespace) -> None:
+    if not args.table:
+        raise ConfigError("name a table (base path, name or id), or give --all")
+    base_path = find_table(args.table)
+    settings, registry = load_settings(), open_registry()
+    views = TableViewCache(SharedTimelines(open_table=open_with_connections(settings.storage_conn_ids)))
+    view = views.refresh(base_path)
+    policy = open_tables(settings).load().policy_for(base_path, view.properties.name)
+    checks = WriterChecks(registry, views, AirflowInstanceGateway())
+    report = checks.check(registry.find(table_id_of(base_path)), view, policy, registry.now_ms())
+    print_rows(args, [row_to_dict(row) for row in report.rows], _requirement_text)
+    if report.broken():
+        raise SystemExit(1)
+
+
+def _requirement_text(row: dict[str, Any]) -> str:
+    lines = [f"{row['requirement']:<16} {row['state']:<8} {row['evidence']}"]
+    if row["state"] != Conformity.MET and row["settings"]:
+        lines.append(f"{'':<16} set      {', '.join(row['settings'])}")
+    if row["state"] == Conformity.BROKEN:
+        blocked = f"; blocks {', '.join(row['blocks'])}" if row["blocks"] else ""
+        lines.append(f"{'':<16} endangers {row['endangers']}{blocked}")
+    return "\n".join(lines)
+
+
+def _check_all(args: Namespace) -> None:
+    rows = [_line_of(row) for row in list_all_tables(open_registry())]
+    print_rows(args, rows, _line_text)
+    if any(row["broken"] for row in rows):
+        raise SystemExit(1)
+    if not rows and args.output == "text":
+        print("no table is registered; `airflow lake check-writer PATH` checks one that is not")
+
+
+def _line_of(row: RowMapping) -> dict[str, Any]:
+    report, checked_ms = recorded_report(row)
+    broken = report.broken()
+    return {
+        "table": row["table_name"],
+        "base_path": row["base_path"],
+        "checked": moment(checked_ms or None),
+        "broken": ", ".join(found.requirement for found in broken),
+        "settings": ", ".join(dict.fromkeys(setting for found in broken for setting in found.settings)),
+    }
+
+
+def _line_text(row: dict[str, Any]) -> str:
+    state = f"broken: {row['broken']}; set {row['settings']}" if row["broken"] else "nothing is broken"
+    if row["checked"] == "-":
+        state = "not checked yet"
+    return f"{row['table']:<24} {row['base_path']}  checked {row['checked']}  {state}"

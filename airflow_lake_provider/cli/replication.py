@@ -6,14 +6,13 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.cli.command import MOST_ROWS, find_table, print_rows, run_command
+from airflow_lake_provider.cli.command import find_table, list_all_tables, print_rows, run_command
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hooks.open_tables import open_with_connections
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.sink_state import hold_ends_ms, load_sink_state, problem_of, state_of
-from airflow_lake_provider.plugins.lake_plugin import open_registry
-from airflow_lake_provider.plugins.tables import load_settings
+from airflow_lake_provider.plugins.lake_plugin import load_settings, open_registry
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -30,7 +29,7 @@ def replication(args: Namespace) -> None:
 def _replication(args: Namespace) -> None:
     registry = open_registry()
     only = table_id_of(find_table(args.table)) if args.table else None
-    tables = {row["table_id"]: row for row in registry.list_tables(MOST_ROWS)}
+    tables = {row["table_id"]: row for row in list_all_tables(registry)}
     opener, now_s = open_with_connections(load_settings().storage_conn_ids), registry.now_ms() / 1000
     rows = []
     for sink in Sinks(registry).list_all():
@@ -46,13 +45,13 @@ def _replication(args: Namespace) -> None:
         rows.append(row)
     print_rows(args, rows, _line)
     if not rows and args.output == "text":
-        print("no table has a sink; replication in the tables file asks for one")
+        print("no table has a sink; `replication` in the tables file adds one")
     if any(row["problem"] or row["needs_snapshot"] for row in rows):
         raise SystemExit(1)
 
 
 def sink_row(sink: Mapping[Any, Any], table: Mapping[Any, Any], now_s: float) -> dict[str, Any]:
-    """Return what the registry knows of one sink (a row of `lake_sink`), for people. Ages are seconds."""
+    """Return the registry's data of one sink (a row of `lake_sink`), for people. Ages are seconds."""
     checkpoint = json.loads(sink["checkpoint"]) if sink["checkpoint"] else {}
     commit = checkpoint.get("commit") or {}
     return {

@@ -1,302 +1,133 @@
-"""What a setting of the tables file may be: each kind parses a value and describes itself as JSON schema.
+"""What a setting may be: types for pydantic models, each with the words in which an error says what is allowed.
 
-A dataclass declares its settings once, with `setting(...)`; the parser and the published schema both follow from that.
-Values come with their lines, because a mistake is named by its line.
+A model's parser, its JSON schema and its errors follow from its fields. `describe` turns an error of pydantic into one
+sentence with the setting's dotted name, the value as it is written, and what is allowed.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field
 from datetime import time
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from difflib import get_close_matches
+from enum import StrEnum
+from types import MappingProxyType, UnionType
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from enum import StrEnum
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
-# --- Kinds of settings that are one value: numbers, flags, texts, names, hours
+from airflow_lake_provider.config.owned_options import explain_secret, is_open_secret
 
-_CLOCK = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
-
-
-class Kind(Protocol):
-    """What a setting may be."""
-
-    def parse(self, located: Located, name: str) -> Any:
-        """Return the value; raise SettingError that names what is allowed."""
-
-    def schema(self) -> dict[str, Any]:
-        """Return the same as JSON schema."""
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A whole number."""
-
-    least: int
-
-    @property
-    def allowed(self) -> str:
-        """Say what is allowed."""
-        return f"a whole number from {self.least}"
-
-    def parse(self, located: Located, name: str) -> int:
-        """See Kind."""
-        value = located.value
-        if type(value) is float and value.is_integer():  # as JSON schema counts them
-            value = int(value)
-        if type(value) is not int or value < self.least:
-            raise _refuse(located, name, self.allowed)
-        return value
-
-    def schema(self) -> dict[str, Any]:
-        """See Kind."""
-        return {"type": "integer", "minimum": self.least}
+T = TypeVar("T")
+S = TypeVar("S", bound="Settings")
+Place = tuple[int | str, ...]
+"""Where a value stands: names of settings and positions in lists, from the top."""
 
 
-@dataclass(frozen=True, slots=True)
-class Positive:
-    """A number above 0."""
+class Written(dict[str, Any]):
+    """A mapping of a YAML text; `texts` has its scalars as they are written."""
 
-    what: str = "a number"
+    def __init__(self, items: Mapping[str, Any], texts: Mapping[str, str]) -> None:
+        super().__init__(items)
+        self.texts = texts
 
-    @property
-    def allowed(self) -> str:
-        """Say what is allowed."""
-        return f"{self.what} above 0"
 
-    def parse(self, located: Located, name: str) -> float:
-        """See Kind."""
-        value = located.value
-        if type(value) not in {int, float} or not 0 < value < float("inf"):
-            raise _refuse(located, name, self.allowed)
-        return float(value)
+class Settings(BaseModel):
+    """Settings that users write; a frozen value. A layer of them knows which ones were set."""
 
-    def schema(self) -> dict[str, Any]:
-        """See Kind."""
-        return {"type": "number", "exclusiveMinimum": 0}
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, hide_input_in_errors=True
+    )
+    called: ClassVar[str] = ""
+    """What an error calls these settings; empty takes the name of the setting that holds them."""
+    is_whole: ClassVar[bool] = False
+    """Whether a layer replaces what it covers as a whole."""
+
+    def replace(self: S, **changes: Any) -> S:
+        """Return the same with other values, which are validated."""
+        layer = type(self).model_validate(changes)
+        return self.model_copy(update={name: getattr(layer, name) for name in changes})
+
+    def over(self, base: S) -> S:
+        """Return `base` with what was set here laid over it: sections and mappings are merged, all else is replaced."""
+        names = self.model_fields_set & type(base).model_fields.keys()
+        changes = {name: _merged(getattr(base, name), getattr(self, name)) for name in names}
+        return base.model_copy(update=changes) if changes else base
+
+
+def _merged(current: Any, value: Any) -> Any:
+    if isinstance(value, Settings) and isinstance(current, Settings) and not value.is_whole:
+        return value.over(current)
+    return MappingProxyType({**current, **value}) if isinstance(value, Mapping) else value
+
+
+# --- Types of settings
 
 
 @dataclass(frozen=True, slots=True)
-class Flag:
-    """Yes or no."""
+class Allowed:
+    """What is allowed, in words, for errors."""
 
-    allowed: str = "true, false"
+    words: str
 
-    def parse(self, located: Located, name: str) -> bool:
-        """See Kind."""
-        if type(located.value) is not bool:
-            raise _refuse(located, name, self.allowed)
-        return located.value
 
-    def schema(self) -> dict[str, Any]:
-        """See Kind."""
-        return {"type": "boolean"}
+@dataclass(frozen=True, slots=True)
+class NullMeans:
+    """What null stands for, for errors."""
+
+    words: str
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text that matches a pattern as a whole; `allowed` says it in words."""
-
-    pattern: str
-    allowed: str
-
-    def parse(self, located: Located, name: str) -> str:
-        """See Kind."""
-        if type(located.value) is not str or not re.fullmatch(self.pattern, located.value, re.DOTALL):
-            raise _refuse(located, name, self.allowed)
-        return located.value
-
-    def schema(self) -> dict[str, Any]:
-        """See Kind."""
-        return {"type": "string", "pattern": f"^(?:{self.pattern})$"}
-
-
-@dataclass(frozen=True, slots=True)
-class OneOf:
-    """One of a closed set of names."""
-
-    names: tuple[str, ...]
-
-    def parse(self, located: Located, name: str) -> str:
-        """See Kind."""
-        if type(located.value) is not str or located.value not in self.names:
-            raise _refuse(located, name, ", ".join(self.names))
-        return located.value
-
-    def schema(self) -> dict[str, Any]:
-        """See Kind."""
-        return {"enum": list(self.names)}
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """An hour and minute. YAML reads 22:30 without quotes as a number; what was written counts."""
-
-    allowed: str = "a time such as 22:30, in quotes"
-
-    def parse(self, located: Located, name: str) -> time:
-        """See Kind."""
-        if not _CLOCK.fullmatch(located.text):
-            raise _refuse(located, name, self.allowed)
-        return time.fromisoformat(located.text)
-
-    def schema(self) -> dict[str, Any]:
-        """See Kind."""
-        return {"type": "string", "pattern": f"^(?:{_CLOCK.pattern})$"}
-
-
-@dataclass(frozen=True, slots=True)
-class TimeZone:
-    """A name of the time zone database. Which names there are is not part of the schema."""
-
-    allowed: str = "a name such as Europe/Berlin"
-
-    def parse(self, located: Located, name: str) -> str:
-        """See Kind."""
-        try:
-            return ZoneInfo(str(located.value)).key
-        except (ValueError, ZoneInfoNotFoundError, OSError) as error:
-            raise _refuse(located, name, self.allowed) from error
-
-    def schema(self) -> dict[str, Any]:
-        """See Kind."""
-        return {"type": "string", "minLength": 1}
-
-
-FROM_0 = Whole(0)
-FROM_1 = Whole(1)
-SECONDS = Positive("seconds")
-
-
-def _refuse(located: Located, name: str, allowed: str) -> SettingError:
-    return located.error(f"{name} is {located.text!r}, allowed: {allowed}")
-
-
-# --- Values of a file with the lines that they stand on, and the error that names a line
-
-
-class SettingError(Exception):
-    """A wrong setting: the line, and what is allowed. Whoever reads the file adds its name."""
-
-    def __init__(self, line: int, message: str) -> None:
-        super().__init__(message)
-        self.line = line
-
-
-@dataclass(frozen=True, slots=True)
-class Located:
-    """A value with its line. `value` is a scalar, a dict of Located, or a list of Located; `text` is as written."""
-
-    value: Any
-    line: int
-    text: str = "a structure"
-    key_lines: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-
-    def error(self, message: str) -> SettingError:
-        """Return the error that names this line."""
-        return SettingError(self.line, message)
-
-
-def parse_mapping(located: Located, what: str, allowed: Sequence[str] | None) -> Mapping[str, Located]:
-    """Return a mapping's items; raise SettingError that names an unknown key and the known ones."""
-    body = located.value
-    if not isinstance(body, dict):
-        raise located.error(f"{what} must be a mapping")
-    for key in body:
-        if allowed is not None and key not in allowed:
-            line = located.key_lines.get(key, located.line)
-            raise SettingError(line, f"unknown setting {key!r} in {what}, allowed: {', '.join(allowed)}")
-    return body
-
-
-T = TypeVar("T")
-
-Changes = Mapping[str, Any]
-"""Settings that somebody made: field name to value; for a section, to its own changes."""
-
-_KIND = "kind"
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """A list of names from a closed set."""
-
-    names: tuple[str, ...]
-    to_value: Callable[[str], Any] = str
-    may_be_empty: bool = True
-
-    @staticmethod
-    def of(enum: type[StrEnum]) -> Names:
-        """Return the kind whose names are an enum's values."""
-        return Names(tuple(enum), enum)
-
-    def parse(self, located: Located, name: str) -> tuple[Any, ...]:
-        """See Kind."""
-        allowed = f"{name} must be a list of {', '.join(self.names)}"
-        if not isinstance(located.value, list) or not (located.value or self.may_be_empty):
-            raise located.error(allowed)
-        for item in located.value:
-            if item.value not in self.names:
-                raise item.error(f"{allowed}; it holds {item.text!r}")
-        return tuple(self.to_value(item.value) for item in located.value)
-
-    def schema(self) -> dict[str, Any]:
-        """See Kind."""
-        shape: dict[str, Any] = {"type": "array", "items": {"enum": [str(name) for name in self.names]}}
-        return shape if self.may_be_empty else {**shape, "minItems": 1}
-
-
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """A list of texts that match a pattern as a whole."""
+    """A text that matches a pattern as a whole; `words` says it."""
 
     pattern: str
     words: str
 
-    def parse(self, located: Located, name: str) -> tuple[str, ...]:
-        """See Kind."""
-        if not isinstance(located.value, list):
-            raise located.error(f"{name} must be a list of {self.words}")
-        for item in located.value:
-            if not isinstance(item.value, str) or not re.fullmatch(self.pattern, item.value):
-                raise item.error(f"{name} holds {item.text!r}, allowed: {self.words}")
-        return tuple(item.value for item in located.value)
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Check the text after its type."""
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
 
-    def schema(self) -> dict[str, Any]:
-        """See Kind."""
-        return {"type": "array", "items": {"type": "string", "pattern": f"^({self.pattern})$"}}
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Return the same as JSON schema."""
+        return {**handler(schema), "pattern": f"^(?:{self.pattern})$"}
+
+    def _check(self, text: str) -> str:
+        if not re.fullmatch(self.pattern, text, re.DOTALL):
+            raise ValueError(self.words)
+        return text
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """Settings of another program: a mapping of texts whose keys match a pattern. Numbers and flags become texts.
 
-    `refused` are keys that must not be set here, each with what to do instead.
+    `refused` are keys that must not be written in a file, each with what to do instead.
     """
 
     key_pattern: str
     key_words: str
     refused: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
-    def parse(self, located: Located, name: str) -> Mapping[str, str]:
-        """See Kind."""
-        for key, item in parse_mapping(located, name, None).items():
-            if not re.match(self.key_pattern, key):
-                raise item.error(f"{name}: {key!r} is no {self.key_words}")
-            if key in self.refused:
-                line = located.key_lines.get(key, item.line)
-                raise SettingError(line, f"{name}: {key} is set by our services: {self.refused[key]}")
-            if item.value is None or isinstance(item.value, (dict, list)):
-                raise item.error(f"{name}: {key} is {item.text!r}, allowed: a text, a number, true or false")
-        return MappingProxyType({key: item.text for key, item in located.value.items()})
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Check keys and values at once."""
+        return core_schema.no_info_plain_validator_function(self._check)
 
-    def schema(self) -> dict[str, Any]:
-        """See Kind."""
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Return the same as JSON schema."""
         return {
             "type": "object",
             "patternProperties": {self.key_pattern: {"type": ["string", "number", "boolean"]}},
@@ -304,86 +135,174 @@ class Options:
             **({"propertyNames": {"not": {"enum": sorted(self.refused)}}} if self.refused else {}),
         }
 
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A mapping whose keys are the settings of a dataclass.
-
-    Parses to the changes, which `apply_changes` puts over what is inherited; `is_whole` sections inherit nothing.
-    """
-
-    cls: type[Any]
-    is_whole: bool = False
-
-    def parse(self, located: Located, name: str) -> Any:
-        """See Kind."""
-        kinds = kinds_of(self.cls)
-        body = parse_mapping(located, name, tuple(kinds))
-        changes = {key: kinds[key].parse(item, key) for key, item in body.items()}
-        return apply_changes(self.cls(), changes) if self.is_whole else MappingProxyType(changes)
-
-    def schema(self) -> dict[str, Any]:
-        """See Kind."""
-        kinds = kinds_of(self.cls)
-        properties = {key: kind.schema() for key, kind in kinds.items()}
-        return {"type": "object", "properties": properties, "additionalProperties": False}
+    def _check(self, options: Any) -> Mapping[str, str]:
+        if not isinstance(options, Mapping):
+            raise PydanticCustomError("mapping_type", "a mapping")
+        for key in options:
+            if not re.match(self.key_pattern, key):
+                raise problem(f"{key!r} is no {self.key_words}", key)
+            if key in self.refused and isinstance(options, Written):
+                raise problem(f"{key} is set by our services: {self.refused[key]}", key)
+        require_no_secret(options)
+        return MappingProxyType(texts_of(options))
 
 
-@dataclass(frozen=True, slots=True)
-class Off:
-    """Another kind, or null."""
-
-    kind: Any
-    what: str = "off"
-
-    def parse(self, located: Located, name: str) -> Any:
-        """See Kind."""
-        if located.value is None:
-            return None
-        try:
-            return self.kind.parse(located, name)
-        except SettingError as error:
-            if isinstance(self.kind, Section):
-                raise
-            raise SettingError(error.line, f"{error}, or null for {self.what}") from error
-
-    def schema(self) -> dict[str, Any]:
-        """See Kind."""
-        return {"anyOf": [self.kind.schema(), {"type": "null"}]}
+def require_no_secret(options: Mapping[str, Any]) -> None:
+    """Refuse a secret that is written in a file."""
+    if not isinstance(options, Written):
+        return
+    found = next((key for key, value in options.items() if is_open_secret(key, str(value))), None)
+    if found is not None:
+        raise problem(explain_secret(found), found)
 
 
-def setting(kind: Kind, default: Any) -> Any:
-    """Declare a dataclass's field that can be set in the tables file."""
-    metadata = MappingProxyType({_KIND: kind})
-    if isinstance(default, Mapping):
-        return field(default_factory=lambda: MappingProxyType(dict(default)), metadata=metadata)
-    return field(default=default, metadata=metadata)
+def texts_of(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the options as texts, as they are written where that is known; refuse one that is no scalar."""
+    written = options.texts if isinstance(options, Written) else {}
+    for key, value in options.items():
+        if value is None or isinstance(value, (Mapping, list)):
+            given = written.get(key, "a structure")
+            raise problem(f"{key} is {given!r}, allowed: a text, a number, true or false", key)
+    return {key: written.get(key, str(value)) for key, value in options.items()}
 
 
-def kinds_of(cls: type[Any]) -> dict[str, Kind]:
-    """Return the settings of a dataclass by name, in their order; a field made of a dataclass is a section."""
-    return {entry.name: _kind_of(entry) for entry in fields(cls)}
+def problem(message: str, key: str = "") -> PydanticCustomError:
+    """Return the error of a rule that no type can state; `key` names the setting inside that breaks it."""
+    return PydanticCustomError("problem", "{message}", {"message": message, "key": key})
 
 
-def apply_changes(base: T, changes: Changes) -> T:
-    """Return a dataclass's value with changes over it; sections and mappings are merged, all else is replaced."""
-    merged = {key: _merge(getattr(base, key), value) for key, value in changes.items()}
-    return replace(base, **merged) if merged else base  # type: ignore[type-var]
+def _whole(value: Any) -> Any:
+    # As JSON schema counts them.
+    return int(value) if type(value) is float and value.is_integer() else value
 
 
-def _merge(current: Any, value: Any) -> Any:
-    if not isinstance(value, Mapping):
+_CLOCK = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
+
+
+def _clock(value: Any) -> time:
+    if isinstance(value, time):
         return value
-    if is_dataclass(current):
-        return apply_changes(current, value)
-    return MappingProxyType({**current, **value})
+    if not isinstance(value, str) or not _CLOCK.fullmatch(value):
+        raise ValueError("a time")
+    return time.fromisoformat(value)
 
 
-def _kind_of(entry: Field[Any]) -> Kind:
-    declared: Kind | None = entry.metadata.get(_KIND)
-    if declared is not None:
-        return declared
-    factory: Any = entry.default_factory
-    if isinstance(factory, type) and is_dataclass(factory):
-        return Section(factory)
-    raise TypeError(f"{entry.name} can be set in the tables file, so its kind must be declared with setting()")
+def _zone(name: str) -> str:
+    try:
+        return ZoneInfo(name).key
+    except (ZoneInfoNotFoundError, OSError) as error:
+        raise ValueError("no time zone") from error
+
+
+From0 = Annotated[int, Field(ge=0), BeforeValidator(_whole), Allowed("a whole number from 0")]
+From1 = Annotated[int, Field(ge=1), BeforeValidator(_whole), Allowed("a whole number from 1")]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), Allowed("a number above 0")]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), Allowed("seconds above 0")]
+Clock = Annotated[
+    time,
+    BeforeValidator(_clock),
+    Allowed("a time such as 22:30, in quotes"),
+    WithJsonSchema({"type": "string", "pattern": f"^(?:{_CLOCK.pattern})$"}),
+]
+TimeZone = Annotated[str, Field(min_length=1), AfterValidator(_zone), Allowed("a name such as Europe/Berlin")]
+Name = Annotated[str, Text(r"[A-Za-z0-9][A-Za-z0-9_.:/@ -]*", "a name: letters, digits and _.:/@ -")]
+# A file has lists, a model has tuples.
+Listed = Annotated[tuple[T, ...], Field(strict=False)]
+
+
+# --- Errors: one sentence each
+
+
+def describe(model: type[Settings], error: ErrorDetails, written: Callable[[Place], str], root: str = "") -> str:
+    """Return the sentence of an error that validating a mapping against `model` raised.
+
+    `written` returns the value at a place as it is written; `root` names the mapping.
+    """
+    place, kind = error["loc"], error["type"]
+    here, around = find_kind(model, place, root), find_kind(model, place[:-1], root)
+    if kind == "extra_forbidden":
+        near = get_close_matches(str(place[-1]), around.settings, n=1)
+        hint = f". Did you mean {near[0]!r}?" if near else ""
+        return f"unknown setting {place[-1]!r} in {around.called}, allowed: {', '.join(around.settings)}{hint}"
+    if kind == "problem":
+        message = error["ctx"]["message"]
+        return f"{here.name}: {message}" if here.name else str(message)
+    if kind == "missing":
+        return f"{around.called} must be a mapping with {place[-1]}"
+    if here.settings or kind in {"mapping_type", "dict_type"}:
+        return f"{here.called} must be a mapping"
+    if here.items:
+        return f"{here.name} must be a list of {here.items}"
+    if around.items:
+        return f"{around.name} must be a list of {around.items}; it holds {written(place)!r}"
+    return f"{here.name} is {written(place)!r}, allowed: {here.words}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What may stand at a place: a value, a section with its settings, or a list of items; each in words."""
+
+    name: str
+    called: str
+    words: str = ""
+    settings: tuple[str, ...] = ()
+    items: str = ""
+
+
+def find_kind(model: type[Settings], place: Place, root: str = "") -> Kind:
+    """Return what may stand at a place of a model, and how errors call it."""
+    bare, marks, is_nullable = _bare(model)
+    name, called = "", model.called or root
+    for part in place:
+        annotation, outer = _step(bare, part)
+        bare, marks, is_nullable = _bare(annotation, outer)
+        dotted = f"{name}[{part}]" if isinstance(part, int) else f"{name}.{part}".removeprefix(".")
+        called = (bare.called if _is_section(bare) else "") or dotted
+        # A section that errors call by another name begins the names of its settings.
+        name = dotted if called == dotted else ""
+    if _is_section(bare):
+        return Kind(name, called, settings=tuple(bare.model_fields))
+    if get_origin(bare) is tuple:
+        return Kind(name, called, items=_words(*_bare(get_args(bare)[0])[:2]))
+    null = next((mark.words for mark in marks if isinstance(mark, NullMeans)), "off")
+    return Kind(name, called, _words(bare, marks) + (f", or null for {null}" if is_nullable else ""))
+
+
+def _words(bare: Any, marks: tuple[Any, ...]) -> str:
+    said = [mark.words for mark in marks if isinstance(mark, (Allowed, Text))]
+    if said:
+        return said[-1]
+    if _is_section(bare):
+        return bare.called or f"mappings of {', '.join(bare.model_fields)}"
+    if get_origin(bare) is Literal:
+        return ", ".join(get_args(bare))
+    if isinstance(bare, type) and issubclass(bare, StrEnum):
+        return ", ".join(bare)
+    return "true, false" if bare is bool else "a text"
+
+
+def _is_section(bare: Any) -> bool:
+    return isinstance(bare, type) and issubclass(bare, Settings)
+
+
+def _step(bare: Any, part: int | str) -> tuple[Any, tuple[Any, ...]]:
+    """Return the annotation of what a section, list or mapping holds at a name or position, and the field's marks."""
+    if _is_section(bare):
+        known = bare.model_fields.get(str(part))
+        return (Any, ()) if known is None else (known.annotation, tuple(known.metadata))
+    inner = get_args(bare)
+    return (inner[0 if isinstance(part, int) else -1] if inner else Any), ()
+
+
+def _bare(annotation: Any, marks: tuple[Any, ...] = ()) -> tuple[Any, tuple[Any, ...], bool]:
+    """Return the type without its marks, the marks from the inside out, and whether null is allowed."""
+    is_nullable = False
+    while True:
+        if get_origin(annotation) is Annotated:
+            annotation, *found = get_args(annotation)
+            marks = (*found, *marks)
+        elif get_origin(annotation) in {Union, UnionType}:
+            (annotation,) = (arg for arg in get_args(annotation) if arg is not type(None))
+            is_nullable = True
+        else:
+            return annotation, marks, is_nullable

@@ -1,34 +1,34 @@
-"""Hudi settings that our services set themselves, so that nobody else's value for them could hold.
+"""Settings that not everyone may set: Hudi's that services set themselves, those that execute code, and secrets.
 
-A service's own settings come last. A value in `hudi_options` would be replaced without a word: seven days of retention
-would become ten commits. So each of these is refused by name, with the setting of ours that says the same.
+The first half is about settings for which no other value could hold.
+
+A service's own settings come last. A value in `hudi_options` would be replaced silently: seven days of retention
+would become ten commits. So each of these is refused by name, with the provider's setting for the same.
 Hudi's older spellings count as well (`ConfigProperty.withAlternatives` in `HoodieCleanConfig` and others of 1.2.0).
 """
 
 from __future__ import annotations
 
+import re
+from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
-_RETENTION = (
-    "use clean.retained_commits; retention by hours or by file versions is not supported yet: for that, set "
-    "clean.enabled: false and archive.enabled: false, and let the writer clean and archive"
-)
 _TRIGGER = "whether a service is due is said by {0} of the tables file"
 _NEVER = "every service sets it itself; take it out"
 
 _BY_ADVICE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        _RETENTION: (
-            "hoodie.clean.policy",
-            "hoodie.cleaner.policy",
-            "hoodie.clean.commits.retained",
-            "hoodie.cleaner.commits.retained",
+        "use clean.policy: commits, hours or versions": ("hoodie.clean.policy", "hoodie.cleaner.policy"),
+        "use clean.retained_commits": ("hoodie.clean.commits.retained", "hoodie.cleaner.commits.retained"),
+        "use clean.policy: hours and clean.retained_hours": (
             "hoodie.clean.hours.retained",
             "hoodie.cleaner.hours.retained",
+        ),
+        "use clean.policy: versions and clean.retained_versions": (
             "hoodie.clean.fileversions.retained",
             "hoodie.cleaner.fileversions.retained",
         ),
@@ -87,4 +87,91 @@ def find_owned_option(hudi_options: Mapping[str, str]) -> str | None:
     for key in hudi_options:
         if key in OWNED_OPTIONS:
             return f"{key} is set by our services: {OWNED_OPTIONS[key]}"
+        if key.startswith("lake."):
+            return f"{key} is set by our services: the tables file sets it by another name; {_NEVER}"
     return None
+
+
+# --- Settings that execute code: a class, a library, a script or a program that the setting names runs in the job, or
+# on the worker. The owner of the tables file may set them. A user who may start a run may not: Airflow lets such a user
+# choose the run's id and its conf.
+
+_CODE_KEYS = re.compile(
+    r"java\.?options|java\.opts|class\.?paths?|library\.?paths?|\bjars?\b|\.packages|repositories|ivy|py\.?files|python"
+    r"|\.files$|archives?$|\.dist\.|image|pod\.?template|env(vars)?\.|\.?env$|plugins?|listeners?|extensions|catalog"
+    r"|registrator|classes\.?to\.?register|script|shell|command|\bcmd\b|filters|^spark\.hadoop\.|metrics\.conf|\.r\."
+    r"|callback|jdbc|^spark\.master$|proxy\.?user|ssl\.(engine|providers)|plugin\.library|discovery",
+    re.IGNORECASE,
+)
+"""Where the value is a place of code, or may be one of many kinds of settings, as below `spark.hadoop.`."""
+
+_CLASS_KEYS = re.compile(
+    r"class|provider|strategy|merger|payload|impl$|factory|extractor|generator|comparator|codec|serializer|manager"
+    r"|translator|resolver|policy|handler|transformer",
+    re.IGNORECASE,
+)
+_CLASS = re.compile(r"\b(?:[a-z_]\w*\.)+[A-Z_$]\w*")
+_HUDI_CLASS = re.compile(r"org\.apache\.hudi\.[\w.$]+")
+# A class without a package would have to be in a jar that the job does not load.
+_PLAIN = re.compile(r"[\w-]*|-?[\d.]+[a-z]*", re.ASCII)
+
+
+def executes_code(key: str, value: str) -> bool:
+    """Whether a setting of Spark, Flink, Hudi or a sink names code that is not Hudi's own.
+
+    It errs on the safe side: where neither key nor value are known to be harmless, the answer is yes.
+    """
+    if _CODE_KEYS.search(key):
+        return True
+    parts = [part.strip() for part in value.split(",")]
+    if _CLASS_KEYS.search(key):
+        return not all(_HUDI_CLASS.fullmatch(part) or _PLAIN.fullmatch(part) for part in parts)
+    return any(_CLASS.search(part) and not _HUDI_CLASS.fullmatch(part) for part in parts)
+
+
+def find_code_option(
+    given: Mapping[str, str], in_tables_file: Mapping[str, str], allowed: Collection[str]
+) -> str | None:
+    """Return the first of a run's settings that executes code and comes from the run alone; None when there is none.
+
+    A setting with the tables file's value is that file's. `allowed` are names, with `*` as in file names.
+    """
+    for key, value in given.items():
+        if in_tables_file.get(key) == value or any(fnmatchcase(key, pattern) for pattern in allowed):
+            continue
+        if executes_code(key, value) or value.startswith(REFERENCE):
+            return key
+    return None
+
+
+# --- Secrets: a setting refers to one, so that no file, conf, command line or page holds it
+
+REFERENCE = "secret://"
+"""Begins a value that a worker replaces: `secret://connection/<id>/password`, `.../login`, `.../extra/<key>`, or
+`secret://variable/<name>`. Connections and Variables may come from any secrets backend."""
+
+SECRET_KEY = re.compile(r"(?i)secret|passw(or)?d|passphrase|token|access[._-]?key|private[._-]?key|credential|jaas")
+_HARMLESS_KEY = re.compile(
+    r"(?i)(providers?|paths?|files?|location|class|type|enabled|regex|url|uri|endpoint|name|alias|interval|seconds|_m?s"
+    r"|expir\w*|renewal\w*|duration|retries)$"
+)
+_HARMLESS_VALUE = re.compile(r"|\*+|true|false|\d+", re.IGNORECASE)
+_LOGIN_IN_URL = re.compile(r"://[^/@\s:]*:[^/@\s]+@")
+
+
+def is_open_secret(key: str, value: str) -> bool:
+    """Whether a setting seems to hold a secret itself, by its name, or by a login in a URL."""
+    if value.startswith(REFERENCE):
+        return False
+    if _LOGIN_IN_URL.search(value):
+        return True
+    is_named = SECRET_KEY.search(key) is not None and _HARMLESS_KEY.search(key) is None
+    return is_named and _HARMLESS_VALUE.fullmatch(value) is None
+
+
+def explain_secret(key: str) -> str:
+    """Say what to write instead of a secret."""
+    return (
+        f"{key} holds a secret, and each run would show it: put it into an Airflow connection or Variable, and write "
+        f"{REFERENCE}connection/<id>/password, {REFERENCE}connection/<id>/extra/<key> or {REFERENCE}variable/<name>"
+    )

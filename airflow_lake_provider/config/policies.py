@@ -1,162 +1,139 @@
 """When which service of a table is due, and how it may run: the values of the tables file.
 
 A rule of None is off; any rule that holds makes a service due, or, with `combine: all`, only all that are on together.
-A combination that Hudi would refuse, or that could lose data, is refused here. Each field says with `setting` what it
-may be: the parser of the tables file and its JSON schema follow from that, and the field's docstring is the setting's
-description.
+A combination that Hudi would refuse, or that could lose data, is refused here. A field and its docstring are all that a
+setting needs: the parser of the tables file, its errors and its JSON schema follow from them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, ClassVar, Literal, get_args
 from zoneinfo import ZoneInfo
 
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
+
 from airflow_lake_provider.config.kinds import (
-    FROM_0,
-    FROM_1,
-    SECONDS,
+    Allowed,
     Clock,
-    Flag,
-    Names,
-    Off,
-    OneOf,
+    From0,
+    From1,
+    Listed,
+    Name,
+    NullMeans,
     Options,
     Positive,
-    Section,
+    Seconds,
+    Settings,
     Text,
-    Texts,
     TimeZone,
-    setting,
+    Written,
+    problem,
+    require_no_secret,
+    texts_of,
 )
 from airflow_lake_provider.config.owned_options import OWNED_OPTIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from airflow_lake_provider.config.kinds import Located
 
 # --- The `replication` setting of a table: a list of sinks, each with what it receives and how long it may hold back
 
 DAY_S = 86_400.0
-_STREAM = Text(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", "up to 80 letters, digits, _, - and .")
-_SINK = Text(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", "the name of a sink: kafka, file, database, noop or one of your own")
-_MODE = Text("changes|latest", "changes, latest")
-_FORMATS: Mapping[str, OneOf] = MappingProxyType(
-    {
-        "kafka": OneOf(("json", "avro")),
-        "file": OneOf(("json", "parquet")),
-        "database": OneOf(("json",)),
-        "noop": OneOf(("json",)),
-    }
+_NAME_OF_STREAM = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}"
+_FORMATS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"kafka": ("json", "avro"), "file": ("json", "parquet"), "database": ("json",), "noop": ("json",)}
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicationPolicy:
-    """One sink of a table."""
+class ReplicationPolicy(Settings):
+    """One sink of a table. What else an entry says are the sink's own settings, which the sink checks in its run."""
 
-    name: str
-    """Names the stream together with the table; the sink's kind unless the entry says otherwise."""
-    sink: str
-    """Under which name the sink is registered."""
-    mode: str = "changes"
-    """`changes` (operation, row before and after) or `latest` (the row, or nothing; copy-on-write tables only)."""
-    key: tuple[str, ...] = ()
-    """Fields of the key; empty takes the table's record key."""
-    ttl_s: float = DAY_S
-    """A sink that makes no progress for so long holds nothing back any more, and begins with a new snapshot."""
-    options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """What else the entry says: the sink's own settings. `conn_id` names an Airflow connection with more of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class SinkEntries:
-    """The kind of the `replication` setting."""
-
-    def parse(self, located: Located, name: str) -> tuple[ReplicationPolicy, ...]:
-        """Return the sinks. What a sink's own settings may be is known to the sink, which checks them in its run."""
-        if not isinstance(located.value, list):
-            raise located.error(f"{name} must be a list of sinks")
-        policies = tuple(_parse_entry(item) for item in located.value)
-        names = [policy.name for policy in policies]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise located.error(f"two sinks are named {twice!r}: give one of them another name")
-        return policies
-
-    def schema(self) -> dict[str, Any]:
-        """Return the same as JSON schema."""
-        entry = {
-            "type": "object",
-            "properties": {
-                "name": _STREAM.schema(),
-                "sink": _SINK.schema(),
-                "mode": _MODE.schema(),
-                "key": {"type": "array", "items": {"type": "string"}},
-                "ttl_s": SECONDS.schema(),
-            },
-            "required": ["sink"],
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "additionalProperties": {"type": ["string", "number", "boolean"]},
             # Formats of one's own sinks are for those to check.
             "allOf": [
-                {"if": {"properties": {"sink": {"const": sink}}}, "then": {"properties": {"format": form.schema()}}}
-                for sink, form in _FORMATS.items()
+                {
+                    "if": {"properties": {"sink": {"const": sink}}},
+                    "then": {"properties": {"format": {"enum": list(formats)}}},
+                }
+                for sink, formats in _FORMATS.items()
             ],
-            "additionalProperties": {"type": ["string", "number", "boolean"]},
-        }
-        return {"type": "array", "items": entry}
-
-
-def _parse_entry(located: Located) -> ReplicationPolicy:
-    if not isinstance(located.value, dict) or "sink" not in located.value:
-        raise located.error("an entry of replication must be a mapping with sink")
-    body = dict(located.value)
-    sink = _SINK.parse(body.pop("sink"), "sink")
-    named = body.pop("name", None)
-    name = _STREAM.parse(named, "name") if named is not None else sink
-    mode, key, ttl_s = (body.pop(part, None) for part in ("mode", "key", "ttl_s"))
-    if "format" in body and sink in _FORMATS and _FORMATS[sink].parse(body["format"], "format") == "json":
-        # What each sink writes unless it is told otherwise.
-        del body["format"]
-    if key is not None and not _is_list_of_texts(key):
-        raise key.error("key must be a list of fields")
-    for option, item in body.items():
-        if item.value is None or isinstance(item.value, (dict, list)):
-            raise item.error(f"{option} is {item.text!r}, allowed: a text, a number, true or false")
-    return ReplicationPolicy(
-        name=name,
-        sink=sink,
-        mode=_MODE.parse(mode, "mode") if mode is not None else "changes",
-        key=tuple(item.value for item in key.value) if key is not None else (),
-        ttl_s=SECONDS.parse(ttl_s, "ttl_s") if ttl_s is not None else DAY_S,
-        options=MappingProxyType({option: item.text for option, item in body.items()}),
+        },
     )
 
+    sink: Annotated[str, Text(_NAME_OF_STREAM, "the name of a sink: kafka, file, database, noop or one of your own")]
+    """Under which name the sink is registered."""
+    name: Annotated[str, Text(_NAME_OF_STREAM, "up to 80 letters, digits, _, - and .")] = ""
+    """Names the stream together with the table; the sink's kind unless the entry says otherwise."""
+    mode: Literal["changes", "latest"] = "changes"
+    """`changes` (operation, row before and after) or `latest` (the row, or nothing; copy-on-write tables only)."""
+    key: Listed[Annotated[str, Allowed("fields")]] = ()
+    """Fields of the key; empty takes the table's record key."""
+    ttl_s: Seconds = DAY_S
+    """A sink that makes no progress for so long holds nothing back any more, and begins with a new snapshot."""
 
-def _is_list_of_texts(located: Located) -> bool:
-    return isinstance(located.value, list) and all(isinstance(item.value, str) for item in located.value)
+    @property
+    def options(self) -> Mapping[str, str]:
+        """The sink's own settings. `conn_id` names an Airflow connection with more of them."""
+        return MappingProxyType(self.model_extra or {})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, entry: Any) -> Any:
+        if not isinstance(entry, Mapping) or "sink" not in entry:
+            return entry
+        own = {key: value for key, value in entry.items() if key in cls.model_fields}
+        options = {key: value for key, value in entry.items() if key not in own}
+        options = Written(options, entry.texts) if isinstance(entry, Written) else options
+        require_no_secret(options)
+        texts = texts_of(options)
+        allowed = _FORMATS.get(own["sink"], ()) if isinstance(own["sink"], str) else ()
+        if allowed and texts.get("format", "json") not in allowed:
+            raise problem(f"format is {texts['format']!r}, allowed: {', '.join(allowed)}", "format")
+        if allowed and texts.get("format") == "json":
+            # What each sink writes anyway.
+            del texts["format"]
+        return {"name": own["sink"], **own, **texts}
+
+
+def _named_once(sinks: tuple[ReplicationPolicy, ...]) -> tuple[ReplicationPolicy, ...]:
+    names = [sink.name for sink in sinks]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise problem(f"two sinks are named {twice!r}: give one of them another name")
+    return sinks
 
 
 # --- When the services of a table may begin: days and hours in a time zone. Pure; the clock is passed in
 
-DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+DAYS: tuple[Day, ...] = get_args(Day)
 
 
-@dataclass(frozen=True, slots=True)
-class MaintenanceWindow:
+class MaintenanceWindow(Settings):
     """Opens at `begin` (inclusive) on each of `days`, closes at `end` (exclusive); over midnight when end <= begin.
 
     Hours are the wall clock's in `time_zone`. An opening hour that a change to summer time skips is the same moment as
     the hour after it.
     """
 
-    days: tuple[str, ...] = setting(Names(DAYS, may_be_empty=False), DAYS)
-    begin: time = setting(Clock(), time(0))
-    end: time = setting(Clock(), time(0))
-    time_zone: str = setting(TimeZone(), "UTC")
+    is_whole: ClassVar[bool] = True
+
+    days: Annotated[Listed[Day], Field(min_length=1)] = DAYS
+    begin: Clock = time(0)
+    end: Clock = time(0)
+    time_zone: TimeZone = "UTC"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_hours(cls, window: Any) -> Any:
+        # YAML reads 22:30 without quotes as a number; what was written counts.
+        if not isinstance(window, Written):
+            return window
+        return {**window, **{key: text for key, text in window.texts.items() if key in {"begin", "end"}}}
 
     def is_open(self, now: datetime) -> bool:
         """Whether a service may begin now."""
@@ -191,7 +168,7 @@ class MaintenanceWindow:
 # --- The shapes in which a table's timeline gets stuck, by the names that the tables file and the doctor use
 
 
-class Shape(StrEnum):
+class StuckKind(StrEnum):
     """One way to be stuck. Which of them can be repaired, and how, is said by the doctor."""
 
     ORPHANED_LOCK = "orphaned_lock"
@@ -202,7 +179,7 @@ class Shape(StrEnum):
     DISORDERED_WRITES = "disordered_writes"
     """Writes that sort before a compaction, or another commit, that was made before them: readers leave them out."""
     FAILED_WRITE = "failed_write"
-    """A write without heartbeat that nobody rolled back."""
+    """A write without heartbeat that no process rolled back."""
     DANGLING_REPLACECOMMIT = "dangling_replacecommit"
     """The same, requested only: what `run_ttl` leaves when nothing has expired."""
     PLAN_WITHOUT_EXECUTOR = "plan_without_executor"
@@ -219,219 +196,289 @@ class Shape(StrEnum):
     """Archiving that waits for a compaction of the metadata table."""
 
 
-COMBINE = OneOf(("any", "all"))
 _COLUMN = r"[A-Za-z_][A-Za-z0-9_.]*"
-INDEXES = Texts(
-    rf"files|partition_stats|bloom_filters|record_index|column_stats(:{_COLUMN}(,{_COLUMN})*)?|secondary_index:{_COLUMN}"
-    rf"|expression_index:[A-Za-z_][A-Za-z0-9_]*:[a-z_0-9]+\({_COLUMN}\)(:.+)?",
-    "files, column_stats, column_stats:amount,ts, partition_stats, bloom_filters, record_index, secondary_index:city, "
-    "expression_index:by_day:from_unixtime(ts):format=yyyy-MM-dd",
-)
-NAME = Text(r"[A-Za-z0-9][A-Za-z0-9_.:/@ -]*", "a name: letters, digits and _.:/@ -")
+Index = Annotated[
+    str,
+    Text(
+        rf"files|partition_stats|bloom_filters|record_index|column_stats(:{_COLUMN}(,{_COLUMN})*)?"
+        rf"|secondary_index:{_COLUMN}"
+        rf"|expression_index:[A-Za-z_][A-Za-z0-9_]*:[a-z_0-9]+\({_COLUMN}\)(:.+)?",
+        "files, column_stats, column_stats:amount,ts, partition_stats, bloom_filters, record_index, "
+        "secondary_index:city, expression_index:by_day:from_unixtime(ts):format=yyyy-MM-dd",
+    ),
+]
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionPolicy:
+class CompactionPolicy(Settings):
     """When compaction is due."""
 
-    enabled: bool = setting(Flag(), default=True)
-    delta_commits: int | None = setting(Off(FROM_1), 5)
+    enabled: bool = True
+    """False: leave the service alone, pending plans as well."""
+    delta_commits: From1 | None = 5
     """Completed delta commits since the last compaction (Hudi's own default is 5)."""
-    log_to_base_ratio: float | None = setting(Off(Positive()), 0.5)
+    log_to_base_ratio: Positive | None = 0.5
     """Bytes in log files over bytes in the base files below them."""
-    min_log_bytes: int = setting(FROM_0, 0)
-    """The ratio rule looks only at tables that have at least this many bytes in log files."""
-    max_age_s: float | None = setting(Off(SECONDS), None)
+    min_log_bytes: From0 = 0
+    """The ratio rule counts only on tables that have at least this many bytes in log files."""
+    max_age_s: Seconds | None = None
     """How long the oldest delta commit may wait."""
-    combine: str = setting(COMBINE, "any")
+    combine: Literal["any", "all"] = "any"
     """Whether any rule makes it due, or only all that are on together."""
 
 
-OTHERS = "others' plans only"
-
-
-@dataclass(frozen=True, slots=True)
-class LogCompactionPolicy:
+class LogCompactionPolicy(Settings):
     """When log compaction is due: many small log files of a file slice become one. Off unless asked for."""
 
-    enabled: bool | None = setting(Off(Flag(), OTHERS), None)
-    """Null: none is planned, but a plan that somebody left behind is executed, because it blocks others."""
-    log_files: int | None = setting(Off(FROM_1), 5)
+    enabled: Annotated[bool | None, NullMeans("others' plans only")] = None
+    """Null: plan none, but execute a plan that another process left behind, because it blocks others."""
+    log_files: From1 | None = 5
     """Log files in one file slice (Hudi's `hoodie.log.compaction.blocks.threshold`)."""
-    max_age_s: float | None = setting(Off(SECONDS), None)
+    max_age_s: Seconds | None = None
     """How long the oldest delta commit may wait, where a file slice has more than one log file."""
-    combine: str = setting(COMBINE, "any")
+    combine: Literal["any", "all"] = "any"
     """Whether any rule makes it due, or only all that are on together."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusteringPolicy:
+class ClusteringPolicy(Settings):
     """When clustering is due. Off unless asked for: it rewrites data, and fails writers that update it meanwhile."""
 
-    enabled: bool | None = setting(Off(Flag(), OTHERS), None)
-    """Null: none is planned, but a plan that somebody left behind is executed, because it blocks others."""
-    commits: int | None = setting(Off(FROM_1), None)
+    enabled: Annotated[bool | None, NullMeans("others' plans only")] = None
+    """Null: plan none, but execute a plan that another process left behind, because it blocks others."""
+    commits: From1 | None = None
     """Completed writes since the last clustering."""
-    small_files: int | None = setting(Off(FROM_1), 10)
-    """Small base files in one partition, as far as the active timeline tells their sizes."""
-    small_file_bytes: int = setting(FROM_1, 104_857_600)
+    small_files: From1 | None = 10
+    """Small base files in one partition, as far as the active timeline holds their sizes."""
+    small_file_bytes: From1 = 104_857_600
     """A base file below this size is small (Hudi's `hoodie.parquet.small.file.limit` is 100 MiB)."""
-    max_age_s: float | None = setting(Off(SECONDS), None)
+    max_age_s: Seconds | None = None
     """How long the oldest write since the last clustering may wait."""
-    combine: str = setting(COMBINE, "any")
+    combine: Literal["any", "all"] = "any"
     """Whether any rule makes it due, or only all that are on together."""
 
 
-@dataclass(frozen=True, slots=True)
-class CleanPolicy:
-    """When cleaning is due. Retention is Hudi's KEEP_LATEST_COMMITS."""
+class CleanPolicy(Settings):
+    """When cleaning is due, and what it keeps."""
 
-    enabled: bool = setting(Flag(), default=True)
-    commits: int | None = setting(Off(FROM_1), 5)
+    enabled: bool = True
+    """False: leave the service alone, pending plans as well."""
+    commits: From1 | None = 5
     """Completed writes since the last clean."""
-    max_age_s: float | None = setting(Off(SECONDS), None)
+    max_age_s: Seconds | None = None
     """How long the oldest write since the last clean may wait."""
-    combine: str = setting(COMBINE, "any")
+    combine: Literal["any", "all"] = "any"
     """Whether any rule makes it due, or only all that are on together."""
-    retained_commits: int = setting(FROM_1, 10)
-    """`hoodie.clean.commits.retained`: file versions that these commits need are kept."""
+    policy: Literal["commits", "hours", "versions"] = "commits"
+    """What retention counts (`hoodie.clean.policy`): the last commits, the last hours, or versions of each file."""
+    retained_commits: From1 = 10
+    """`hoodie.clean.commits.retained`, for `policy: commits`: file versions that these commits need are kept."""
+    retained_hours: From1 | None = None
+    """`hoodie.clean.hours.retained`, for `policy: hours`: file versions that commits of these hours need are kept."""
+    retained_versions: From1 | None = None
+    """`hoodie.clean.fileversions.retained`, for `policy: versions`: so many of each file group, however old."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArchivePolicy:
+class ArchivePolicy(Settings):
     """When archiving is due."""
 
-    enabled: bool = setting(Flag(), default=True)
-    min_commits: int = setting(FROM_1, 20)
+    enabled: bool = True
+    """False: leave the service alone, pending plans as well."""
+    min_commits: From1 = 20
     """`hoodie.keep.min.commits`: how many completed writes stay on the active timeline."""
-    max_commits: int = setting(FROM_1, 30)
+    max_commits: From1 = 30
     """`hoodie.keep.max.commits`: with more than these it is due."""
 
 
-@dataclass(frozen=True, slots=True)
-class RollbackPolicy:
+class RollbackPolicy(Settings):
     """When pending writes are rolled back: their heartbeat has expired. A write that never had one is left alone."""
 
-    enabled: bool = setting(Flag(), default=True)
-    after_s: float = setting(SECONDS, 600.0)
+    enabled: bool = True
+    """False: leave the service alone, pending plans as well."""
+    after_s: Seconds = 600.0
     """A pending write younger than this is left alone, whatever its heartbeat says."""
 
 
-@dataclass(frozen=True, slots=True)
-class TtlPolicy:
+class TtlPolicy(Settings):
     """When partitions expire. None does unless asked for: their rows are deleted."""
 
-    retained_days: int | None = setting(Off(FROM_1), None)
-    """A partition that nobody wrote to for more days than this is deleted."""
-    check_every_s: float = setting(SECONDS, 86_400.0)
-    """How often expired partitions are looked for; each time is a run."""
-    max_partitions: int = setting(FROM_1, 1000)
+    retained_days: From1 | None = None
+    """The service deletes a partition without a write for more days than this."""
+    check_every_s: Seconds = 86_400.0
+    """How often the service checks for expired partitions; each time is a run."""
+    max_partitions: From1 = 1000
     """At most so many go in one run, the oldest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataCompactionPolicy:
+class SavepointPolicy(Settings):
+    """Savepoints at intervals, and how long they stay. None unless asked for: they hold cleaning and archiving back."""
+
+    every_s: Seconds | None = None
+    """How often the newest completed write gets a savepoint, if anything was written since the last one."""
+    keep: From0 = 7
+    """So many of the newest savepoints that this service made stay; 0 makes none, and removes those that it made."""
+    expire_after_s: Seconds | None = None
+    """The service also removes those of its savepoints that are older than this, but for its newest one."""
+
+
+class OrphanPolicy(Settings):
+    """When orphan files are searched for: files in the partitions that no instant, plan or savepoint knows."""
+
+    enabled: bool = False
+    """The search is off unless asked for."""
+    mode: Literal["report", "quarantine"] = "report"
+    """`report` only lists orphan files; `quarantine` moves them below `.hoodie/.aux/lake_quarantine` of the table."""
+    min_age_days: From1 = 7
+    """A younger file stays, by its modification time and by its instant; never less than the table's longest commit."""
+    keep_days: From1 = 30
+    """Quarantined files are deleted after so many days, by the next run; until then `mode: undo` puts them back."""
+    check_every_s: Seconds = 604_800.0
+    """How often the service searches; each time is a run that lists every partition."""
+    max_files: From1 = 1000
+    """At most so many go in one run, the oldest first: the table's lock is held while they are moved."""
+
+
+class MetadataCompactionPolicy(Settings):
     """When the metadata table is compacted, which Hudi's writers do themselves unless that is delegated or fails."""
 
-    enabled: bool = setting(Flag(), default=True)
-    commits: int = setting(FROM_1, 30)
+    enabled: bool = True
+    """False: leave the service alone, pending plans as well."""
+    commits: From1 = 30
     """More completed writes than this since its last compaction; Hudi's writers compact it after 10."""
 
 
-@dataclass(frozen=True, slots=True)
-class IndexingPolicy:
-    """Which indexes a table shall have in its metadata table (docs/indexing.md). Pending builds are run in any case."""
+class IndexingPolicy(Settings):
+    """Which indexes the provider builds in the metadata table (docs/indexing.md). Pending builds run in any case."""
 
-    enabled: bool = setting(Flag(), default=True)
-    indexes: tuple[str, ...] = setting(INDEXES, ())
+    enabled: bool = True
+    indexes: Listed[Index] = ()
     """What is missing of these is built: `record_index`, `column_stats:amount,ts`, `secondary_index:city`, ..."""
-    check: str = setting(Text("cheap|full", "cheap, full"), "cheap")
+    check: Literal["cheap", "full"] = "cheap"
     """How a build is verified: by timeline and metadata table, or also by the data files' contents."""
-    wait_s: float = setting(SECONDS, 300.0)
+    wait_s: Seconds = 300.0
     """How long a build waits for a moment without writers that would be missing in the index."""
-    check_timeout_s: int = setting(FROM_1, 900)
+    check_timeout_s: From1 = 900
     """`hoodie.metadata.index.check.timeout.seconds`: how long a built index waits for writers that may not know it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConflictPolicy:
-    """Early conflict detection between our services and the table's writers."""
+class ConflictPolicy(Settings):
+    """Early conflict detection between the provider's services and the table's writers."""
 
-    enabled: bool = setting(Flag(), default=True)
-    """Ask before a service begins who is at work on its file groups, and watch them while it runs."""
-    strategy: str = setting(NAME, "AsyncTimelineMarkerBased")
+    enabled: bool = True
+    """Check before a service begins which writers work on its file groups, and watch them while it runs."""
+    strategy: Name = "AsyncTimelineMarkerBased"
     """How a running service is watched: a strategy of RFC-56, or one that a package registers."""
-    period_s: float = setting(SECONDS, 10.0)
-    """How often a running service is checked, and how soon one that waits is looked at again."""
-    initial_delay_s: float = setting(SECONDS, 1.0)
+    period_s: Seconds = 10.0
+    """How often a running service is checked, and the pause between two checks of one that waits."""
+    initial_delay_s: Seconds = 1.0
     """How long after its start a service is checked first."""
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorPolicy:
+class DoctorPolicy(Settings):
     """Which stuck shapes may be repaired, and from which age on something counts as left behind."""
 
-    repairs: tuple[Shape, ...] = setting(Names.of(Shape), ())
+    repairs: Listed[Annotated[StuckKind, Field(strict=False)]] = ()
     """Shapes that the doctor may repair; none unless asked for."""
-    notify: bool = setting(Flag(), default=True)
-    """Whether people are told of a shape that neither the doctor may repair nor a service that is due will mend."""
-    stuck_after_s: float = setting(SECONDS, 600.0)
+    notify: bool = True
+    """Whether people are notified of a shape that neither the doctor may repair nor a due service repairs."""
+    stuck_after_s: Seconds = 600.0
     """For what a heartbeat would speak if it were alive, and for plans that never began."""
-    lock_after_s: float = setting(SECONDS, 1800.0)
-    """For a lock file beside which no heartbeat lives."""
-    unguarded_after_s: float = setting(SECONDS, 21_600.0)
-    """For what has no heartbeat: an index build, a service by somebody else, a write in single-writer mode."""
+    lock_after_s: Seconds = 1800.0
+    """For a lock file on a table without a living heartbeat."""
+    unguarded_after_s: Seconds = 21_600.0
+    """For what has no heartbeat: an index build, a service of another process, a write in single-writer mode."""
 
 
-@dataclass(frozen=True, slots=True)
-class TablePolicy:
+HudiOptions = Annotated[Mapping[str, str], Options(r"^hoodie\.", "Hudi setting (hoodie.*)", OWNED_OPTIONS)]
+SparkConf = Annotated[Mapping[str, str], Options(r"^spark\.", "Spark setting (spark.*)")]
+
+
+def _no_options() -> Mapping[str, str]:
+    return MappingProxyType({})
+
+
+class TablePolicy(Settings):
     """What holds for one table."""
 
-    compaction: CompactionPolicy = field(default_factory=CompactionPolicy)
-    logcompaction: LogCompactionPolicy = field(default_factory=LogCompactionPolicy)
-    clustering: ClusteringPolicy = field(default_factory=ClusteringPolicy)
-    clean: CleanPolicy = field(default_factory=CleanPolicy)
-    archive: ArchivePolicy = field(default_factory=ArchivePolicy)
-    rollback: RollbackPolicy = field(default_factory=RollbackPolicy)
-    ttl: TtlPolicy = field(default_factory=TtlPolicy)
-    metacompaction: MetadataCompactionPolicy = field(default_factory=MetadataCompactionPolicy)
-    indexing: IndexingPolicy = field(default_factory=IndexingPolicy)
-    conflict: ConflictPolicy = field(default_factory=ConflictPolicy)
-    doctor: DoctorPolicy = field(default_factory=DoctorPolicy)
-    replication: tuple[ReplicationPolicy, ...] = setting(SinkEntries(), ())
+    called: ClassVar[str] = "a policy"
+
+    mode: Annotated[Literal["manage", "observe"] | None, NullMeans("by how the table became known")] = None
+    """`observe` decides and shows what is due, and starts nothing. Null observes a table that `lake_discovery` found,
+    until its writer announces a commit or an entry of this file names its path; it manages all others."""
+    compaction: CompactionPolicy = CompactionPolicy()
+    logcompaction: LogCompactionPolicy = LogCompactionPolicy()
+    clustering: ClusteringPolicy = ClusteringPolicy()
+    clean: CleanPolicy = CleanPolicy()
+    archive: ArchivePolicy = ArchivePolicy()
+    rollback: RollbackPolicy = RollbackPolicy()
+    ttl: TtlPolicy = TtlPolicy()
+    metacompaction: MetadataCompactionPolicy = MetadataCompactionPolicy()
+    indexing: IndexingPolicy = IndexingPolicy()
+    savepoint: SavepointPolicy = SavepointPolicy()
+    orphans: OrphanPolicy = OrphanPolicy()
+    conflict: ConflictPolicy = ConflictPolicy()
+    conformance: Literal["block", "report"] = "block"
+    """`block` starts no service that would endanger a writer as it is configured, or that such a writer would endanger.
+    `report` only shows it: for tables whose writers and services never run at the same time."""
+    doctor: DoctorPolicy = DoctorPolicy()
+    replication: Annotated[Listed[Annotated[ReplicationPolicy, Allowed("sinks")]], AfterValidator(_named_once)] = ()
     """Where the table's changes go; none unless asked for."""
-    hudi_options: Mapping[str, str] = setting(Options(r"^hoodie\.", "Hudi setting (hoodie.*)", OWNED_OPTIONS), {})
+    hudi_options: HudiOptions = Field(default_factory=_no_options)
     """Passed to every service of the table; the lock provider must be here, and nothing that a service sets itself."""
-    engine: str = setting(NAME, "")
+    engine: Name = ""
     """What executes the services, by the name under which the engine is registered; empty takes `[lake] engine`."""
-    spark_conn_id: str = setting(NAME, "")
+    spark_conn_id: Name = ""
     """Connection that says where the table's Spark jobs run; empty takes `[lake] spark_conn_id`."""
-    spark_conf: Mapping[str, str] = setting(Options(r"^spark\.", "Spark setting (spark.*)"), {})
+    spark_conf: SparkConf = Field(default_factory=_no_options)
     """Spark settings of every service of the table."""
-    pool: str = setting(NAME, "")
+    pool: Name = ""
     """Airflow pool that the service's task takes a slot of; empty takes default_pool."""
-    queue: str = setting(NAME, "")
+    queue: Name = ""
     """Queue of the executor (Celery, Edge) that the service's task is sent to; empty takes the executor's own."""
-    timeout_s: float = setting(SECONDS, 43_200.0)
+    timeout_s: Seconds = 43_200.0
     """One try of a service is ended, and retried, after this."""
-    retries: int = setting(FROM_0, 4)
+    retries: From0 = 4
     """Tries after the first, within one run."""
-    start_within_s: float = setting(SECONDS, 3_600.0)
+    start_within_s: Seconds = 3_600.0
     """A run that has not begun after this is reported."""
-    deadline_s: float = setting(SECONDS, 86_400.0)
+    deadline_s: Seconds = 86_400.0
     """A run that has not ended after this is ended as failed, whatever it is doing."""
-    heartbeat_timeout_s: float | None = setting(Off(SECONDS, "the table's rhythm"), None)
-    """Silence after which the table is looked at once without a notice; None follows the table's rhythm."""
-    max_runs_per_instant: int = setting(FROM_1, 3)
-    retry_backoff_s: float = setting(SECONDS, 60.0)
-    max_active_runs: int = setting(FROM_1, 1)
+    heartbeat_timeout_s: Annotated[Seconds | None, NullMeans("the table's commit interval")] = None
+    """Silence after which the table is refreshed without a notice; null follows the table's commit interval."""
+    max_runs_per_instant: From1 = 3
+    """Failed runs for one state of the table, after which the manager gives up until the table changes."""
+    retry_backoff_s: Seconds = 60.0
+    """Pause before the run after a failed one; it doubles each time."""
+    max_active_runs: From1 = 1
     """Services of the table that may run at once."""
-    maintenance_window: MaintenanceWindow | None = setting(Off(Section(MaintenanceWindow, is_whole=True)), None)
+    maintenance_window: MaintenanceWindow | None = None
     """When new plans may be made; None is always. Pending plans hold others up and are executed at any time."""
+
+    def find_why_observed(self, *, is_only_discovered: bool) -> str:
+        """Return why nothing may start on the table, and what to do; empty when the table is managed."""
+        if self.mode == "observe":
+            return "mode: observe in the tables file; mode: manage lets it run"
+        if self.mode is None and is_only_discovered:
+            return (
+                "lake_discovery found this table, and its owner has not agreed: an entry of the tables file that names "
+                "its path, mode: manage, or the commit callback of its writer lets it run"
+            )
+        return ""
 
     def find_problem(self) -> str | None:
         """Say in one sentence which settings contradict each other; None when none do."""
-        if self.archive.min_commits <= self.clean.retained_commits:
+        if self.clean.policy == "hours" and self.clean.retained_hours is None:
+            return "clean.policy: hours needs clean.retained_hours: for how many hours file versions are kept"
+        if self.clean.policy == "versions" and self.clean.retained_versions is None:
+            return "clean.policy: versions needs clean.retained_versions: how many versions of each file are kept"
+        if self.clean.policy != "hours" and self.clean.retained_hours is not None:
+            return f"clean.retained_hours needs clean.policy: hours (it is {self.clean.policy}), or null"
+        if self.clean.policy != "versions" and self.clean.retained_versions is not None:
+            return f"clean.retained_versions needs clean.policy: versions (it is {self.clean.policy}), or null"
+        if self.clean.policy == "versions" and self.replication:
+            return (
+                "clean.policy: versions cannot hold files back for replication, which needs those of certain commits: "
+                "use commits or hours"
+            )
+        if self.clean.policy == "commits" and self.archive.min_commits <= self.clean.retained_commits:
             return (
                 f"archive.min_commits ({self.archive.min_commits}) must be greater than clean.retained_commits "
                 f"({self.clean.retained_commits}): Hudi cleans by what is on the active timeline"

@@ -1,22 +1,26 @@
-"""The process's settings: `[lake]` of Airflow's configuration, as a value.
+"""Airflow's section `[lake]` as a value, and what Airflow shows of it.
 
-Who reads Airflow's configuration passes plain strings in (`settings_from_options`); a wrong setting raises ConfigError
-that names the option and the allowed values. A setting that could lose data is refused, not warned about.
+A field of `LakeSettings` is all that an option needs: its type, default and docstring make the parser, the errors, the
+provider's entry (`airflow config list --section lake`) and the reference. A setting that could lose data is refused,
+not warned about.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
+
+from airflow_lake_provider.config.kinds import Allowed, From0, From1, Seconds, Settings, find_kind, problem
 from airflow_lake_provider.errors import ConfigError, LakeError
 from airflow_lake_provider.hudi.base_path import normalise_root
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Collection, Mapping
 
-# Hudi sends this key when nobody configured one: it proves nothing about the sender.
+# Hudi sends this key when none is configured: it proves nothing about the sender.
 HUDI_DEFAULT_CALLBACK_KEY = "hudi_write_commit_http_callback"
 
 MIN_TOKEN_LENGTH = 8
@@ -34,137 +38,217 @@ class TimelineServerMode(StrEnum):
     REQUIRED = "required"
     """The timeline server only: a reader waits while it does not answer."""
     OFF = "off"
-    """The file system only; no process shares timelines or looks at tables by itself."""
+    """The file system only; no process shares timelines or refreshes tables by itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class LakeSettings:
-    """What one process needs to know. Durations in seconds, sizes in bytes."""
+class Option:
+    """What Airflow shows of an option beyond its type, default and description."""
 
-    callback_tokens: tuple[str, ...] = ()
-    """Accepted values of the header HUDI-CALLBACK-KEY; several, so that a token can be changed without a gap."""
-    service_tokens: tuple[str, ...] = ()
-    """Accepted bearer tokens of Airflow's own tasks (connection type `lake`)."""
-    allowed_roots: tuple[str, ...] = ()
-    """Base paths must lie below one of these; empty refuses every notice."""
-    tables_file: str = ""
-    tables_variable: str = "lake_tables"
-    """Airflow Variable that is laid over the tables file; `off` reads none."""
-    max_notice_bytes: int = 64 * 1024 * 1024
-    service_manager_needs_token: bool = True
-    """RFC-43's client can send no header, so `extra_params` must hold `token=<callback token>`. When false, a request
-    without one may ask for a look at a registered table, and nothing else."""
-    loop_enabled: bool = True
-    loop_interval_s: float = 1.0
-    claim_lease_s: float = 60.0
-    executor_lease_s: float = 900.0
-    """Long, so that a running job bears ten minutes without any API server; renewals are frequent all the same."""
-    sink_grace_s: float = SINK_GRACE_S
-    """How long a sink that the tables file names no more still holds its table's files."""
-    heartbeat_timeout_s: float = 600.0
-    heartbeat_max_s: float = 21_600.0
-    """The same for tables whose writers announce their commits; the pause follows the table's rhythm up to this."""
-    max_tables_in_memory: int = 10_000
-    timeline_server: TimelineServerMode = TimelineServerMode.AUTO
-    timeline_server_url: str = ""
-    """Where a timeline server of its own listens; empty: the API servers share timelines."""
-    timeline_snapshot_file: str = ""
-    """Where a server keeps what it knows between two starts; `off` keeps nothing."""
-    timeline_look_threads: int = 8
-    timeline_verify_interval_s: float = 60.0
-    storage_conn_ids: tuple[str, ...] = ()
-    """`<root>=<connection id>`: the connection that opens the tables below a root."""
+    version_added: str = "0.1.0"
+    example: str | None = None
+    is_secret: bool = False
 
 
-def settings_from_options(options: Mapping[str, str]) -> LakeSettings:
-    """Build settings from the strings of Airflow's `[lake]` section; absent and empty mean the default."""
-    known = {entry.name for entry in fields(LakeSettings)}
-    values: dict[str, Any] = {}
-    for name, text in options.items():
-        if name in known and text.strip():
-            values[name] = _parse_option(name, text.strip())
-    settings = replace(LakeSettings(), **values)
-    _refuse_unsafe(settings)
-    return settings
+def _split(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    return tuple(part.strip() for part in value.replace("\n", ",").split(",") if part.strip())
 
 
-def _parse_option(name: str, text: str) -> Any:
-    try:
-        return _OPTION_PARSERS.get(name, str)(text)
-    except ValueError as error:
-        raise ConfigError(f"[lake] {name} = {text!r}: {error}") from error
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
 
 
-def _positive_float(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise ValueError("expected a number above 0")
-    return value
+def _refuse_weak(tokens: tuple[str, ...]) -> tuple[str, ...]:
+    if HUDI_DEFAULT_CALLBACK_KEY in tokens:
+        raise problem(
+            "holds Hudi's public default key; set hoodie.write.commit.callback.http.api.key of the writers to a secret "
+            "of your own and put that here"
+        )
+    if any(len(token) < MIN_TOKEN_LENGTH for token in tokens):
+        raise problem(f"holds a token of fewer than {MIN_TOKEN_LENGTH} characters")
+    return tokens
 
 
-def _positive_int(text: str) -> int:
-    value = int(text)
-    if value <= 0:
-        raise ValueError("expected a whole number above 0")
-    return value
-
-
-def _boolean(text: str) -> bool:
-    lowered = text.lower()
-    if lowered not in {"true", "false", "1", "0", "yes", "no"}:
-        raise ValueError("expected true or false")
-    return lowered in {"true", "1", "yes"}
-
-
-def _list(text: str) -> tuple[str, ...]:
-    parts = text.replace("\n", ",").split(",")
-    return tuple(part.strip() for part in parts if part.strip())
-
-
-def _mode(text: str) -> TimelineServerMode:
-    try:
-        return TimelineServerMode(text.lower())
-    except ValueError:
-        raise ValueError("expected auto, required or off") from None
-
-
-_OPTION_PARSERS: Mapping[str, Callable[[str], Any]] = {
-    "callback_tokens": _list,
-    "service_tokens": _list,
-    "allowed_roots": _list,
-    "max_notice_bytes": _positive_int,
-    "service_manager_needs_token": _boolean,
-    "loop_enabled": _boolean,
-    "loop_interval_s": _positive_float,
-    "claim_lease_s": _positive_float,
-    "executor_lease_s": _positive_float,
-    "sink_grace_s": _positive_float,
-    "heartbeat_timeout_s": _positive_float,
-    "heartbeat_max_s": _positive_float,
-    "max_tables_in_memory": _positive_int,
-    "timeline_server": _mode,
-    "timeline_look_threads": _positive_int,
-    "timeline_verify_interval_s": _positive_float,
-    "storage_conn_ids": _list,
-}
-
-
-def _refuse_unsafe(settings: LakeSettings) -> None:
-    for entry in settings.storage_conn_ids:
-        root, separator, conn_id = entry.rpartition("=")
-        if not separator or not root or not conn_id:
-            raise ConfigError(f"[lake] storage_conn_ids = {entry!r}: expected <root>=<connection id>")
-    for option in ("callback_tokens", "service_tokens"):
-        for token in getattr(settings, option):
-            if token == HUDI_DEFAULT_CALLBACK_KEY:
-                raise ConfigError(
-                    f"[lake] {option} holds Hudi's public default key; set hoodie.write.commit.callback.http.api.key "
-                    "of the writers to a secret of your own and put that here"
-                )
-            if len(token) < MIN_TOKEN_LENGTH:
-                raise ConfigError(f"[lake] {option} holds a token of fewer than {MIN_TOKEN_LENGTH} characters")
-    for root in settings.allowed_roots:
+def _refuse_outside(roots: tuple[str, ...]) -> tuple[str, ...]:
+    for root in roots:
         try:
             normalise_root(root)
         except LakeError as error:
-            raise ConfigError(f"[lake] allowed_roots = {root!r}: {error}") from error
+            raise problem(f"= {root!r}: {error}") from error
+    return roots
+
+
+def _refuse_unnamed(entries: tuple[str, ...]) -> tuple[str, ...]:
+    for entry in entries:
+        root, _, conn_id = entry.rpartition("=")
+        if not root or not conn_id:
+            raise problem(f"= {entry!r}, allowed: <root>=<connection id>")
+    return entries
+
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(_split)]
+Tokens = Annotated[Texts, AfterValidator(_refuse_weak), Option(is_secret=True)]
+Roots = Annotated[Texts, AfterValidator(_refuse_outside)]
+Connections = Annotated[Texts, AfterValidator(_refuse_unnamed)]
+Mode = Annotated[TimelineServerMode, BeforeValidator(_lower)]
+SecondsFrom0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Allowed("seconds from 0")]
+
+
+class AirflowConf(Protocol):
+    """Airflow's `conf`: that of `airflow.configuration` in servers, of `airflow.sdk.configuration` in tasks."""
+
+    def get(self, section: str, key: str, *, fallback: str) -> str | None:
+        """Return the text of an option."""
+
+
+class LakeSettings(Settings):
+    """The options of `[lake]`, as they are in force in one process."""
+
+    # Airflow reads the fields at each start, most processes never a value: the parser is built when one asks.
+    model_config = ConfigDict(strict=False, defer_build=True)
+
+    callback_tokens: Tokens = ()
+    """Comma list of secrets that writers send in HUDI-CALLBACK-KEY. Empty refuses every notice."""
+    service_tokens: Tokens = ()
+    """Comma list of secrets that Airflow's own tasks send to the manager. Tasks take it from the connection of type
+    lake; without such a connection they use the first one here."""
+    tokens_file: str = ""
+    """YAML file of further tokens, each with a name, roots and rights, as SHA-256 digests; a server reads it again when
+    it has changed. Empty: none."""
+    allowed_roots: Roots = ()
+    """Comma list of paths; the manager answers 403 to notices for tables outside, and operators start nothing there.
+    Empty refuses every table."""
+    allowed_run_options: Texts = ()
+    """Comma list of settings (* matches any text) that execute code, for example spark.jars, and that the conf of a run
+    may set all the same; others of that kind are taken from the tables file only."""
+    tables_file: str = ""
+    """YAML file with the tables' policies; empty means that the defaults hold for all."""
+    tables_variable: str = "lake_tables"
+    """Airflow Variable whose settings override the tables file, in the same shape; off reads none."""
+    discovery_interval_s: Seconds = 3600.0
+    """How often the DAG lake_discovery searches the roots of the tables file (discover: ...) for new tables, seconds;
+    takes effect when Airflow parses the DAG again."""
+    max_notice_bytes: From1 = 64 * 1024 * 1024
+    """Largest accepted body of a notice, bytes."""
+    notices_per_s: From1 = 200
+    """Notices that one API server accepts of one token, per second on average; four times as many of all together. A
+    token may send those of ten seconds at once."""
+    notices_at_once: From1 = 32
+    """Notices that one API server works on at the same time, half of them of one token; a large body counts as one per
+    4 MiB. Others wait up to ten seconds."""
+    # RFC-43's client can send no header, so its `extra_params` must hold the token.
+    service_manager_needs_token: bool = True
+    """Refuse requests of RFC-43's client without token=... in hoodie.table.service.manager.deploy.extra.params; False:
+    such a request may ask for an evaluation of a registered table, and nothing else."""
+    loop_enabled: bool = True
+    """Run the manager's loop in this API server."""
+    loop_interval_s: Seconds = 1.0
+    """Longest pause between two passes over dirty tables, seconds."""
+    claim_lease_s: Seconds = 60.0
+    """How long one loop may take to evaluate one table, seconds."""
+    # Long, so that a running job bears ten minutes without any API server; renewals are frequent all the same.
+    executor_lease_s: Seconds = 900.0
+    """How long an executor that vanished on another host blocks the next one, seconds; a running job tolerates a
+    manager that does not answer for 110 s less, and ends then."""
+    manager_patience_s: SecondsFrom0 = 600.0
+    """How long a service's task repeats a request to a manager that does not answer, seconds."""
+    sink_grace_s: Seconds = SINK_GRACE_S
+    """How long a sink of replication that is no longer configured holds its table's files, seconds."""
+    heartbeat_timeout_s: Seconds = 600.0
+    """Silence after which the server refreshes a table without a notice, seconds."""
+    heartbeat_max_s: Seconds = 21_600.0
+    """The same for tables whose writers announce their commits, seconds; the pause follows the commit interval."""
+    max_tables_in_memory: From1 = 10_000
+    """Timelines that one server keeps in memory."""
+    timeline_server: Mode = TimelineServerMode.AUTO
+    """Where readers take timelines from: auto (the server while it answers, else the file system), required (the server
+    only), off (the file system only)."""
+    timeline_server_url: str = ""
+    """Address of a timeline server of its own (airflow lake timeline-server); empty: the API servers share
+    timelines."""
+    timeline_snapshot_file: str = ""
+    """File in which a server keeps its timelines between two starts; empty takes $AIRFLOW_HOME/lake, off keeps
+    nothing."""
+    timeline_refresh_threads: From1 = 8
+    """How many tables a server refreshes at the same time."""
+    timeline_verify_interval_s: Seconds = 60.0
+    """How often a server lists a table although its folder's time shows no change, seconds."""
+    storage_conn_ids: Connections = ()
+    """Comma list of root=connection id: the Airflow connection (aws, hdfs, ...) that opens tables below a root."""
+    manager_url: str = ""
+    """Where tasks reach the manager; empty takes the host of [core] execution_api_server_url."""
+    work_dir: str = ""
+    """Folder (local, or any that Spark's driver reaches) for job requests and results; empty takes
+    $AIRFLOW_HOME/lake."""
+    engine: str = "spark-submit"
+    """What runs the jobs: spark-submit, in-process (tiny tables), flink, or one that another package registers."""
+    notifiers: Texts = ()
+    """Comma list of dotted paths of notifiers, which get an event when a service fails for good, is ended at its
+    deadline, or is stuck: notifier classes without arguments
+    (airflow_lake_provider.notifications.webhook.LakeWebhookNotifier), instances of notifiers, or functions of the
+    event."""
+    spark_conn_id: str = "spark_default"
+    """Connection that says where Spark jobs run."""
+    spark_jars: str = ""
+    """Comma list of jars for the jobs, among them the Hudi bundle."""
+    spark_packages: str = ""
+    """Maven coordinates for the jobs, when there are no jars."""
+    retry_delay_s: From0 = 30
+    """Pause before the first retry of a service task, seconds; it doubles each time."""
+    max_active_services: From1 = 16
+    """Services that may run at once, over all tables; a run between two tries does not count."""
+
+    @classmethod
+    def from_conf(cls, conf: AirflowConf, secrets: Collection[str] = ()) -> LakeSettings:
+        """Return the settings that Airflow's configuration holds. Raises ConfigError that names the option.
+
+        Of the secret options, only those in `secrets` are read: a process may have no right to the others, and Airflow
+        may run a command for them.
+        """
+        names = [name for name in cls.model_fields if name in secrets or name not in SECRETS]
+        return cls.from_options({name: conf.get("lake", name, fallback="") or "" for name in names})
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> LakeSettings:
+        """Return the settings of an option's texts; absent and empty ones have their default. Raises ConfigError."""
+        texts = {name: text.strip() for name, text in options.items() if name in cls.model_fields and text.strip()}
+        try:
+            return cls.model_validate(texts)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False)[0]
+        name = str(wrong["loc"][0])
+        if wrong["type"] == "problem":
+            raise ConfigError(f"[lake] {name} {wrong['ctx']['message']}")
+        raise ConfigError(f"[lake] {name} = {texts[name]!r}, allowed: {find_kind(cls, (name,)).words}")
+
+
+def _option_of(name: str) -> Option:
+    return next((mark for mark in LakeSettings.model_fields[name].metadata if isinstance(mark, Option)), Option())
+
+
+SECRETS = frozenset(name for name in LakeSettings.model_fields if _option_of(name).is_secret)
+_KINDS = {bool: "boolean", int: "integer", float: "float"}
+
+
+def airflow_options() -> dict[str, dict[str, Any]]:
+    """Return the options as a provider describes them to Airflow."""
+    found = {}
+    for name, entry in LakeSettings.model_fields.items():
+        option = _option_of(name)
+        found[name] = {
+            "description": " ".join((entry.description or "").split()),
+            "version_added": option.version_added,
+            "type": _KINDS.get(type(entry.default), "string"),
+            "example": option.example,
+            "default": _text_of(entry.default),
+            "sensitive": option.is_secret,
+        }
+    return found
+
+
+def _text_of(default: Any) -> str:
+    if isinstance(default, tuple):
+        return ",".join(default)
+    return str(int(default)) if isinstance(default, float) and default.is_integer() else str(default)

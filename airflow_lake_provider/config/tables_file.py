@@ -24,42 +24,44 @@ matching entry says over what the file says of the table.
 from __future__ import annotations
 
 import fnmatch
-from dataclasses import dataclass, field, fields, replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import time
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import yaml
+from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic.json_schema import GenerateJsonSchema
 
-from airflow_lake_provider.config.kinds import (
-    FROM_1,
-    Located,
-    Off,
-    Section,
-    SettingError,
-    Text,
-    Whole,
-    apply_changes,
-    kinds_of,
-    parse_mapping,
-)
+from airflow_lake_provider.config.kinds import From1, Listed, Settings, Text, Written, describe, problem
 from airflow_lake_provider.config.policies import MaintenanceWindow, TablePolicy
 from airflow_lake_provider.errors import ConfigError, LakeError
-from airflow_lake_provider.hudi.base_path import normalise_root
+from airflow_lake_provider.hudi.base_path import identity_of, normalise_base_path, normalise_root
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
-    from airflow_lake_provider.config.kinds import Changes, Kind
+    from pydantic_core import CoreSchema, ErrorDetails
+
+    from airflow_lake_provider.config.kinds import Place
 
 # --- Which policy holds for which table: the tables file with the overrides over it
 
 
 @dataclass(frozen=True, slots=True)
 class TablePattern:
-    """Which tables: glob patterns of path and name; an empty one matches all."""
+    """Which tables: glob patterns of path and name; an empty one matches all. Each spelling of a path is the same."""
 
     base_path: str
     name: str
+
+    @property
+    def identity(self) -> str:
+        """The path or pattern as `identity_of` spells it."""
+        return identity_of(self.base_path)
 
     @property
     def names_one_table(self) -> bool:
@@ -68,18 +70,20 @@ class TablePattern:
 
     def matches(self, base_path: str, name: str) -> bool:
         """Whether the table is one of these."""
-        return _matches(base_path, self.base_path) and _matches(name, self.name)
+        return _matches(identity_of(base_path), self.identity) and _matches(name, self.name)
 
     def covers(self, other: TablePattern) -> bool:
-        """Whether every table that the other one matches is one of these; false when that cannot be told."""
-        return self == other or (not self.name and other.names_one_table and _matches(other.base_path, self.base_path))
+        """Whether every table that the other one matches is one of these; false when that is unknown."""
+        if (self.identity, self.name) == (other.identity, other.name):
+            return True
+        return not self.name and other.names_one_table and _matches(other.identity, self.identity)
 
     def excludes(self, other: TablePattern) -> bool:
-        """Whether no table can match both; false when that cannot be told."""
+        """Whether no table can match both; false when that is unknown."""
         if self.names_one_table and other.names_one_table:
-            return self.base_path != other.base_path
+            return self.identity != other.identity
         for one, two in ((self, other), (other, self)):
-            if one.names_one_table and not _matches(one.base_path, two.base_path):
+            if one.names_one_table and not _matches(one.identity, two.identity):
                 return True
         return False
 
@@ -113,10 +117,6 @@ class TableEntry:
         """Whether the base path is a path, not a pattern."""
         return self.pattern.names_one_table
 
-    def matches(self, base_path: str, name: str) -> bool:
-        """Whether this entry speaks of that table."""
-        return self.pattern.matches(base_path, name)
-
 
 @dataclass(frozen=True, slots=True)
 class TableOverride:
@@ -129,15 +129,39 @@ class TableOverride:
     policies: tuple[TablePolicy, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How many service runs may be active at once, by pool and by queue, over all tables."""
+class Limits(Settings):
+    """How many service runs may be active at once, over all tables."""
 
-    pools: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    queues: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    pools: Mapping[str, From1] = Field(default_factory=dict)
+    """Most active runs of each of pools"""
+    queues: Mapping[str, From1] = Field(default_factory=dict)
+    """Most active runs of each of queues"""
 
 
-@dataclass(frozen=True, slots=True)
+class _FirstMatch:
+    """Finds the first of many patterns that matches a table; those that name one path are found by it."""
+
+    def __init__(self, patterns: Iterable[TablePattern]) -> None:
+        self._by_path: dict[str, list[tuple[int, TablePattern]]] = {}
+        self._globs: list[tuple[int, TablePattern]] = []
+        for number, pattern in enumerate(patterns):
+            numbered = number, TablePattern(pattern.identity, pattern.name)
+            one = self._by_path.setdefault(pattern.identity, []) if pattern.names_one_table else self._globs
+            one.append(numbered)
+
+    def find(self, base_path: str, name: str) -> int | None:
+        """Return the number of the first pattern that matches; None when none does."""
+        identity = identity_of(base_path)
+        named = next((n for n, pattern in self._by_path.get(identity, ()) if _matches(name, pattern.name)), None)
+        for number, pattern in self._globs:
+            if named is not None and number > named:
+                break
+            if _matches(identity, pattern.base_path) and _matches(name, pattern.name):
+                return number
+        return named
+
+
+@dataclass(frozen=True)
 class TablesConfig:
     """What holds for all tables: the first entry that matches a table wins, else the defaults hold.
 
@@ -152,15 +176,38 @@ class TablesConfig:
 
     def policy_for(self, base_path: str, name: str) -> TablePolicy:
         """Return the policy of a table."""
-        index, policy = len(self.entries), self.defaults
-        for number, entry in enumerate(self.entries):
-            if entry.matches(base_path, name):
-                index, policy = number, entry.policy
-                break
-        for override in self.overrides:
-            if override.pattern.matches(base_path, name):
-                return override.policies[index]
-        return policy
+        entry, over = self._entry.find(base_path, name), self._override.find(base_path, name)
+        if over is not None:
+            return self.overrides[over].policies[-1 if entry is None else entry]
+        return self.defaults if entry is None else self.entries[entry].policy
+
+    def explain(self, base_path: str, name: str) -> tuple[TablePolicy, TablePolicy, str]:
+        """Return the policy of a table, the one without overrides, and which entry of the file matches the table."""
+        entry = self._entry.find(base_path, name)
+        if entry is None:
+            return self.policy_for(base_path, name), self.defaults, ""
+        pattern = self.entries[entry].pattern
+        named = ", ".join(
+            f"{key}: {value}" for key, value in (("base_path", pattern.base_path), ("name", pattern.name)) if value
+        )
+        where = f"entry {entry + 1} of the tables file ({named})"
+        return self.policy_for(base_path, name), self.entries[entry].policy, where
+
+    @cached_property
+    def _entry(self) -> _FirstMatch:
+        return _FirstMatch(entry.pattern for entry in self.entries)
+
+    @cached_property
+    def _override(self) -> _FirstMatch:
+        return _FirstMatch(override.pattern for override in self.overrides)
+
+    def find_why_observed(self, base_path: str, policy: TablePolicy, *, is_only_discovered: bool) -> str:
+        """Return why nothing may start on the table; empty when it is managed, also by an entry that names its path."""
+        return policy.find_why_observed(is_only_discovered=is_only_discovered and base_path not in self._named_paths)
+
+    @cached_property
+    def _named_paths(self) -> frozenset[str]:
+        return frozenset(path for path, _ in self.named_tables())
 
     def named_tables(self) -> Iterator[tuple[str, str]]:
         """Yield path and name of each table that is named by its path."""
@@ -169,56 +216,147 @@ class TablesConfig:
                 yield pattern.base_path, pattern.name or pattern.base_path.rsplit("/", 1)[-1]
 
 
+def _normalised(pattern: str) -> str:
+    try:
+        return normalise_base_path(pattern)
+    except LakeError:  # a pattern that begins with a wildcard, or an empty one
+        return pattern.rstrip("/")
+
+
 def _matches(value: str, pattern: str) -> bool:
     # A path with brackets in it must still match itself.
     return not pattern or value == pattern or fnmatch.fnmatchcase(value, pattern)
 
 
-T = TypeVar("T")
+# --- What a tables file may hold
 
 DEFAULT_DISCOVER_DEPTH = 3
 MOST_VALUES = 200_000
 """Aliases make a small text large; no real file comes near this."""
+SCHEMA_FILE = Path(__file__).with_name("tables.schema.json")
 
-PATH = Text(r"(?!(.*/)?\.\.(/|$))[^\n]*", "a path or pattern without '..'")
-NAME_PATTERN = Text(r"[^\n]*", "a text, in quotes if it looks like a number or date")
-ROOT = Text(
-    r"(?!(.*/)?\.\.(/|$))(/|[A-Za-z][A-Za-z0-9+.-]*:/)[^\n*?\[\]]+",
-    "an absolute path without '..' and without pattern characters",
-)
-ENTRY_KINDS: Mapping[str, Kind] = MappingProxyType(
-    {"base_path": PATH, "name": NAME_PATTERN, "discover": ROOT, "discover_depth": Whole(1)}
-)
-LIMIT_KINDS: Mapping[str, Kind] = MappingProxyType({"pools": FROM_1, "queues": FROM_1})
-TOP_KEYS = ("defaults", "limits", "tables")
-POLICY = Section(TablePolicy)
-WINDOW = Off(Section(MaintenanceWindow, is_whole=True))
+_NO_DOTS = r"(?!(.*/)?\.\.(/|$))"
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedEntry:
-    """One entry as it is written."""
+def _not_empty(key: str, pattern: str) -> dict[str, Any]:
+    return {"required": [key], "properties": {key: {"pattern": pattern}}}
 
-    pattern: TablePattern
-    changes: Changes
-    line: int
-    discovery: Discovery | None = None
+
+class TableChoice(Settings):
+    """Which tables an entry of the file speaks of."""
+
+    base_path: Annotated[str, Text(rf"{_NO_DOTS}[^\n]*", "a path or pattern without '..'")] = ""
+    """Path of a table, or a glob pattern of paths"""
+    name: Annotated[str, Text(r"[^\n]*", "a text, in quotes if YAML reads it as a number or date")] = ""
+    """Glob pattern of hoodie.table.name"""
+    discover: Annotated[
+        str,
+        Text(
+            rf"{_NO_DOTS}(/|[A-Za-z][A-Za-z0-9+.-]*:/)[^\n*?\[\]]+",
+            "an absolute path without '..' and without pattern characters",
+        ),
+    ] = ""
+    """A root to search for tables, instead of base_path; it must lie within [lake] allowed_roots"""
+    discover_depth: From1 = DEFAULT_DISCOVER_DEPTH
+    """How many levels below the root to search"""
+
+
+class TableSettings(TablePolicy, TableChoice):
+    """An entry of the file: which tables, and what is set for them."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [
+                {"required": ["discover"], "not": {"required": ["base_path"]}},
+                {
+                    "anyOf": [_not_empty("base_path", "[^/]"), _not_empty("name", ".")],
+                    "not": {"required": ["discover"]},
+                },
+            ],
+            "dependentRequired": {"discover_depth": ["discover"]},
+        }
+    )
+    called: ClassVar[str] = "a table"
+
+    @model_validator(mode="after")
+    def _check_choice(self) -> TableSettings:
+        given = self.model_fields_set
+        if {"discover", "base_path"} <= given:
+            raise problem("a table has either base_path or discover, not both")
+        if "discover_depth" in given and "discover" not in given:
+            raise problem("discover_depth needs discover", "discover_depth")
+        if not self.pattern.base_path and not self.name:
+            raise problem("a table needs base_path, name or discover")
+        return self
+
+    @property
+    def pattern(self) -> TablePattern:
+        """Which tables this entry speaks of."""
+        discovery = self.discovery
+        base_path = _normalised(self.base_path) if discovery is None else f"{discovery.root}/*"
+        return TablePattern(base_path, self.name)
+
+    @property
+    def discovery(self) -> Discovery | None:
+        """Where this entry has tables searched for."""
+        if not self.discover:
+            return None
+        try:
+            return Discovery(normalise_root(self.discover), self.discover_depth)
+        except LakeError as error:
+            raise problem(f"discover: {error}", "discover") from error
+
+
+class TablesFile(Settings):
+    """What a tables file, or the overrides, may hold."""
+
+    called: ClassVar[str] = "the file"
+
+    defaults: TablePolicy = Field(default_factory=TablePolicy)
+    """What holds for every table"""
+    limits: Limits = Field(default_factory=Limits)
+    """How many service runs may be active at once, over all tables"""
+    tables: Listed[TableSettings] = ()
+    """The first entry that matches a table wins"""
+
+
+class _Schema(GenerateJsonSchema):
+    """Leaves out the titles, which only repeat the names, and writes hours as the file has them."""
+
+    def field_title_should_be_set(self, schema: CoreSchema) -> bool:
+        return False
+
+    def encode_default(self, dft: Any) -> Any:
+        return f"{dft:%H:%M}" if isinstance(dft, time) else super().encode_default(dft)
+
+
+def tables_schema() -> dict[str, Any]:
+    """Return the schema of the file for editors (JSON schema, draft 2020-12)."""
+    schema = TablesFile.model_json_schema(schema_generator=_Schema)
+    return {
+        "$schema": GenerateJsonSchema.schema_dialect,
+        **schema,
+        "title": "Tables file of airflow-lake-provider",
+        "type": ["object", "null"],
+    }
+
+
+def schema_text() -> str:
+    """Return the schema as the shipped file has it."""
+    return json.dumps(tables_schema(), indent=2) + "\n"
+
+
+# --- Read and check a file
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedTables:
-    """A tables file, or the overrides, as written; nothing is inherited yet."""
+    """A tables file, or the overrides, as written; nothing is inherited yet. Lines count from 1."""
 
     file_name: str = ""
-    defaults: Changes = field(default_factory=lambda: MappingProxyType({}))
+    settings: TablesFile = field(default_factory=TablesFile)
     defaults_line: int = 1
-    entries: tuple[ParsedEntry, ...] = ()
-    limits: Limits = field(default_factory=Limits)
-
-
-def load_tables_file(path: str) -> TablesConfig:
-    """Read and parse a tables file; an empty path gives the defaults. Raises ConfigError."""
-    return build_config(parse_tables(read_tables_file(path), path))
+    lines: tuple[int, ...] = ()
 
 
 def read_tables_file(path: str) -> str:
@@ -232,170 +370,171 @@ def read_tables_file(path: str) -> str:
         raise ConfigError(f"[lake] tables_file = {path!r} cannot be read: {error}") from error
 
 
+def load_tables_file(path: str) -> TablesConfig:
+    """Read and parse a tables file; an empty path gives the defaults. Raises ConfigError."""
+    return build_config(parse_tables(read_tables_file(path), path))
+
+
 def parse_tables_file(text: str, file_name: str) -> TablesConfig:
     """Parse the text of a tables file. Raises ConfigError that names file and line."""
     return build_config(parse_tables(text, file_name))
 
 
-def parse_window(text: str, what: str) -> MaintenanceWindow:
-    """Parse one maintenance window, in YAML or JSON; without a word in it, it is always open. Raises ConfigError."""
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        located = _Reader().locate(node) if node is not None else Located(None, 1)
-        window: MaintenanceWindow | None = WINDOW.parse(located, what)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"{what}: not YAML: {error}") from error
-    except SettingError as error:
-        raise ConfigError(f"{what}: {error}") from error
-    return window or MaintenanceWindow()
-
-
 def parse_tables(text: str, file_name: str) -> ParsedTables:
     """Parse the text of a tables file or of the overrides. Raises ConfigError that names file and line."""
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        return _parse_top(_Reader().locate(node), file_name) if node is not None else ParsedTables(file_name)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"{file_name}: not YAML: {error}") from error
-    except SettingError as error:
-        raise ConfigError(f"{file_name}:{error.line}: {error}") from error
+    document = _Document(text, file_name)
+    if document.data is None:
+        return ParsedTables(file_name)
+    settings = document.parse(TablesFile)
+    lines = tuple(document.line(("tables", index)) for index in range(len(settings.tables)))
+    return ParsedTables(file_name, settings, document.line(("defaults",)), lines)
+
+
+def parse_window(text: str, what: str) -> MaintenanceWindow:
+    """Parse one maintenance window, in YAML or JSON; without a word in it, it is always open. Raises ConfigError."""
+    document = _Document(text, what, is_file=False)
+    return MaintenanceWindow() if document.data is None else document.parse(MaintenanceWindow)
 
 
 def build_config(file: ParsedTables, overrides: ParsedTables | None = None) -> TablesConfig:
     """Let every entry inherit. Raises ConfigError that names the entry whose settings contradict each other."""
     over = overrides or ParsedTables()
-    defaults = _checked(TablePolicy(), file.defaults, (file, file.defaults_line))
-    defaults = _checked(defaults, over.defaults, (over, over.defaults_line))
-    entries = tuple(
-        TableEntry(e.pattern.base_path, e.pattern.name, _checked(defaults, e.changes, (file, e.line)))
-        for e in file.entries
-    )
+    defaults = _checked(TablePolicy(), file.settings.defaults, (file, file.defaults_line))
+    defaults = _checked(defaults, over.settings.defaults, (over, over.defaults_line))
+    entries = []
+    for entry, line in zip(file.settings.tables, file.lines, strict=True):
+        pattern = entry.pattern
+        entries.append(TableEntry(pattern.base_path, pattern.name, _checked(defaults, entry, (file, line))))
     return TablesConfig(
-        entries=entries,
+        entries=tuple(entries),
         defaults=defaults,
-        overrides=tuple(_override(entry, entries, defaults, over) for entry in over.entries),
-        discoveries=tuple(e.discovery for e in (*file.entries, *over.entries) if e.discovery is not None),
-        limits=Limits(*({**mine, **theirs} for mine, theirs in zip(_maps(file), _maps(over), strict=True))),
+        overrides=tuple(
+            _override(entry, entries, defaults, (over, line))
+            for entry, line in zip(over.settings.tables, over.lines, strict=True)
+        ),
+        discoveries=tuple(
+            entry.discovery for entry in (*file.settings.tables, *over.settings.tables) if entry.discovery is not None
+        ),
+        limits=over.settings.limits.over(file.settings.limits),
     )
 
 
 def _override(
-    entry: ParsedEntry, entries: tuple[TableEntry, ...], defaults: TablePolicy, over: ParsedTables
+    entry: TableSettings, entries: list[TableEntry], defaults: TablePolicy, where: tuple[ParsedTables, int]
 ) -> TableOverride:
     policies = []
     is_covered = False
+    mine = entry.pattern
     for pattern, policy in (*((other.pattern, other.policy) for other in entries), (TablePattern("", ""), defaults)):
         # Where no table can be meant by both, or an earlier entry has them all, nothing can contradict.
-        is_met = not is_covered and not entry.pattern.excludes(pattern)
-        policies.append(_checked(policy, entry.changes, (over, entry.line)) if is_met else policy)
-        is_covered = is_covered or pattern.covers(entry.pattern)
-    return TableOverride(entry.pattern, tuple(policies))
+        is_met = not is_covered and not mine.excludes(pattern)
+        policies.append(_checked(policy, entry, where) if is_met else policy)
+        is_covered = is_covered or pattern.covers(mine)
+    return TableOverride(mine, tuple(policies))
 
 
-def _checked(base: TablePolicy, changes: Changes, where: tuple[ParsedTables, int]) -> TablePolicy:
-    policy = apply_changes(base, changes)
-    problem = policy.find_problem() if changes else None
-    if problem is not None:
-        raise ConfigError(f"{where[0].file_name}:{where[1]}: {problem}")
+def _checked(base: TablePolicy, layer: TablePolicy, where: tuple[ParsedTables, int]) -> TablePolicy:
+    policy = layer.over(base)
+    found = policy.find_problem() if policy is not base else None
+    if found is not None:
+        raise ConfigError(f"{where[0].file_name}:{where[1]}: {found}")
     return policy
 
 
-def _maps(parsed: ParsedTables) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    return parsed.limits.pools, parsed.limits.queues
+_NOTHING = yaml.ScalarNode("tag:yaml.org,2002:null", "", yaml.Mark("", 0, 0, 0, None, 0))
 
 
-def _parse_top(root: Located, file_name: str) -> ParsedTables:
-    parsed = ParsedTables(file_name)
-    if root.value is None:
-        return parsed
-    body = parse_mapping(root, "the file", TOP_KEYS)
-    if "defaults" in body:
-        changes = POLICY.parse(body["defaults"], "a policy")
-        parsed = replace(parsed, defaults=changes, defaults_line=body["defaults"].line)
-    if "limits" in body:
-        parsed = replace(parsed, limits=_parse_limits(body["limits"]))
-    if "tables" in body:
-        if not isinstance(body["tables"].value, list):
-            raise body["tables"].error("tables must be a list")
-        parsed = replace(parsed, entries=tuple(_parse_entry(item) for item in body["tables"].value))
-    return parsed
+class _MistakeError(Exception):
+    def __init__(self, line: int, message: str) -> None:
+        super().__init__(message)
+        self.line = line
 
 
-def _parse_limits(located: Located) -> Limits:
-    body = parse_mapping(located, "limits", tuple(LIMIT_KINDS))
-    return Limits(
-        **{
-            key: {name: LIMIT_KINDS[key].parse(item, name) for name, item in parse_mapping(value, key, None).items()}
-            for key, value in body.items()
-        }
-    )
+M = TypeVar("M", bound=Settings)
 
 
-def _parse_entry(located: Located) -> ParsedEntry:
-    kinds = {**ENTRY_KINDS, **kinds_of(TablePolicy)}
-    body = parse_mapping(located, "a table", tuple(kinds))
-    values = {key: kinds[key].parse(item, key) for key, item in body.items()}
-    own = {key: values.pop(key, None) for key in ENTRY_KINDS}
-    if own["discover"] is not None and own["base_path"] is not None:
-        raise located.error("a table has either base_path or discover, not both")
-    if own["discover_depth"] is not None and own["discover"] is None:
-        raise body["discover_depth"].error("discover_depth needs discover")
-    discovery = None if own["discover"] is None else _discovery(body["discover"], own)
-    base_path = f"{discovery.root}/*" if discovery is not None else (own["base_path"] or "").rstrip("/")
-    if not base_path and not own["name"]:
-        raise located.error("a table needs base_path, name or discover")
-    return ParsedEntry(TablePattern(base_path, own["name"] or ""), MappingProxyType(values), located.line, discovery)
+class _Document:
+    """A YAML text as plain values, and the lines of its parts: only YAML's nodes know them."""
 
-
-def _discovery(located: Located, own: Mapping[str, Any]) -> Discovery:
-    try:
-        root = normalise_root(own["discover"])
-    except LakeError as error:
-        raise located.error(f"discover: {error}") from error
-    return Discovery(root, own["discover_depth"] or DEFAULT_DISCOVER_DEPTH)
-
-
-class _Reader:
-    """Turns YAML's nodes (not plain values: only nodes know their lines) into located values."""
-
-    def __init__(self) -> None:
+    def __init__(self, text: str, name: str, *, is_file: bool = True) -> None:
+        self._name, self._is_file = name, is_file
         self._count = 0
         self._constructor = yaml.SafeLoader("")
+        try:
+            self._root: yaml.Node = yaml.compose(text, Loader=yaml.SafeLoader) or _NOTHING
+            self.data = self._value(self._root)
+        except (yaml.YAMLError, RecursionError) as error:
+            raise ConfigError(f"{name}: not YAML: {error}") from error
+        except _MistakeError as error:
+            raise self._wrong(error.line, str(error)) from error
 
-    def locate(self, node: yaml.Node) -> Located:
-        """Return the node's value with lines."""
+    def parse(self, model: type[M]) -> M:
+        """Return the values as settings. Raises ConfigError for the first mistake."""
+        root = "" if self._is_file else self._name
+        try:
+            return model.model_validate(self.data)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False)
+            mistakes = [(self._line_of(one), describe(model, one, self.text, root)) for one in wrong]
+        raise self._wrong(*min(mistakes, key=lambda mistake: mistake[0]))
+
+    def line(self, place: Place) -> int:
+        """Return the line of a value; of what is missing, that of the section that lacks it."""
+        return int(self._find(place)[1].start_mark.line) + 1
+
+    def text(self, place: Place) -> str:
+        """Return a scalar as it is written."""
+        return _text(self._find(place)[1])
+
+    def _line_of(self, error: ErrorDetails) -> int:
+        key = error.get("ctx", {}).get("key")
+        if key or error["type"] == "extra_forbidden":
+            name, _ = self._find((*error["loc"], key) if key else error["loc"])
+            return int(name.start_mark.line) + 1
+        return self.line(error["loc"])
+
+    def _wrong(self, line: int, message: str) -> ConfigError:
+        return ConfigError(f"{self._name}:{line}: {message}" if self._is_file else f"{self._name}: {message}")
+
+    def _find(self, place: Place) -> tuple[yaml.Node, yaml.Node]:
+        """Return the nodes of the name and the value that stand at a place, or of the last part on the way to it."""
+        found = (self._root, self._root)
+        for part in place:
+            node = found[1]
+            if isinstance(node, yaml.MappingNode):
+                pairs = [(key, value) for key, value in node.value if key.value == part]
+            else:
+                pairs = [(item, item) for item in node.value[part : part + 1]] if isinstance(part, int) else []
+            if not pairs:
+                break
+            found = pairs[0]
+        return found
+
+    def _value(self, node: yaml.Node) -> Any:
         line = node.start_mark.line + 1
         self._count += 1
         if self._count > MOST_VALUES:
-            raise SettingError(line, "the file is too large, or its aliases make it so")
+            raise _MistakeError(line, "the file is too large, or its aliases make it so")
         if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, line)
+            return self._mapping(node)
         if isinstance(node, yaml.SequenceNode):
-            return Located([self.locate(item) for item in node.value], line)
-        return Located(_plain(self._constructor.construct_object, node), line, str(node.value))
+            return [self._value(item) for item in node.value]
+        try:
+            return self._constructor.construct_object(node)
+        except (yaml.YAMLError, ValueError) as error:
+            raise _MistakeError(line, f"{node.value!r} cannot be read: {error}") from error
 
-    def _mapping(self, node: yaml.MappingNode, line: int) -> Located:
-        body: dict[str, Located] = {}
-        lines: dict[str, int] = {}
-        for key_node, value in node.value:
-            key_line = key_node.start_mark.line + 1
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise SettingError(key_line, "a key must be a text")
-            key = str(key_node.value)
-            if key in body:
-                raise SettingError(key_line, f"{key!r} stands twice")
-            body[key], lines[key] = self.locate(value), key_line
-        return Located(body, line, key_lines=lines)
-
-
-def _plain(construct: Callable[[yaml.Node], T], node: yaml.Node) -> T | str:
-    # A date or bytes are no setting; what was written may still be meant as a text, but has to say so by quotes.
-    try:
-        return construct(node)
-    except (yaml.YAMLError, ValueError) as error:
-        raise SettingError(node.start_mark.line + 1, f"{node.value!r} cannot be read: {error}") from error
+    def _mapping(self, node: yaml.MappingNode) -> Written:
+        items: dict[str, Any] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise _MistakeError(line, "a key must be a text")
+            if key.value in items:
+                raise _MistakeError(line, f"{key.value!r} stands twice")
+            items[key.value] = self._value(value)
+        return Written(items, {key.value: _text(value) for key, value in node.value})
 
 
-def policy_keys() -> tuple[str, ...]:
-    """Return the names of all settings of a policy."""
-    return tuple(entry.name for entry in fields(TablePolicy))
+def _text(node: yaml.Node) -> str:
+    return str(node.value) if isinstance(node, yaml.ScalarNode) else "a structure"

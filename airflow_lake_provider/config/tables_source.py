@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.config.tables_file import ParsedTables, build_config, parse_tables, read_tables_file
-from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.errors import ConfigError, TablesConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow_lake_provider.config.settings import LakeSettings
     from airflow_lake_provider.config.tables_file import TablesConfig
 
 log = logging.getLogger(__name__)
@@ -25,11 +28,42 @@ OVERRIDES_MAX_AGE_S = 15.0
 """How long the overrides are used before they are read again."""
 
 
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """How long a tables file must not have changed before it takes effect: a program may be writing it."""
+
+    settled_after_s: float = 2.0
+    shrunk_after_s: float = 60.0
+    """For a file with fewer than half of the entries in force."""
+
+
+class FileWatch:
+    """Says whether a file has changed, and for how long it has been as it is. Its owner keeps threads apart."""
+
+    def __init__(self, path: str, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._monotonic_s = monotonic_s
+        self._seen: Stamp | None = None
+        self._seen_s = 0.0
+
+    def read_stamp(self) -> Stamp:
+        """Return what changes with the file. Raises OSError."""
+        found = os.stat(self._path)
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def unchanged_s(self, stamp: Stamp) -> float:
+        """Return how long the file has been as the stamp says: by its time, or as this process has seen it."""
+        if stamp != self._seen:
+            self._seen, self._seen_s = stamp, self._monotonic_s()
+        # A store's clock may be ahead of this one.
+        return max(time.time() - stamp[0] / 1e9, self._monotonic_s() - self._seen_s)
+
+
 class TablesSource:
     """Loads the file when it changed, and the overrides when they are old; safe to call from many threads.
 
-    `read_overrides` returns the overrides' text, "" when there are none; it may be slow and may raise ConfigError. It
-    is called by who looks at tables and never while a notice is answered.
+    `read_overrides` returns the overrides' text, "" when there are none; it may be slow and may raise ConfigError. Only
+    callers that read tables call it, never the answer to a notice.
     """
 
     def __init__(
@@ -38,7 +72,10 @@ class TablesSource:
         read_overrides: Callable[[], str] | None = None,
         overrides_name: str = "overrides",
         monotonic_s: Callable[[], float] = time.monotonic,
+        settle: Settle | None = None,
     ) -> None:
+        self._settle = settle if settle is not None else Settle(0.0, 0.0)
+        self._watch = FileWatch(path, monotonic_s)
         self._path = path
         self._read_overrides = read_overrides
         self._overrides_name = overrides_name
@@ -52,29 +89,64 @@ class TablesSource:
         self._tables: TablesConfig | None = None
         self._problems: dict[str, str] = {}
 
+    @classmethod
+    def of(cls, settings: LakeSettings, read_variable: Callable[[str], str]) -> TablesSource:
+        """Return the source that `[lake]` names; `read_variable` returns a Variable's text, "" if there is none."""
+        name = settings.tables_variable
+        if name.lower() == "off":
+            return cls(settings.tables_file, settle=Settle())
+        return cls(settings.tables_file, lambda: read_variable(name), f"Variable {name}", settle=Settle())
+
+    @property
+    def has_overrides(self) -> bool:
+        """Whether the overrides that were read last say anything."""
+        return bool(self._overrides_text)
+
     @property
     def problem(self) -> str:
         """Say what is wrong with the file or the overrides now; empty when nothing is."""
         return "; ".join(self._problems.values())
 
     def load(self) -> TablesConfig:
-        """Return the tables. Raises ConfigError only while no good configuration was ever seen."""
+        """Return the tables. Raises TablesConfigError only while no good configuration was ever seen."""
         with self._lock:
             if self._load_file() | self._load_overrides() or self._tables is None:
                 self._build()
             if self._tables is None:
-                raise ConfigError(self.problem)
+                raise TablesConfigError(f"no table is decided until its settings are valid: {self.problem}")
             return self._tables
 
     def _load_file(self) -> bool:
         stamp = self._read_stamp()
         if stamp == self._stamp and self._file is not None:
             return False
+        unchanged_s = math.inf if stamp is None else self._watch.unchanged_s(stamp)
+        if unchanged_s < self._settle.settled_after_s:
+            if self._file is not None:
+                return False  # the next load takes it
+            # The first load has nothing else to answer with.
+            time.sleep(self._settle.settled_after_s - unchanged_s)
         try:
-            parsed = parse_tables(read_tables_file(self._path), self._path)
+            text = read_tables_file(self._path)
+            if self._path and not text.strip():
+                raise ConfigError(f"{self._path}: the file is empty; write `tables: []` for a file without entries")
+            if self._read_stamp() != stamp:
+                # What was read may be a part, and the stamp belongs to what was there before.
+                if self._file is None:
+                    self._say("file", f"{self._path}: the file changed while it was read")
+                return False
+            parsed = parse_tables(text, self._path)
         except ConfigError as error:
             self._say("file", str(error))
             self._stamp = stamp
+            return False
+        before, after = len(self._file.lines) if self._file is not None else 0, len(parsed.lines)
+        if after * 2 < before and unchanged_s < self._settle.shrunk_after_s:
+            self._say(
+                "file",
+                f"{self._path}: the file has {after} entries and had {before}; it takes effect when it has not changed "
+                f"for {self._settle.shrunk_after_s:,.0f} s, because it may be half written",
+            )
             return False
         self._file, self._stamp = parsed, stamp
         self._say("file", "")
@@ -119,7 +191,6 @@ class TablesSource:
 
     def _read_stamp(self) -> Stamp | None:
         try:
-            status = os.stat(self._path)
+            return self._watch.read_stamp()
         except OSError:
             return None
-        return status.st_mtime_ns, status.st_size, status.st_ino

@@ -1,1 +1,1 @@
-"""Early conflict detection (RFC-56): who touches which file group now, and what that means for our own services."""
+"""Early conflict detection (RFC-56): which writers touch which file groups, and what that means for the services."""

@@ -1,4 +1,4 @@
-"""One table as early conflict detection sees it: who is at work now, and what completed since."""
+"""One table for early conflict detection: which instants are active now, and what completed since."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.conflict.contention import (
-    COMPACTIONS_PASS_FROM,
     Verdict,
     find_active_clashes,
     find_commit_clashes,
@@ -19,6 +18,7 @@ from airflow_lake_provider.hudi.heartbeat import HeartbeatRule, heartbeat_rule, 
 from airflow_lake_provider.hudi.instant import Action, Layout, State
 from airflow_lake_provider.hudi.markers import file_group_key
 from airflow_lake_provider.hudi.plans import load_service_plan
+from airflow_lake_provider.job_contract import COMPACTIONS_PASS_FROM
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _OVERWRITE, _OVERWRITE_TABLE = "INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE"
 
 @dataclass(frozen=True, slots=True)
 class TableActivity:
-    """Who is at work on a table at `now_ms`, oldest instant first, and the timeline that was read after them."""
+    """The active instants of a table at `now_ms`, oldest first, and the timeline that was read after them."""
 
     base_path: str
     now_ms: int
@@ -53,10 +53,6 @@ class TableActivity:
         """Return the writers whose heartbeat is young enough."""
         return tuple(active for active in self.actives if active.role is Role.WRITER and active.is_live)
 
-    def dead_writers(self) -> tuple[ActiveInstant, ...]:
-        """Return the writers whose heartbeat ran out, or that have none."""
-        return tuple(active for active in self.actives if active.role is Role.WRITER and not active.is_live)
-
     def plans(self) -> tuple[ActiveInstant, ...]:
         """Return the pending services."""
         return tuple(active for active in self.actives if active.role is not Role.WRITER)
@@ -64,7 +60,7 @@ class TableActivity:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a pending instant says that it will touch; `partitions` of None: it may touch any."""
+    """What a pending instant declares that it will touch; `partitions` of None: it may touch any."""
 
     file_groups: frozenset[bytes] = frozenset()
     partitions: frozenset[str] | None = None
@@ -75,7 +71,7 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """What one state of the timeline says of its instants, by requested time."""
+    """The instants of one state of the timeline, by requested time."""
 
     timeline: Timeline
     pending: Mapping[str, Instant]
@@ -87,7 +83,7 @@ class _Names:
 
 
 class ConflictTable:
-    """Looks at one table again and again; reads only what changed. Not to be shared by threads.
+    """Reads one table repeatedly, and only what changed. Threads must not share it.
 
     `read_snapshot` gives the timeline as it is now (a view's `snapshot`), `hudi_options` are the table's Hudi settings.
     All methods raise what `read_snapshot` raises, and StorageError.
@@ -109,8 +105,10 @@ class ConflictTable:
         self._commits: dict[str, CommitMetadata] = {}
         self._names: _Names | None = None
 
-    def look(self, now_ms: int, partitions: Collection[str] | None = None, writer: str | None = None) -> TableActivity:
-        """Look at everybody at work.
+    def read_activity(
+        self, now_ms: int, partitions: Collection[str] | None = None, writer: str | None = None
+    ) -> TableActivity:
+        """Read all active instants.
 
         With `partitions`, direct markers are read only of these; with `writer`, only what a writer of this instant may
         have to give way to: markers of smaller instants, and no plan of a compaction that writers pass.
@@ -132,9 +130,9 @@ class ConflictTable:
         return TableActivity(self._storage.base_path, now_ms, actives, snapshot)
 
     def check(self, claim: Claim, now_ms: int, partitions: Collection[str] | None = None) -> Verdict:
-        """Compare a claim with who is at work, and with what completed since it began."""
-        looks_at_older = claim.role is Role.WRITER and claim.comes_first
-        activity = self.look(now_ms, partitions, claim.instant if looks_at_older else None)
+        """Compare an intent with the active instants, and with what completed since it began."""
+        includes_older = claim.role is Role.WRITER and claim.comes_first
+        activity = self.read_activity(now_ms, partitions, claim.instant if includes_older else None)
         verdict = find_active_clashes(claim, activity.actives, compactions_pass=activity.compactions_pass)
         commits, damaged = self.find_commits(claim, activity.snapshot)
         return Verdict((*verdict.clashes, *commits), (*verdict.unread, *damaged))
@@ -160,13 +158,13 @@ class ConflictTable:
             pending = {instant.requested_time: instant for instant in timeline.pending()}
             completed = frozenset(instant.requested_time for instant in timeline.completed())
             compactions = frozenset(instant.requested_time for instant in timeline.pending(Action.COMPACTION))
-            writes = timeline.completed_writes_by_completion()
+            writes = timeline.completed_writes
             self._names = _Names(timeline, pending, completed, compactions, writes)
             self._plans = {name: plan for name, plan in self._plans.items() if name in pending}
         return self._names
 
     def _plan_of(self, snapshot: TimelineSnapshot, instant: Instant) -> _Plan | None:
-        """Return a pending instant's plan; None when it cannot be read. Read again while it says nothing."""
+        """Return a pending instant's plan; None when it cannot be read. A plan without content is read again."""
         plan = self._plans.get(instant.requested_time)
         if plan is None:
             try:
@@ -191,7 +189,7 @@ class ConflictTable:
     def _active(
         self, name: str, snapshot: TimelineSnapshot, beat_ms: int | None, markers: InstantMarkers, now_ms: int
     ) -> ActiveInstant | None:
-        """Put together what is known of one instant; None when it touches no file group."""
+        """Combine what is known of one instant; None when it touches no file group."""
         is_live = self.rule.is_live(beat_ms, now_ms)
         instant = self._find_names(snapshot.timeline).pending.get(name)
         if instant is None:
@@ -199,10 +197,10 @@ class ConflictTable:
         if role_of(instant) is None:
             return None
         plan = self._plan_of(snapshot, instant)
-        # In layout 1 only the plan tells a clustering, which stands in the way without a heartbeat too.
+        # In layout 1 only the plan identifies a clustering, which conflicts without a heartbeat too.
         may_be = instant.action is Action.REPLACECOMMIT and snapshot.properties.layout is Layout.V1
         role = role_of(instant, is_clustering=may_be if plan is None else plan.is_clustering) or Role.WRITER
-        # It need not beat.
+        # A log compaction need not send heartbeats.
         is_live = is_live or (role is Role.LOG_COMPACTION and instant.state is State.INFLIGHT)
         plan = plan or _Plan(problem=f"the plan of {instant.action} {name}")
         return ActiveInstant(
@@ -220,7 +218,7 @@ class ConflictTable:
 
 
 def open_conflict_table(storage: Storage, hudi_options: Mapping[str, str]) -> ConflictTable:
-    """Open a table by what its storage says now, and by the heartbeat rule of its Hudi settings. Raises ConfigError."""
+    """Open a table by its storage, and by the heartbeat rule of its Hudi settings. Raises ConfigError."""
     view = FileSystemTimelineView(storage.base_path, lambda _: storage)
     return ConflictTable(storage, view.snapshot, heartbeat_rule(hudi_options), hudi_options)
 
@@ -230,8 +228,8 @@ def _keys(file_groups: Iterable[tuple[str, str]]) -> frozenset[bytes]:
 
 
 def _plan_of_overwrite(instant: Instant, announced: AnnouncedWrite | None) -> _Plan:
-    """Return what an insert overwrite or a removal of partitions says: never all that it takes out."""
-    problem = f"which file groups {instant.action} {instant.requested_time} takes out, before its commit"
+    """Return what an insert overwrite or a removal of partitions declares: never all that it replaces."""
+    problem = f"which file groups {instant.action} {instant.requested_time} replaces, before its commit"
     if announced is None:
         return _Plan(problem=problem)
     overwritten = {_OVERWRITE: announced.partitions, _OVERWRITE_TABLE: None}.get(announced.operation, frozenset())

@@ -1,4 +1,4 @@
-"""Whether one of our own services may begin now: go, shrink, or wait; pure.
+"""Whether a service of the provider may begin now: go, shrink, or wait; pure.
 
 What Hudi 1.2 would do decides. Compaction never conflicts with writers from table version 8 on (file slices are cut by
 completion time), cleaning and archiving rewrite nothing. A clustering makes each write to its file groups fail, from
@@ -11,7 +11,6 @@ wait for those.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -19,8 +18,9 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.conflict.contention import Claim, describe_file_groups, find_active_clashes
 from airflow_lake_provider.conflict.marker_reader import ActiveInstant, Role
 from airflow_lake_provider.hudi.instant import State
+from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import PLANNED_BEAT_MS, Mode, Service
-from airflow_lake_provider.timeline_server.schedule import SUSPICIOUS_AFTER_GAPS, find_rhythm_s
+from airflow_lake_provider.timeline_server.schedule import SUSPICIOUS_AFTER_GAPS, find_commit_interval_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -63,7 +63,7 @@ class PartitionFilter:
 def find_partition_filter(options: Mapping[str, str]) -> PartitionFilter:
     """Return the filter that a table's Hudi settings make."""
     strategy = options.get(STRATEGY_CLASS) or _HUDI
-    if not strategy.startswith(_HUDI):  # nobody knows which of the settings it goes by
+    if not strategy.startswith(_HUDI):  # which settings it follows is unknown
         return PartitionFilter(obstacle=STRATEGY_CLASS)
     names = options.get(SELECTED)
     selected = frozenset(name for name in names.split(",") if name) if names else None
@@ -71,7 +71,7 @@ def find_partition_filter(options: Mapping[str, str]) -> PartitionFilter:
         return PartitionFilter(selected, STRATEGY_CLASS)
     if options.get(FILTER_MODE, _SELECTED_MODE) not in {"NONE", _SELECTED_MODE}:
         return PartitionFilter(selected, FILTER_MODE)
-    # Hudi goes by the pattern only without a list.
+    # Hudi uses the pattern only without a list.
     others = (*_RANGE, _REGEX) if selected is None else _RANGE
     return PartitionFilter(selected, next((name for name in others if options.get(name)), ""))
 
@@ -87,12 +87,11 @@ def only_in(partitions: Iterable[str]) -> Mapping[str, str]:
     return MappingProxyType({FILTER_MODE: _SELECTED_MODE, SELECTED: ",".join(sorted(partitions))})
 
 
-# --- When the next write of a table is due, by its own rhythm; pure
+# --- When the next write of a table is due, by its commit interval; pure
 
 DEFAULT_DURATION_MS = 60_000
-"""How long a clustering is taken to run while the timeline does not tell."""
+"""How long a clustering is assumed to run while the timeline does not show it."""
 _RECENT_WRITES = 10
-_SECONDS = 14
 _MS = 1000
 # Services are no writes; a bulk insert begins new file groups and touches no other.
 _TOUCH_NOTHING_OLD = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER", "BULK_INSERT"})
@@ -111,15 +110,15 @@ class ExpectedWrite:
 def expect_write(
     snapshot: TimelineSnapshot, commits: Mapping[str, CommitMetadata], now_ms: int
 ) -> ExpectedWrite | None:
-    """Return the next write; None where there is no rhythm, where it ended, or where clocks do not fit.
+    """Return the next write; None where there is no commit interval, where writes ended, or where clocks do not fit.
 
-    `commits` is the metadata of completed writes by requested time. A rhythm ended when three usual gaps passed.
+    `commits` is the metadata of completed writes by requested time. Writes ended when three usual gaps passed.
     """
-    gap_s = find_rhythm_s(snapshot.timeline)
-    writes = snapshot.timeline.completed_writes_by_completion()
+    gap_s = find_commit_interval_s(snapshot.timeline)
+    writes = snapshot.timeline.completed_writes
     if gap_s is None or not writes:
         return None
-    last_ms = instant_ms(writes[-1].completed_time or "", snapshot.properties.time_zone)
+    last_ms = instant_time_ms(writes[-1].completed_time or "", snapshot.properties.time_zone)
     gap_ms = int(gap_s * _MS)
     if last_ms is None or not 0 <= now_ms - last_ms <= SUSPICIOUS_AFTER_GAPS * gap_ms:
         return None
@@ -137,19 +136,12 @@ def last_duration_ms(
     for write in writes:
         metadata = commits.get(write.requested_time)
         if metadata is not None and metadata.operation == operation:
-            begin, end = instant_ms(write.requested_time, "UTC"), instant_ms(write.completed_time or "", "UTC")
+            begin, end = (
+                instant_time_ms(write.requested_time, "UTC"),
+                instant_time_ms(write.completed_time or "", "UTC"),
+            )
             found = end - begin if begin is not None and end is not None else found
     return found
-
-
-def instant_ms(instant_time: str, time_zone: str) -> int | None:
-    """Return an instant time as ms since the epoch; in zone LOCAL it is taken for this machine's."""
-    try:
-        moment = datetime.strptime(instant_time[:_SECONDS], "%Y%m%d%H%M%S")  # noqa: DTZ007 - the zone follows
-    except ValueError:
-        return None
-    zoned = moment.replace(tzinfo=UTC) if time_zone == "UTC" else moment.astimezone()
-    return int(zoned.timestamp() * _MS)
 
 
 _SHOWN = 5
@@ -181,16 +173,16 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The verdict, and why. `look_again_ms` is when to ask again (ms since the epoch), though a commit may come first.
+    """The verdict, and why. `evaluate_again_ms` is when to check again (ms since the epoch) if no commit comes first.
 
-    `withdraw` names pending plans that hold a writer up and should be taken from the timeline. `options` carry a shrunk
+    `withdraw` names pending plans that block a writer and should leave the timeline. `options` carry a shrunk
     plan into Hudi.
     """
 
     verdict: AdmissionVerdict
     reason: str
     in_the_way: tuple[str, ...] = ()
-    look_again_ms: int | None = None
+    evaluate_again_ms: int | None = None
     withdraw: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -198,12 +190,12 @@ class Admission:
 def admit(
     intent: Intent, activity: TableActivity, expected: ExpectedWrite | None, period_ms: int, heartbeat_ms: int
 ) -> Admission:
-    """Decide. `heartbeat_ms` is the age at which a heartbeat is dead, `period_ms` how soon to look again at most."""
+    """Decide. `heartbeat_ms` is the age at which a heartbeat is dead, `period_ms` the pause before the next check."""
     found = _admit(intent, activity, expected, period_ms, heartbeat_ms)
-    if found.look_again_ms is None:
+    if found.evaluate_again_ms is None:
         return found
-    pause_s = round((found.look_again_ms - activity.now_ms) / _MS, 1)
-    return replace(found, reason=f"{found.reason}; asked again in {pause_s:g} s or later")
+    pause_s = round((found.evaluate_again_ms - activity.now_ms) / _MS, 1)
+    return replace(found, reason=f"{found.reason}; checked again in {pause_s:g} s or later")
 
 
 def _admit(
@@ -225,7 +217,7 @@ def _admit_compaction(intent: Intent, activity: TableActivity, period_ms: int) -
         return Admission(AdmissionVerdict.GO, f"{intent.service} does not conflict with writers")
     plans = [plan for plan in activity.plans() if plan.instant in intent.plans]
     for writer in activity.live_writers():
-        # A new plan may take any file group. Of a pending compaction, writers that began after it know.
+        # A new plan may take any file group. Writers that began after a pending compaction know it.
         hurt = [plan for plan in plans if (is_log or writer.instant < plan.instant) and _may_share(writer, plan)]
         if hurt or not plans:
             return Admission(
@@ -247,9 +239,9 @@ def _may_share(writer: ActiveInstant, plan: ActiveInstant) -> bool:
 
 def _wait_for_plans(intent: Intent, activity: TableActivity, period_ms: int) -> Admission | None:
     """Two plans of one file group: Hudi plans around what is pending, so only a damaged or foreign plan gets here."""
-    ours = [plan for plan in activity.plans() if plan.instant in intent.plans]
-    for plan in ours:
-        verdict = find_active_clashes(_claim(plan), [other for other in activity.plans() if other not in ours])
+    named = [plan for plan in activity.plans() if plan.instant in intent.plans]
+    for plan in named:
+        verdict = find_active_clashes(_claim(plan), [other for other in activity.plans() if other not in named])
         if verdict.clashes:
             clash = verdict.clashes[0]
             return Admission(
@@ -284,7 +276,7 @@ def _admit_plans(intent: Intent, activity: TableActivity, period_ms: int) -> Adm
 
 
 def _may_be_withdrawn(plan: ActiveInstant, activity: TableActivity) -> bool:
-    """Whether an expired heartbeat proves that the plan is ours, and that its executor, if it had one, is dead."""
+    """Whether an expired heartbeat proves that this provider made the plan, and that its executor, if any, is dead."""
     if plan.beat_ms is None or plan.is_live:
         return False
     begun = {i.requested_time for i in activity.snapshot.timeline.pending() if i.state is State.INFLIGHT}
@@ -297,42 +289,42 @@ def _admit_new_plan(
     unknown = [writer for writer in activity.live_writers() if writer.partitions is None or writer.unread]
     if unknown:
         writer = unknown[0]
-        unsaid = f"this is not known of it: {writer.unread[0]}" if writer.unread else "has not said on what"
+        unknown_part = f"the following is unknown: {writer.unread[0]}" if writer.unread else "has not named its files"
         return Admission(
             AdmissionVerdict.WAIT,
-            f"writer {writer.instant} is at work and {unsaid}; it counts as dead when its heartbeat is "
+            f"writer {writer.instant} is at work and {unknown_part}; it counts as dead when its heartbeat is "
             f"{heartbeat_ms // _MS} s old, and that is {_age_s(writer, activity.now_ms)} s old now",
             (writer.instant,),
             activity.now_ms + period_ms,
         )
-    return _admit_beside(_find_busy(intent, activity, expected), intent, activity, expected, period_ms)
+    return _admit_next_to(_find_busy(intent, activity, expected), intent, activity, expected, period_ms)
 
 
 def _find_busy(intent: Intent, activity: TableActivity, expected: ExpectedWrite | None) -> dict[str, str]:
-    """Return who touches which of the partitions that the plan may take, or will touch it while it runs."""
+    """Return by partition which writer touches it, or will touch it while the plan runs, of those that it may take."""
     busy = {name: f"writer {writer.instant}" for writer in activity.live_writers() for name in writer.partitions or ()}
     if expected is not None and _is_due(expected, intent, activity):
-        busy = dict.fromkeys(expected.partitions, "the next write by the table's rhythm") | busy
+        busy = dict.fromkeys(expected.partitions, "the next write by the table's commit interval") | busy
     selected = find_partition_filter(intent.options).selected
-    return {name: who for name, who in busy.items() if selected is None or name in selected}
+    return {name: writer for name, writer in busy.items() if selected is None or name in selected}
 
 
 def _is_due(expected: ExpectedWrite, intent: Intent, activity: TableActivity) -> bool:
     return expected.due_ms <= activity.now_ms + intent.duration_ms
 
 
-def _admit_beside(
+def _admit_next_to(
     busy: Mapping[str, str], intent: Intent, activity: TableActivity, expected: ExpectedWrite | None, period_ms: int
 ) -> Admission:
     if not busy:
         return Admission(AdmissionVerdict.GO, "no writer is at work, and none is expected while it runs")
-    who = ", ".join(sorted(set(busy.values())))
+    writers = ", ".join(sorted(set(busy.values())))
     chosen = find_partition_filter(intent.options)
     free = sorted((intent.partitions if chosen.selected is None else chosen.selected) - busy.keys())
     if not chosen.obstacle and can_be_named(free):
         return Admission(
             AdmissionVerdict.SHRINK,
-            f"{who} touches {_names(busy)}: only {_names(free)} {'is' if len(free) == 1 else 'are'} clustered now",
+            f"{writers} touches {_names(busy)}: only {_names(free)} {'is' if len(free) == 1 else 'are'} clustered now",
             _instants(activity, busy),
             options=only_in(free),
         )
@@ -341,7 +333,7 @@ def _admit_beside(
         again_ms = max(again_ms, expected.due_ms)
     why = f"{chosen.obstacle} chooses the others" if chosen.obstacle else "no other partition can be named"
     return Admission(
-        AdmissionVerdict.WAIT, f"{who} touches {_names(busy)}, and {why}", _instants(activity, busy), again_ms
+        AdmissionVerdict.WAIT, f"{writers} touches {_names(busy)}, and {why}", _instants(activity, busy), again_ms
     )
 
 
@@ -376,7 +368,7 @@ def _names(partitions: Mapping[str, str] | list[str]) -> str:
     return ", ".join(name or "the table (it has no partitions)" for name in names[:_SHOWN]) + more
 
 
-# --- Asks who is at work on a table, and then whether a service may begin: storage here, the rules in `admission`
+# --- Read which writers are active on a table, then decide whether a service may begin
 
 _ROLES = {
     Service.CLUSTERING: Role.CLUSTERING,
@@ -384,24 +376,24 @@ _ROLES = {
     Service.LOGCOMPACTION: Role.LOG_COMPACTION,
 }
 
-GO_UNASKED = Admission(AdmissionVerdict.GO, "early conflict detection was not asked")
+GO_UNCHECKED = Admission(AdmissionVerdict.GO, "early conflict detection does not apply")
 
 
 def needs_admission(service: Service, mode: Mode, policy: ConflictPolicy) -> bool:
-    """Whether anything but "go" can be the answer: only what rewrites file groups stands in writers' way."""
+    """Whether anything but "go" can be the answer: only what rewrites file groups conflicts with writers."""
     return policy.enabled and service in _ROLES and mode is not Mode.WITHDRAW
 
 
 def needs_watch(service: Service, mode: Mode, policy: ConflictPolicy) -> bool:
-    """Whether a writer can come in the service's way while it runs: only a clustering is stopped for one."""
+    """Whether a writer can conflict with the service while it runs: only a clustering stops for one."""
     return service is Service.CLUSTERING and mode is not Mode.SCHEDULE and needs_admission(service, mode, policy)
 
 
 def find_pending_plans(table: ConflictTable, service: Service, now_ms: int) -> tuple[str, ...]:
     """Return the pending plans of a service that needs admission, by what they hold: up to table version 6 a
-    clustering's action is that of an insert overwrite. Raises what looking at a table raises.
+    clustering's action is that of an insert overwrite. Raises what reading a table raises.
     """
-    return tuple(plan.instant for plan in table.look(now_ms).plans() if plan.role is _ROLES[service])
+    return tuple(plan.instant for plan in table.read_activity(now_ms).plans() if plan.role is _ROLES[service])
 
 
 def ask_admission(
@@ -415,11 +407,11 @@ def ask_admission(
     """Return whether a service may begin now: with the pending plans, or with a new one.
 
     `commits` is the metadata of completed writes on the active timeline, by requested time: from it come the known
-    partitions, the expected writes and how long a clustering takes; no other service needs it. Raises what looking at
+    partitions, the expected writes and how long a clustering takes; no other service needs it. Raises what reading
     a table raises.
     """
-    activity = table.look(now_ms)
-    writes = activity.snapshot.timeline.completed_writes_by_completion()
+    activity = table.read_activity(now_ms)
+    writes = activity.snapshot.timeline.completed_writes
     intent = Intent(
         service,
         plans,

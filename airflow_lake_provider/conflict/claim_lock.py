@@ -1,13 +1,13 @@
 """A lock on file groups, made of nothing but whole files and listings: the same on disks, HDFS and object stores.
 
-Who claims file groups puts an entry that names them into one folder, then lists the folder. Of two, at least one finds
-the other's entry there, because neither lists before its own is in place. The younger one leaves then; the older one
-waits until the younger is gone: either it held the lock already, or it leaves. No entry's name is ever used twice, so
-that an entry of a dead owner can be removed by anybody without hitting another one.
+A claim puts an entry that names its file groups into one folder, then lists the folder. Of two claims, at least one
+finds the other's entry there, because neither lists before its own is in place. The younger one leaves then; the older
+one waits until the younger has left: either that one held the lock already, or it leaves. No entry's name is ever used
+twice, so any process can remove an entry of a dead owner without hitting another one.
 
-An owner that only slept too long finds its entry removed (`is_held`). Whoever removed it did so before it looked for
-markers. So what an owner wrote before it found its lock still held is seen by everybody who holds it later: ages decide
-how soon a dead owner is passed by, never whether two hold the lock.
+An owner that only slept too long finds its entry removed (`is_held`). The process that removed it did so before it read
+markers. So every later holder sees what an owner wrote before it found its lock still held: ages decide how soon a dead
+owner is passed by, never whether two hold the lock.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ENTRY = re.compile(r"\d+-[0-9a-f]{32}", re.ASCII)
 
 
 class ReservedError(StorageError):
-    """Somebody else holds the lock on a file group; the holder is about to write its marker."""
+    """Another process holds the lock on a file group, and is about to write its marker."""
 
 
 class ClaimLock:
@@ -78,13 +78,15 @@ class ClaimLock:
         self._storage.remove(_path(self._name))
 
     def is_held(self) -> bool:
-        """Whether nobody has taken this owner for dead."""
+        """Whether no other process has taken this owner for dead."""
         return self._storage.stat(_path(self._name)) is not None
 
     def _take(self) -> None:
         entries = self._list()
         if self._name not in entries:
-            raise ReservedError(f"{_path(self._name)} was removed by somebody, or {LOCK_FOLDER} is listed too late")
+            raise ReservedError(
+                f"{_path(self._name)} was removed by another process, or {LOCK_FOLDER} is listed too late"
+            )
         # Ages by the store's own clock.
         oldest_ms = entries.pop(self._name).modified_ms - self._expires_ms
         dead = [name for name, entry in entries.items() if entry.modified_ms < oldest_ms]
@@ -93,7 +95,7 @@ class ClaimLock:
             self._storage.remove(_path(name))
 
     def _outlast(self, rivals: set[str]) -> None:
-        """Wait until all rivals are gone. Whoever comes later finds this entry, and goes by the same rule."""
+        """Wait until all rivals have left. A later claim finds this entry, and follows the same rule."""
         for _ in range(MAX_PAUSES):
             if not rivals or min(rivals) < self._name:
                 break
@@ -152,7 +154,7 @@ class Reservation:
         """Write one marker per file group (keys)."""
         for partition, file_id in map(split_file_group_key, file_groups):
             folder = f"{self._folder}/{partition}" if partition else self._folder
-            # As of a base file that is merged; the write token says that no Spark task writes it.
+            # As of a base file that is merged; the write token shows that no Spark task writes it.
             self._storage.write(f"{folder}/{file_id}_0-0-0_{self.instant}.parquet.marker.MERGE")
 
     def release(self) -> None:
@@ -161,8 +163,8 @@ class Reservation:
         self._storage.remove(self._heartbeat)
 
     def lock(self, file_groups: Iterable[bytes], expires_ms: int = EXPIRES_MS) -> ClaimLock:
-        """Return the lock under which these file groups (keys) are looked at and marked.
+        """Return the lock under which these file groups (keys) are read and marked.
 
-        Hudi's own strategy needs ZooKeeper for it. Its other providers lock whole tables, and would hold up commits.
+        Hudi's own strategy needs ZooKeeper for it. Its other providers lock whole tables, and would delay commits.
         """
         return ClaimLock(self._storage, self.instant, file_groups, expires_ms)

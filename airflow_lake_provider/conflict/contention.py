@@ -23,18 +23,16 @@ if TYPE_CHECKING:
     from airflow_lake_provider.hudi.instant import Instant
 
 _COMPACT, _LOG_COMPACT = "COMPACT", "LOG_COMPACT"
-COMPACTIONS_PASS_FROM = 8
-"""The first table version in which writers and compactions never meet."""
 _SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The file groups (keys) that somebody writes or is about to rewrite.
+    """The file groups (keys) that a writer or a service touches or is about to rewrite.
 
     `instant` is its requested time. Instants that completed after `since` (exclusive) have changed what it began with.
     A writer gives way to older writers only, so that two never end each other (RFC-56); one whose `comes_first` is
-    false also to younger ones that marked first, because they were told under a lock that nobody is there.
+    false also to younger ones that marked first, because they found under a lock that no other instant was there.
     """
 
     instant: str
@@ -54,7 +52,7 @@ class ClashKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """One instant that stands in a claim's way, with the file groups (keys) that both touch."""
+    """One instant that conflicts with a claim, with the file groups (keys) that both touch."""
 
     instant: str
     action: str
@@ -62,7 +60,7 @@ class Clash:
     file_groups: frozenset[bytes]
 
     def __str__(self) -> str:
-        """Say it in words, with at most three of the file groups."""
+        """Describe it, with at most three of the file groups."""
         what = {
             ClashKind.MARKER: "is writing",
             ClashKind.PLAN: "plans to rewrite",
@@ -83,12 +81,12 @@ class Verdict:
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody stands in the way for certain."""
+        """Whether certainly no other instant conflicts."""
         return not self.clashes and not self.unread
 
 
 def find_active_clashes(claim: Claim, actives: Iterable[ActiveInstant], *, compactions_pass: bool = True) -> Verdict:
-    """Compare a claim with who is at work."""
+    """Compare a claim with the active instants."""
     clashes: list[Clash] = []
     unread: list[str] = []
     for active in actives:
@@ -114,7 +112,7 @@ def must_yield(claim: Claim, other: ActiveInstant, *, compactions_pass: bool = T
     if other.role is not Role.WRITER:
         # Two real plans never share a file group.
         return claim.role is Role.CLUSTERING or other.role is not Role.COMPACTION
-    # It waits for writers, older and younger: beside it, it is the writer who loses.
+    # It waits for writers, older and younger: of the two, the writer loses.
     return other.is_live
 
 
@@ -151,7 +149,7 @@ def find_commit_clashes(
 
 
 def _passes(claim: Claim, instant: Instant, operation: str, *, compactions_pass: bool) -> bool:
-    """Whether Hudi lets the claim commit beside a completed instant of its file groups."""
+    """Whether Hudi lets the claim commit after an instant of its file groups has completed."""
     if claim.role is Role.COMPACTION:
         return True
     if operation == _COMPACT:

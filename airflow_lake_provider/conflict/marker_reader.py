@@ -1,8 +1,8 @@
 """Read the markers of a table's active writes again and again, each time only what changed.
 
-One listing with sizes and times tells which `MARKERS<n>` files changed; where a folder's modification time changes with
-its children, one stat tells it of a folder of direct markers. What was read once stays read until the writer's folder
-is gone: markers are only ever added, so a file that is met empty or cut off takes nothing back.
+One listing with sizes and times shows which `MARKERS<n>` files changed; where a folder's modification time changes with
+its children, one stat shows it of a folder of direct markers. What was read once stays read until the writer's folder
+vanishes: markers are only ever added, so a file that is met empty or cut off takes nothing back.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ROOT = ""
 
 @dataclass(slots=True, eq=False)
 class _Part:
-    """The keys of one marker file, or of one folder of direct markers, and what its storage said when it was read."""
+    """The keys of one marker file, or of one folder of direct markers, and its stored state at that time."""
 
     keys: tuple[bytes, ...] = ()
     stamp: tuple[int, int] = _NO_STAMP
@@ -46,13 +46,13 @@ class _Part:
     """What lies in a folder and is no marker: folders of deeper partitions (a partition may have any name, that of a
     marker or of a timeline server's file too), and the files of a timeline server.
     """
-    asked: frozenset[bytes] | None = None
+    compared: frozenset[bytes] | None = None
     shared: frozenset[bytes] = frozenset()
 
     def overlap(self, mine: frozenset[bytes]) -> frozenset[bytes]:
         # The same question about the same markers has the same answer.
-        if self.asked is not mine:
-            self.asked, self.shared = mine, mine.intersection(self.keys)
+        if self.compared is not mine:
+            self.compared, self.shared = mine, mine.intersection(self.keys)
         return self.shared
 
 
@@ -96,7 +96,7 @@ class MarkerReader:
         self._storage = storage
         self._parts: dict[str, dict[str, _Part]] = {}
         self._server_based: set[str] = set()
-        self._looks: dict[str, InstantMarkers] = {}
+        self._remembered: dict[str, InstantMarkers] = {}
 
     def list_instants(self) -> tuple[str, ...]:
         """Return the instants that have a marker folder, oldest first; others are forgotten. Raises StorageError."""
@@ -105,8 +105,8 @@ class MarkerReader:
         except FileNotFoundError:
             names = []
         instants = sorted(name for name in names if name.isascii() and name.isdigit())
-        for gone in self._parts.keys() - set(instants):
-            self._forget(gone)
+        for removed in self._parts.keys() - set(instants):
+            self._forget(removed)
         return tuple(instants)
 
     def read(self, instant: str, now_ms: int, partitions: Collection[str] | None = None) -> InstantMarkers:
@@ -130,15 +130,17 @@ class MarkerReader:
 
     def _forget(self, instant: str) -> None:
         self._parts.pop(instant, None)
-        self._looks.pop(instant, None)
+        self._remembered.pop(instant, None)
         self._server_based.discard(instant)
 
-    def _remember(self, look: InstantMarkers) -> InstantMarkers:
-        last = self._looks.get(look.instant)
-        if last is not None and last.kind is look.kind and last.parts == look.parts:  # parts are equal by identity
+    def _remember(self, markers: InstantMarkers) -> InstantMarkers:
+        last = self._remembered.get(markers.instant)
+        if (
+            last is not None and last.kind is markers.kind and last.parts == markers.parts
+        ):  # parts are equal by identity
             return last
-        self._looks[look.instant] = look
-        return look
+        self._remembered[markers.instant] = markers
+        return markers
 
     def _is_server_based(self, folder: str, parts: dict[str, _Part], now_ms: int) -> bool:
         root = self._read_folder(folder, _ROOT, parts, now_ms)
@@ -165,7 +167,7 @@ class MarkerReader:
         try:
             content = self._storage.read_bytes(path)
         except FileNotFoundError:
-            # Only when the instant's folder is gone too nothing is in its way any more; this raises then.
+            # Only when the instant's folder has vanished too nothing conflicts any more; this raises then.
             self._storage.list_names(folder)
             return _Part(before.keys, _NO_STAMP, (path,))
         parsed = parse_marker_file(content)
@@ -243,14 +245,14 @@ def _is_checksum(name: str) -> bool:
     return name.startswith(".") and name.endswith(".crc") and is_marker_name(name[1:].removesuffix(".crc"))
 
 
-# --- Who is at work on a table: pending instants, heartbeats and marker folders, put together
+# --- The active instants of a table: pending instants, heartbeats and marker folders, combined
 
 
 class Role(StrEnum):
     """What an instant does to file groups."""
 
     WRITER = "writer"
-    """Users' writes, and whoever beats or leaves markers without an instant on the timeline."""
+    """Users' writes, and heartbeats or markers without an instant on the timeline."""
     CLUSTERING = "clustering"
     COMPACTION = "compaction"
     LOG_COMPACTION = "log_compaction"
@@ -285,7 +287,7 @@ class ActiveInstant:
     planned: frozenset[bytes] = frozenset()
     partitions: frozenset[str] | None = None
     overwritten: frozenset[str] | None = frozenset()
-    """Partitions of which it takes out every file group, as far as it says; None: of the whole table."""
+    """Partitions of which it replaces every file group, as far as it declares; None: of the whole table."""
     plan_problem: str = ""
     """What cannot be known of its plan; then it may hold any file group."""
 
@@ -307,6 +309,6 @@ class ActiveInstant:
 def role_of(instant: Instant, *, is_clustering: bool = False) -> Role | None:
     """Return what a pending instant does to file groups; None for those that write none (clean, rollback, ...).
 
-    In layout 1 a clustering is a `replacecommit`, as an insert overwrite is; only its plan tells.
+    In layout 1 a clustering is a `replacecommit`, as an insert overwrite is; only its plan distinguishes them.
     """
     return Role.CLUSTERING if is_clustering else _ROLES.get(instant.action)

@@ -1,4 +1,4 @@
-"""What `airflow lake conflicts` says of a table: who is at work, on what, and who stands in whose way; pure."""
+"""What `airflow lake conflicts` shows of a table: active instants, their file groups, and which conflict; pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def describe_activity(
 
 
 def is_clear(rows: list[dict[str, Any]]) -> bool:
-    """Whether it is certain that nobody at work gives way to anybody. What is left of the dead does not count."""
+    """Whether certainly no active instant gives way to another. What dead writers left does not count."""
     return not any(row["clashes"] or (row["unread"] and row["state"] not in _LEFT_BEHIND) for row in rows)
 
 
@@ -46,7 +46,7 @@ def _describe(
     if active.is_live or active.role is not Role.WRITER:
         clashes = find_active_clashes(claim, activity.actives, compactions_pass=activity.compactions_pass).clashes
     if (active.is_live and active.role is Role.WRITER) or active.role is Role.CLUSTERING:
-        # Others' markers and heartbeats are gone when they have committed; then it is too late for this one.
+        # Others' markers and heartbeats vanish at their commit; then it is too late for this one.
         commits, damaged = find_commits(claim)
         clashes, unread = (*clashes, *commits), (*unread, *damaged)
     age_s = None if active.beat_ms is None else (activity.now_ms - active.beat_ms) // 1000
@@ -74,7 +74,7 @@ def _state(active: ActiveInstant) -> str:
 
 
 def print_line(row: dict[str, Any]) -> str:
-    """Print a row for people."""
+    """Print a row as text."""
     age = "" if row["heartbeat_age_s"] is None else f", heartbeat {row['heartbeat_age_s']} s ago"
     lines = [f"{row['instant']} {row['action']}: {row['role']}, {row['state']}{age}; {row['file_groups']}"]
     lines += [f"  gives way: {clash}" for clash in row["clashes"]]
@@ -82,7 +82,7 @@ def print_line(row: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-# --- Who would stand in the way of a write that begins now; for users' own writers, before they begin. Pure
+# --- What would conflict with a write that begins now; for users' own writers, before they begin. Pure
 
 _WORDS = {
     Role.WRITER: "writer",
@@ -94,11 +94,11 @@ _WHILE_LIVE = frozenset({Role.WRITER, Role.LOG_COMPACTION})
 
 
 def find_obstacles(activity: TableActivity, partitions: Collection[str]) -> tuple[str, ...]:
-    """Return in words who touches, or may touch, one of the partitions; none named means the whole table.
+    """Describe which instants touch, or may touch, one of the partitions; none named means the whole table.
 
     Live writers count, for the younger of two on one file group loses at its commit; so does each pending clustering,
-    because Hudi refuses updates of its file groups, and a log compaction that was begun, because Hudi rejects at its
-    commit who writes to them meanwhile. Compactions and dead writers do not.
+    because Hudi refuses updates of its file groups, and a log compaction that was begun, because Hudi rejects a writer
+    of its file groups at the commit. Compactions and dead writers do not.
     """
     return tuple(
         _describe_touching(active, touched)
@@ -119,5 +119,9 @@ def _touched(active: ActiveInstant) -> frozenset[str] | None:
 
 
 def _describe_touching(active: ActiveInstant, touched: frozenset[str] | None) -> str:
-    where = "somewhere: it has not said where" if touched is None else f"in {', '.join(sorted(touched)) or 'the table'}"
+    where = (
+        "somewhere: it has not named its partitions"
+        if touched is None
+        else f"in {', '.join(sorted(touched)) or 'the table'}"
+    )
     return f"{_WORDS[active.role]} {active.instant} ({active.action or 'not on the timeline yet'}) {where}"

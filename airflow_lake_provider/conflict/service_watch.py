@@ -1,4 +1,4 @@
-"""Watches the plans that a running service executes: whether a writer has come upon their file groups."""
+"""Watches the plans that a running service executes: whether a writer touches the same file groups."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Protocol
 
-from airflow_lake_provider.conflict.admission import instant_ms
 from airflow_lake_provider.conflict.claim_lock import ReservedError
 from airflow_lake_provider.conflict.contention import Claim, ClashKind, Verdict, partitions_of
 from airflow_lake_provider.conflict.marker_reader import Role
 from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.instant_clock import instant_time_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.conflict.claim_lock import Reservation
     from airflow_lake_provider.conflict.contention import Clash
 
-# --- How and when a claim is compared with the table: RFC-56's three strategies, and whatever a third party registers
+# --- How and when a claim is compared with the table: RFC-56's three strategies, and those that packages register
 #
 # All compare by the same rule (`contention`). They differ in what they read and when: per claim and only of its
 # partitions, per claim under locks on its file groups, or periodically and all at once.
@@ -45,38 +45,38 @@ class DetectionStrategy(Protocol):
     """One strategy, made for one claim's lifetime."""
 
     def check(self, table: ConflictTable, claim: Claim, now_ms: int) -> Verdict:
-        """Return what stands in the claim's way now, as far as this strategy looks."""
+        """Return what conflicts with the claim now, as far as this strategy reads."""
 
 
 class SimpleDirectMarkerBased:
-    """Looks at each check, without a lock; of direct markers only at those in the claim's partitions.
+    """Reads at each check, without a lock; of direct markers only those in the claim's partitions.
 
-    Two that look before either writes its marker miss each other then, and find each other at the next check.
+    Two that read before either writes its marker miss each other then, and find each other at the next check.
     """
 
     def __init__(self, settings: StrategySettings) -> None:
         del settings  # nothing to wait for
 
     def check(self, table: ConflictTable, claim: Claim, now_ms: int) -> Verdict:
-        """See DetectionStrategy."""
+        """Compare the claim with its own partitions."""
         return table.check(claim, now_ms, partitions_of(claim.file_groups))
 
 
 class SimpleTransactionDirectMarkerBased:
-    """Looks and writes the claim's markers under a lock on each file group: of all who claim one, exactly one gets it.
+    """Reads and writes markers under a lock on each file group: of all claims on one, exactly one succeeds.
 
-    That is whoever comes first, also before an older one: nobody who was told that a file group is free has to be ended
-    later. Hudi's own of this name releases its lock before it writes the marker.
+    That is the first claim, also before an older instant: a claim that found its file groups free is never ended later.
+    Hudi's own strategy of this name releases its lock before it writes the marker.
     """
 
     def __init__(self, settings: StrategySettings) -> None:
         self._reserve = settings.reserve
 
     def check(self, table: ConflictTable, claim: Claim, now_ms: int) -> Verdict:
-        """See DetectionStrategy; when the file groups are free, they are reserved under the claim's instant."""
+        """Compare the claim with its own partitions; reserve its file groups under its instant when they are free."""
         partitions = partitions_of(claim.file_groups)
         if self._reserve is None:
-            # Published before it looks, so that of two at once one sees the other without a lock.
+            # The claim is published before this reads, so that of two at once one sees the other without a lock.
             return table.check(claim, now_ms, partitions)
         reservation = self._reserve(claim.instant)
         try:
@@ -94,16 +94,16 @@ class SimpleTransactionDirectMarkerBased:
 
 
 class AsyncTimelineMarkerBased:
-    """Looks once per period at all markers; between two looks it repeats what it saw."""
+    """Reads all markers once per period; in between it repeats its last verdict."""
 
     def __init__(self, settings: StrategySettings) -> None:
         self._period_ms = int(settings.period_s * 1000)
         self._initial_delay_ms = int(settings.initial_delay_s * 1000)
         self._next_ms: int | None = None
-        self._last = Verdict(unread=("nothing was looked at yet: the initial delay is not over",))
+        self._last = Verdict(unread=("nothing was read yet: the initial delay is not over",))
 
     def check(self, table: ConflictTable, claim: Claim, now_ms: int) -> Verdict:
-        """See DetectionStrategy."""
+        """Compare the claim with all markers, once per period."""
         if self._next_ms is None:
             self._next_ms = now_ms + self._initial_delay_ms
         if now_ms >= self._next_ms:
@@ -122,7 +122,7 @@ BUILT_IN: Mapping[str, Callable[[StrategySettings], DetectionStrategy]] = {
 def make_strategy(name: str, settings: StrategySettings) -> DetectionStrategy:
     """Return a strategy by its name; others than RFC-56's come from entry points of the group `ENTRY_POINTS`.
 
-    Nobody can take the place of a built-in one. Raises ConfigError for an unknown name, and for one that two register.
+    No package can replace a built-in one. Raises ConfigError for an unknown name, and for one that two register.
     """
     if name in BUILT_IN:
         return BUILT_IN[name](settings)
@@ -142,8 +142,9 @@ _MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class ServiceConflict:
-    """A plan and who came upon its file groups. `writer_worked_ms` is how long the first of them that is still at work
-    has been so, None when its instant does not tell.
+    """A plan and the instants that touch its file groups.
+
+    `writer_worked_ms` is how long the first active one has worked, None when its instant does not show it.
     """
 
     plan: str
@@ -151,9 +152,9 @@ class ServiceConflict:
     writer_worked_ms: int | None
 
     def describe(self, ran_s: float) -> str:
-        """Say who, on what, and what it saves to stop now; `ran_s` is how long the service ran."""
-        who = "; ".join(str(clash) for clash in self.clashes)
-        return f"clustering {self.plan} is stopped after {ran_s:.0f} s: {who}. {self._describe_loss()}"
+        """Describe the conflict, and what it saves to stop now; `ran_s` is how long the service ran."""
+        clashes = "; ".join(str(clash) for clash in self.clashes)
+        return f"clustering {self.plan} is stopped after {ran_s:.0f} s: {clashes}. {self._describe_loss()}"
 
     def _describe_loss(self) -> str:
         if not any(_is_at_work(clash) for clash in self.clashes):
@@ -171,15 +172,15 @@ class ServiceWatch:
         self._table = table
         self._policy = policy
         self._strategies: dict[str, DetectionStrategy] = {}
-        # Made before anything is begun: a wrong name is found out here.
+        # Made before the service begins, so that a wrong name fails here.
         make_strategy(policy.strategy, self._settings())
 
     def check(self, now_ms: int) -> ServiceConflict | None:
-        """Return the first plan that a writer has come upon. Raises what looking at a table raises.
+        """Return the first plan whose file groups a writer touches. Raises what reading a table raises.
 
-        What cannot be read is no reason to end a service that runs; the next check will tell.
+        What cannot be read is no reason to end a running service; the next check reads it again.
         """
-        activity = self._table.look(now_ms)
+        activity = self._table.read_activity(now_ms)
         for plan in activity.plans():
             if plan.role is not Role.CLUSTERING or not plan.planned:
                 continue
@@ -190,13 +191,13 @@ class ServiceWatch:
             verdict = strategy.check(self._table, claim, now_ms)
             if verdict.clashes:
                 worker = next((clash.instant for clash in verdict.clashes if _is_at_work(clash)), "")
-                begun_ms = instant_ms(worker, activity.snapshot.properties.time_zone)
+                begun_ms = instant_time_ms(worker, activity.snapshot.properties.time_zone)
                 worked_ms = None if begun_ms is None or begun_ms > now_ms else now_ms - begun_ms
                 return ServiceConflict(plan.instant, verdict.clashes, worked_ms)
         return None
 
     def _settings(self) -> StrategySettings:
-        # Whoever calls keeps the pauses.
+        # The caller keeps the pauses.
         return StrategySettings(period_s=0, initial_delay_s=0)
 
 

@@ -1,4 +1,4 @@
-"""Name the stuck shapes of a timeline: pure rules over the evidence. Each knows what it holds up and what to do.
+"""Name what is stuck on a timeline: pure rules over the evidence. Each knows what it blocks and what to do.
 
 Sources: Hudi issues 8567, 6056 and 4457 (forgotten instants that stop archiving), 8232 (clustering and clean), RFC-45
 (index plans), `TimelineArchiverV2`, `FileSystemBasedLockProvider`, `BaseHoodieWriteClient` (rollback of failed writes),
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.config.policies import DoctorPolicy, Shape
+from airflow_lake_provider.config.policies import DoctorPolicy, StuckKind
 from airflow_lake_provider.doctor.evidence import find_zone_trouble
 from airflow_lake_provider.hudi.instant import Action, State
 
@@ -22,35 +22,35 @@ if TYPE_CHECKING:
     from airflow_lake_provider.doctor.evidence import Evidence
     from airflow_lake_provider.hudi.instant import Instant
 
-# --- What waits behind a stuck shape on this very table: pure, from the evidence
+# --- What waits behind a finding on this very table: pure, from the evidence
 
 _MOST_NAMED = 5
 # Hudi archives nothing at or behind these, and takes them for holes.
 _HOLES = frozenset(
     {
-        Shape.FAILED_WRITE,
-        Shape.DANGLING_REPLACECOMMIT,
-        Shape.PLAN_WITHOUT_EXECUTOR,
-        Shape.BLOCKING_CLUSTERING,
-        Shape.UNGUARDED_SERVICE,
-        Shape.OVERTAKEN_LOG_COMPACTION,
+        StuckKind.FAILED_WRITE,
+        StuckKind.DANGLING_REPLACECOMMIT,
+        StuckKind.PLAN_WITHOUT_EXECUTOR,
+        StuckKind.BLOCKING_CLUSTERING,
+        StuckKind.UNGUARDED_SERVICE,
+        StuckKind.OVERTAKEN_LOG_COMPACTION,
     }
 )
 
 
-def blocked_behind(evidence: Evidence, shape: Shape, instant: str) -> tuple[str, ...]:
+def blocked_behind(evidence: Evidence, kind: StuckKind, instant: str) -> tuple[str, ...]:
     """Return one line for each thing that is blocked; empty when nothing waits yet."""
     lines: list[str] = []
-    if shape is Shape.ORPHANED_LOCK:
+    if kind is StuckKind.ORPHANED_LOCK:
         waiting = [f"{i.action} {i.requested_time} ({i.state.value})" for i in evidence.timeline.pending()]
         lines += [f"pending: {_listed(waiting)}"] if waiting else []
-    if shape in _HOLES:
+    if kind in _HOLES:
         lines += _behind_the_hole(evidence, instant)
     groups = evidence.clustered_file_groups.get(instant, ())
-    if groups and shape in {Shape.BLOCKING_CLUSTERING, Shape.UNGUARDED_SERVICE}:
+    if groups and kind in {StuckKind.BLOCKING_CLUSTERING, StuckKind.UNGUARDED_SERVICE}:
         named = [f"{count} in {partition or 'the table'}" for partition, count in groups]
         lines.append(f"updates of {sum(count for _, count in groups)} file groups: {_listed(named)}")
-    if shape is Shape.STALE_INDEX_BUILD:
+    if kind is StuckKind.STALE_INDEX_BUILD:
         own = evidence.index_partitions.get(instant, frozenset())
         same = [time for time, parts in sorted(evidence.index_partitions.items()) if time > instant and parts & own]
         lines += [f"index plans for the same partitions: {_listed(same)}"] if same else []
@@ -58,11 +58,7 @@ def blocked_behind(evidence: Evidence, shape: Shape, instant: str) -> tuple[str,
 
 
 def _behind_the_hole(evidence: Evidence, instant: str) -> list[str]:
-    later = [
-        write.requested_time
-        for write in evidence.timeline.completed_writes_by_completion()
-        if write.requested_time > instant
-    ]
+    later = [write.requested_time for write in evidence.timeline.completed_writes if write.requested_time > instant]
     lines = []
     if later:
         lines.append(f"{len(later)} completed writes are not archived and count as behind a hole: {_listed(later)}")
@@ -84,24 +80,24 @@ _ARCHIVING = "archiving, index builds, and readers that wait for a timeline with
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One stuck shape. `instant` is its requested time, empty when it is none."""
+    """One thing that is stuck. `instant` is its requested time, empty when it is none."""
 
-    shape: Shape
+    kind: StuckKind
     instant: str
-    says: str
+    message: str
     holds_up: str
-    """What this shape always holds up."""
+    """What a finding of this kind always blocks."""
     repair: str
-    """What mends it, whoever does it."""
+    """What repairs it."""
     blocks: tuple[str, ...] = ()
     """What is blocked behind it on this table now."""
 
 
 def diagnose(evidence: Evidence, policy: DoctorPolicy | None = None) -> tuple[Finding, ...]:
-    """Return every stuck shape, in the order of the timeline, lock and table-wide ones first."""
+    """Return every finding, in the order of the timeline, lock and table-wide ones first."""
     ages = policy if policy is not None else DoctorPolicy()
     found = (finding for rule in _RULES for finding in rule(evidence, ages))
-    return tuple(replace(f, blocks=blocked_behind(evidence, f.shape, f.instant)) for f in found)
+    return tuple(replace(f, blocks=blocked_behind(evidence, f.kind, f.instant)) for f in found)
 
 
 def has_unsure_executor(evidence: Evidence, instant: Instant, policy: DoctorPolicy) -> bool:
@@ -120,7 +116,7 @@ def _lock(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
     age_s = (evidence.now_ms - evidence.lock.modified_ms) / 1000
     if age_s > policy.stuck_after_s:
         yield Finding(
-            Shape.ORPHANED_LOCK,
+            StuckKind.ORPHANED_LOCK,
             "",
             f".hoodie/lock is {_age(age_s)} old and no writer has a heartbeat: its holder was killed",
             "every writer and every service waits for it",
@@ -132,8 +128,8 @@ def _lock(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
 def dead_writes(evidence: Evidence, policy: DoctorPolicy) -> tuple[Instant, ...]:
     """Return the pending writes whose writer is dead, by requested time.
 
-    A writer in single-writer mode sends no heartbeat: without one a write is left alone as long as a service without
-    one is (`doctor.unguarded_after_s`).
+    A writer in single-writer mode sends no heartbeat: without one the doctor leaves a write alone as long as a service
+    without one (`doctor.unguarded_after_s`).
     """
     writes = (i for i in evidence.timeline.pending_writes() if i.requested_time not in evidence.clustering_plans)
     return tuple(
@@ -149,7 +145,7 @@ def _failed_writes(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding
         is_dangling = instant.action is Action.REPLACECOMMIT and instant.state is State.REQUESTED
         idle = _age(evidence.idle_s(instant))
         yield Finding(
-            Shape.DANGLING_REPLACECOMMIT if is_dangling else Shape.FAILED_WRITE,
+            StuckKind.DANGLING_REPLACECOMMIT if is_dangling else StuckKind.FAILED_WRITE,
             instant.requested_time,
             f"replacecommit {instant.requested_time} was requested {idle} ago and never began; run_ttl of Hudi 1.2 "
             "leaves one when nothing is expired"
@@ -177,9 +173,9 @@ def _service_plans(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding
         idle = _age(evidence.idle_s(instant))
         if has_unsure_executor(evidence, instant, policy):
             yield Finding(
-                Shape.UNGUARDED_SERVICE,
+                StuckKind.UNGUARDED_SERVICE,
                 instant.requested_time,
-                f"{what} {instant.requested_time} began {idle} ago; Hudi gives it no heartbeat, so nobody can tell "
+                f"{what} {instant.requested_time} began {idle} ago; Hudi gives it no heartbeat, so nothing shows "
                 "whether it runs",
                 "what waits for it, if its executor is dead; a second executor would destroy the first one's files",
                 f"wait until nothing of it changes for {_age(policy.unguarded_after_s)} (doctor.unguarded_after_s), or "
@@ -188,7 +184,7 @@ def _service_plans(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding
             continue
         began = "began and was left" if instant.state is State.INFLIGHT else "was planned and never began"
         yield Finding(
-            Shape.BLOCKING_CLUSTERING if is_clustering else Shape.PLAN_WITHOUT_EXECUTOR,
+            StuckKind.BLOCKING_CLUSTERING if is_clustering else StuckKind.PLAN_WITHOUT_EXECUTOR,
             instant.requested_time,
             f"{what} {instant.requested_time} {began}, {idle} ago",
             "updates of the file groups in it (writers are rejected), cleaning and archiving"
@@ -203,11 +199,11 @@ def _log_compaction(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Findin
         newer = evidence.timeline.overtaking(instant)
         if newer is not None:
             yield Finding(
-                Shape.OVERTAKEN_LOG_COMPACTION,
+                StuckKind.OVERTAKEN_LOG_COMPACTION,
                 instant.requested_time,
                 f"log compaction {instant.requested_time} is {instant.state.value} behind {newer.action} "
                 f"{newer.requested_time}: Hudi refuses to execute it, and never removes it",
-                "archiving beyond it, for ever",
+                "archiving beyond it, indefinitely",
                 "remove its plan; nothing was written for a plan that is only requested. Schedule log compactions only "
                 "while no compaction is pending",
             )
@@ -219,7 +215,7 @@ def _indexing(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
         idle_s = evidence.idle_s(instant)
         if instant.state is State.INFLIGHT and idle_s > policy.stuck_after_s:
             yield Finding(
-                Shape.STALE_INDEX_BUILD,
+                StuckKind.STALE_INDEX_BUILD,
                 instant.requested_time,
                 f"indexing {instant.requested_time} is INFLIGHT since {_age(idle_s)}; Hudi never takes it up again",
                 "every later build of the same index: scheduling returns nothing while it is listed inflight",
@@ -229,7 +225,7 @@ def _indexing(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
     for (first, parts), (second, others) in combinations(sorted(named), 2):
         if parts & others:
             yield Finding(
-                Shape.DUPLICATE_INDEX_PLAN,
+                StuckKind.DUPLICATE_INDEX_PLAN,
                 second,
                 f"indexing {second} builds {', '.join(sorted(parts & others))}, which {first} builds already",
                 "itself: it fails when it is executed",
@@ -238,7 +234,7 @@ def _indexing(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
     if evidence.properties.metadata_partitions_inflight and not pending:
         partitions = ", ".join(evidence.properties.metadata_partitions_inflight)
         yield Finding(
-            Shape.INDEX_WITHOUT_PLAN,
+            StuckKind.INDEX_WITHOUT_PLAN,
             "",
             f"hoodie.table.metadata.partitions.inflight names {partitions}, and no index build is pending",
             "building that index: scheduling returns nothing",
@@ -247,11 +243,11 @@ def _indexing(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
 
 
 def _frozen_archive(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
-    writes = evidence.timeline.completed_writes_by_completion()
+    writes = evidence.timeline.completed_writes
     if len(writes) < FROZEN_AFTER_WRITES or evidence.metadata_compactions != 0:
         return
     yield Finding(
-        Shape.FROZEN_ARCHIVE,
+        StuckKind.FROZEN_ARCHIVE,
         "",
         f"{len(writes)} writes on the active timeline, and the metadata table was never compacted, "
         "which Hudi's archiver never passes",
@@ -264,7 +260,7 @@ def _frozen_archive(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Findin
 def _damage(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
     for problem in evidence.problems:
         yield Finding(
-            Shape.UNREADABLE_FILE,
+            StuckKind.UNREADABLE_FILE,
             _requested_time(problem.file_name),
             f"{problem.file_name}: {problem.reason}",
             "what depends on that instant",
@@ -281,8 +277,8 @@ def _time_zones(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
     if evidence.zone is None:
         return
     for trouble in find_zone_trouble(evidence.stamps, evidence.zone, evidence.properties.time_zone, evidence.now_ms):
-        shape = Shape.DISORDERED_WRITES if trouble.instant else Shape.FOREIGN_TIME_ZONE
-        yield Finding(shape, trouble.instant, trouble.says, trouble.holds_up, trouble.repair)
+        kind = StuckKind.DISORDERED_WRITES if trouble.instant else StuckKind.FOREIGN_TIME_ZONE
+        yield Finding(kind, trouble.instant, trouble.message, trouble.holds_up, trouble.repair)
 
 
 def _is_left(evidence: Evidence, instant: Instant, policy: DoctorPolicy) -> bool:

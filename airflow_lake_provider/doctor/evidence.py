@@ -1,18 +1,20 @@
-"""What the doctor looks at, read from storage once. Nothing is written."""
+"""What the doctor examines, read from storage once. Nothing is written."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import DamagedFileError, LakeError
-from airflow_lake_provider.hudi.commit_metadata import decode, find_damaged_files
-from airflow_lake_provider.hudi.heartbeat import HeartbeatRule, load_heartbeats, load_markers_ms
+from airflow_lake_provider.hudi.commit_metadata import find_damaged_files
+from airflow_lake_provider.hudi.heartbeat import LOCK_FILE, HeartbeatRule, load_heartbeats, load_markers_ms
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.job_zone import zone_of_jobs
-from airflow_lake_provider.hudi.properties import META_FOLDER, TableProperties, load_table_properties
-from airflow_lake_provider.hudi.timeline import Timeline, TimelineProblem, load_timeline
+from airflow_lake_provider.hudi.plans import load_index_plan, load_service_plan
+from airflow_lake_provider.hudi.properties import TableProperties, load_table_properties
+from airflow_lake_provider.hudi.timeline import Timeline, TimelineProblem, load_timeline, metadata_storage
 from airflow_lake_provider.instant_clock import (
     describe_foreign,
     find_foreign,
@@ -31,9 +33,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.instant_clock import Stamp
     from airflow_lake_provider.storage.store import FileEntry
     from airflow_lake_provider.storage.table_storage import Storage
-
-LOCK_FILE = f"{META_FOLDER}/lock"
-METADATA_TABLE = f"{META_FOLDER}/metadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class Evidence:
     properties: TableProperties
     timeline: Timeline
     files: Mapping[str, SeenFile]
-    """Files of pending instants (and the checksums beside them), by name."""
+    """Files of pending instants (and their checksums), by name."""
     heartbeats: Mapping[str, int]
     lock: SeenFile | None
     """Lock file of Hudi's FileSystemBasedLockProvider; None when there is none."""
@@ -73,13 +72,13 @@ class Evidence:
     metadata_heartbeats: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     problems: tuple[TimelineProblem, ...] = ()
     stamps: tuple[Stamp, ...] = ()
-    """What the files of the timeline tell of the clocks that named them."""
+    """Names and times of the timeline's files, which show the time zones that named them."""
     zone: JobZone | None = None
-    """The zone in which the jobs name instants; None where only a job can tell."""
+    """The zone in which the jobs name instants; None where only a job knows it."""
     rule: HeartbeatRule = field(default_factory=HeartbeatRule)
 
     def idle_s(self, instant: Instant) -> float:
-        """Return for how long a pending instant showed no sign of life, beside its heartbeat."""
+        """Return for how long a pending instant showed no sign of life, heartbeats aside."""
         seen = self.files.get(instant.file_name)
         touched_ms = seen.modified_ms if seen is not None else self.now_ms
         return max(0, self.now_ms - max(touched_ms, self.markers_ms.get(instant.requested_time, 0))) / 1000
@@ -114,7 +113,7 @@ def collect_evidence(
 ) -> Evidence:
     """Read what the doctor needs. Raises what reading properties and timeline raises.
 
-    `rule` says when the table's writers count as dead; None takes Hudi's own settings for it. `spark_conf` are the
+    `rule` defines when the table's writers count as dead; None takes Hudi's own settings for it. `spark_conf` are the
     table's Spark settings: the jobs' time zone may be among them. With `reads_all` the file of every instant is read,
     which finds the damaged ones.
     """
@@ -127,7 +126,7 @@ def collect_evidence(
     files = _seen_files(entries, properties.timeline_path, pending)
     plans = _read_plans(storage, properties, timeline)
     lock = storage.stat(LOCK_FILE)
-    compactions, metadata_heartbeats = _look_at_metadata_table(storage)
+    compactions, metadata_heartbeats = _read_metadata_table(storage)
     return Evidence(
         base_path=storage.base_path,
         now_ms=now_ms,
@@ -182,35 +181,27 @@ class _Plans:
 def _read_plans(storage: Storage, properties: TableProperties, timeline: Timeline) -> _Plans:
     plans = _Plans()
     for instant in timeline.pending(Action.REPLACECOMMIT, Action.CLUSTERING, Action.INDEXING):
-        name = f"{instant.requested_time}.{instant.action}.requested"
         try:
-            record = decode(storage.read_bytes(f"{properties.timeline_path}/{name}"), name) or {}
+            if instant.action is Action.INDEXING:
+                plans.indexes[instant.requested_time] = frozenset(
+                    load_index_plan(storage, properties, instant).partitions
+                )
+                continue
+            plan = load_service_plan(storage, properties, instant)
         except FileNotFoundError:
             continue
         except DamagedFileError as error:
+            name = f"{instant.requested_time}.{instant.action}.requested"
             plans.problems.append(TimelineProblem.of(name, error))
             continue
-        if instant.action is Action.INDEXING:
-            infos = record.get("indexPartitionInfos") or ()
-            plans.indexes[instant.requested_time] = frozenset(str(info.get("metadataPartitionPath")) for info in infos)
-        elif record.get("clusteringPlan"):
-            plans.clusterings[instant.requested_time] = _file_groups(record["clusteringPlan"])
+        if plan is not None and plan.is_clustering:
+            slices = Counter(partition for partition, _ in plan.file_groups)
+            plans.clusterings[instant.requested_time] = tuple(sorted(slices.items()))
     return plans
 
 
-def _file_groups(plan: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
-    counts: dict[str, int] = {}
-    for group in plan.get("inputGroups") or ():
-        for file_slice in group.get("slices") or ():
-            partition = str(file_slice.get("partitionPath") or "")
-            counts[partition] = counts.get(partition, 0) + 1
-    return tuple(sorted(counts.items()))
-
-
-def _look_at_metadata_table(storage: Storage) -> tuple[int | None, dict[str, int]]:
-    metadata = replace(
-        storage, base_path=f"{storage.base_path}/{METADATA_TABLE}", root=f"{storage.root}/{METADATA_TABLE}"
-    )
+def _read_metadata_table(storage: Storage) -> tuple[int | None, dict[str, int]]:
+    metadata = metadata_storage(storage)
     try:
         timeline = load_timeline(metadata, load_table_properties(metadata))
     except LakeError:
@@ -227,7 +218,7 @@ class ZoneTrouble:
     """One thing that is wrong. `instant` is the commit that writes were sorted before; empty when none were yet."""
 
     instant: str
-    says: str
+    message: str
     holds_up: str
     repair: str
 

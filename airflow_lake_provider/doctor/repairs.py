@@ -1,7 +1,7 @@
-"""Which repair is safe for a stuck shape: pure rules over the evidence, acted upon by `treatment`.
+"""Which repair is safe for a finding: pure rules over the evidence, executed by `treatment`.
 
-A repair either moves files away that no call of Hudi removes, or is a run of a service that Hudi mends it with. What
-is neither is refused with the reason: it needs somebody who knows what ran.
+A repair either moves files away that no call of Hudi removes, or is a run of a service with which Hudi repairs it. The
+doctor refuses all others with the reason: they need a person who knows what ran.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.config.policies import Shape
+from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.doctor.diagnosis import dead_writes, diagnose, has_unsure_executor
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.hudi.instant import State
@@ -42,7 +42,7 @@ class Repair:
     `files` are moved away in this order; `call` is started through the manager. With a `refusal` nothing is done.
     """
 
-    shape: Shape
+    kind: StuckKind
     instant: str
     does: str = ""
     files: tuple[SeenFile, ...] = ()
@@ -53,22 +53,22 @@ class Repair:
 def find_allowed_repairs(evidence: Evidence, policy: DoctorPolicy) -> tuple[Repair, ...]:
     """Return the repairs that the policy allows and that are safe now; each service call once.
 
-    For whoever sweeps: start the calls as any due service, and hand those with files to `TableDoctor.repair`.
+    A caller starts the calls as any due service, and hands repairs with files to `TableDoctor.repair`.
     """
     allowed: list[Repair] = []
     for finding in diagnose(evidence, policy):
         repair = plan_repair(finding, evidence, policy)
         is_known = repair.call is not None and any(repair.call == other.call for other in allowed)
-        if finding.shape in policy.repairs and not repair.refusal and not is_known:
+        if finding.kind in policy.repairs and not repair.refusal and not is_known:
             allowed.append(repair)
     return tuple(allowed)
 
 
 def plan_repair(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
-    """Return the repair of a finding, or why there is none. Does not look at which shapes the policy allows."""
-    plan = _PLANS.get(finding.shape)
+    """Return the repair of a finding, or why there is none. Ignores which kinds the policy allows."""
+    plan = _PLANS.get(finding.kind)
     if plan is None:
-        return Repair(finding.shape, finding.instant, refusal=_BY_HAND[finding.shape])
+        return Repair(finding.kind, finding.instant, refusal=_BY_HAND[finding.kind])
     return plan(finding, evidence, policy)
 
 
@@ -85,11 +85,11 @@ def _move_lock(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Re
     fresh = [i.requested_time for i in evidence.timeline.pending() if evidence.idle_s(i) < age_s]
     if fresh:
         return _refuse(finding, f"instant {fresh[0]} was touched after the lock was taken; its executor may hold it")
-    return Repair(finding.shape, "", "move .hoodie/lock away", files=(lock,))
+    return Repair(finding.kind, "", "move .hoodie/lock away", files=(lock,))
 
 
 def _run_rollback(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
-    # All at once: Hudi chooses them itself, and the run is told which ones must be gone.
+    # All at once: Hudi chooses them itself, and the request names those that must vanish.
     dead = [instant.requested_time for instant in dead_writes(evidence, policy)]
     return _run(finding, Service.ROLLBACK, f"roll back {', '.join(dead)}", *dead)
 
@@ -100,7 +100,7 @@ def _run_plan(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Rep
         return _refuse(finding, "the plan is not pending any more")
     if has_unsure_executor(evidence, instant, policy):
         return _refuse(finding, "its executor may be at work (doctor.unguarded_after_s)")
-    is_clustering = finding.shape is Shape.BLOCKING_CLUSTERING  # which layout 1 calls replacecommit
+    is_clustering = finding.kind is StuckKind.BLOCKING_CLUSTERING  # which layout 1 calls replacecommit
     service = Service.CLUSTERING if is_clustering else Service(instant.action.value)
     return _run(finding, service, f"execute {service} {finding.instant}", finding.instant)
 
@@ -128,7 +128,7 @@ def _remove_duplicate_index_plan(finding: Finding, evidence: Evidence, policy: D
         return _refuse(finding, "it has begun")
     first = _at(min(earlier), evidence)
     if first is not None and first.state is State.INFLIGHT and evidence.idle_s(first) > policy.stuck_after_s:
-        return _refuse(finding, f"the earlier build {first.requested_time} may be dead: mend stale_index_build first")
+        return _refuse(finding, f"the earlier build {first.requested_time} may be dead: repair stale_index_build first")
     return _move_plan(finding, evidence, policy, instant, f"move the plan away; {min(earlier)} builds the same")
 
 
@@ -151,12 +151,12 @@ def _reset_index_build(finding: Finding, evidence: Evidence, policy: DoctorPolic
     replaced = any(time > finding.instant and own <= parts for time, parts in evidence.index_partitions.items())
     files = [f for f in evidence.files_of(instant) if replaced or ".indexing.inflight" in f.path]
     does = "a later plan builds the same: move this one away" if replaced else "move the inflight file away: the plan "
-    return Repair(finding.shape, finding.instant, does + ("" if replaced else "can be executed again"), tuple(files))
+    return Repair(finding.kind, finding.instant, does + ("" if replaced else "can be executed again"), tuple(files))
 
 
 def _compact_metadata(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
     does = "compact the metadata table"
-    return Repair(finding.shape, "", does, call=ServiceCall(Service.METACOMPACTION, Mode.SCHEDULE_AND_EXECUTE))
+    return Repair(finding.kind, "", does, call=ServiceCall(Service.METACOMPACTION, Mode.SCHEDULE_AND_EXECUTE))
 
 
 def _move_plan(finding: Finding, evidence: Evidence, policy: DoctorPolicy, instant: Instant, does: str) -> Repair:
@@ -164,15 +164,15 @@ def _move_plan(finding: Finding, evidence: Evidence, policy: DoctorPolicy, insta
         return _refuse(finding, "its heartbeat lives")
     if evidence.idle_s(instant) <= policy.stuck_after_s:
         return _refuse(finding, f"it is young; wait {policy.stuck_after_s:.0f} s (doctor.stuck_after_s)")
-    return Repair(finding.shape, finding.instant, does, files=evidence.files_of(instant))
+    return Repair(finding.kind, finding.instant, does, files=evidence.files_of(instant))
 
 
 def _run(finding: Finding, service: Service, does: str, *instants: str) -> Repair:
-    return Repair(finding.shape, finding.instant, does, call=ServiceCall(service, Mode.EXECUTE, instants))
+    return Repair(finding.kind, finding.instant, does, call=ServiceCall(service, Mode.EXECUTE, instants))
 
 
 def _refuse(finding: Finding, reason: str) -> Repair:
-    return Repair(finding.shape, finding.instant, refusal=reason)
+    return Repair(finding.kind, finding.instant, refusal=reason)
 
 
 def _pending(finding: Finding, evidence: Evidence) -> Instant | None:
@@ -184,34 +184,36 @@ def _at(requested_time: str, evidence: Evidence) -> Instant | None:
     return next(found, None)
 
 
-_BY_HAND: Mapping[Shape, str] = {
-    Shape.UNREADABLE_FILE: "what the file should hold is not known here",
-    Shape.UNGUARDED_SERVICE: "its executor may be at work, and a second one would destroy its files",
-    Shape.FOREIGN_TIME_ZONE: "somebody has to run writers and jobs in one time zone",
-    Shape.DISORDERED_WRITES: "only the writer has the rows, and writes them again",
-    Shape.INDEX_WITHOUT_PLAN: "the partly built index has to be dropped by Hudi (dropIndex, or SQL's DROP INDEX)",
+_BY_HAND: Mapping[StuckKind, str] = {
+    StuckKind.UNREADABLE_FILE: "the content that the file should have is unknown",
+    StuckKind.UNGUARDED_SERVICE: "its executor may be at work, and a second one would destroy its files",
+    StuckKind.FOREIGN_TIME_ZONE: "a person has to run writers and jobs in one time zone",
+    StuckKind.DISORDERED_WRITES: "only the writer has the rows, and writes them again",
+    StuckKind.INDEX_WITHOUT_PLAN: "the partly built index has to be dropped by Hudi (dropIndex, or SQL's DROP INDEX)",
 }
-_PLANS: Mapping[Shape, Callable[[Finding, Evidence, DoctorPolicy], Repair]] = {
-    Shape.ORPHANED_LOCK: _move_lock,
-    Shape.FAILED_WRITE: _run_rollback,
-    Shape.DANGLING_REPLACECOMMIT: _run_rollback,
-    Shape.PLAN_WITHOUT_EXECUTOR: _run_plan,
-    Shape.BLOCKING_CLUSTERING: _run_plan,
-    Shape.OVERTAKEN_LOG_COMPACTION: _remove_log_compaction,
-    Shape.STALE_INDEX_BUILD: _reset_index_build,
-    Shape.DUPLICATE_INDEX_PLAN: _remove_duplicate_index_plan,
-    Shape.FROZEN_ARCHIVE: _compact_metadata,
+_PLANS: Mapping[StuckKind, Callable[[Finding, Evidence, DoctorPolicy], Repair]] = {
+    StuckKind.ORPHANED_LOCK: _move_lock,
+    StuckKind.FAILED_WRITE: _run_rollback,
+    StuckKind.DANGLING_REPLACECOMMIT: _run_rollback,
+    StuckKind.PLAN_WITHOUT_EXECUTOR: _run_plan,
+    StuckKind.BLOCKING_CLUSTERING: _run_plan,
+    StuckKind.OVERTAKEN_LOG_COMPACTION: _remove_log_compaction,
+    StuckKind.STALE_INDEX_BUILD: _reset_index_build,
+    StuckKind.DUPLICATE_INDEX_PLAN: _remove_duplicate_index_plan,
+    StuckKind.FROZEN_ARCHIVE: _compact_metadata,
 }
 
 
 # --- What the doctor did to a table, kept with the table: `.hoodie/.aux/lake_doctor/<id>.<begun|ended>.json`
 #
 # Hudi keeps auxiliary files in `.aux` and lists it nowhere. A repair is written down before anything is touched, and
-# again when it ended: one that only begun stands for a doctor that died. Files that were moved away lie in the folder
-# `<id>` beside it, as they were.
+# again when it ended: one that only began stands for a doctor that died. The folder `<id>` next to it holds the files
+# that were moved away, unchanged.
 
 RECORDS = ".hoodie/.aux/lake_doctor"
 BEGUN, ENDED = "begun", "ended"
+STILL_STUCK = "still stuck"
+"""Result of a repair after which the finding is still there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +233,7 @@ class Record:
     record_id: str
     at: str
     by: str
-    shape: str
+    kind: str
     instant: str
     evidence: tuple[str, ...]
     does: str

@@ -1,4 +1,4 @@
-"""Do a repair: look again, write it down, act, look again, write down how it ended.
+"""Execute a repair: examine again, record it, act, examine again, record how it ended.
 
 Whatever was found before may have changed since, so nothing is touched unless fresh evidence, by the store's own
 clock, gives the same repair of the same unchanged files.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.doctor.diagnosis import diagnose
 from airflow_lake_provider.doctor.evidence import SeenFile, collect_evidence
 from airflow_lake_provider.doctor.repairs import (
+    STILL_STUCK,
     Record,
     RemovedFile,
     find_allowed_repairs,
@@ -64,22 +65,22 @@ class TableDoctor:
 
     def examine(self) -> tuple[tuple[Finding, Repair], ...]:
         """Return every finding with its repair. Changes nothing."""
-        evidence = self._look(self._now_ms())
+        evidence = self._examine_again(self._now_ms())
         found = diagnose(evidence, self._policy)
         return tuple((finding, plan_repair(finding, evidence, self._policy)) for finding in found)
 
-    def _look(self, now_ms: int) -> Evidence:
+    def _examine_again(self, now_ms: int) -> Evidence:
         return collect_evidence(self._storage, now_ms, self._rule, self._spark_conf, reads_all=self._reads_all)
 
     def repair_all(self) -> tuple[Record, ...]:
         """Do every repair that the policy allows and that is safe now; one that is refused on the way is left out."""
         records = []
-        for repair in find_allowed_repairs(self._look(self._now_ms()), self._policy):
+        for repair in find_allowed_repairs(self._examine_again(self._now_ms()), self._policy):
             if repair.call is not None and self._start_service is None:
                 continue
             try:
                 records.append(self.repair(repair))
-            except RepairRefusedError:  # it changed since: the next look sees how it is now
+            except RepairRefusedError:  # it changed since: the next examination finds its present state
                 continue
         return tuple(records)
 
@@ -93,12 +94,12 @@ class TableDoctor:
         finding = self._require_unchanged(repair, self._now_ms())
         moment = datetime.fromtimestamp(self._now_ms() / 1000, UTC)
         record = Record(
-            record_id=f"{moment:%Y%m%d%H%M%S}-{repair.shape.value}-{secrets.token_hex(4)}",
+            record_id=f"{moment:%Y%m%d%H%M%S}-{repair.kind.value}-{secrets.token_hex(4)}",
             at=moment.isoformat(),
             by=self._by,
-            shape=repair.shape.value,
+            kind=repair.kind.value,
             instant=repair.instant,
-            evidence=(finding.says, *finding.blocks, *_described(repair)),
+            evidence=(finding.message, *finding.blocks, *_described(repair)),
             does=repair.does,
         )
         store_ms = keep_begun(self._storage, record)
@@ -114,15 +115,15 @@ class TableDoctor:
 
     def _start(self, call: ServiceCall, record: Record) -> Record:
         if self._start_service is None:
-            raise RepairRefusedError(f"{record.does}: nobody here can start a service")
+            raise RepairRefusedError(f"{record.does}: this process cannot start a service")
         run_id = self._start_service(call)
         return replace(record, run_id=run_id, result=f"run {run_id} was started")
 
     def _move_files(self, repair: Repair, record: Record, removed: list[RemovedFile]) -> Record:
         for file in repair.files:
             removed.append(self._move_away(file, record.record_id))  # noqa: PERF401 - what was moved so far is recorded
-        left = any((finding.shape, finding.instant) == (repair.shape, repair.instant) for finding, _ in self.examine())
-        return replace(record, result="still so" if left else "repaired", removed=tuple(removed))
+        left = any((finding.kind, finding.instant) == (repair.kind, repair.instant) for finding, _ in self.examine())
+        return replace(record, result=STILL_STUCK if left else "repaired", removed=tuple(removed))
 
     def _move_away(self, file: SeenFile, record_id: str) -> RemovedFile:
         target = kept_as(record_id, file.path)
@@ -132,16 +133,16 @@ class TableDoctor:
             raise RepairRefusedError(f"{file.path} went away by itself") from error
         moved = self._storage.stat(target)
         if self._storage.moves_at_once and (moved is None or not _is_same(file, moved.size_bytes, moved.modified_ms)):
-            # Between look and move somebody put another file there: give it back. (Hudi takes no such care when it
+            # After the examination a process put another file there: give it back. (Hudi takes no such care when it
             # deletes a lock that has expired.)
             self._storage.move(target, file.path)
-            raise RepairRefusedError(f"{file.path} was replaced by somebody while it was looked at")
+            raise RepairRefusedError(f"{file.path} was replaced by another process during its examination")
         return RemovedFile(file.path, target, file.size_bytes, file.modified_ms)
 
     def _require_allowed(self, repair: Repair) -> None:
         if repair.refusal:
-            raise RepairRefusedError(f"{_named(repair)} is not repaired here: {repair.refusal}")
-        if repair.shape not in self._policy.repairs:
+            raise RepairRefusedError(f"{_named(repair)} is not repairable by the doctor: {repair.refusal}")
+        if repair.kind not in self._policy.repairs:
             allowed = ", ".join(self._policy.repairs) or "none"
             raise RepairRefusedError(
                 f"{_named(repair)}: the table's policy does not allow it; doctor.repairs of the tables file allows "
@@ -151,15 +152,15 @@ class TableDoctor:
             raise RepairRefusedError(f"{_named(repair)}: this store cannot move a lock file in one step")
 
     def _require_unchanged(self, repair: Repair, now_ms: int) -> Finding:
-        evidence = self._look(now_ms)
+        evidence = self._examine_again(now_ms)
         for finding in diagnose(evidence, self._policy):
-            if (finding.shape, finding.instant) != (repair.shape, repair.instant):
+            if (finding.kind, finding.instant) != (repair.kind, repair.instant):
                 continue
             fresh = plan_repair(finding, evidence, self._policy)
             if fresh == repair:
                 return finding
             raise RepairRefusedError(f"{_named(repair)} has changed: {fresh.refusal or 'its files are others now'}")
-        raise RepairRefusedError(f"{_named(repair)} is gone: there is nothing to repair")
+        raise RepairRefusedError(f"{_named(repair)} has vanished: there is nothing to repair")
 
 
 def _is_same(file: SeenFile, size_bytes: int, modified_ms: int) -> bool:
@@ -174,4 +175,4 @@ def _described(repair: Repair) -> tuple[str, ...]:
 
 
 def _named(repair: Repair) -> str:
-    return f"{repair.shape} {repair.instant}".rstrip()
+    return f"{repair.kind} {repair.instant}".rstrip()

@@ -1,4 +1,4 @@
-"""Early conflict detection as a service's task uses it: asked before the job, and watching beside it."""
+"""Early conflict detection for a service's task: a check before the job, and a watch while it runs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.config.kinds import Located, Section, SettingError, apply_changes
+from pydantic import ValidationError
+
+from airflow_lake_provider.config.kinds import describe
 from airflow_lake_provider.config.policies import ConflictPolicy
 from airflow_lake_provider.conflict.activity import open_conflict_table
 from airflow_lake_provider.conflict.admission import (
-    GO_UNASKED,
+    GO_UNCHECKED,
     Admission,
     AdmissionVerdict,
     ask_admission,
@@ -23,7 +25,7 @@ from airflow_lake_provider.conflict.admission import (
 )
 from airflow_lake_provider.conflict.service_watch import ServiceWatch
 from airflow_lake_provider.errors import LakeError, ServiceRefusedError
-from airflow_lake_provider.job_contract import Mode, Service
+from airflow_lake_provider.job_contract import WRITERS_FIRST, Mode, Service
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 
@@ -40,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class ServiceAdmission:
-    """One table as a service's task asks about it."""
+    """Early conflict detection on one table, for a service's task."""
 
     def __init__(
         self, base_path: str, open_table: Callable[[str], Storage], policy: ConflictPolicy, options: Mapping[str, str]
@@ -50,10 +52,10 @@ class ServiceAdmission:
         self._table = open_conflict_table(open_table(base_path), options)
         self.policy = policy
 
-    def ask(self, wanted: ServiceRequest) -> Admission:
-        """Return whether the service may begin now. Raises what looking at a table raises."""
+    def check(self, wanted: ServiceRequest) -> Admission:
+        """Return whether the service may begin now. Raises what reading the table raises."""
         if not needs_admission(wanted.service, wanted.mode, self.policy):
-            return GO_UNASKED
+            return GO_UNCHECKED
         now_ms = int(time.time() * 1000)
         service, plans = wanted.service, wanted.instants
         if not plans and wanted.mode is not Mode.SCHEDULE:
@@ -61,7 +63,7 @@ class ServiceAdmission:
         return ask_admission(service, self._table, self._commits(service), plans, self.policy, now_ms)
 
     def watch(self, wanted: ServiceRequest) -> ServiceWatch | None:
-        """Return what watches the service while it runs; None where nothing can come in its way."""
+        """Return the watch of the service while it runs; None where no writer can get in its way."""
         if not needs_watch(wanted.service, wanted.mode, self.policy):
             return None
         return ServiceWatch(self._table, self.policy)
@@ -73,31 +75,38 @@ class ServiceAdmission:
 
 
 def narrow(wanted: ServiceRequest, admission: Admission) -> ServiceRequest:
-    """Return the request as it was admitted: as it is, in fewer partitions, or as the withdrawal of its plan."""
+    """Return the request as admitted: in all partitions, in fewer, or as the withdrawal of its plan.
+
+    The job asks once more when it plans: until Spark has started, other writers may have begun.
+    """
+    if admission is GO_UNCHECKED:
+        return wanted
     if admission.verdict is AdmissionVerdict.SHRINK:
-        return replace(wanted, options=MappingProxyType({**wanted.options, **admission.options}))
+        wanted = replace(wanted, options=MappingProxyType({**wanted.options, **admission.options}))
     if admission.withdraw:
         return replace(wanted, mode=Mode.WITHDRAW, instants=admission.withdraw)
-    return wanted
+    return replace(wanted, options=MappingProxyType({**wanted.options, WRITERS_FIRST: "true"}))
 
 
 def parse_conflict_policy(settings: Mapping[str, str], base_path: str) -> ConflictPolicy:
-    """Return the policy of an operator's argument, whose values are rendered from templates to text.
+    """Return the policy of an operator's argument, whose values templates render to text.
 
     The settings are those of the tables file. Raises ServiceRefusedError that names table and setting: a policy that
     is misread as "off" would fail writers.
     """
     known = ConflictPolicy()
-    values = {key: Located(_read(text, getattr(known, key, "")), 0, text) for key, text in settings.items()}
     try:
-        changes = Section(ConflictPolicy).parse(Located(values, 0), "conflict")
-    except SettingError as error:
-        raise ServiceRefusedError(f"table {base_path}: conflict: {error}") from error
-    return apply_changes(known, changes)
+        return ConflictPolicy.model_validate(
+            {key: _read(text, getattr(known, key, "")) for key, text in settings.items()}
+        )
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        mistake = describe(ConflictPolicy, wrong, lambda place: settings[str(place[-1])], "conflict")
+        raise ServiceRefusedError(f"table {base_path}: conflict: {mistake}") from error
 
 
 def _read(text: str, example: object) -> bool | float | str:
-    """Return what a text says, of the type of an example; the text itself when it says nothing of the kind."""
+    """Parse a text to the type of an example; return the text itself when that fails."""
     plain = text.strip()
     if isinstance(example, bool):
         return {"true": True, "false": False}.get(plain.lower(), text)
@@ -109,15 +118,15 @@ def _read(text: str, example: object) -> bool | float | str:
     return plain
 
 
-# --- A thread that watches for writers while a service runs, and ends the service for them
+# --- A thread that watches for writers while a service runs, and stops the service for them
 
 STOP_AGAIN_AFTER_S = 1.0
 
 
 class ConflictWatch:
-    """Checks each `period_s`, first after `initial_delay_s`; on a conflict it calls `stop` until the block is left.
+    """Checks each `period_s`, first after `initial_delay_s`; after a conflict it calls `stop` until the block ends.
 
-    `conflict` is what it found. Without a `watch` it does nothing.
+    `conflict` is the result. Without a `watch` it does nothing.
     """
 
     def __init__(
@@ -153,9 +162,9 @@ class ConflictWatch:
             try:
                 self.conflict = watch.check(int(time.time() * 1000))
             except LakeError as error:
-                log.warning("writers cannot be watched for now: %s", error)
+                log.warning("the watch cannot read the table's writers for now: %s", error)
             if self.conflict is not None:
-                # The job may only be starting just now, when there is nothing to end yet: it is ended again and again.
+                # The job may still be starting, when there is nothing to stop yet: so this stops it repeatedly.
                 self._stop()
                 while not self._left.wait(STOP_AGAIN_AFTER_S):
                     self._stop()

@@ -1,20 +1,29 @@
-"""What a run would start, as people read it. Pure."""
+"""What a run would start, as text for people. Pure."""
 
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Param
+from airflow.sdk.configuration import conf
 
-from airflow_lake_provider.config.owned_options import find_owned_option
+from airflow_lake_provider.config.owned_options import (
+    OWNED_OPTIONS,
+    SECRET_KEY,
+    explain_secret,
+    find_code_option,
+    find_owned_option,
+    is_open_secret,
+)
+from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.execution.engines.engine import DEFAULT_ENGINE
 from airflow_lake_provider.execution.engines.packaging import application, submit_arguments
+from airflow_lake_provider.hudi.base_path import require_allowed
 from airflow_lake_provider.job_contract import Mode, Service, ServiceRequest
 from airflow_lake_provider.manager.scheduling import is_manager_run
 
@@ -25,18 +34,15 @@ if TYPE_CHECKING:
     from airflow_lake_provider.execution.table_reader import TableReader
     from airflow_lake_provider.hooks.lake import LakeHook
 
-# Spark's own default of `spark.redaction.regex`, and what Hudi's lock providers and stores call their secrets.
-_SECRET = re.compile(r"(?i)secret|password|token|access[.]?key|credential")
-
 
 def describe(job: EngineJob, pending: Sequence[str]) -> str:
-    """Return one line for each thing that matters. `pending` are the service's plans on the timeline now."""
+    """Return one line for each part. `pending` are the service's plans on the timeline now."""
     (wanted,) = job.request.services
     lines = {
         "table": f"{job.request.base_path} ({job.request.table_name})",
         "service": f"{wanted.service}, mode {wanted.mode}",
         "plans": _plans(wanted, pending),
-        "engine": f"{job.engine}, where connection {job.conn_id} says",
+        "engine": f"{job.engine}, where connection {job.conn_id} points",
         "command": shlex.join(_command(job)) if job.engine == DEFAULT_ENGINE else f"that of engine {job.engine}",
         "settings": _settings(job.conf),
         "Hudi": _settings({**job.request.hudi_options, **wanted.options}),
@@ -72,14 +78,14 @@ def _settings(settings: Mapping[str, str]) -> str:
 
 
 def _shown(key: str, value: str) -> str:
-    return "***" if _SECRET.search(key) else value
+    return "***" if SECRET_KEY.search(key) or is_open_secret(key, value) else value
 
 
-# --- The operator's arguments as values. What is rendered from a template arrives as text. Pure
+# --- The operator's arguments as values. Templates render to text. Pure
 
 
 def parse_request(service: str, mode: str, instants: Sequence[str] | str) -> ServiceRequest:
-    """Return what is to be done. Raises ServiceRefusedError that names the allowed values."""
+    """Return the request. Raises ServiceRefusedError that names the allowed values."""
     try:
         wanted_service, wanted_mode = Service(service), Mode(mode)
     except ValueError as error:
@@ -112,17 +118,17 @@ def is_true(value: bool | str) -> bool:  # noqa: FBT001 - a template renders to 
 def optional(kind: str, **described: Any) -> Param:
     """Return a Param that may stay empty: then its value is None.
 
-    With an empty text as the default Airflow's form calls a required text missing, and cannot be sent.
+    With an empty text as the default, Airflow's form reports a required text as missing and cannot be sent.
     """
     return Param(None, type=["null", kind], **described)
 
 
-# --- What a service's job goes by: what its run was given, and for a run by hand below that the table's policy
+# --- The settings of a service's job: the run's own, and for a run by hand the table's policy below them
 
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """Settings of one run. `timeout_s` is the table's for a try; None where nobody said."""
+    """Settings of one run. `timeout_s` is the table's for a try; None where it is not set."""
 
     hudi_options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     spark_conf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -144,7 +150,7 @@ class TableSettings:
 
 
 def parse_given(operator: Any) -> TableSettings:
-    """Return what an operator's arguments say. Raises ServiceRefusedError that names the argument."""
+    """Return the settings in an operator's arguments. Raises ServiceRefusedError that names the argument."""
     return TableSettings(
         hudi_options=parse_settings(operator.hudi_options, "hudi_options"),
         spark_conf=parse_settings(operator.spark_conf, "spark_conf"),
@@ -155,29 +161,100 @@ def parse_given(operator: Any) -> TableSettings:
 
 
 def complete_settings(
-    given: TableSettings, run_id: str, hook: LakeHook, table: TableReader, service: Service
+    given: TableSettings, run_id: str, hook: LakeHook, table: TableReader, wanted: ServiceRequest
 ) -> TableSettings:
-    """Return what holds for the run; the manager's own runs were given everything, all others take the table's policy.
+    """Return the run's settings; the manager's own runs have all of them, other runs add the table's policy.
 
-    Raises ServiceRefusedError when a run by hand was given what a service sets itself, and what the manager's client
-    raises: without the policy nothing may run, for a clean would remove by Hudi's retention instead of the table's.
+    Raises ServiceRefusedError for an option that services set themselves (by hand), a retention that is not the tables
+    file's, a secret, and an option that executes code and is not the tables file's; and what the manager's client
+    raises: nothing runs without the policy, because a clean would use Hudi's retention instead of the table's.
     """
-    if is_manager_run(run_id):
+    for place, options in (("spark_conf", given.spark_conf), ("hudi_options", given.hudi_options)):
+        refuse_secrets(options, place, f"table {table.base_path}")
+    # A user may give a run any id, so the id alone proves nothing where rows are removed or code is executed.
+    is_managers, removes = is_manager_run(run_id), _removes(wanted)
+    if is_managers and not removes and _find_code(given, TableSettings()) is None:
         return given
-    owned = find_owned_option(given.hudi_options)
+    owned = None if is_managers else find_owned_option(given.hudi_options)
     if owned is not None:
         raise ServiceRefusedError(f"table {table.base_path}: hudi_options: {owned}")
-    return ask_settings(hook, table, service).under(given)
+    policy = load_settings(hook, table, wanted.service)
+    code = _find_code(given, policy)
+    if code is not None:
+        raise ServiceRefusedError(f"table {table.base_path}: {code}")
+    if not is_managers:
+        return policy.under(given)
+    if removes and _owned(given) != _owned(policy):
+        # What is removed does not come back, and the owner may have raised the retention since.
+        raise ServiceRefusedError(
+            f"table {table.base_path}: hudi_options: the run's retention ({_settings(_owned(given))}) is not that of "
+            f"the tables file ({_settings(_owned(policy))}); the manager's next run takes the tables file's"
+        )
+    return given
 
 
-def ask_settings(hook: LakeHook, table: TableReader, service: Service) -> TableSettings:
-    """Return what the table's policy says of a service, as the manager reads the tables file now."""
-    said = hook.find_policy(table.base_path, table.properties().name, service)
+def _removes(wanted: ServiceRequest) -> bool:
+    """Whether the run itself chooses what is removed; a plan that exists names that."""
+    if wanted.service in {Service.ARCHIVE, Service.TTL, Service.SAVEPOINT}:
+        return True  # they leave no plan to execute later
+    if wanted.service is Service.ORPHANS:
+        return wanted.mode not in {Mode.SCHEDULE, Mode.UNDO}
+    return wanted.service is Service.CLEAN and wanted.mode is not Mode.EXECUTE
+
+
+def _owned(settings: TableSettings) -> dict[str, str]:
+    return {
+        key: value for key, value in settings.hudi_options.items() if key in OWNED_OPTIONS or key.startswith("lake.")
+    }
+
+
+def _find_code(given: TableSettings, policy: TableSettings) -> str | None:
+    allowed = LakeSettings.from_conf(conf).allowed_run_options
+    for place, mine, theirs in (
+        ("spark_conf", given.spark_conf, policy.spark_conf),
+        ("hudi_options", given.hudi_options, policy.hudi_options),
+    ):
+        found = find_code_option(mine, theirs, allowed)
+        if found is not None:
+            return explain_code(found, place)
+    return None
+
+
+def explain_code(key: str, place: str) -> str:
+    """Say why a run must not set an option, and where it may stand."""
+    return (
+        f"{place}: {key} executes code in the job, or refers to a secret: set it in the tables file ({place} of the "
+        "table), or name it in [lake] allowed_run_options"
+    )
+
+
+def refuse_secrets(settings: Mapping[str, str], place: str, what: str) -> None:
+    """Raise ServiceRefusedError when a setting holds a secret itself."""
+    found = next((key for key, value in settings.items() if is_open_secret(key, value)), None)
+    if found is not None:
+        raise ServiceRefusedError(f"{what}: {place}: {explain_secret(found)}")
+
+
+def refuse_code(settings: Mapping[str, str], place: str, what: str) -> None:
+    """Raise ServiceRefusedError when a setting executes code; for runs that have no policy to compare with."""
+    found = find_code_option(settings, {}, LakeSettings.from_conf(conf).allowed_run_options)
+    if found is not None:
+        raise ServiceRefusedError(f"{what}: {explain_code(found, place)}")
+
+
+def require_allowed_table(base_path: str) -> None:
+    """Raise PathNotAllowedError for a table outside the roots that this worker's `[lake] allowed_roots` names."""
+    require_allowed(base_path, LakeSettings.from_conf(conf).allowed_roots)
+
+
+def load_settings(hook: LakeHook, table: TableReader, service: Service) -> TableSettings:
+    """Return the table's policy of a service, as the manager reads the tables file now."""
+    answered = hook.find_policy(table.base_path, table.properties().name, service)
     return TableSettings(
-        hudi_options=parse_settings(said["hudi_options"], "hudi_options"),
-        spark_conf=parse_settings(said["spark_conf"], "spark_conf"),
-        conflict=parse_settings(said["conflict"], "conflict"),
-        engine=str(said["engine"]),
-        spark_conn_id=str(said["spark_conn_id"]),
-        timeout_s=float(said["timeout_s"]),
+        hudi_options=parse_settings(answered["hudi_options"], "hudi_options"),
+        spark_conf=parse_settings(answered["spark_conf"], "spark_conf"),
+        conflict=parse_settings(answered["conflict"], "conflict"),
+        engine=str(answered["engine"]),
+        spark_conn_id=str(answered["spark_conn_id"]),
+        timeout_s=float(answered["timeout_s"]),
     )

@@ -1,4 +1,4 @@
-"""One job under its lease: what an earlier executor left is ended or taken up first, so that no plan has two (G2)."""
+"""One job under its lease: it first ends or resumes what an earlier executor left, so that no plan has two (G2)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,19 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk.configuration import conf
 
-from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.execution.engines.engine import DEFAULT_ENGINE, EngineJob, Handle
-from airflow_lake_provider.execution.engines.job_files import JobFolder, read_result, remove, write_text
+from airflow_lake_provider.config.settings import LakeSettings
+from airflow_lake_provider.errors import ConfigError, EngineAwayError
+from airflow_lake_provider.execution.engines.engine import EngineJob, Handle
+from airflow_lake_provider.execution.engines.job_files import (
+    JobFolder,
+    hide_request,
+    prune_jobs,
+    read_result,
+    remove,
+    write_request,
+)
 from airflow_lake_provider.hudi.base_path import table_id_of
-from airflow_lake_provider.job_contract import MEMORY_KEYS, FailureKind, request_to_json
+from airflow_lake_provider.job_contract import MEMORY_KEYS, FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -38,60 +46,68 @@ class JobRun:
         self._handle: Handle | None = None
 
     def run(self, require_lease: Callable[[], None]) -> JobRequest:
-        """Run the job to its end; return the request that was run: an earlier try's, when its job had gone on alone.
+        """Run the job to its end; return the request that ran: an earlier try's, when its job continued by itself.
 
-        `require_lease` raises when the lease is lost; it is asked just before anything begins. Raises EngineError when
-        an earlier job may still be running.
+        `require_lease` raises when the lease is lost; it is called just before anything begins. Raises EngineError when
+        an earlier job may still be running, and EngineAwayError when this one may be: it stays on record.
         """
         left = self._record.find()
-        if left is not None and self._settle(left):
+        if left is not None and self._finish_earlier(left):
             return left.job.request
-        write_text(self._job.request_path, request_to_json(self._job.request))
+        # Of an earlier execution of the same try, which waited for its surroundings since.
+        remove(self._job.request.result_path)
+        write_request(self._job.request_path, self._job.request)
         require_lease()
         self._record.begin(self._job)
         self._handle = Handle(self._job)
         try:
-            # The process may have slept since it took the lease.
+            # The process may have stalled since it acquired the lease.
             require_lease()
             self._handle = self._engine(self._job.engine).start(self._job)
             self._record.started(self._handle)
             self._follow(self._handle)
+        except EngineAwayError:
+            # A job that can be found again runs on: ending it now would throw its work away, if it could be ended.
+            if not self._handle.external_id:
+                self.stop()
+            raise
         except BaseException:
             self.stop()
             raise
         return self._job.request
 
     def stop(self) -> None:
-        """End the job, if there is one. What cannot be ended stays on record for the next holder of the lease."""
+        """End the job, if there is one. A job that cannot be ended stays on record for the next holder of the lease."""
         handle = self._handle
         if handle is None:
             return
         try:
             self._end(handle)
-        except Exception as error:  # noqa: BLE001 - other packages' engines may raise anything, and the lease's thread asks again
-            log.warning("%s was not ended: %s", handle.job.name, error)
+        except Exception as error:  # noqa: BLE001 - other packages' engines may raise anything, and the lease's thread retries
+            log.warning("%s could not be ended: %s", handle.job.name, error)
 
-    def _settle(self, left: Handle) -> bool:
+    def _finish_earlier(self, left: Handle) -> bool:
         """Make sure that an earlier job has ended; True when it was this run's own and left a result."""
         if left.external_id and _is_same_work(left.job, self._job):
-            log.info("%s of an earlier try is followed: %s", left.job.name, left.external_id)
+            log.info("this try follows %s of an earlier try: %s", left.job.name, left.external_id)
             self._handle = left
             self._follow(left)
             if read_result(left.job.request.result_path) is not None:
                 return True
         else:
-            log.info("%s of job %s is ended before this one begins", left.job.name, left.job.request.job_id)
+            log.info("this try ends %s of job %s before it begins its own", left.job.name, left.job.request.job_id)
             self._end(left)
             self._record.forget()
         return False
 
     def _follow(self, handle: Handle) -> None:
         self._engine(handle.job.engine).wait(handle)
+        hide_request(handle.job.request_path, handle.job.request)
         self._record.forget()
         self._handle = None
 
     def _end(self, handle: Handle) -> None:
-        # A driver that is still on its way finds no request any more, and ends by itself.
+        # A driver that is still starting finds no request any more, and ends by itself.
         remove(handle.job.request_path)
         self._engine(handle.job.engine).stop(handle)
 
@@ -102,12 +118,12 @@ class JobRun:
 
 
 def _is_same_work(left: EngineJob, job: EngineJob) -> bool:
-    """Whether a job of an earlier try of this run does what this try is to do."""
+    """Whether a job of an earlier try of this run does the same work as this try."""
     run_id, _, _ = job.request.job_id.rpartition("/")
     return left.request.job_id.rpartition("/")[0] == run_id and left.request.services == job.request.services
 
 
-# --- More memory for the tries after one that ran out of it: twice as much, once. Pure, but for reading results
+# --- More memory for the tries after one that ran out of it: twice as much, once. Pure, except for reading results
 
 # Spark's own default for both.
 _DEFAULT = "1g"
@@ -115,7 +131,7 @@ _SIZE = re.compile(r"(?P<number>\d+)(?P<unit>[kmgt]?)b?", re.IGNORECASE)
 
 
 def find_out_of_memory(results: Iterable[JobResult | None]) -> JobResult | None:
-    """Return what the first of the earlier tries that ran out of memory left; None when none did."""
+    """Return the result of the first earlier try that ran out of memory; None when none did."""
     return next(
         (
             result
@@ -128,9 +144,9 @@ def find_out_of_memory(results: Iterable[JobResult | None]) -> JobResult | None:
 
 
 def with_more_memory(conf: Mapping[str, str], failed: JobResult) -> dict[str, str]:
-    """Return the Spark settings with twice what driver and executors of the failed try had. Raises ConfigError.
+    """Return the Spark settings with twice the memory of the failed try's driver and executors. Raises ConfigError.
 
-    That may stand in spark-defaults.conf or the connection; what is set here wins over both.
+    The memory may be set in spark-defaults.conf or the connection; these settings override both.
     """
     had = {**conf, **failed.memory}
     return {**conf, **{key: _doubled(key, had.get(key, _DEFAULT)) for key in MEMORY_KEYS}}
@@ -148,52 +164,47 @@ def _doubled(key: str, size: str) -> str:
     return f"{int(match['number']) * 2}{match['unit']}"
 
 
-# --- The engine's job of a service: the request, with what the operator and `[lake]` say about where it runs
+# --- The engine's job of a service: the request, with the place that the operator and `[lake]` set
 
 
 def work_dir() -> str:
     """Return the folder of job files: `[lake] work_dir`, else `$AIRFLOW_HOME/lake`."""
     home = os.path.expanduser(os.environ.get("AIRFLOW_HOME", "~/airflow"))
-    return _option("work_dir", f"{home}/lake")
+    return LakeSettings.from_conf(conf).work_dir or f"{home}/lake"
 
 
 def manager_patience_s() -> float:
-    """Return for how long a task waits for a manager that is away, in seconds. Raises ConfigError."""
-    text = _option("manager_patience_s", "600")
-    try:
-        return float(text)
-    except ValueError as error:
-        raise ConfigError(f"[lake] manager_patience_s = {text!r}: expected seconds") from error
+    """Return how long a task retries a manager that does not answer, in seconds. Raises ConfigError."""
+    return LakeSettings.from_conf(conf).manager_patience_s
 
 
 def open_folder(run_id: str, try_number: int) -> JobFolder:
-    """Return where a try's files lie."""
-    return JobFolder(work_dir(), run_id, try_number)
+    """Return the folder of a try's files; folders of runs that ended long ago are removed on the way."""
+    folder = work_dir()
+    prune_jobs(folder)
+    return JobFolder(folder, run_id, try_number)
 
 
 def build_job(
     request: JobRequest, folder: JobFolder, engine: str | None, conn_id: str | None, settings: Mapping[str, str]
 ) -> EngineJob:
-    """Return the job of a request; an empty engine or connection is `[lake]`'s."""
+    """Return the job of a request; an empty engine or connection takes `[lake]`'s."""
+    lake = LakeSettings.from_conf(conf)
     return EngineJob(
-        engine=engine or _option("engine", DEFAULT_ENGINE),
+        engine=engine or lake.engine,
         name=f"lake-{request.services[0].service.value}-{table_id_of(request.base_path)}",
         request=request,
         request_path=folder.request_path,
         host=socket.gethostname(),
-        conn_id=conn_id or _option("spark_conn_id", "spark_default"),
+        conn_id=conn_id or lake.spark_conn_id,
         conf=settings,
-        jars=_option("spark_jars", ""),
-        packages=_option("spark_packages", ""),
+        jars=lake.spark_jars,
+        packages=lake.spark_packages,
     )
 
 
 def results_before(folder: JobFolder) -> list[JobResult | None]:
-    """Return what the tries before this one left."""
+    """Return the results that the tries before this one left."""
     return earlier_results(
         folder.try_number, lambda number: read_result(replace(folder, try_number=number).result_path)
     )
-
-
-def _option(name: str, default: str) -> str:
-    return str(conf.get("lake", name, fallback="") or default)

@@ -1,7 +1,7 @@
 """OpenLineage for a table service: the table is read and written, and these are the numbers.
 
 The OpenLineage provider (extra `openlineage`) calls `get_openlineage_facets_on_*` of an operator, in the task's process
-and never where it is not installed: so its classes are imported there only.
+and never where it is not installed: so only those methods import its classes.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class ServiceLineage:
     _lineage: tuple[Judgement, ServiceEffect] | None = None
 
     def keep_lineage(self, judgement: Judgement, effect: ServiceEffect) -> None:
-        """Remember what a try did, for the event that follows it."""
+        """Store what a try did, for the event that follows it."""
         self._lineage = (judgement, effect)
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
-        """Say which table will be read and written."""
+        """Return the table that the try will read and write."""
         return self._to_lineage({})
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Say what was done, by the timeline; of a try that ended before its verdict only the table."""
+        """Return what the try did, by the timeline; only the table for a try that ended before its verdict."""
         if self._lineage is None:
             return self._to_lineage({})
         judgement, effect = self._lineage
@@ -53,7 +53,7 @@ class ServiceLineage:
         return self._to_lineage(done, effect, judgement.completed_instants)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Say which table the failed try was about."""
+        """Return the table of the failed try."""
         return self._to_lineage({"outcome": "failed"})
 
     def _to_lineage(
@@ -80,7 +80,7 @@ def dataset_name(base_path: str) -> tuple[str, str]:
         return "file", f"/{path}"
     if scheme in {"s3a", "s3n"}:
         scheme = "s3"
-    # Object stores name an object without the slash, file systems by its whole path.
+    # Object stores name an object without the slash, file systems by its absolute path.
     return f"{scheme}://{authority}", path if scheme in {"s3", "gs", "abfs", "abfss"} else f"/{path}"
 
 

@@ -1,4 +1,4 @@
-"""What one try of a service is measured by."""
+"""The metrics of one try of a service."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def measure_try(metrics: Metrics, service: Service, context: Any) -> None:
 def measure_service(
     metrics: Metrics, table: TableReader, service: Service, judgement: Judgement, seconds: float
 ) -> ServiceEffect:
-    """Measure a try that ended well: its duration, and what its completed instants did, which is returned."""
+    """Measure a successful try: its duration, and the effect of its completed instants, which is returned."""
     metrics.incr(names.outcomes(service, judgement.outcome))
     metrics.timing(names.duration(service), seconds * 1000)
     effect = _effect_of(table, service, judgement)
@@ -62,11 +62,11 @@ def _effect_of(table: TableReader, service: Service, judgement: Judgement) -> Se
     try:
         return table.effect_of(judgement.completed_instants)
     except (LakeError, OSError) as error:
-        log.warning("what %s did is not measured: %s", service, error)
+        log.warning("the effect of %s is not measured: %s", service, error)
         return ServiceEffect()
 
 
-# --- What a replication run tells Airflow's metrics when it has ended, well or not
+# --- The metrics of a replication run that has ended, in success or failure
 
 
 def report_result(metrics: Metrics, result: ReplicationResult) -> None:
@@ -79,7 +79,7 @@ def report_result(metrics: Metrics, result: ReplicationResult) -> None:
 
 
 def report_sink(metrics: Metrics, hook: LakeHook, base_path: str, name: str) -> None:
-    """Set the gauges of lag and hold, as the manager and the timeline have them now. A failure is only logged."""
+    """Set the gauges of lag and hold, from the manager and the timeline of now. A failure is only logged."""
     try:
         base_path = normalise_base_path(base_path)
         sink = next((sink for sink in hook.list_sinks(table_id_of(base_path)) if sink["name"] == name), None)
@@ -88,5 +88,5 @@ def report_sink(metrics: Metrics, hook: LakeHook, base_path: str, name: str) -> 
             storage = table_opener(None)(base_path)
             report_state(metrics, load_sink_state(storage, sink["checkpoint_text"], hold, time.time()))
     except (LakeError, OSError) as error:
-        # What was replicated stays so, whoever counts it.
+        # The replication is done, whether or not it is counted.
         log.warning("sink %s of %s was not measured: %s", name, base_path, error)

@@ -1,7 +1,8 @@
-"""When a failed try is repeated: what the failure calls for, not one pause for all."""
+"""When to retry a failed try: what the failure needs, not one pause for all."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -9,36 +10,43 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk.configuration import conf
 from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
+from airflow.sdk.exceptions import AirflowRescheduleException
 
-from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.backoff import backoff
+from airflow_lake_provider.errors import ExecutorBusyError, LakeError, LeaseLostError, WriterUnguardedError
+from airflow_lake_provider.hooks.lake import as_airflow_error
 from airflow_lake_provider.job_contract import FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow.sdk import Context
+    from airflow.sdk.exceptions import AirflowException
 
-# --- What a failure calls for, and how long the pause before the next try is. Pure
+log = logging.getLogger(__name__)
+
+# --- What a failure needs, and how long the pause before the next try is. Pure
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What a failure calls for. The pause is `factor` times the task's `retry_delay`, or grows with each try."""
+    """What a failure needs. The pause is `factor` times the task's `retry_delay`, or grows with each try."""
 
     factor: float
-    says: str
+    message: str
     grows: bool = False
     doubles: bool = False
 
 
 REMEDIES: Mapping[FailureKind, Remedy] = MappingProxyType(
     {
-        FailureKind.LOCK: Remedy(1, "the table's lock could not be had: again later", grows=True),
-        # A dead executor's heartbeat, or its lease, has to run out first.
-        FailureKind.BUSY: Remedy(2, "another executor is at work: again later", grows=True),
-        FailureKind.CONFLICT: Remedy(2, "a writer stands in the way: again when it may have ended", grows=True),
-        FailureKind.OUT_OF_MEMORY: Remedy(0, "it ran out of memory: again at once, with twice the memory"),
-        FailureKind.PLAN_GONE: Remedy(0, "its plan is gone: the manager decides anew"),
+        FailureKind.LOCK: Remedy(1, "the table's lock could not be acquired: again later", grows=True),
+        # A dead executor's heartbeat, or its lease, has to end first.
+        FailureKind.BUSY: Remedy(2, "another executor is running: again later", grows=True),
+        FailureKind.CONFLICT: Remedy(2, "a writer is in the way: again when it may have ended", grows=True),
+        FailureKind.OUT_OF_MEMORY: Remedy(0, "it ran out of memory: again immediately, with twice the memory"),
+        FailureKind.PLAN_GONE: Remedy(0, "its plan does not exist any more: the manager decides anew"),
+        FailureKind.SURROUNDINGS: Remedy(1, "the store, work_dir or the manager fails: again later", doubles=True),
         FailureKind.REFUSED: Remedy(0, "it was refused: what its reason names must change first"),
         FailureKind.OTHER: Remedy(1, "again after a pause that doubles with each try", doubles=True),
     }
@@ -55,8 +63,48 @@ class Pauses:
 
 def pause_s(remedy: Remedy, try_number: int, pauses: Pauses) -> float:
     """Return the pause before the next try; tries count from 1."""
-    growth = 2 ** (try_number - 1) if remedy.doubles else try_number if remedy.grows else 1
+    growth = backoff(1, try_number) if remedy.doubles else try_number if remedy.grows else 1
     return min(remedy.factor * pauses.delay_s * growth, pauses.max_delay_s)
+
+
+# --- What is no try of the plan: the task waits in Airflow's state `up_for_reschedule`, which counts no try
+#
+# A store, a disk or a manager that is away for minutes would otherwise use up all tries, and the manager would give up
+# a plan that is well.
+
+LEAST_WAIT_S, MOST_WAIT_S = 1.0, 900.0
+MOST_WAITS = 30
+"""After so many waits in one try, about seven hours, the fault fails the try: without end it would go unseen where
+nothing watches the run."""
+
+
+def find_wait_s(error: LakeError, waits: int, pauses: Pauses) -> float | None:
+    """Return how long a task waits for its surroundings after `waits` waits of this try; None for a failed try.
+
+    The surroundings are the store, work_dir, the manager, an executor's lease that another executor holds, and a writer
+    that takes no lock, whose commit may take hours. What a job reported after it ran is a failed try, whatever the
+    reason.
+    """
+    is_others = isinstance(error, (ExecutorBusyError, LeaseLostError, WriterUnguardedError))
+    if not error.retriable or waits >= MOST_WAITS or not (is_others or error.failure_kind == FailureKind.SURROUNDINGS):
+        return None
+    return backoff(max(pauses.delay_s, LEAST_WAIT_S), waits + 1, MOST_WAIT_S)
+
+
+def as_task_error(error: LakeError, context: Context) -> AirflowException:
+    """Return the error with which Airflow fails the try, or waits for the surroundings without counting one."""
+    waits = int(context.get("task_reschedule_count") or 0)
+    wait_s = find_wait_s(error, waits, _pauses_of(context))
+    if wait_s is None:
+        return as_airflow_error(error)
+    again = datetime.now(UTC) + timedelta(seconds=wait_s)
+    log.warning(
+        "%s. The task waits, which is not a failed try: again at %s UTC (wait %d of %d)",
+        error, again.strftime("%H:%M:%S"), waits + 1, MOST_WAITS,
+    )  # fmt: skip
+    wait = AirflowRescheduleException(again)  # type: ignore[no-untyped-call]
+    wait.args = (str(error),)
+    return wait
 
 
 DEFAULT_DELAY_S = 30.0
@@ -64,19 +112,19 @@ LONGEST_DELAY_S = 24 * 3600.0
 
 
 class FailureRetryPolicy(RetryPolicy):
-    """Airflow's retry policy of service tasks: Airflow logs its reason, and shows it beside the try."""
+    """Airflow's retry policy of service tasks: Airflow logs its reason, and shows it next to the try."""
 
     def evaluate(
         self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
     ) -> RetryDecision:
-        """Decide by the failure's kind. Failures that are not ours keep Airflow's own pauses."""
+        """Decide by the failure's kind. Other packages' failures keep Airflow's own pauses."""
         error = exception.__cause__ if isinstance(exception.__cause__, LakeError) else exception
         if not isinstance(error, LakeError):
             return RetryDecision.default()
         kind = FailureKind(error.failure_kind)
         remedy = REMEDIES[kind]
         pause = timedelta(seconds=pause_s(remedy, try_number, _pauses_of(context)))
-        reason = f"failed ({kind}), {remedy.says}; "
+        reason = f"failed ({kind}), {remedy.message}; "
         if try_number > max_tries:
             return RetryDecision.retry(pause, reason + "that was the last try")
         at = (datetime.now(UTC) + pause).strftime("%H:%M:%S")
@@ -96,16 +144,16 @@ def _seconds(value: timedelta | float | None, default: float) -> float:
     return default if value is None else float(value)
 
 
-# --- For how long Airflow itself lets a task run while the API server is away, by Airflow's settings
+# --- How long Airflow itself lets a task run during an outage of the API server, by Airflow's settings
 #
 # Read from Airflow 3.3's source: the task's supervisor ends the task after `[workers] max_failed_heartbeats`
 # heartbeats that failed; the scheduler, which needs no API server, fails it when its heartbeat is older than
-# `[scheduler] task_instance_heartbeat_timeout`; and a task's token that has run out meanwhile is accepted no more.
-# The API server renews a token when a fifth of `[execution_api] jwt_expiration_time` is left.
+# `[scheduler] task_instance_heartbeat_timeout`; and the server rejects a task's token that has expired meanwhile. The
+# API server renews a token when a fifth of `[execution_api] jwt_expiration_time` is left.
 
 WANTED_S = 600.0
 RETURN_S = 40.0
-"""Until the supervisor, which pauses longer and longer between its attempts, reaches a server that is back."""
+"""How long the supervisor, whose pauses between attempts grow, may take to reach a server that is back."""
 RECOMMENDED = {
     "[workers] max_failed_heartbeats": 180,
     "[scheduler] task_instance_heartbeat_timeout": 900,
@@ -115,7 +163,7 @@ RECOMMENDED = {
 
 @dataclass(frozen=True, slots=True)
 class AirflowLimits:
-    """Airflow's settings that end a task while the API server is away. Times in seconds."""
+    """Airflow's settings that end a task during an outage of the API server. Times in seconds."""
 
     max_failed_heartbeats: int
     heartbeat_interval_s: float
@@ -145,9 +193,9 @@ def read_limits() -> AirflowLimits:
 
 
 def explain_short(limits: AirflowLimits) -> str:
-    """Return which settings to change so that a job bears ten minutes without the API server; empty when none."""
+    """Return which settings to change so that a job survives ten minutes without API server; empty when none."""
     short = limits.find_short()
     if not short:
         return ""
-    settings = ", ".join(f"{name} = {RECOMMENDED[name]} (now it holds {s:.0f} s)" for name, s in short.items())
-    return f"Airflow ends this task when the API server is away for less than {WANTED_S:.0f} s; set {settings}"
+    settings = ", ".join(f"{name} = {RECOMMENDED[name]} (now: {s:.0f} s)" for name, s in short.items())
+    return f"Airflow ends this task during an API server outage of less than {WANTED_S:.0f} s; set {settings}"

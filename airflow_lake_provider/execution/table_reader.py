@@ -1,4 +1,4 @@
-"""The table as a service sees it before and after its job: asked of the storage itself, never of a cache (G3)."""
+"""The table before and after a service's job, read from the storage itself, never from a cache (G3)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.hudi.commit_metadata import decode
 from airflow_lake_provider.hudi.heartbeat import heartbeat_rule, load_heartbeats
-from airflow_lake_provider.hudi.instant import Action, Instant, State
-from airflow_lake_provider.hudi.plans import tell_clusterings
+from airflow_lake_provider.hudi.instant import Action, Instant
+from airflow_lake_provider.hudi.plans import file_below, load_completed_clustering, resolve_clusterings
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import Timeline, load_metadata_timeline, load_timeline
 from airflow_lake_provider.indexing.table_indexes import load_holes
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from airflow_lake_provider.job_contract import ServiceRequest
     from airflow_lake_provider.storage.table_storage import Storage
 
-# --- What the completed instants of a service did, by their own metadata and the files that they name
+# --- The effect of a service's completed instants, by their own metadata and the files that they name
 #
 # Source: `HoodieWriteStat`, `HoodieClusteringPlan` and `HoodieCleanMetadata` of Hudi.
 
 MOST_STATS = 256
-"""Files whose sizes are asked of the store; of a service that read more, the bytes read are not told."""
+"""The most files whose sizes are read from the store; a service that read more reports no bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ServiceEffect:
     """Totals over instants. Sizes in bytes; None is not known, or not of this service."""
 
     files_before: int | None = None
-    """Files that were read and are replaced: base files and log files."""
+    """Files that the service read and replaced: base files and log files."""
     files_after: int | None = None
     read_bytes: int | None = None
     written_bytes: int | None = None
@@ -44,13 +44,13 @@ class ServiceEffect:
     files_deleted: int | None = None
 
     def plus(self, other: ServiceEffect) -> ServiceEffect:
-        """Return both together; what is known of one only counts."""
+        """Return both together; a value that only one has counts."""
         totals = {entry.name: _plus(getattr(self, entry.name), getattr(other, entry.name)) for entry in fields(self)}
         return ServiceEffect(**totals)
 
 
 def read_effect(storage: Storage, instants: Iterable[str]) -> ServiceEffect:
-    """Return what the completed instants of these requested times did. Raises DamagedFileError, StorageError."""
+    """Return the effect of the completed instants with these requested times. Raises DamagedFileError, StorageError."""
     properties, wanted = load_table_properties(storage), frozenset(instants)
     effect = ServiceEffect()
     for instant in load_timeline(storage, properties).completed():
@@ -82,34 +82,15 @@ def _effect_of(
 
 
 def _files_clustered(storage: Storage, properties: TableProperties, instant: Instant) -> list[str]:
-    """Return the files of a clustering's plan, relative to the base path; none when it is no clustering."""
+    """Return the files of a clustering's plan, relative to the base path; none for other instants."""
     if instant.action is not Action.REPLACECOMMIT:
         return []
-    for action in (Action.CLUSTERING, Action.REPLACECOMMIT):  # layout 1 knows only the latter
-        name = properties.layout.file_name(Instant(instant.requested_time, action, State.REQUESTED, None, ""))
-        try:
-            record = decode(storage.read_bytes(f"{properties.timeline_path}/{name}"), name) or {}
-        except FileNotFoundError:
-            continue
-        groups = (record.get("clusteringPlan") or {}).get("inputGroups") or ()
-        slices = [part for group in groups for part in group.get("slices") or ()]
-        return [
-            _below(part.get("partitionPath"), path)
-            for part in slices
-            for path in (part.get("dataFilePath"), *(part.get("deltaFilePaths") or ()))
-            if path
-        ]
-    return []
+    plan = load_completed_clustering(storage, properties, instant)
+    return [] if plan is None else [file for part in plan.slices for file in (*part.base_files, *part.log_files)]
 
 
 def _base_files_merged(stats: list[dict[str, Any]]) -> list[str]:
-    return [_below(stat.get("partitionPath"), stat["prevBaseFile"]) for stat in stats if stat.get("prevBaseFile")]
-
-
-def _below(partition: Any, path: Any) -> str:
-    # Plans name some files by their whole path, and others by their last part only.
-    name = str(path).rpartition("/")[2]
-    return f"{partition}/{name}" if partition else name
+    return [file_below(stat.get("partitionPath"), stat["prevBaseFile"]) for stat in stats if stat.get("prevBaseFile")]
 
 
 def _bytes_of(storage: Storage, paths: list[str]) -> int | None:
@@ -118,7 +99,7 @@ def _bytes_of(storage: Storage, paths: list[str]) -> int | None:
     total = 0
     for path in paths:
         entry = storage.stat(path)
-        if entry is None:  # cleaned already
+        if entry is None:  # already cleaned
             return None
         total += entry.size_bytes
     return total
@@ -135,7 +116,7 @@ def _plus(one: int | None, other: int | None) -> int | None:
 
 
 class TableReader:
-    """Reads one table. Every method asks the storage anew."""
+    """Reads one table. Every method reads the storage anew."""
 
     def __init__(self, base_path: str, open_table: Callable[[str], Storage]) -> None:
         self.base_path = base_path
@@ -146,9 +127,9 @@ class TableReader:
         return load_table_properties(self._storage)
 
     def timeline(self) -> Timeline:
-        """Return the active timeline, with clusterings told from insert overwrites."""
+        """Return the active timeline, with clusterings distinguished from insert overwrites."""
         properties = self.properties()
-        return tell_clusterings(self._storage, properties, load_timeline(self._storage, properties))
+        return resolve_clusterings(self._storage, properties, load_timeline(self._storage, properties))
 
     def timeline_of(self, service: Service) -> Timeline:
         """Return the active timeline that a service works on: the table's, or its metadata table's."""
@@ -157,21 +138,21 @@ class TableReader:
         return self.timeline()
 
     def explain_holes(self, service: Service, hudi_options: Mapping[str, str]) -> tuple[str, ...]:
-        """Return in sentences what is in the way of the last completed write; of interest to index builds only."""
+        """Return in sentences what is in the way of the last completed write; only index builds need it."""
         if service is not Service.INDEXING:
             return ()
         return load_holes(self._storage, int(time.time() * 1000), heartbeat_rule(hudi_options)).explain()
 
     def effect_of(self, instants: Iterable[str]) -> ServiceEffect:
-        """Return what completed instants say they did."""
+        """Return the effect of completed instants, by their metadata."""
         return read_effect(self._storage, instants)
 
     def require_guarded_writers(self, wanted: ServiceRequest) -> None:
-        """Raise WriterUnguardedError when a writer may be at work that takes no part in the locking.
+        """Raise WriterUnguardedError when a writer without locking may be running.
 
-        A rollback that names a write vouches for it: whoever names one without a heartbeat knows its writer is dead.
+        A rollback that names a write vouches for it: its caller knows that the write's writer is dead.
         """
-        # Heartbeats before and after the timeline: a writer's beat begins before its instant and ends after it.
+        # Heartbeats before and after the timeline: a writer's heartbeat begins before its instant and ends after it.
         heartbeats = load_heartbeats(self._storage)
         vouched_for = frozenset(wanted.instants if wanted.service is Service.ROLLBACK else ())
         writes = {instant.requested_time for instant in self.timeline().pending_writes()} - vouched_for

@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 import httpx
 from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
 
+from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.errors import (
     ConfigError,
     ExecutorBusyError,
@@ -36,13 +37,13 @@ TIMEOUT_S = 30.0
 SWEEP_TIMEOUT_S = 300.0
 MOST_TABLES = 1000
 """Found tables that one request registers."""
-# A renewal that hangs must be over while there is still time to end the job before the lease ends.
+# A renewal that hangs must end while there is still time to end the job before the lease ends.
 RENEW_TIMEOUT_S = 5.0
-ASK_AGAIN_AFTER_S = 5.0
+RETRY_AFTER_S = 5.0
 
 
 class LakeHook(BaseHook):
-    """Talks to the manager under `/v1/hoodie`.
+    """Calls the manager under `/v1/hoodie`.
 
     The connection (type `lake`) holds the API server's address as host (with schema and port, or a whole URL) and a
     service token as password. Without the connection, the address of the execution API and the first of
@@ -54,11 +55,11 @@ class LakeHook(BaseHook):
     conn_type: ClassVar[str] = "lake"
     hook_name: ClassVar[str] = "Lake manager"
 
-    def __init__(self, lake_conn_id: str = DEFAULT_CONN_ID, patience_s: float = 0.0) -> None:
-        """Name the connection, and for how long requests are repeated while the manager is away, in seconds."""
+    def __init__(self, lake_conn_id: str = DEFAULT_CONN_ID, retry_for_s: float = 0.0) -> None:
+        """Name the connection, and how long to retry requests that the manager does not answer, in seconds."""
         super().__init__()
         self.lake_conn_id = lake_conn_id
-        self.patience_s = patience_s
+        self.retry_for_s = retry_for_s
         self._client: httpx.Client | None = None
         self._away_since_s: float | None = None
         self._given_up = threading.Event()
@@ -101,9 +102,9 @@ class LakeHook(BaseHook):
         """Return the tables that were silent past their heartbeat."""
         return list(self._call("GET", "/tables/silent", params={"limit": limit})["tables"])
 
-    def send_hints(self, hints: Sequence[Mapping[str, Any]], quiet_table_ids: Sequence[str] = ()) -> dict[str, Any]:
-        """Ask for looks at tables (`base_path`, `table_name`, `instants`), and postpone the quiet ones."""
-        body = {"hints": [dict(hint) for hint in hints], "quiet_table_ids": list(quiet_table_ids)}
+    def send_hints(self, hints: Sequence[Mapping[str, Any]], unchanged_table_ids: Sequence[str] = ()) -> dict[str, Any]:
+        """Request evaluations of tables (`base_path`, `table_name`, `instants`), and postpone the unchanged ones."""
+        body = {"hints": [dict(hint) for hint in hints], "unchanged_table_ids": list(unchanged_table_ids)}
         return self._call("POST", "/hints", json=body)
 
     def list_discovery_roots(self) -> list[dict[str, Any]]:
@@ -119,13 +120,13 @@ class LakeHook(BaseHook):
         return registered
 
     def sweep(self) -> int:
-        """Have every dirty table looked at now; return how many were."""
-        return int(self._call("POST", "/sweep", timeout=SWEEP_TIMEOUT_S)["looked"])
+        """Begin to evaluate every waiting table; return how many wait (1,000 at most)."""
+        return int(self._call("POST", "/sweep", timeout=SWEEP_TIMEOUT_S)["waiting"])
 
     def acquire_executor(
         self, table_id: str, service: Service, run_id: str, try_number: int, ended: LeaseHolder | None = None
     ) -> tuple[str, float]:
-        """Take the lease, also one of a holder that has ended; return token and seconds.
+        """Acquire the lease, also of a holder that has ended; return token and seconds.
 
         Raises ExecutorBusyError, which names the holder.
         """
@@ -137,22 +138,22 @@ class LakeHook(BaseHook):
             return str(answer["token"]), float(answer["lease_s"])
         except (KeyError, TypeError, ValueError) as error:
             raise ManagerUnreachableError(
-                f"the answer to the request for a lease is none: {str(answer)[:200]}"
+                f"the answer to the request for a lease contains none: {str(answer)[:200]}"
             ) from error
 
     def renew_executor(self, table_id: str, service: Service, token: str) -> None:
-        """Prolong the lease. Raises LeaseLostError when the manager says that it is not ours any more.
+        """Prolong the lease. Raises LeaseLostError when the manager reports that another executor has it.
 
         Another answer renews nothing: ManagerUnreachableError when it is not the manager's, ConfigError when refused.
         """
         path = f"{_executor(table_id, service)}/renew"
-        answer = self._ask("POST", path, json={"token": token}, conflict=LeaseLostError, timeout=RENEW_TIMEOUT_S)
-        # A proxy's page of maintenance may be JSON with status 200 as well.
+        answer = self._send("POST", path, json={"token": token}, conflict=LeaseLostError, timeout=RENEW_TIMEOUT_S)
+        # A proxy's maintenance page may be JSON with status 200 as well.
         if answer.get("token") != token:
             raise ManagerUnreachableError(f"the answer to the renewal of a lease names no lease: {str(answer)[:200]}")
 
     def release_executor(self, table_id: str, service: Service, token: str) -> None:
-        """Give the lease back."""
+        """Release the lease."""
         self._call("POST", f"{_executor(table_id, service)}/release", json={"token": token})
 
     def claim_due_sinks(self, run_id: str) -> list[dict[str, Any]]:
@@ -169,7 +170,7 @@ class LakeHook(BaseHook):
         return None if instant is None else str(instant)
 
     def find_policy(self, base_path: str, table_name: str, service: Service) -> dict[str, Any]:
-        """Return what the tables file says of a table's service; `table_name` is that of `hoodie.properties`.
+        """Return the policy of a table's service in the tables file; `table_name` is that of `hoodie.properties`.
 
         Raises ServiceRefusedError when the service must not be run by hand.
         """
@@ -177,7 +178,7 @@ class LakeHook(BaseHook):
         return self._call("GET", "/policy", params=params, conflict=ServiceRefusedError)
 
     def begin_replication(self, table_id: str, sink: str, ttl_s: float, run_id: str) -> tuple[bool, str]:
-        """Announce a run; return whether it must begin with a snapshot, and the request that it obeys with it.
+        """Announce a run; return whether it must begin with a snapshot, and the snapshot request that it fulfils.
 
         Raises SinkBusyError while another run has the sink.
         """
@@ -185,12 +186,12 @@ class LakeHook(BaseHook):
         answer = self._call("POST", f"/tables/{table_id}/sinks/{sink}/begin", json=body, conflict=SinkBusyError)
         return bool(answer["needs_snapshot"]), str(answer["request"])
 
-    def tell_replication(self, table_id: str, sink: str, news: Mapping[str, Any]) -> None:
-        """Tell a run's progress or end: `run_id`, `checkpoint`, `completed_time`, `problem`, `ended`.
+    def report_progress(self, table_id: str, sink: str, progress: Mapping[str, Any]) -> None:
+        """Report a run's progress or end: `run_id`, `checkpoint`, `completed_time`, `problem`, `ended`.
 
         Raises SinkBusyError when another run has taken over.
         """
-        self._call("POST", f"/tables/{table_id}/sinks/{sink}/news", json=dict(news), conflict=SinkBusyError)
+        self._call("POST", f"/tables/{table_id}/sinks/{sink}/progress", json=dict(progress), conflict=SinkBusyError)
 
     def pause_replication(self, table_id: str, sink: str, *, paused: bool) -> None:
         """Pause or resume a sink."""
@@ -201,18 +202,18 @@ class LakeHook(BaseHook):
         self._call("DELETE", f"/tables/{table_id}/sinks/{sink}")
 
     def pause(self, seconds: float) -> bool:
-        """Wait; return True at once when the task is to end."""
+        """Wait; return True immediately when the task has to end."""
         return self._given_up.wait(seconds)
 
     def give_up(self) -> None:
-        """Stop waiting for a manager that does not answer: the task is to end."""
+        """Stop waiting for a manager that does not answer: the task has to end."""
         self._given_up.set()
 
     def _call(self, method: str, path: str, *, conflict: type[LakeError] = LakeError, **request: Any) -> dict[str, Any]:
-        """Ask, and ask again while the manager does not answer, for `patience_s` since it last did."""
+        """Send a request, and retry it while the manager does not answer, for `retry_for_s` since its last answer."""
         while True:
             try:
-                answer = self._ask(method, path, conflict=conflict, **request)
+                answer = self._send(method, path, conflict=conflict, **request)
             except ManagerUnreachableError as error:
                 self._wait_or_raise(error)
             else:
@@ -223,13 +224,13 @@ class LakeHook(BaseHook):
         now_s = boot_s()
         if self._away_since_s is None:
             self._away_since_s = now_s
-        rest_s = self._away_since_s + self.patience_s - now_s
+        rest_s = self._away_since_s + self.retry_for_s - now_s
         if rest_s <= 0 or self._given_up.is_set():
             raise error
-        self.log.warning("%s; asking again for %.0f s", error, rest_s)
-        self.pause(min(ASK_AGAIN_AFTER_S, rest_s))
+        self.log.warning("%s; retrying for %.0f s", error, rest_s)
+        self.pause(min(RETRY_AFTER_S, rest_s))
 
-    def _ask(self, method: str, path: str, *, conflict: type[LakeError], **request: Any) -> dict[str, Any]:
+    def _send(self, method: str, path: str, *, conflict: type[LakeError], **request: Any) -> dict[str, Any]:
         try:
             response = self.get_conn().request(method, path, **request)
         except httpx.HTTPError as error:
@@ -260,7 +261,7 @@ def _executor(table_id: str, service: Service) -> str:
 
 
 def _body(response: httpx.Response) -> dict[str, Any]:
-    """Return the answer's object. Raises ManagerUnreachableError for what the manager never answers, such as a page."""
+    """Return the answer's object. Raises ManagerUnreachableError for an answer that is not the manager's."""
     if not response.content:
         return {}
     try:
@@ -280,7 +281,7 @@ def _detail(response: httpx.Response) -> str:
     try:
         return str(response.json()["detail"])
     except (ValueError, KeyError, TypeError):
-        # Where our app is not mounted, Airflow answers with the UI's page.
+        # Where the app is not mounted, Airflow answers with the UI's page.
         return "no JSON answer; is the lake plugin loaded in this API server?"
 
 
@@ -292,6 +293,11 @@ def _holder(response: httpx.Response) -> LeaseHolder | None:
         return None
 
 
+def as_airflow_error(error: Exception) -> AirflowException:
+    """Return the error with which Airflow retries the task, or fails it for good where a retry cannot help."""
+    return (AirflowException if getattr(error, "retriable", False) else AirflowFailException)(str(error))
+
+
 def _url_of(connection: Connection) -> str:
     host = connection.host or ""
     if not host or "://" in host:
@@ -301,9 +307,9 @@ def _url_of(connection: Connection) -> str:
 
 
 def _default_url() -> str:
-    configured = conf.get("lake", "manager_url", fallback="")
+    configured = LakeSettings.from_conf(conf).manager_url
     if configured:
-        return str(configured)
+        return configured
     execution_api = conf.get("core", "execution_api_server_url", fallback="") or conf.get(
         "api", "base_url", fallback=""
     )
@@ -313,8 +319,7 @@ def _default_url() -> str:
 
 
 def _default_token(conn_id: str) -> str:
-    tokens = str(conf.get("lake", "service_tokens", fallback="") or "").split(",")
-    token = tokens[0].strip()
-    if not token:
+    tokens = LakeSettings.from_conf(conf, secrets=["service_tokens"]).service_tokens
+    if not tokens:
         raise ConfigError(f"no service token: set the password of connection {conn_id!r}, or [lake] service_tokens")
-    return token
+    return tokens[0]

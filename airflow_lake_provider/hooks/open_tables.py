@@ -11,14 +11,16 @@ from airflow.sdk import BaseHook, Variable
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.observability import stats
+from cachetools import TTLCache
 
-from airflow_lake_provider.config.settings import LakeSettings, TimelineServerMode, settings_from_options
-from airflow_lake_provider.config.tables_file import build_config, parse_tables, read_tables_file
+from airflow_lake_provider.config.settings import LakeSettings, TimelineServerMode
+from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.conflict.activity import open_conflict_table
 from airflow_lake_provider.conflict.report import find_obstacles
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.hooks.lake import address_of
 from airflow_lake_provider.http import MOUNT_PATH
+from airflow_lake_provider.hudi.base_path import identity_of
 from airflow_lake_provider.storage.connection_options import StoreConnection, options_of
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from airflow_lake_provider.timeline_server.client import TimelineEndpoint
@@ -38,15 +40,15 @@ log = logging.getLogger(__name__)
 
 
 def storage_options_of(conn_id: str) -> dict[str, Any]:
-    """Return what `open_storage` needs for the store that a connection describes: `aws`, `hdfs`, `webhdfs` or any type
-    with `storage_options` in its extra.
+    """Return the options of `open_storage` for the store of a connection: `aws`, `hdfs`, `webhdfs`, or any type with
+    `storage_options` in its extra.
 
-    Raises AirflowNotFoundException when there is no such connection, ConfigError when it cannot be understood.
+    Raises AirflowNotFoundException when there is no such connection, ConfigError when it cannot be parsed.
     """
     connection = BaseHook.get_connection(conn_id)
     extra = connection.extra_dejson
     if not isinstance(extra, dict):
-        raise ConfigError(f"connection {conn_id!r}: its extra is no JSON object")
+        raise ConfigError(f"connection {conn_id!r}: its extra is not a JSON object")
     return options_of(
         StoreConnection(
             conn_id=conn_id,
@@ -65,22 +67,20 @@ _OPTIONS_FOR_S = 300.0
 
 
 def open_with_connections(entries: Sequence[str]) -> Callable[[str], Storage]:
-    """Return what opens a table. `entries` are `<root>=<connection id>`; the longest root wins, without one no options.
+    """Return a function that opens tables. `entries` are `<root>=<connection id>`; the longest root wins.
 
-    A connection is read again after five minutes, so that renewed credentials reach tables that are opened later.
+    Without a root it uses no options. It reads a connection again after five minutes, for renewed credentials.
     """
     roots = {root.rstrip("/"): conn_id for root, _, conn_id in (entry.rpartition("=") for entry in entries)}
     if not roots:
         return open_storage
     lock = threading.Lock()
-    known: dict[str, tuple[float, dict[str, Any]]] = {}
+    known: TTLCache[str, dict[str, Any]] = TTLCache(len(roots), ttl=_OPTIONS_FOR_S)
 
     def options_for(conn_id: str) -> dict[str, Any]:
         with lock:
-            read_s, options = known.get(conn_id, (-_OPTIONS_FOR_S, {}))
-            if time.monotonic() - read_s >= _OPTIONS_FOR_S:
-                options = storage_options_of(conn_id)
-                known[conn_id] = (time.monotonic(), options)
+            if (options := known.get(conn_id)) is None:
+                options = known[conn_id] = storage_options_of(conn_id)
             return options
 
     def open_table(base_path: str) -> Storage:
@@ -91,28 +91,21 @@ def open_with_connections(entries: Sequence[str]) -> Callable[[str], Storage]:
 
 
 def find_connection(base_path: str, roots: dict[str, str]) -> str | None:
-    """Return the connection of the longest root that the base path is or lies below; None when there is none."""
-    fitting = [root for root in roots if base_path == root or base_path.startswith(root + "/")]
+    """Return the connection of the longest root that equals or contains the base path; None when there is none."""
+    identity = identity_of(base_path)
+    fitting = [root for root in roots if f"{identity}/".startswith(f"{identity_of(root)}/")]
     return roots[max(fitting, key=len)] if fitting else None
 
 
 # --- The tables' settings, for Airflow's tasks: the worker's tables file, and the Airflow Variable over it
 
-_TABLES_OPTIONS = ("tables_file", "tables_variable")
-
 
 def load_tables() -> TablesConfig:
     """Read the file of `[lake] tables_file` and the Variable over it, once. Raises ConfigError."""
-    settings = settings_from_options({name: conf.get("lake", name, fallback="") or "" for name in _TABLES_OPTIONS})
-    name = settings.tables_variable
-    over = "" if name.lower() == "off" else str(Variable.get(name, default=""))
-    file = parse_tables(read_tables_file(settings.tables_file), settings.tables_file)
-    return build_config(file, parse_tables(over, f"Variable {name}"))
+    return TablesSource.of(LakeSettings.from_conf(conf), lambda name: str(Variable.get(name, default=""))).load()
 
 
-# --- Where this process's readers take timelines from, by `[lake] timeline_server`: for tasks, and for triggers
-
-_OPTIONS = ("timeline_server", "timeline_server_url", "storage_conn_ids")
+# --- The source of this process's timelines, by `[lake] timeline_server`: for tasks, and for triggers
 
 
 def timeline_views(lake_conn_id: str, storage_options: Mapping[str, Any]) -> TimelineViewManager:
@@ -128,7 +121,7 @@ def timeline_views(lake_conn_id: str, storage_options: Mapping[str, Any]) -> Tim
 
 
 async def stream_options(lake_conn_id: str, storage_options: Mapping[str, Any]) -> StreamOptions:
-    """Return where the triggers' stream reads from, without blocking the event loop."""
+    """Return the source of the triggers' stream, without blocking the event loop."""
     connection = None
     if not storage_options:
         try:
@@ -141,9 +134,9 @@ async def stream_options(lake_conn_id: str, storage_options: Mapping[str, Any]) 
 def _options_of(lake_conn_id: str, connection: Connection | None, storage_options: Mapping[str, Any]) -> StreamOptions:
     open_table = table_opener(storage_options)
     if storage_options:
-        # The server opens tables with its own credentials: who brings his own asks the store himself.
+        # The server opens tables with its own credentials; with explicit ones, the hook reads storage directly.
         return StreamOptions(TimelineServerMode.OFF, None, open_table)
-    settings = _settings()
+    settings = LakeSettings.from_conf(conf)
     return StreamOptions(settings.timeline_server, _endpoint(lake_conn_id, connection, settings), open_table)
 
 
@@ -162,22 +155,18 @@ def _endpoint(lake_conn_id: str, connection: Connection | None, settings: LakeSe
 
 
 def table_opener(storage_options: Mapping[str, Any] | None) -> Callable[[str], Storage]:
-    """Return what opens tables for a task: with its own options, else with `[lake] storage_conn_ids`."""
+    """Return a function that opens tables for a task: with its own options, else with `[lake] storage_conn_ids`."""
     if storage_options:
         own = dict(storage_options)
         return lambda base_path: open_storage(base_path, own)
-    return open_with_connections(_settings().storage_conn_ids)
-
-
-def _settings() -> LakeSettings:
-    return settings_from_options({name: conf.get("lake", name, fallback="") or "" for name in _OPTIONS})
+    return open_with_connections(LakeSettings.from_conf(conf).storage_conn_ids)
 
 
 # --- Opens tables for early conflict detection in tasks and triggers
 
 
 class Preflight:
-    """Looks again and again at one table, reading only what changed; not to be shared by threads."""
+    """Reads one table repeatedly, and only what changed; not to be shared by threads."""
 
     def __init__(
         self, base_path: str, partitions: Collection[str], hudi_options: Mapping[str, str], storage_options: Any
@@ -186,8 +175,8 @@ class Preflight:
         self._partitions = tuple(partitions)
 
     def obstacles(self) -> tuple[str, ...]:
-        """Return who stands in the way now. Raises LakeError of a table that cannot be looked at."""
-        return find_obstacles(self._table.look(int(time.time() * 1000)), self._partitions)
+        """Return the writers and services in the way now. Raises LakeError of a table that cannot be read."""
+        return find_obstacles(self._table.read_activity(int(time.time() * 1000)), self._partitions)
 
 
 # --- Metrics through Airflow's own (`[metrics]`: StatsD, OpenTelemetry, ...)
@@ -197,13 +186,13 @@ class AirflowMetrics:
     """Implements `metrics.Metrics`."""
 
     def incr(self, name: str, count: int = 1) -> None:
-        """See Metrics."""
+        """Add to a counter of Airflow's metrics."""
         stats.incr(name, count)
 
     def gauge(self, name: str, value: float) -> None:
-        """See Metrics."""
+        """Set a gauge of Airflow's metrics."""
         stats.gauge(name, value)
 
     def timing(self, name: str, duration_ms: float) -> None:
-        """See Metrics."""
+        """Record a duration in Airflow's metrics."""
         stats.timing(name, duration_ms)

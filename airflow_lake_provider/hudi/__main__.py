@@ -16,7 +16,6 @@ from airflow_lake_provider.storage.table_storage import open_storage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.hudi.properties import TableProperties
     from airflow_lake_provider.hudi.timeline import Timeline
     from airflow_lake_provider.storage.table_storage import Storage
@@ -40,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_NO_TABLE
     if options.json:
         for instant in timeline.instants:
-            print(json.dumps(_to_dict(instant)))
+            print(json.dumps(instant.to_dict()))
     else:
         _show(storage, properties, timeline)
     for problem in problems:
@@ -56,15 +55,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="one object per instant and line, oldest first")
     parser.add_argument("--no-check", action="store_true", help="do not read the instants' files to find damaged ones")
     return parser
-
-
-def _to_dict(instant: Instant) -> dict[str, str | None]:
-    return {
-        "requested_time": instant.requested_time,
-        "action": instant.action.value,
-        "state": instant.state.value,
-        "completed_time": instant.completed_time if instant.is_completed else None,
-    }
 
 
 def _show(storage: Storage, properties: TableProperties, timeline: Timeline) -> None:

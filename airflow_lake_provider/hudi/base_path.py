@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
+from functools import lru_cache
 
 from airflow_lake_provider.errors import MalformedRequestError, PathNotAllowedError
 
@@ -53,15 +54,30 @@ def _split(base_path: str) -> tuple[str, str, str]:
     return scheme, authority, rest
 
 
+def store_of(base_path: str) -> str:
+    """Return scheme and authority of a normalised base path, for example `s3a://lake`; empty for a local path."""
+    scheme, separator, rest = base_path.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}" if separator else ""
+
+
 def require_allowed(base_path: str, allowed_roots: tuple[str, ...]) -> None:
     """Raise PathNotAllowedError unless the normalised path is one of the roots or lies below one."""
-    for root in allowed_roots:
-        spelled = normalise_root(root)
-        if base_path == spelled or base_path.startswith(spelled.rstrip("/") + "/"):
-            return
+    if is_below(base_path, allowed_roots):
+        return
     raise PathNotAllowedError(
         f"base path {base_path!r} lies outside the configured roots; add its root to [lake] allowed_roots"
     )
+
+
+def is_below(base_path: str, roots: tuple[str, ...]) -> bool:
+    """Whether the normalised path is one of the roots or lies below one, in any spelling."""
+    # A reader names ten thousand tables in one request.
+    return f"{identity_of(base_path)}/".startswith(_identities_of(roots))
+
+
+@lru_cache(maxsize=256)
+def _identities_of(roots: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{identity_of(normalise_root(root)).rstrip('/')}/" for root in roots)
 
 
 def normalise_root(root: str) -> str:
@@ -75,13 +91,32 @@ def normalise_root(root: str) -> str:
     return normalise_base_path(root)
 
 
+_SAME_STORE = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs"}
+"""Schemes of one store. Hudi's lock providers, too, take s3a and s3 for the same table (`FSUtils.s3aToS3`)."""
+_DEFAULT_PORTS = {"hdfs": ":8020", "s3": ":443"}
+
+
+def identity_of(base_path: str) -> str:
+    """Return what is the same for all spellings of a normalised base path; it names no table for Hudi or Spark.
+
+    Schemes of one store are one, the authority is in lower case and has no default port: storage accounts, hosts and
+    buckets' names ignore case, paths do not.
+    """
+    scheme, separator, rest = base_path.partition("://")
+    if not separator:
+        return base_path
+    scheme = _SAME_STORE.get(scheme, scheme)
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}://{authority.lower().removesuffix(_DEFAULT_PORTS.get(scheme, ':'))}{slash}{path}"
+
+
 def table_id_of(base_path: str) -> str:
     """Return the table's identifier: letters, digits, `-` and `_` only; the last folder's name, then a hash.
 
-    The hash of the whole normalised path makes it unique; the name is for people.
+    The hash of `identity_of` makes it unique, the same for each spelling of the path; the name is for people.
     """
     name = base_path.rsplit("/", 1)[-1]
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     slug = re.sub(r"[^A-Za-z0-9_]+", "-", plain).strip("-")[:_SLUG_LENGTH] or "table"
-    digest = hashlib.sha256(base_path.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_LENGTH]
+    digest = hashlib.sha256(identity_of(base_path).encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_LENGTH]
     return f"{slug}-{digest}"

@@ -16,7 +16,7 @@ from fastavro.schema import SchemaParseException
 
 from airflow_lake_provider.errors import DamagedFileError, LakeError
 from airflow_lake_provider.hudi.archive.avro import check_schema
-from airflow_lake_provider.hudi.instant import Action, State
+from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, State
 from airflow_lake_provider.hudi.markers import file_group_key
 from airflow_lake_provider.hudi.timeline import TimelineProblem
 
@@ -89,18 +89,18 @@ class WriteStat:
     @property
     def is_log(self) -> bool:
         """Whether it is a log file (of a merge-on-read file slice), not a base file."""
-        name = self.path.rsplit("/", 1)[-1]
-        return name.startswith(".") and ".log." in name
+        name_begins = self.path.rfind("/") + 1
+        return self.path.startswith(".", name_begins) and self.path.find(".log.", name_begins) >= 0
 
 
 @dataclass(frozen=True, slots=True)
 class CommitMetadata:
-    """What a completed write says of itself. `operation` is Hudi's WriteOperationType, for example `UPSERT`."""
+    """The metadata of a completed write. `operation` is Hudi's WriteOperationType, for example `UPSERT`."""
 
     operation: str
     stats: tuple[WriteStat, ...]
     replaced_file_groups: tuple[tuple[str, str], ...] = ()
-    """Partition and file id of the file groups that a replacecommit took out."""
+    """Partition and file id of the file groups that a replacecommit replaced."""
 
     @property
     def written_bytes(self) -> int:
@@ -108,17 +108,9 @@ class CommitMetadata:
         return sum(stat.written_bytes for stat in self.stats)
 
     def file_group_keys(self) -> frozenset[bytes]:
-        """The keys (see `file_group_key`) of all file groups that it wrote or took out."""
+        """The keys (see `file_group_key`) of all file groups that it wrote or replaced."""
         written = (file_group_key(stat.partition, stat.file_id) for stat in self.stats)
         return frozenset((*written, *(file_group_key(*group) for group in self.replaced_file_groups)))
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionPlan:
-    """The file groups (partition, file id) of a compaction plan, and how many log files it merges."""
-
-    file_groups: tuple[tuple[str, str], ...]
-    log_files: int
 
 
 def load_commit_metadata(storage: Storage, timeline_path: str, instant: Instant) -> CommitMetadata:
@@ -155,26 +147,12 @@ def _parse_stat(partition: str, stat: Mapping[str, Any]) -> WriteStat:
         path=str(stat.get("path") or ""),
         file_size_bytes=int(stat.get("fileSizeInBytes") or written_bytes),
         written_bytes=written_bytes,
-        # Hudi writes the word (`HoodieWriteStat.NULL_COMMIT`); where nothing is said, nothing is known.
+        # Hudi writes the word (`HoodieWriteStat.NULL_COMMIT`); without a value nothing is known.
         is_new_group=stat.get("prevCommit") == "null",
     )
 
 
-def parse_compaction_plan(record: Mapping[str, Any] | None, file_name: str) -> CompactionPlan:
-    """Build a compaction plan. Raises DamagedFileError."""
-    if record is None:
-        raise DamagedFileError(f"{file_name}: a compaction plan must not be empty")
-    try:
-        operations = record.get("operations") or ()
-        return CompactionPlan(
-            tuple((str(operation["partitionPath"] or ""), str(operation["fileId"])) for operation in operations),
-            sum(len(operation.get("deltaFilePaths") or ()) for operation in operations),
-        )
-    except (AttributeError, TypeError, KeyError) as error:
-        raise DamagedFileError(f"{file_name}: not a compaction plan: {error}") from error
-
-
-# --- What a write in flight says of itself before its first file: the profile of its rows, by partition and file
+# --- What a write in flight declares before its first file: the profile of its rows, by partition and file
 # group
 #
 # Source: Hudi `BaseCommitActionExecutor.saveWorkloadProfileMetadataToInflight`. Upserts, inserts and deletes leave it
@@ -184,8 +162,6 @@ def parse_compaction_plan(record: Mapping[str, Any] | None, file_name: str) -> C
 #
 # Insert overwrites (action `replacecommit`) leave it too, for the rows that they bring: what they take out is all
 # that lies in those partitions, and with a static overwrite in others as well, and is named at the commit only.
-
-_WRITES = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +181,7 @@ def load_announced_write(storage: Storage, properties: TableProperties, instant:
 
     Raises FileNotFoundError, StorageError, DamagedFileError.
     """
-    if instant.state is not State.INFLIGHT or instant.action not in _WRITES:
+    if instant.state is not State.INFLIGHT or instant.action not in COMPLETED_WRITE_ACTIONS:
         return None
     record = decode(storage.read_bytes(f"{properties.timeline_path}/{instant.file_name}"), instant.file_name)
     if record is None:
@@ -228,7 +204,7 @@ def find_damaged_files(
 ) -> list[TimelineProblem]:
     """Read the file of every instant in its highest state; return those that cannot be decoded.
 
-    `is_gone_damage` says whether a file that is not there any more counts as well.
+    `is_gone_damage`: whether a file that has vanished counts as well.
     """
     problems = []
     for instant in timeline.instants:

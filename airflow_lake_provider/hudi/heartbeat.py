@@ -6,31 +6,42 @@ services that guard themselves; a missing file counts as expired there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.hudi.properties import META_FOLDER
+from airflow_lake_provider.hudi.instant import Layout
+from airflow_lake_provider.hudi.properties import META_FOLDER, PROPERTIES_FILE
+from airflow_lake_provider.hudi.timeline import build_timeline, metadata_storage
+from airflow_lake_provider.instant_clock import stamps_of
+from airflow_lake_provider.job_contract import (
+    DEFAULT_HEARTBEAT_INTERVAL_MS,
+    DEFAULT_HEARTBEAT_MISSES,
+    HEARTBEAT_INTERVAL,
+    HEARTBEAT_MISSES,
+    are_of_1_0,
+    was_streamed,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
     from airflow_lake_provider.hudi.instant import Instant
+    from airflow_lake_provider.hudi.properties import TableProperties
+    from airflow_lake_provider.instant_clock import Stamp
     from airflow_lake_provider.storage.table_storage import Storage
 
 HEARTBEAT_FOLDER = ".hoodie/.heartbeat"
-DEFAULT_INTERVAL_MS = 60_000
-DEFAULT_TOLERABLE_MISSES = 2
-INTERVAL_OPTION = "hoodie.client.heartbeat.interval_in_ms"
-TOLERABLE_MISSES_OPTION = "hoodie.client.heartbeat.tolerable.misses"
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatRule:
     """When a writer counts as dead. Hudi keeps it in the writers' settings, not in the table's: all must agree."""
 
-    interval_ms: int = DEFAULT_INTERVAL_MS
-    tolerable_misses: int = DEFAULT_TOLERABLE_MISSES
+    interval_ms: int = DEFAULT_HEARTBEAT_INTERVAL_MS
+    tolerable_misses: int = DEFAULT_HEARTBEAT_MISSES
 
     @property
     def most_ms(self) -> int:
@@ -49,8 +60,8 @@ class HeartbeatRule:
 def heartbeat_rule(hudi_options: Mapping[str, str]) -> HeartbeatRule:
     """Return the rule of a table's Hudi settings. Raises ConfigError for a value that is no whole number from 1."""
     return HeartbeatRule(
-        _positive(hudi_options, INTERVAL_OPTION, DEFAULT_INTERVAL_MS),
-        _positive(hudi_options, TOLERABLE_MISSES_OPTION, DEFAULT_TOLERABLE_MISSES),
+        _positive(hudi_options, HEARTBEAT_INTERVAL, DEFAULT_HEARTBEAT_INTERVAL_MS),
+        _positive(hudi_options, HEARTBEAT_MISSES, DEFAULT_HEARTBEAT_MISSES),
     )
 
 
@@ -62,7 +73,7 @@ def _positive(hudi_options: Mapping[str, str], key: str, default: int) -> int:
 
 
 def load_heartbeats(storage: Storage) -> dict[str, int]:
-    """Return the last beat of each instant, in ms since the epoch; empty where nobody ever beat."""
+    """Return the last beat of each instant, in ms since the epoch; empty where no process ever sent one."""
     try:
         entries = storage.list_entries(HEARTBEAT_FOLDER)
     except FileNotFoundError:
@@ -73,14 +84,14 @@ def load_heartbeats(storage: Storage) -> dict[str, int]:
 def is_live(
     beat_ms: int | None,
     now_ms: int,
-    interval_ms: int = DEFAULT_INTERVAL_MS,
-    tolerable_misses: int = DEFAULT_TOLERABLE_MISSES,
+    interval_ms: int = DEFAULT_HEARTBEAT_INTERVAL_MS,
+    tolerable_misses: int = DEFAULT_HEARTBEAT_MISSES,
 ) -> bool:
     """Whether a beat is young enough for its writer to count as alive: at most interval times misses ago."""
     return beat_ms is not None and now_ms - beat_ms <= interval_ms * tolerable_misses
 
 
-# --- When a pending instant last showed a sign of life beside its heartbeat: its file changed, or its markers did
+# --- When a pending instant last showed a sign of life other than its heartbeat: its file or its markers changed
 
 MARKERS = f"{META_FOLDER}/.temp"
 
@@ -99,3 +110,142 @@ def load_touched_ms(storage: Storage, timeline_path: str, instant: Instant) -> i
     """Return when a pending instant's file or its markers last changed, ms since the epoch. Raises StorageError."""
     entry = storage.stat(f"{timeline_path}/{instant.file_name}")
     return max(0 if entry is None else entry.modified_ms, load_markers_ms(storage, instant.requested_time))
+
+
+# --- The traces that writers leave of their settings, read once for the report on them (`planner.conformance`)
+
+LOCK_FILE = f"{META_FOLDER}/lock"
+"""Of Hudi's FileSystemBasedLockProvider, unless its path is set."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterSigns:
+    """Traces of a table's writers. Times are ms since the epoch, by the store's clock."""
+
+    pending: frozenset[str] = frozenset()
+    """Requested times of what was pending both before and after the heartbeats were listed."""
+    heartbeats_ms: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """Listed where a write is pending, or folders have times."""
+    heartbeats_changed_ms: int | None = None
+    """When the heartbeats' folder changed last; 0 where there is none, None where folders have no times."""
+    meta_changed_ms: int | None = None
+    """When the folder changed last in which the lock's file is made; None while that file is there, as above."""
+    stamps: tuple[Stamp, ...] = ()
+    made_ms: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """When each file on the timeline was made, by name."""
+    streamed: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
+    """Whether writes streamed their update of the metadata table, by requested time; those that show it."""
+    unlisted: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """Commits that the metadata table, which is older than they are, does not have, each with its end."""
+    metadata_built_ms: int = 0
+    """When the metadata table was built; 0 where there is none."""
+    is_of_1_0: bool | None = None
+    """Whether Hudi 1.0 made one of the last writes; None where it was not read, or does not show."""
+
+
+def load_writer_signs(
+    storage: Storage,
+    properties: TableProperties,
+    pending: Sequence[Instant],
+    commits: Mapping[str, CommitMetadata],
+    *,
+    reads_headers: bool,
+) -> WriterSigns:
+    """Read the traces: two listings and four stats; on a store whose folders have no times one listing, or two while a
+    write is pending.
+
+    `commits` are the newest commits of writers, whose updates of the metadata table are examined: two stats each.
+    `reads_headers` also reads files of the metadata table: one listing, at most three files. Raises StorageError.
+    """
+    beats = load_heartbeats(storage) if pending or storage.has_folder_times else {}
+    is_locked = storage.has_folder_times and storage.stat(LOCK_FILE) is not None
+    changed_ms = _changed_ms(storage, HEARTBEAT_FOLDER)
+    meta_ms = None if is_locked else _changed_ms(storage, META_FOLDER)
+    try:
+        entries = [entry for entry in storage.list_entries(properties.timeline_path) if not entry.is_folder]
+    except FileNotFoundError:  # moved or dropped meanwhile, which the next refresh reports
+        entries = []
+    made_ms = {entry.name: entry.modified_ms for entry in entries}
+    has_metadata = "files" in properties.metadata_partitions
+    built = metadata_storage(storage).stat(PROPERTIES_FILE) if has_metadata else None
+    built_ms = 0 if built is None else built.modified_ms
+    streamed, unlisted = _load_streamed(storage, properties, commits, made_ms, built_ms)
+    # After the heartbeats: what is pending still was pending all the time.
+    still = frozenset(instant.requested_time for instant in build_timeline(properties.layout, made_ms).pending())
+    return WriterSigns(
+        pending=still & {instant.requested_time for instant in pending},
+        heartbeats_ms=MappingProxyType(beats),
+        heartbeats_changed_ms=changed_ms,
+        meta_changed_ms=meta_ms,
+        stamps=stamps_of(made_ms.items()),
+        made_ms=MappingProxyType(made_ms),
+        streamed=MappingProxyType(streamed),
+        unlisted=MappingProxyType(unlisted),
+        metadata_built_ms=built_ms,
+        is_of_1_0=_load_is_of_1_0(storage, properties) if reads_headers else None,
+    )
+
+
+def _changed_ms(storage: Storage, folder: str) -> int | None:
+    if not storage.has_folder_times:
+        return None
+    entry = storage.stat(folder)
+    return 0 if entry is None else entry.modified_ms
+
+
+def _load_streamed(
+    storage: Storage,
+    properties: TableProperties,
+    commits: Mapping[str, CommitMetadata],
+    made_ms: Mapping[str, int],
+    built_ms: int,
+) -> tuple[dict[str, bool], dict[str, int]]:
+    """Return which of the commits streamed their update of the metadata table, and which of them it does not have."""
+    streamed: dict[str, bool] = {}
+    unlisted: dict[str, int] = {}
+    if properties.layout is Layout.V1 or not built_ms:
+        return streamed, unlisted
+    metadata = metadata_storage(storage)
+    for requested_time, commit in commits.items():
+        request = metadata.stat(f"{properties.timeline_path}/{requested_time}.deltacommit.requested")
+        if request is None:
+            ended_ms = max((ms for name, ms in made_ms.items() if name.startswith(f"{requested_time}_")), default=0)
+            if built_ms < ended_ms:  # one that was built since has all files that earlier commits left
+                unlisted[requested_time] = ended_ms
+            continue
+        path = commit.stats[0].path if commit.stats else ""
+        written = storage.stat(path) if _is_inside(path) else None
+        is_streamed = None if written is None else was_streamed(request.modified_ms, written.modified_ms)
+        if is_streamed is not None:
+            streamed[requested_time] = is_streamed
+    return streamed, unlisted
+
+
+def _is_inside(path: str) -> bool:
+    # Commit metadata is a writer's text, and the table's folder is all that it may show.
+    return bool(path) and "\0" not in path and not path.startswith("/") and ".." not in path.split("/")
+
+
+_MOST_HEADERS = 3
+_MOST_HEADER_BYTES = 4_194_304
+"""A larger file is no log of file names, and would fill this process's memory."""
+
+
+def _load_is_of_1_0(storage: Storage, properties: TableProperties) -> bool | None:
+    metadata = metadata_storage(storage)
+    if "files" not in properties.metadata_partitions:
+        return None
+    try:
+        entries = [
+            entry
+            for entry in metadata.list_entries("files")
+            if ".log." in entry.name
+            and not entry.name.endswith(".crc")
+            and not entry.is_folder
+            and entry.size_bytes <= _MOST_HEADER_BYTES
+        ]
+        newest = sorted(entries, key=lambda entry: entry.modified_ms, reverse=True)[:_MOST_HEADERS]
+        headers = [metadata.read_bytes(f"files/{entry.name}") for entry in newest]
+    except FileNotFoundError:  # cleaned just now
+        return None
+    return are_of_1_0(headers) if headers else None

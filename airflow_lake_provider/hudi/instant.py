@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,6 +55,9 @@ COMPARABLE_ACTION: Mapping[Action, Action] = MappingProxyType(
 )
 """A service's pending action, and the action under which it completes."""
 
+COMPLETED_WRITE_ACTIONS = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT})
+"""Under which actions writes, and services that rewrite data, complete."""
+
 WRITE_ACTIONS = frozenset(
     {
         Action.COMMIT,
@@ -72,7 +75,7 @@ class Instant:
     """One action on the timeline in its highest state.
 
     Times are Hudi's instant times (`yyyyMMddHHmmssSSS`, ordered as strings). `completed_time` is None while pending,
-    and where the name does not tell it until the file's modification time was read.
+    and where the name lacks it, until the file's modification time is read.
     """
 
     requested_time: str
@@ -87,6 +90,11 @@ class Instant:
         return self.state is State.COMPLETED
 
     @property
+    def ordering_time(self) -> str:
+        """When it completed; the requested time while no completed time is known."""
+        return self.completed_time or self.requested_time
+
+    @property
     def may_be_empty(self) -> bool:
         """Whether the instant's file may be empty: an inflight one, or the request of a write that plans nothing."""
         if self.state is State.REQUESTED:
@@ -97,6 +105,27 @@ class Instant:
     def sort_key(self) -> tuple[str, str, int]:
         """Hudi's order of a timeline: requested time, action, state."""
         return self.requested_time, self.action.value, STATE_RANK[self.state]
+
+    def to_dict(self) -> dict[str, str | None]:
+        """Return the instant as the timeline server, sensors and the command line show it."""
+        return {
+            "requested_time": self.requested_time,
+            "action": self.action.value,
+            "state": self.state.value,
+            "completed_time": self.completed_time,
+        }
+
+
+def instant_from_dict(body: Mapping[str, Any]) -> Instant:
+    """Return the instant of `Instant.to_dict` and a `file_name`. Raises KeyError, ValueError."""
+    completed_time = body["completed_time"]
+    return Instant(
+        str(body["requested_time"]),
+        Action(body["action"]),
+        State(body["state"]),
+        None if completed_time is None else str(completed_time),
+        str(body["file_name"]),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +146,7 @@ def _suffixes() -> dict[str, Suffix]:
             if action is Action.COMMIT and state is State.INFLIGHT:
                 text = "inflight"
             suffixes[text] = Suffix(action, state, STATE_RANK[state], COMPARABLE_ACTION.get(action, action))
-    # Hudi's rule would also read this spelling, whoever wrote it.
+    # Hudi's rule would also read this spelling, whichever process wrote it.
     suffixes["commit.inflight"] = suffixes["inflight"]
     return suffixes
 
@@ -129,7 +158,7 @@ _KNOWN_STRANGER = re.compile(r"\..*\.crc|\d+(_\d+)?\.[a-z.]+\.[0-9a-f]{8}-[0-9a-
 
 
 class Layout(StrEnum):
-    """Version of the timeline's layout (`hoodie.timeline.layout.version`). The only place that tells them apart."""
+    """Version of the timeline's layout (`hoodie.timeline.layout.version`). The only place that distinguishes them."""
 
     V1 = "1"
     V2 = "2"
@@ -176,5 +205,5 @@ class Layout(StrEnum):
 
 
 def is_known_stranger(name: str) -> bool:
-    """Whether a file that is no instant belongs beside instants: a checksum, or a write that is not renamed yet."""
+    """Whether a file that is no instant belongs next to instants: a checksum, or a write that is not renamed yet."""
     return _KNOWN_STRANGER.fullmatch(name) is not None

@@ -38,7 +38,7 @@ class JobZone:
 
 
 def zone_of_jobs(table_zone: str, spark_conf: Mapping[str, str]) -> JobZone | None:
-    """Return the zone in which jobs with these Spark settings name instants; None where only the job can tell.
+    """Return the zone in which jobs with these Spark settings name instants; None where only the job knows it.
 
     `table_zone` is `hoodie.table.timeline.timezone`. Where the settings name none, the jobs are taken to run in the
     zone of this process; a job compares with its own JVM's before it plans anything.
@@ -55,7 +55,7 @@ def zone_of_jobs(table_zone: str, spark_conf: Mapping[str, str]) -> JobZone | No
 
 
 def load_stamps(storage: Storage, properties: TableProperties) -> tuple[Stamp, ...]:
-    """Return what the files of the active timeline tell of their makers' clocks; one listing. Raises StorageError."""
+    """Return names and times of the active timeline's files; one listing. Raises StorageError."""
     try:
         entries = storage.list_entries(properties.timeline_path)
     except FileNotFoundError:  # moved or dropped meanwhile, which the next refresh reports

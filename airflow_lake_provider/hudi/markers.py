@@ -7,12 +7,12 @@ file, relative to the table, and `.marker.CREATE`, `.MERGE` or `.APPEND`:
     city=Oslo/.6c1f…-0_20261121104100123.log.1_0-23-45.marker.CREATE
 
 Direct markers are empty files of that name below `.hoodie/.temp/<instant>/`. A timeline server writes them as lines
-into `MARKERS0`, `MARKERS1`, … there, beside `MARKERS.type`; it writes such a file anew each time it adds to it, so a
+into `MARKERS0`, `MARKERS1`, … there, next to `MARKERS.type`; it writes such a file anew each time it adds to it, so a
 reader can meet it empty or cut off.
 
-A file group is known by one key of bytes, `<partition>/<file id>`: an instant may have 100,000 markers, and nothing
-else keeps looking at all of them quick. Hudi's own detector cuts the path at its first underscore, which makes one of
-all partitions `event_date=…`; here only the file's name is cut.
+One key of bytes identifies a file group, `<partition>/<file id>`: an instant may have 100,000 markers, and nothing
+else keeps a comparison of all of them quick. Hudi's own detector cuts the path at its first underscore, which makes
+one of all partitions `event_date=…`; here only the file's name is cut.
 """
 
 from __future__ import annotations

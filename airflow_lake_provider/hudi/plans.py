@@ -1,6 +1,7 @@
-"""Which file groups a pending plan of a table service will rewrite.
+"""The plans of table services, as their requested instants hold them: what they will rewrite or build.
 
-Source: Avro schemas `HoodieCompactionPlan`, `HoodieRequestedReplaceMetadata` and `HoodieClusteringPlan` of Hudi.
+Source: Hudi's Avro schemas `HoodieCompactionPlan`, `HoodieRequestedReplaceMetadata`, `HoodieClusteringPlan` and
+`HoodieIndexPlan`.
 """
 
 from __future__ import annotations
@@ -9,42 +10,128 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import DamagedFileError
-from airflow_lake_provider.hudi.commit_metadata import decode, parse_compaction_plan
+from airflow_lake_provider.hudi.commit_metadata import decode
 from airflow_lake_provider.hudi.instant import Action, Instant, Layout, State
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from airflow_lake_provider.hudi.properties import TableProperties
     from airflow_lake_provider.hudi.timeline import Timeline
     from airflow_lake_provider.storage.table_storage import Storage
 
+_COMPACTIONS = frozenset({Action.COMPACTION, Action.LOGCOMPACTION})
+
+
+@dataclass(frozen=True, slots=True)
+class FileSlice:
+    """One file slice that a plan rewrites; files are relative to the base path."""
+
+    partition: str
+    file_id: str
+    base_files: tuple[str, ...]
+    """One, or none where the slice has log files only."""
+    log_files: tuple[str, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class ServicePlan:
-    """A plan's file groups (partition, file id). `is_clustering` tells it from a writer's `replacecommit`."""
+    """What a compaction, log compaction or clustering rewrites. A writer's `replacecommit` has no file slices."""
 
-    file_groups: tuple[tuple[str, str], ...]
+    slices: tuple[FileSlice, ...]
     is_clustering: bool = False
+
+    @property
+    def file_groups(self) -> tuple[tuple[str, str], ...]:
+        """Partition and file id of each file slice."""
+        return tuple((part.partition, part.file_id) for part in self.slices)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPlan:
+    """What an index build makes; `partitions` are folders of the metadata table."""
+
+    partitions: tuple[str, ...]
+    up_to: str
+
+
+@dataclass(frozen=True, slots=True)
+class PendingIndexPlan:
+    """An index plan that is not completed."""
+
+    instant: str
+    is_inflight: bool
+    partitions: tuple[str, ...]
+    up_to: str = ""
 
 
 def load_service_plan(storage: Storage, properties: TableProperties, instant: Instant) -> ServicePlan | None:
-    """Return the plan of a pending compaction, log compaction, clustering or replacecommit; None of any other.
+    """Return the plan of a compaction, log compaction, clustering or replacecommit; None of any other.
 
-    A `replacecommit` that plans no clustering has no file groups. Raises FileNotFoundError, StorageError,
-    DamagedFileError.
+    Raises FileNotFoundError, StorageError, DamagedFileError.
     """
-    if instant.action not in {Action.COMPACTION, Action.LOGCOMPACTION, Action.CLUSTERING, Action.REPLACECOMMIT}:
+    if instant.action not in _COMPACTIONS | {Action.CLUSTERING, Action.REPLACECOMMIT}:
         return None
-    # In layout 1 a clustering's files have the action of an insert overwrite (see `tell_clusterings`).
+    record, name = _load_requested(storage, properties, instant)
+    if instant.action in _COMPACTIONS:
+        return parse_compaction_plan(record, name)
+    return parse_clustering_plan(record, name)
+
+
+def load_index_plan(storage: Storage, properties: TableProperties, instant: Instant) -> IndexPlan:
+    """Return the plan of an index build. Raises FileNotFoundError, StorageError, DamagedFileError."""
+    return parse_index_plan(*_load_requested(storage, properties, instant))
+
+
+def load_pending_plans(
+    storage: Storage, properties: TableProperties, timeline: Timeline
+) -> tuple[PendingIndexPlan, ...]:
+    """Read the pending index plans, oldest first. Raises DamagedFileError, StorageError.
+
+    A plan that vanishes while it is read was completed or removed, and is left out.
+    """
+    plans = []
+    for instant in timeline.pending(Action.INDEXING):
+        try:
+            plan = load_index_plan(storage, properties, instant)
+        except FileNotFoundError:
+            continue
+        is_inflight = instant.state is State.INFLIGHT
+        plans.append(PendingIndexPlan(instant.requested_time, is_inflight, plan.partitions, plan.up_to))
+    return tuple(plans)
+
+
+def load_completed_clustering(storage: Storage, properties: TableProperties, instant: Instant) -> ServicePlan | None:
+    """Return the plan that a completed replacecommit executed; None when no request of it is left.
+
+    Raises StorageError, DamagedFileError.
+    """
+    for action in (Action.CLUSTERING, Action.REPLACECOMMIT):  # layout 1 has only the latter
+        try:
+            return load_service_plan(storage, properties, replace(instant, action=action))
+        except FileNotFoundError:
+            continue
+    return None
+
+
+def _load_requested(
+    storage: Storage, properties: TableProperties, instant: Instant
+) -> tuple[Mapping[str, Any] | None, str]:
+    # In layout 1 a clustering's files have the action of an insert overwrite (see `resolve_clusterings`).
     is_v1_clustering = properties.layout is Layout.V1 and instant.action is Action.CLUSTERING
     action = Action.REPLACECOMMIT if is_v1_clustering else instant.action
-    requested = Instant(instant.requested_time, action, State.REQUESTED, None, "")
-    name = properties.layout.file_name(requested)
-    record = decode(storage.read_bytes(f"{properties.timeline_path}/{name}"), name)
-    if instant.action in {Action.COMPACTION, Action.LOGCOMPACTION}:
-        return ServicePlan(parse_compaction_plan(record, name).file_groups)
-    return parse_clustering_plan(record, name)
+    name = properties.layout.file_name(Instant(instant.requested_time, action, State.REQUESTED, None, ""))
+    return decode(storage.read_bytes(f"{properties.timeline_path}/{name}"), name), name
+
+
+def parse_compaction_plan(record: Mapping[str, Any] | None, file_name: str) -> ServicePlan:
+    """Build the plan of a compaction or log compaction. Raises DamagedFileError."""
+    if record is None:
+        raise DamagedFileError(f"{file_name}: a compaction plan must not be empty")
+    try:
+        return ServicePlan(_slices(record.get("operations") or ()))
+    except (AttributeError, TypeError, KeyError) as error:
+        raise DamagedFileError(f"{file_name}: not a compaction plan: {error}") from error
 
 
 def parse_clustering_plan(record: Mapping[str, Any] | None, file_name: str) -> ServicePlan:
@@ -53,71 +140,60 @@ def parse_clustering_plan(record: Mapping[str, Any] | None, file_name: str) -> S
     if plan is None:
         return ServicePlan(())
     try:
-        slices = [part for group in plan["inputGroups"] or () for part in group["slices"] or ()]
-        groups = tuple((str(part["partitionPath"] or ""), str(part["fileId"])) for part in slices)
+        slices = _slices(part for group in plan["inputGroups"] or () for part in group["slices"] or ())
     except (AttributeError, TypeError, KeyError) as error:
         raise DamagedFileError(f"{file_name}: not a clustering plan: {error}") from error
-    return ServicePlan(groups, is_clustering=True)
+    return ServicePlan(slices, is_clustering=True)
 
 
-def tell_clusterings(storage: Storage, properties: TableProperties, timeline: Timeline) -> Timeline:
+def parse_index_plan(record: Mapping[str, Any] | None, file_name: str) -> IndexPlan:
+    """Build the plan of an index build. Raises DamagedFileError."""
+    infos = (record or {}).get("indexPartitionInfos")
+    if not infos:
+        raise DamagedFileError(f"{file_name}: an index plan must name what it builds")
+    try:
+        partitions = tuple(str(info["metadataPartitionPath"]) for info in infos)
+        return IndexPlan(partitions, str(infos[0].get("indexUptoInstant") or ""))
+    except (AttributeError, TypeError, KeyError) as error:
+        raise DamagedFileError(f"{file_name}: not an index plan: {error}") from error
+
+
+def _slices(parts: Iterable[Mapping[str, Any]]) -> tuple[FileSlice, ...]:
+    """Build file slices of `HoodieCompactionOperation` or `HoodieSliceInfo`, which name these fields alike."""
+    return tuple(
+        FileSlice(
+            partition := str(part["partitionPath"] or ""),
+            str(part["fileId"]),
+            tuple(file_below(partition, path) for path in (part.get("dataFilePath"),) if path),
+            tuple(file_below(partition, path) for path in part.get("deltaFilePaths") or ()),
+        )
+        for part in parts
+    )
+
+
+def file_below(partition: str | None, path: str) -> str:
+    """Return a data file relative to the base path: Hudi names some by their absolute path, others by their name."""
+    name = str(path).rpartition("/")[2]
+    return f"{partition}/{name}" if partition else name
+
+
+def resolve_clusterings(storage: Storage, properties: TableProperties, timeline: Timeline) -> Timeline:
     """Return the timeline with every pending clustering under that action.
 
-    In layout 1 a plan has the action of an insert overwrite, and only its file tells them apart: it is read. What is
+    In layout 1 a plan has the action of an insert overwrite, and only its file distinguishes them: it is read. What is
     damaged or vanishes meanwhile keeps its action. Raises StorageError.
     """
     if properties.layout is not Layout.V1 or not timeline.pending(Action.REPLACECOMMIT):
         return timeline
     pending = frozenset(timeline.pending(Action.REPLACECOMMIT))
-    told = (_told(storage, properties, i) if i in pending else i for i in timeline.instants)
-    return replace(timeline, instants=tuple(told))
+    resolved = (_resolve(storage, properties, i) if i in pending else i for i in timeline.instants)
+    return replace(timeline, instants=tuple(resolved))
 
 
-def _told(storage: Storage, properties: TableProperties, instant: Instant) -> Instant:
+def _resolve(storage: Storage, properties: TableProperties, instant: Instant) -> Instant:
     try:
         plan = load_service_plan(storage, properties, instant)
     except (FileNotFoundError, DamagedFileError):
         return instant
     is_clustering = plan is not None and plan.is_clustering
     return replace(instant, action=Action.CLUSTERING) if is_clustering else instant
-
-
-# --- Pending index plans as they lie on the timeline. Source: Avro schema `HoodieIndexPlan`
-
-
-@dataclass(frozen=True, slots=True)
-class PendingIndexPlan:
-    """A plan that is not completed; `partitions` are folders of the metadata table."""
-
-    instant: str
-    is_inflight: bool
-    partitions: tuple[str, ...]
-    up_to: str = ""
-
-
-def load_pending_plans(
-    storage: Storage, properties: TableProperties, timeline: Timeline
-) -> tuple[PendingIndexPlan, ...]:
-    """Read the pending plans, oldest first. Raises DamagedFileError, StorageError.
-
-    A plan that goes away while it is read was completed or removed, and is left out.
-    """
-    plans = []
-    for instant in timeline.pending(Action.INDEXING):
-        name = f"{instant.requested_time}.{Action.INDEXING}.requested"
-        try:
-            record = decode(storage.read_bytes(f"{properties.timeline_path}/{name}"), name)
-        except FileNotFoundError:
-            continue
-        infos = (record or {}).get("indexPartitionInfos")
-        if not infos:
-            raise DamagedFileError(f"{name}: an index plan must name what it builds")
-        plans.append(
-            PendingIndexPlan(
-                instant=instant.requested_time,
-                is_inflight=instant.state is State.INFLIGHT,
-                partitions=tuple(str(info["metadataPartitionPath"]) for info in infos),
-                up_to=str(infos[0].get("indexUptoInstant") or ""),
-            )
-        )
-    return tuple(plans)

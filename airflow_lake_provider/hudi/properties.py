@@ -1,7 +1,7 @@
 """A table's `hoodie.properties`.
 
-Hudi rewrites the file in place with a backup beside it, and reads the backup while the main file is missing or has no
-valid checksum (`HoodieTableConfig.fetchConfigs`); so do we.
+Hudi rewrites the file in place with a backup next to it, and reads the backup while the main file is missing or has no
+valid checksum (`HoodieTableConfig.fetchConfigs`); so does this reader.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LAST_VERSION_OF_LAYOUT_1 = 7
 
 @dataclass(frozen=True, slots=True)
 class TableProperties:
-    """What a table says of itself. Paths are relative to the base path."""
+    """The properties of a table. Paths are relative to the base path."""
 
     name: str
     database: str
@@ -96,7 +96,7 @@ def build_table_properties(values: Mapping[str, str], base_path: str) -> TablePr
     else:
         timeline_path = f"{META_FOLDER}/{values.get('hoodie.timeline.path') or 'timeline'}"
         history_path = f"{timeline_path}/{values.get('hoodie.timeline.history.path') or 'history'}"
-    # Or whoever may write one table's properties could have any folder listed.
+    # Otherwise a process that may write one table's properties could have any folder listed.
     if ".." in history_path.split("/") or "\0" in history_path:
         raise DamagedFileError(f"{base_path}/{PROPERTIES_FILE} has its timeline outside the table: {history_path!r}")
     return TableProperties(

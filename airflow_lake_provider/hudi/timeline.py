@@ -1,6 +1,6 @@
 """Load a table's active timeline: one listing, no file is opened.
 
-In layout 2 the names say everything (but for files of early writers, which are stat'ed). In layout 1 the completion
+In layout 2 the names carry everything (but for files of early writers, which are stat'ed). In layout 1 the completion
 time is the modification time of the completed file, so the listing carries times. A name that is not understood is
 reported, never skipped in silence.
 """
@@ -8,13 +8,14 @@ reported, never skipped in silence.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_lake_provider.errors import DamagedFileError, TableNotFoundError
 from airflow_lake_provider.hudi.instant import (
     COMPARABLE_ACTION,
+    COMPLETED_WRITE_ACTIONS,
     STATE_RANK,
     WRITE_ACTIONS,
     Action,
@@ -24,6 +25,8 @@ from airflow_lake_provider.hudi.instant import (
     is_known_stranger,
 )
 from airflow_lake_provider.hudi.properties import load_table_properties
+from airflow_lake_provider.instant_clock import format_instant_time
+from airflow_lake_provider.job_contract import METADATA_TABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,25 +35,23 @@ if TYPE_CHECKING:
     from airflow_lake_provider.hudi.properties import TableProperties
     from airflow_lake_provider.storage.table_storage import Storage
 
-# --- The active timeline of one table, as a value with the questions one asks of it
-
-COMPLETED_WRITE_ACTIONS = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT})
+# --- The active timeline of one table, as a value with its queries
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineProblem:
-    """A file beside the instants that is not understood, or an instant whose file is damaged."""
+    """A file among the instants that is not understood, or an instant whose file is damaged."""
 
     file_name: str
     reason: str
 
     @staticmethod
     def of(file_name: str, error: Exception) -> TimelineProblem:
-        """Return the problem that an error tells of; the error may name the file, which is said once."""
+        """Return the problem that an error describes; the error may name the file, which appears once."""
         return TimelineProblem(file_name, str(error).removeprefix(f"{file_name}: "))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Timeline:
     """Instants in Hudi's order (requested time, action, state), each in its highest state."""
 
@@ -63,21 +64,26 @@ class Timeline:
 
     def pending(self, *actions: Action) -> tuple[Instant, ...]:
         """Return requested and inflight instants, of the given actions or of all, by requested time."""
-        return tuple(
-            instant
-            for instant in self.instants
-            if instant.state is not State.COMPLETED and (not actions or instant.action in actions)
-        )
+        return tuple(instant for instant in self._pending if not actions or instant.action in actions)
+
+    @cached_property
+    def _pending(self) -> tuple[Instant, ...]:
+        return tuple(instant for instant in self.instants if instant.state is not State.COMPLETED)
 
     def pending_writes(self) -> tuple[Instant, ...]:
         """Return the writers' instants that are not completed: no plans of table services."""
         services = frozenset(COMPARABLE_ACTION)
         return tuple(i for i in self.pending(*WRITE_ACTIONS) if i.action not in services)
 
-    def completed_writes_by_completion(self) -> tuple[Instant, ...]:
-        """Return completed commits, deltacommits and replacecommits in the order in which they completed."""
+    @cached_property
+    def completed_writes(self) -> tuple[Instant, ...]:
+        """The completed commits, deltacommits and replacecommits in the order in which they completed."""
         writes = [instant for instant in self.completed() if instant.action in COMPLETED_WRITE_ACTIONS]
-        return tuple(sorted(writes, key=lambda instant: (instant.completed_time or "", instant.requested_time)))
+        return tuple(sorted(writes, key=_completion_key))
+
+    def last_completed(self, action: Action) -> Instant | None:
+        """Return the completed instant of an action that was requested last; None when there is none."""
+        return next((i for i in reversed(self.instants) if i.action is action and i.is_completed), None)
 
     def overtaking(self, log_compaction: Instant) -> Instant | None:
         """Return the newer compaction or commit behind which Hudi never executes a log compaction; None without one.
@@ -92,18 +98,16 @@ class Timeline:
 
     def latest_completed(self) -> Instant | None:
         """Return the instant that completed last, of any action; None on an empty timeline."""
-        return max(
-            self.completed(), key=lambda instant: (instant.completed_time or "", instant.requested_time), default=None
-        )
+        return max(self.completed(), key=_completion_key, default=None)
 
     def latest_completed_time(self) -> str:
         """Return when an instant completed last (its requested time where layout 1 keeps no other); empty for never."""
         latest = self.latest_completed()
-        return "" if latest is None else latest.completed_time or latest.requested_time
+        return "" if latest is None else latest.ordering_time
 
     def holes(self) -> tuple[Instant, ...]:
         """Return the pending writes and plans of services with completed writes behind them."""
-        newest = max((i.requested_time for i in self.completed() if i.action in COMPLETED_WRITE_ACTIONS), default="")
+        newest = max((write.requested_time for write in self.completed_writes), default="")
         return tuple(instant for instant in self.pending(*WRITE_ACTIONS) if instant.requested_time < newest)
 
     def latest_write_without_holes(self) -> Instant | None:
@@ -119,6 +123,10 @@ class Timeline:
             if instant.action in COMPLETED_WRITE_ACTIONS and (boundary is None or instant.requested_time < boundary)
         ]
         return writes[-1] if writes else None
+
+
+def _completion_key(instant: Instant) -> tuple[str, str]:
+    return instant.ordering_time, instant.requested_time
 
 
 # What lies in the timeline's folder and is no instant: folders of either layout, and files of layout 1's `.hoodie`.
@@ -148,14 +156,14 @@ _KNOWN_NAMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TimelineListing:
-    """A timeline and the names that it was built from, so that the next one need only look at new names."""
+    """A timeline and the names that it was built from, so that the next one need only parse new names."""
 
     timeline: Timeline
     names: frozenset[str]
 
 
 def load_timeline(storage: Storage, properties: TableProperties) -> Timeline:
-    """List the timeline's folder and build the timeline. Raises StorageError; DamagedFileError when it is gone."""
+    """List the timeline's folder and build the timeline. Raises StorageError; DamagedFileError when it has vanished."""
     return load_listing(storage, properties).timeline
 
 
@@ -175,7 +183,7 @@ def load_listing(
             f"table {storage.base_path!r}: its timeline folder {properties.timeline_path} is missing"
         ) from error
     added = names if previous is None else [name for name in names if name not in previous.names]
-    if previous is not None and len(names) - len(added) == len(previous.names):  # nothing is gone
+    if previous is not None and len(names) - len(added) == len(previous.names):  # no name has vanished
         timeline = extend_timeline(properties.layout, previous.timeline, added)
         return TimelineListing(_with_legacy_completions(storage, properties, timeline), previous.names.union(added))
     timeline = build_timeline(properties.layout, names)
@@ -274,28 +282,7 @@ def _with_completion(instant: Instant, modified_ms: Mapping[str, int], time_zone
     return Instant(instant.requested_time, instant.action, instant.state, completed_time, instant.file_name)
 
 
-def instant_time_ms(instant_time: str, time_zone: str) -> int | None:
-    """Return an instant time as ms since the epoch, the inverse of `format_instant_time`; None when it is no time."""
-    try:
-        moment = datetime.strptime(instant_time[:14], "%Y%m%d%H%M%S")  # noqa: DTZ007 - the zone follows
-    except ValueError:
-        return None
-    # A naive time is taken for one of this process's zone.
-    seconds = (moment.replace(tzinfo=UTC) if time_zone == "UTC" else moment).timestamp()
-    return int(seconds) * 1000 + int(instant_time[14:17] or 0)
-
-
-def format_instant_time(time_ms: int, time_zone: str) -> str:
-    """Print ms since the epoch as an instant time: in UTC, else in this process's zone, as Hudi does for LOCAL."""
-    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
-    if time_zone != "UTC":
-        moment = moment.astimezone()
-    return moment.strftime("%Y%m%d%H%M%S") + f"{time_ms % 1000:03d}"
-
-
 # --- The metadata table (`.hoodie/metadata`): a table with a timeline of its own, below the table that it describes
-
-METADATA_TABLE = ".hoodie/metadata"
 
 
 def metadata_storage(storage: Storage) -> Storage:

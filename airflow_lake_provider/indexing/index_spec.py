@@ -1,10 +1,10 @@
-"""What people call an index, what Hudi calls it, and how the wish for some travels to the Spark job.
+"""How users spell an index, what Hudi calls it, and how requested indexes reach the Spark job.
 
 Standard library only, and pure. Hudi's names are those of `MetadataPartitionType` and of the folders of the metadata
 table: a secondary index of the column `city` lies in `secondary_index_city`, an expression index `by_day` in
 `expr_index_by_day`.
 
-The spelling that people write, in the tables file, in a form, or on the command line:
+The spelling that users write, in the tables file, in a form, or on the command line:
 
     files | column_stats | partition_stats | bloom_filters | record_index
     column_stats:amount,ts                                only these columns
@@ -24,7 +24,12 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.hudi.instant import Layout
-from airflow_lake_provider.job_contract import find_lock_problem
+from airflow_lake_provider.job_contract import (
+    EXPRESSION_INDEX_PREFIX,
+    INDEX_WANTED,
+    SECONDARY_INDEX_PREFIX,
+    find_lock_problem,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,13 +38,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.hudi.properties import TableProperties
     from airflow_lake_provider.hudi.timeline import Timeline
     from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
-
-WANTED = "lake.index.wanted"
-CHECK = "lake.index.check"
-WAIT_S = "lake.index.wait_s"
-DROP_FIRST = "lake.index.drop_first"
-NO_WRITER = "lake.index.no_writer"
-CHECK_TIMEOUT = "hoodie.metadata.index.check.timeout.seconds"
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
@@ -76,10 +74,10 @@ NEEDS: Mapping[IndexKind, IndexKind] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
-    """One index that a table shall have.
+    """One index that a table must have.
 
     `partition` is its folder in the metadata table, `hudi_type` the name of Hudi's `MetadataPartitionType`, `settings`
-    what Hudi must be told beyond what the type alone says.
+    what Hudi needs besides the type.
     """
 
     kind: IndexKind
@@ -117,8 +115,18 @@ def parse_index(text: str) -> IndexSpec:
 
 
 def parse_indexes(texts: Iterable[str]) -> tuple[IndexSpec, ...]:
-    """Parse several, put them into the order in which Hudi can build them, drop repetitions. Raises ConfigError."""
-    specs = {spec.partition: spec for spec in map(parse_index, texts)}
+    """Parse several, put them into the order in which Hudi can build them, drop repetitions.
+
+    Raises ConfigError, also for two that are one index of Hudi's with different settings.
+    """
+    specs: dict[str, IndexSpec] = {}
+    spelled: dict[str, str] = {}
+    for text in texts:
+        spec = parse_index(text)
+        if specs.setdefault(spec.partition, spec) != spec:
+            both = f"{spelled[spec.partition]!r} and {text!r}"
+            raise ConfigError(f"{both} are one index of Hudi's, {spec.partition}: write it once, with all its columns")
+        spelled.setdefault(spec.partition, text)
     order = list(IndexKind)
     return tuple(sorted(specs.values(), key=lambda spec: (order.index(spec.kind), spec.partition)))
 
@@ -135,28 +143,19 @@ def split_indexes(indexes: Sequence[str] | str) -> list[str]:
     return [name for name in indexes.split(";") if name.strip()]
 
 
-def kind_of(partition: str) -> IndexKind | None:
-    """Return the kind of a metadata partition by its name; None for one that this package does not know."""
-    if partition.startswith("secondary_index_"):
-        return IndexKind.SECONDARY_INDEX
-    if partition.startswith("expr_index_"):
-        return IndexKind.EXPRESSION_INDEX
-    return IndexKind(partition) if partition in set(IndexKind) else None
-
-
-def wish_options(specs: Iterable[IndexSpec]) -> dict[str, str]:
+def requested_options(specs: Iterable[IndexSpec]) -> dict[str, str]:
     """Return the option of a service request by which the Spark job learns what to schedule."""
-    wishes = [
+    requests = [
         {"partition": spec.partition, "hudi_type": spec.hudi_type, "settings": dict(spec.settings)} for spec in specs
     ]
-    return {WANTED: json.dumps(wishes, sort_keys=True)}
+    return {INDEX_WANTED: json.dumps(requests, sort_keys=True)}
 
 
 def _secondary(text: str, column: str) -> IndexSpec:
     if not _COLUMN.fullmatch(column):
         raise ConfigError(f"{text!r}: write secondary_index:COLUMN, one column")
     settings = {"hoodie.metadata.index.secondary.column": column}
-    return IndexSpec(IndexKind.SECONDARY_INDEX, f"secondary_index_{column}", MappingProxyType(settings))
+    return IndexSpec(IndexKind.SECONDARY_INDEX, f"{SECONDARY_INDEX_PREFIX}{column}", MappingProxyType(settings))
 
 
 def _expression(text: str, rest: str) -> IndexSpec:
@@ -172,7 +171,7 @@ def _expression(text: str, rest: str) -> IndexSpec:
         "hoodie.index.name": name,
         "hoodie.expression.index.type": "column_stats",
     }
-    return IndexSpec(IndexKind.EXPRESSION_INDEX, f"expr_index_{name}", MappingProxyType(settings))
+    return IndexSpec(IndexKind.EXPRESSION_INDEX, f"{EXPRESSION_INDEX_PREFIX}{name}", MappingProxyType(settings))
 
 
 # --- Which indexes a table should have by policy and has not. Pure
@@ -203,7 +202,7 @@ def find_unmet_need(wanted: Sequence[IndexSpec], properties: TableProperties) ->
     for spec in wanted:
         need = NEEDS.get(spec.kind)
         if need is not None and need not in kinds and need.value not in properties.metadata_partitions:
-            return f"{spec.partition} needs {need}, which the table has not; ask for both"
+            return f"{spec.partition} needs {need}, which the table lacks; request both"
     return None
 
 
@@ -240,12 +239,12 @@ def _is(declared: Mapping[str, str], key: str, value: str) -> bool:
     return declared.get(key, "").strip().lower() == value
 
 
-# --- Which indexes each of some tables shall have: what a sensor asks of timelines, and its trigger after it. Pure
+# --- Which indexes each of some tables must have: a sensor, and its trigger after it, compare timelines with it. Pure
 
 
 @dataclass(frozen=True, slots=True)
 class WantedIndexes:
-    """Indexes by base path, as the watch spells it; a table that is not named shall have none.
+    """Indexes by base path, as the watch spells it; a table that is not named needs none.
 
     `texts` is what `parse_wanted` was given, for a trigger that is stored meanwhile.
     """

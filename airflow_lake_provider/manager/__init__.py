@@ -1,1 +1,1 @@
-"""The HTTP app that takes notices, and the loop that turns them into DAG runs."""
+"""The HTTP app that receives notices, and the loop that turns them into DAG runs."""

@@ -1,8 +1,8 @@
-"""Instances of table services: what state each is in, who has to act next, and until when. Pure.
+"""Instances of table services: the state of each, what has to act next, and until when. Pure.
 
 An instance is one service of one table for one state of it. It is requested (due, no run yet), scheduled (Airflow has a
 run that has not begun), running, retrying (between two tries, or two runs), and ends as done, failed, or abandoned
-(given up until the table changes). Nothing may stay in one state past its deadline (G4): the sweep in `deadlines` acts.
+(given up until the table changes). No instance may stay in one state past its deadline (G4): `DeadlineSweep` acts.
 """
 
 from __future__ import annotations
@@ -17,34 +17,44 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.scheduling import RunState, StartVerdict, attempt_of
 from airflow_lake_provider.planner.rules import Verdict
+from airflow_lake_provider.planner.verdict import find_done
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from sqlalchemy import RowMapping
+
+    from airflow_lake_provider.manager.db.leases import Executors
     from airflow_lake_provider.manager.db.registry import Registry
-    from airflow_lake_provider.manager.monitoring import InstanceDoor
-    from airflow_lake_provider.planner.table_view import TableViewCache
+    from airflow_lake_provider.manager.monitoring import InstanceGateway
+    from airflow_lake_provider.planner.last_runs import LastRuns
+    from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 
 log = logging.getLogger(__name__)
 
 MANAGER = "manager"
 SCHEDULER = "Airflow's scheduler"
-PEOPLE = "somebody has to look"
-NOBODY = ""
+PEOPLE = "a person"
+NO_OWNER = ""
 
-LOOK_WITHIN_MS = 180_000
-"""How late a look may be: the claim of a loop that died has to run out first, and lake_watch drains each minute."""
+EVALUATE_WITHIN_MS = 180_000
+"""How late an evaluation may be: the lease of a dead loop has to end first, and lake_watch drains each minute."""
+READABLE_WITHIN_MS = 1_800_000
+"""How long a table's evaluations may fail before people are notified."""
 KILL_WITHIN_MS = 300_000
 """How long after its time-out a try may need to end."""
 _BEGUN = frozenset({"running", "deferred", "restarting", "awaiting_input"})
+_WAITS = "up_for_reschedule"
+"""The state of a try that waits for its surroundings (`execution.retry.find_wait_s`)."""
 _COUNTED_AHEAD = frozenset({"scheduled", "queued"})
 """States in which Airflow counts a try that has not begun."""
 
 
 class InstanceState(StrEnum):
-    """Where an instance stands."""
+    """The state of an instance."""
 
     REQUESTED = "requested"
     SCHEDULED = "scheduled"
@@ -57,7 +67,7 @@ class InstanceState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TaskTry:
-    """The task instance of a run, as Airflow has it. `state` is None before it is scheduled."""
+    """The task instance of a run, as Airflow reports it. `state` is None before it is scheduled."""
 
     state: str | None = None
     try_number: int = 0
@@ -65,6 +75,8 @@ class TaskTry:
     host: str = ""
     started_ms: int | None = None
     next_try_ms: int | None = None
+    heartbeat_ms: int | None = None
+    """When its supervisor last reported to Airflow; None before its first report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +93,7 @@ class RunFacts:
 
     @property
     def is_active(self) -> bool:
-        """Whether the run may still do something."""
+        """Whether the run has not ended."""
         return self.state in {RunState.QUEUED, RunState.RUNNING}
 
     @property
@@ -103,7 +115,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """What the timeline says of plans: requested times."""
+    """The plans on the timeline: requested times."""
 
     pending: frozenset[str] = frozenset()
     completed: frozenset[str] = frozenset()
@@ -111,7 +123,7 @@ class Plans:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One instance. `owner` has to act by `deadline_ms`; None when nothing more is to come."""
+    """One instance. `owner` has to act by `deadline_ms`; None when the instance has ended."""
 
     service: str
     state: InstanceState
@@ -124,7 +136,7 @@ class Instance:
     tries: int = 0
 
     def is_overdue(self, now_ms: int) -> bool:
-        """Whether it has stood in its state past its deadline."""
+        """Whether it is past the deadline of its state."""
         return self.deadline_ms is not None and now_ms > self.deadline_ms
 
 
@@ -140,21 +152,21 @@ def instances_of(
     active = [instance for instance, run in zip(of_runs, runs, strict=True) if run.is_active]
     ended = [instance for instance, run in zip(of_runs, runs, strict=True) if not run.is_active]
     requested = [found for decision in decisions if (found := _requested(decision, row)) is not None]
-    look = _look(row)
-    return (*((look,) if look is not None else ()), *requested, *active, *ended[:newest_ended])
+    evaluation = _evaluation(row)
+    return (*((evaluation,) if evaluation is not None else ()), *requested, *active, *ended[:newest_ended])
 
 
 def instance_of_run(
     run: RunFacts, plans: Plans, decisions: Sequence[Mapping[str, Any]] = (), retry_ms: int | None = None
 ) -> Instance:
-    """Return the instance of a DAG run; `decisions` are the table's last ones, `retry_ms` its next look."""
+    """Return the instance of a DAG run; `decisions` are the table's last ones, `retry_ms` its next evaluation."""
     if run.is_active:
         return _active(run)
     if run.state is RunState.SUCCESS:
         return _succeeded(run, plans)
     if run.plans and plans.completed.issuperset(run.plans):
         reason = f"the run failed, but the timeline shows {', '.join(run.plans)} completed"
-        return _of(run, InstanceState.DONE, NOBODY, reason, run.ended_ms)
+        return _of(run, InstanceState.DONE, NO_OWNER, reason, run.ended_ms)
     return _failed(run, decisions, retry_ms)
 
 
@@ -167,6 +179,12 @@ def _active(run: RunFacts) -> Instance:
         reason = f"try {task.try_number} of {task.max_tries + 1} runs{where}"
         return _of(run, InstanceState.RUNNING, f"worker{where}", reason, since_ms, deadline_ms)
     start_ms = run.limit_ms("start_within_s")
+    if task.state == _WAITS:
+        reason = (
+            f"try {task.try_number} waits: the store, work_dir, the manager or a lease fails it; its log says which"
+        )
+        deadline_ms = min(run.created_ms + start_ms, ends_ms)
+        return _of(run, InstanceState.RETRYING, SCHEDULER, reason, run.created_ms, deadline_ms)
     failed = task.try_number - (task.state in _COUNTED_AHEAD)
     if failed > 0:
         since_ms = task.next_try_ms or run.created_ms
@@ -181,20 +199,20 @@ def _succeeded(run: RunFacts, plans: Plans) -> Instance:
     if left:
         reason = f"the run succeeded, but the timeline still shows {', '.join(left)} pending"
         return _of(run, InstanceState.FAILED, MANAGER, reason, run.ended_ms)
-    return _of(run, InstanceState.DONE, NOBODY, run.note or "the run succeeded", run.ended_ms)
+    return _of(run, InstanceState.DONE, NO_OWNER, run.note or "the run succeeded", run.ended_ms)
 
 
 def _failed(run: RunFacts, decisions: Sequence[Mapping[str, Any]], retry_ms: int | None) -> Instance:
     for decision in decisions:
         if decision.get("run_id") != run.run_id:
             continue
-        said = str(decision.get("run_reason", ""))
+        run_reason = str(decision.get("run_reason", ""))
         if decision.get("run") == StartVerdict.BACKING_OFF:
-            deadline_ms = None if retry_ms is None else retry_ms + LOOK_WITHIN_MS
-            return _of(run, InstanceState.RETRYING, MANAGER, said, run.ended_ms, deadline_ms)
+            deadline_ms = None if retry_ms is None else retry_ms + EVALUATE_WITHIN_MS
+            return _of(run, InstanceState.RETRYING, MANAGER, run_reason, run.ended_ms, deadline_ms)
         if decision.get("run") == StartVerdict.ABANDONED:
-            return _of(run, InstanceState.ABANDONED, PEOPLE, said, run.ended_ms)
-    return _of(run, InstanceState.FAILED, NOBODY, run.note or "the run failed; read its log", run.ended_ms)
+            return _of(run, InstanceState.ABANDONED, PEOPLE, run_reason, run.ended_ms)
+    return _of(run, InstanceState.FAILED, NO_OWNER, run.note or "the run failed; read its log", run.ended_ms)
 
 
 def _of(
@@ -208,7 +226,7 @@ def _of(
 
 def _requested(decision: Mapping[str, Any], row: Mapping[Any, Any]) -> Instance | None:
     if decision.get("run") != StartVerdict.WAITING:
-        return None  # a run tells the rest
+        return None  # the instance of the run covers it
     plans = str((decision.get("evidence") or {}).get("pending_plans") or "")
     return Instance(
         service=decision["service"],
@@ -216,41 +234,112 @@ def _requested(decision: Mapping[str, Any], row: Mapping[Any, Any]) -> Instance 
         owner=MANAGER,
         reason=f"{decision['reason']}; {decision.get('run_reason', '')}",
         plans=tuple(plan for plan in plans.split(", ") if plan),
-        since_ms=row["looked_ms"],
-        deadline_ms=None if row["retry_ms"] is None else row["retry_ms"] + LOOK_WITHIN_MS,
+        since_ms=row["evaluated_ms"],
+        deadline_ms=None if row["retry_ms"] is None else row["retry_ms"] + EVALUATE_WITHIN_MS,
     )
 
 
-def _look(row: Mapping[Any, Any]) -> Instance | None:
-    """Return the look that a mark asks for; whether it leads to a service is not known yet."""
+def _evaluation(row: Mapping[Any, Any]) -> Instance | None:
+    """Return the evaluation that a mark requests; whether it leads to a service is not known yet."""
     since_ms = row["dirty_since_ms"]
     if since_ms is None:
         return None
-    reason = f"a {row['last_notice_source'].replace('_', ' ')} asks for a look"
-    if row["look_failures"]:
-        since_ms = row["retry_ms"] or since_ms
-        reason = f"{reason}; {row['look_failures']} failed, the last with: {row['problem']}"
-    return Instance("look", InstanceState.REQUESTED, MANAGER, reason, "", (), since_ms, since_ms + LOOK_WITHIN_MS)
+    reason = f"a {row['last_notice_source'].replace('_', ' ')} requests an evaluation"
+    within_ms = EVALUATE_WITHIN_MS
+    if row["evaluation_failures"]:
+        # Each retry has its own time, but the table waits since the first failure.
+        within_ms = READABLE_WITHIN_MS
+        reason = f"{reason}; {row['evaluation_failures']} failed, the last with: {row['problem']}"
+    return Instance("evaluation", InstanceState.REQUESTED, MANAGER, reason, "", (), since_ms, since_ms + within_ms)
 
 
-# --- Read what the instances of one table follow from: its row, its runs, its plans on the timeline
+# --- Read the sources of a table's instances: its row, its runs, its plans on the timeline
 
 
 def load_instances(
-    registry: Registry, door: InstanceDoor, views: TableViewCache, table_id: str, most_ended: int
+    registry: Registry, gateway: InstanceGateway, views: TableViewCache, table_id: str, most_ended: int
 ) -> tuple[Instance, ...]:
-    """Return a table's instances. Raises TableUnknownError; a table that cannot be read has instances all the same."""
+    """Return a table's instances. Raises TableUnknownError; a table that cannot be read still has instances."""
     row = registry.get(table_id)
     with registry.transaction() as session:
-        runs = door.list_runs(session, f"{table_id}.", most_ended)
+        runs = gateway.list_runs(session, f"{table_id}.", most_ended)
     return instances_of(row, runs, _load_plans(views, row["base_path"]), most_ended)
+
+
+# --- Runs whose task died with its scheduler or worker after its job was done
+#
+# Airflow fails such a task when its heartbeat is `[scheduler] task_instance_heartbeat_timeout` old: five minutes, or
+# the fifteen that let a job outlast an API server. Until then the run would hold its table up for nothing.
+
+SILENT_MS = 60_000
+"""An executor renews its lease every 15 s, and its supervisor reports to Airflow as often: four of each are missing."""
+
+
+class VanishedExecutors:
+    """Ends as successful the runs whose work the timeline shows as done, and whose executor has vanished.
+
+    It frees no plan for another executor (G2): the plan is completed, and a lease stays until its own end, or until a
+    later try sees that the holder's process has ended.
+    """
+
+    def __init__(
+        self, registry: Registry, executors: Executors, gateway: InstanceGateway, views: TableViewCache
+    ) -> None:
+        self._registry = registry
+        self._executors = executors
+        self._gateway = gateway
+        self._views = views
+        self._since_ms: int | None = None
+
+    def end_done_runs(self, table_id: str, base_path: str, last_runs: LastRuns) -> tuple[str, ...]:
+        """End a table's runs of this kind, and return their ids. Raises what a refresh of the table raises."""
+        now_ms = self._registry.now_ms()
+        if self._since_ms is None:
+            self._since_ms = now_ms
+        # After an outage of this server nothing has been renewed yet.
+        if not last_runs.open_run_ids() or now_ms - self._since_ms < SILENT_MS:
+            return ()
+        silent = self._executors.find_silent(table_id, SILENT_MS)
+        if not silent:
+            return ()
+        view = self._views.refresh(base_path)
+        return tuple(lease["run_id"] for lease in silent if self._end_if_done(lease, view, last_runs, now_ms))
+
+    def _end_if_done(self, lease: RowMapping, view: TableView, last_runs: LastRuns, now_ms: int) -> bool:
+        last = last_runs.of.get(Service(lease["service"]))
+        newest_write = last.newest_write if last is not None and last.run_id == lease["run_id"] else ""
+        with self._registry.transaction() as session:
+            runs = self._gateway.list_runs(session, lease["run_id"], 0)
+            run = next((run for run in runs if run.run_id == lease["run_id"]), None)
+            if run is None or not _is_silent(run, lease["try_number"], now_ms):
+                return False
+            done = find_done(view, run.service, str(run.params.get("mode", "")), run.plans, newest_write)
+            if not done or not self._executors.lock_unchanged(session, lease):
+                return False
+            reason = (
+                f"the timeline shows {run.service} {', '.join(done)} completed, and try {lease['try_number']} has "
+                f"given no sign of life for more than {SILENT_MS // 1000} s: the manager ended the run as successful"
+            )
+            if not self._gateway.complete_run(session, run.run_id, reason):
+                return False
+            self._executors.drop_ended(session, lease)
+        log.warning("table %s: run %s: %s", view.base_path, run.run_id, reason)
+        return True
+
+
+def _is_silent(run: RunFacts, try_number: int, now_ms: int) -> bool:
+    """Whether a try runs by Airflow's record, and its supervisor reports no more."""
+    task = run.task
+    heartbeat_ms = task.heartbeat_ms or task.started_ms or run.created_ms
+    is_running = run.is_active and task.state == "running" and task.try_number == try_number
+    return is_running and now_ms - heartbeat_ms >= SILENT_MS
 
 
 def _load_plans(views: TableViewCache, base_path: str) -> Plans:
     try:
         timeline = views.refresh(base_path).timeline
     except LakeError as error:
-        log.warning("the instances of %s are told without its timeline: %s", base_path, error)
+        log.warning("the instances of %s are listed without its timeline: %s", base_path, error)
         return Plans()
     return Plans(
         frozenset(instant.requested_time for instant in timeline.pending()),
@@ -258,36 +347,34 @@ def _load_plans(views: TableViewCache, base_path: str) -> Plans:
     )
 
 
-# --- The door through which people hear of instances that need them
+# --- How people get notified of instances that need them
 #
-# Called by the sweep (`deadlines.DeadlineSweep`), in the API server. What wants to be told of failed runs hooks into
-# the
-# DAG's own callbacks; what wants to be told of deadlines and of what is stuck implements `Notifier` and is given to
-# `DeadlineSweep` in `plugins/lake_plugin.py`.
+# The sweep (`DeadlineSweep`) calls it, in the API server. Notifications of failed runs use the DAG's own callbacks;
+# notifications of deadlines and of stuck instances implement `Notifier`, which `plugins/lake_plugin.py` passes in.
 
 
 class Notifier(Protocol):
-    """Tells people; must be quick, and must not raise."""
+    """Notifies people; must be quick, and must not raise."""
 
     def deadline(self, base_path: str, instance: Instance) -> None:
-        """An instance was ended because its run passed `deadline_s`."""
+        """Notify that an instance was ended because its run passed `deadline_s`."""
 
-    def stuck(self, base_path: str, instance: Instance, on_told: Callable[[], None]) -> None:
-        """An instance has stood in its state past its deadline; said once for each state of each instance.
+    def stuck(self, base_path: str, instance: Instance, on_notified: Callable[[], None]) -> None:
+        """Notify that an instance is past the deadline of its state; called once for each state of each instance.
 
-        `on_told` is called, from any thread, when people were told: until then another server may tell them.
+        `on_notified` is called, from any thread, when people are notified: until then another server may notify them.
         """
 
 
 class NoNotifier:
-    """Tells nobody."""
+    """Notifies of nothing."""
 
     def deadline(self, base_path: str, instance: Instance) -> None:
-        """See Notifier."""
+        """Do nothing."""
 
-    def stuck(self, base_path: str, instance: Instance, on_told: Callable[[], None]) -> None:
-        """See Notifier."""
-        on_told()
+    def stuck(self, base_path: str, instance: Instance, on_notified: Callable[[], None]) -> None:
+        """Count as notified."""
+        on_notified()
 
 
 # --- Times of the registry as people read them
@@ -309,9 +396,9 @@ def distance(time_ms: int | None, now_ms: int) -> str:
     return f"in {amount}" if time_ms > now_ms else f"{amount} ago"
 
 
-def next_look_ms(row: Mapping[Any, Any], now_ms: int) -> int | None:
-    """Return when the manager looks at a table next, if nobody announces anything; now when a mark waits."""
-    if row["dirty_since_ms"] is not None and not row["look_failures"]:
+def next_evaluation_ms(row: Mapping[Any, Any], now_ms: int) -> int | None:
+    """Return when the manager evaluates a table next if no notice arrives; now when a mark waits."""
+    if row["dirty_since_ms"] is not None and not row["evaluation_failures"]:
         return now_ms
-    times = [time_ms for time_ms in (row["retry_ms"], row["next_look_ms"]) if time_ms is not None]
+    times = [time_ms for time_ms in (row["retry_ms"], row["next_evaluation_ms"]) if time_ms is not None]
     return max(min(times), now_ms) if times else None

@@ -1,26 +1,27 @@
-"""The sweep over deadlines: what has stood in one state for too long is ended, retried or reported (G4).
+"""The sweep over deadlines: it ends, retries or reports what is in one state for too long (G4).
 
-`POST /sweep` calls it, so each run of `lake_watch`. A run past its `deadline_s` is ended through Airflow; the manager
-then starts another one by its own rules. A look that nobody came to is done by the sweep itself (it drains). Everything
-else past a deadline is reported once, by one server: to the log, to a metric, to the notifier.
+`POST /sweep` calls it, so each run of `lake_watch` does. It ends a run past its `deadline_s` through Airflow; the
+manager then starts another one by its own rules. The sweep itself does a late evaluation (it drains). One server
+reports everything else past a deadline once: to the log, to a metric, to the notifier.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sqlalchemy import func, update
+from sqlalchemy import select, update
 
-from airflow_lake_provider.config.policies import Shape
+from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.config.tables_file import TablesConfig
 from airflow_lake_provider.doctor.treatment import TableDoctor
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
-from airflow_lake_provider.manager.db.notification_log import Reports, report_id_of
-from airflow_lake_provider.manager.db.registry import is_identified, policy_of
+from airflow_lake_provider.manager.db.leases import NotificationLog, report_id_of
+from airflow_lake_provider.manager.db.registry import IDS_PER_QUERY, batched, is_identified, policy_of
 from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.manager.db.sinks import Sinks, retiring_text
 from airflow_lake_provider.manager.instances import (
@@ -33,7 +34,8 @@ from airflow_lake_provider.manager.instances import (
     instances_of,
 )
 from airflow_lake_provider.manager.scheduling import is_manager_run
-from airflow_lake_provider.metrics import DEADLINES, HOLES, OVERDUE, REPAIRS, STUCK, STUCK_SHAPES, NoMetrics
+from airflow_lake_provider.metrics import DEADLINES, HOLES, OVERDUE, REPAIRS, STUCK, STUCK_PROBLEMS, NoMetrics
+from airflow_lake_provider.planner.rules import Urgency
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -41,10 +43,12 @@ if TYPE_CHECKING:
     from sqlalchemy import RowMapping
     from sqlalchemy.orm import Session
 
+    from airflow_lake_provider.config.access import Audience
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.doctor.diagnosis import Finding
     from airflow_lake_provider.doctor.repairs import Repair
     from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.db.search import RunHour, RunPage, RunSearch
     from airflow_lake_provider.manager.instances import Notifier, RunFacts
     from airflow_lake_provider.metrics import Metrics
     from airflow_lake_provider.storage.table_storage import Storage
@@ -55,15 +59,31 @@ MOST_OVERDUE_ROWS = 1000
 _LIMITS = ("timeout_s", "start_within_s", "deadline_s")
 
 
-class InstanceDoor(Protocol):
-    """Airflow, as instances are seen in it. Both calls work in the caller's transaction."""
+class InstanceGateway(Protocol):
+    """Airflow's runs and tasks, as instances and pages need them. All calls work in the caller's transaction."""
 
     def list_runs(self, session: Session, run_id_prefix: str, most_ended: int) -> Sequence[RunFacts]:
-        """Return every active run whose id begins so, oldest first, then the newest ended ones."""
+        """Return every active run whose id begins with the prefix, oldest first, then the newest ended ones."""
         ...
 
     def end_run(self, session: Session, run_id: str, reason: str) -> bool:
-        """End an active run and its task as failed, with the reason as its note; false when it has ended by itself."""
+        """End an active run and its task as failed, with the reason as its note; false when it has already ended."""
+        ...
+
+    def complete_run(self, session: Session, run_id: str, reason: str) -> bool:
+        """End an active run and its task as successful; otherwise as `end_run`."""
+        ...
+
+    def raise_priority(self, session: Session, run_ids: Sequence[str], weight: int) -> int:
+        """Give the tasks of these runs that wait for a slot at least this priority; return how many changed."""
+        ...
+
+    def page_of_runs(self, session: Session, search: RunSearch) -> RunPage:
+        """Return a page of the runs of all tables, newest first."""
+        ...
+
+    def count_runs(self, session: Session, since_ms: int, audience: Audience) -> Sequence[RunHour]:
+        """Return the runs of tables of the audience that were created since a time by hour, service and state."""
         ...
 
 
@@ -75,47 +95,68 @@ class Swept:
     overdue: int = 0
 
 
+class OnceNotifier:
+    """Notifies people of an instance once per key, whichever server finds it; safe with any number of servers."""
+
+    def __init__(self, registry: Registry, notifier: Notifier) -> None:
+        self._log = NotificationLog(registry)
+        self._notifier = notifier
+
+    def notify(self, base_path: str, instance: Instance, *key: str) -> bool:
+        """Notify people, and return true, unless that is done or another server is doing it."""
+        report_id = report_id_of(base_path, *key)
+        if not self._log.begin(report_id):
+            return False
+        self._notifier.stuck(base_path, instance, lambda: self._log.end(report_id))
+        return True
+
+    def forget_old(self) -> None:
+        """Allow notifications of long ago to be repeated."""
+        self._log.forget_old()
+
+
 class DeadlineSweep:
-    """Looks at every active run and every mark. `sweep` may run anywhere, at any time, as often as one likes."""
+    """Checks every active run and every mark. `sweep` may run anywhere, at any time, any number of times."""
 
     def __init__(
         self,
         registry: Registry,
-        door: InstanceDoor,
+        gateway: InstanceGateway,
         metrics: Metrics | None = None,
         notifier: Notifier | None = None,
         load_tables: Callable[[], TablesConfig] = TablesConfig,
     ) -> None:
         self._registry = registry
-        self._door = door
+        self._gateway = gateway
         self._metrics = metrics if metrics is not None else NoMetrics()
         self._notifier = notifier if notifier is not None else NoNotifier()
         self._load_tables = load_tables
-        self._reports = Reports(registry)
+        self._people = OnceNotifier(registry, self._notifier)
 
     def sweep(self) -> Swept:
-        """End what is past its `deadline_s`, report what is past any other deadline."""
+        """End the runs past their `deadline_s`, report what is past any other deadline."""
         now_ms = self._registry.now_ms()
         with self._registry.transaction() as session:
-            active = [run for run in self._door.list_runs(session, "", 0) if run.is_active]
+            active = [run for run in self._gateway.list_runs(session, "", 0) if run.is_active]
         runs = [self._with_limits(run) for run in active]
         ended = [run for run in runs if self._end_if_late(run, now_ms)]
+        self._raise_old(runs, now_ms)
         overdue = [
             (base_path, instance)
             for base_path, instance in self._waiting(run for run in runs if run not in ended)
             if instance.is_overdue(now_ms)
         ]
         for base_path, instance in overdue:
-            self._tell_once(base_path, instance, now_ms)
+            self._notify_of_delay(base_path, instance, now_ms)
         for sink in Sinks(self._registry).list_retiring():
-            self._tell_of_sink(sink)
+            self._notify_of_sink(sink)
         self._metrics.gauge(OVERDUE, len(overdue))
         self._metrics.gauge(HOLES, self._registry.count_holes())
-        self._reports.forget_old()
+        self._people.forget_old()
         return Swept(len(ended), len(overdue))
 
     def _with_limits(self, run: RunFacts) -> RunFacts:
-        """Return a run by hand with the table's limits where it was given none; the manager's were given all."""
+        """Return a run by hand with the table's limits where it has none; the manager's own runs have all."""
         if is_manager_run(run.run_id):
             return run
         try:
@@ -123,7 +164,7 @@ class DeadlineSweep:
             row = self._registry.find(table_id_of(base_path))
             policy = self._load_tables().policy_for(base_path, _own_name(row))
         except LakeError:
-            return run  # its own task says what is wrong with the path; the usual limits hold
+            return run  # its own task reports what is wrong with the path; the default limits hold
         limits = {name: getattr(policy, name) for name in _LIMITS}
         return replace(run, params={**limits, **{key: value for key, value in run.params.items() if value is not None}})
 
@@ -141,7 +182,7 @@ class DeadlineSweep:
         instance = instance_of_run(run, Plans())
         reason = f"ended: not done {limit_ms // 1000} s after it was created (deadline_s); {instance.reason}"
         with self._registry.transaction() as session:
-            if not self._door.end_run(session, run.run_id, reason):
+            if not self._gateway.end_run(session, run.run_id, reason):
                 return True
         base_path = str(run.params.get("base_path", ""))
         log.error("table %s: run %s %s", base_path, run.run_id, reason)
@@ -150,90 +191,103 @@ class DeadlineSweep:
         self._notifier.deadline(base_path, failed)
         return True
 
-    def _tell_of_sink(self, sink: RowMapping) -> None:
-        report_id = report_id_of(sink["base_path"], "sink", sink["sink"], str(sink["retire_ms"]))
-        if not self._reports.begin(report_id):
+    def _raise_old(self, runs: Sequence[RunFacts], now_ms: int) -> None:
+        """Let runs that wait for a slot since half of `start_within_s` come first: urgent ones may not starve them."""
+        old = [run.run_id for run in runs if _waits_since(run, now_ms) > run.limit_ms("start_within_s") // 2]
+        if not old:
             return
-        reason = f"sink {sink['sink']} is {retiring_text(sink['retire_ms'])}"
-        log.warning("table %s: %s", sink["base_path"], reason)
-        instance = Instance("replication", InstanceState.ABANDONED, PEOPLE, reason, deadline_ms=sink["retire_ms"])
-        self._notifier.stuck(sink["base_path"], instance, lambda: self._reports.end(report_id))
+        raised = 0
+        with self._registry.transaction() as session:
+            for some in batched(old, IDS_PER_QUERY):
+                raised += self._gateway.raise_priority(session, some, Urgency.AGED)
+        if raised:
+            log.info("%d runs that wait for a slot for long now come before others", raised)
 
-    def _tell_once(self, base_path: str, instance: Instance, now_ms: int) -> None:
+    def _notify_of_sink(self, sink: RowMapping) -> None:
+        reason = f"sink {sink['sink']} is {retiring_text(sink['retire_ms'])}"
+        instance = Instance("replication", InstanceState.ABANDONED, PEOPLE, reason, deadline_ms=sink["retire_ms"])
+        if self._people.notify(sink["base_path"], instance, "sink", sink["sink"], str(sink["retire_ms"])):
+            log.warning("table %s: %s", sink["base_path"], reason)
+
+    def _notify_of_delay(self, base_path: str, instance: Instance, now_ms: int) -> None:
         which = (instance.service, instance.run_id, str(instance.tries), instance.state.value, str(instance.since_ms))
-        report_id = report_id_of(base_path, *which)
-        if not self._reports.begin(report_id):
+        if not self._people.notify(base_path, instance, *which):
             return
         late_s = (now_ms - (instance.deadline_ms or now_ms)) // 1000
         log.error(
-            "table %s: %s is stuck: %s for %s s longer than it may; %s has to act: %s",
+            "table %s: %s is stuck: %s for %s s longer than allowed; %s has to act: %s",
             base_path, instance.run_id or instance.service, instance.state, late_s, instance.owner, instance.reason,
         )  # fmt: skip
         self._metrics.incr(STUCK)
-        self._notifier.stuck(base_path, instance, lambda: self._reports.end(report_id))
+
+
+def _waits_since(run: RunFacts, now_ms: int) -> int:
+    """Return for how many ms a run has waited for its first try; 0 once that has begun."""
+    return now_ms - run.created_ms if instance_of_run(run, Plans()).state is InstanceState.SCHEDULED else 0
 
 
 def _own_name(row: RowMapping | None) -> str:
-    # A name that was only announced may belong to another table's limits, which would end this one's run.
+    # An announced name may select another table's limits, which would end this table's run.
     return row["table_name"] if row is not None and is_identified(row) else ""
 
 
-# --- Tells people what the doctor found on a table and nobody mends by itself: each shape of each instant once
+# --- Notifies people of findings of the doctor that no service repairs: each kind and instant once
 
 
 class StuckTables:
-    """Remembers in the database what was told, so that servers and restarts do not tell it again."""
+    """Records notifications in the database, so that servers and restarts do not repeat them."""
 
     def __init__(self, registry: Registry, metrics: Metrics | None = None, notifier: Notifier | None = None) -> None:
-        self._reports = Reports(registry)
+        self._people = OnceNotifier(registry, notifier if notifier is not None else NoNotifier())
         self._metrics = metrics if metrics is not None else NoMetrics()
-        self._notifier = notifier if notifier is not None else NoNotifier()
 
-    def tell(self, base_path: str, finding: Finding) -> None:
-        """Log it, count it, and notify, unless that was done."""
-        report_id = report_id_of(base_path, "doctor", finding.shape.value, finding.instant)
-        if not self._reports.begin(report_id):
-            return
-        reason = f"{finding.says}; holds up {finding.holds_up}; mended by: {finding.repair}"
-        log.error("table %s is stuck (%s): %s", base_path, finding.shape, reason)
-        self._metrics.incr(STUCK_SHAPES)
+    def notify(self, base_path: str, finding: Finding) -> None:
+        """Log it, count it, and notify, unless that is done."""
+        reason = f"{finding.message}; holds up {finding.holds_up}; repaired by: {finding.repair}"
         plans = (finding.instant,) if finding.instant else ()
-        instance = Instance(finding.shape.value, InstanceState.ABANDONED, PEOPLE, reason, plans=plans)
-        self._notifier.stuck(base_path, instance, lambda: self._reports.end(report_id))
+        instance = Instance(finding.kind.value, InstanceState.ABANDONED, PEOPLE, reason, plans=plans)
+        if self._people.notify(base_path, instance, "doctor", finding.kind.value, finding.instant):
+            log.error("table %s is stuck (%s): %s", base_path, finding.kind, reason)
+            self._metrics.incr(STUCK_PROBLEMS)
+
+    def notify_once(self, base_path: str, instance: Instance) -> None:
+        """Log, count and notify of services that are given up or blocked, once since `instance.since_ms`."""
+        if self._people.notify(base_path, instance, "stuck", instance.service, str(instance.since_ms)):
+            log.error("table %s: %s needs %s: %s", base_path, instance.service, instance.owner, instance.reason)
+            self._metrics.incr(STUCK)
 
 
-# --- What the doctor may do by itself, without being asked, on the tables whose policy names it; the rest is told
+# --- Repairs that the doctor may do by itself on the tables whose policy names them; people are notified of the rest
 #
-# `POST /sweep` calls it, so each run of `lake_watch`. Repairs that are runs of services are not started here: the
-# loop
-# decides them like all others, by the same timeline.
+# `POST /sweep` calls it, so each run of `lake_watch` does. It starts no repair that is a run of a service: the loop
+# decides those like all others, by the same timeline.
 
 EVERY_MS = 600_000
-"""How often a table is examined, by whichever server: what is looked for is stuck for longer than that."""
+"""How often a server examines a table: the problems that it searches for last longer than that."""
 MOST_EXAMINED = 20
-"""Tables in one round, so that a sweep ends; the others come in the next one."""
+"""Tables in one round, so that a sweep ends; the next one takes the others."""
 ROUND_S = 10.0
-"""The same for a slow store: no table is begun later than this."""
-_MOST_ROWS = 10_000
+"""The same limit for a slow store: the round begins no table later than this."""
+_PAGE = 500
 
 
 _BY_HAND = frozenset(
-    {Shape.UNREADABLE_FILE, Shape.INDEX_WITHOUT_PLAN, Shape.FOREIGN_TIME_ZONE, Shape.DISORDERED_WRITES}
+    {StuckKind.UNREADABLE_FILE, StuckKind.INDEX_WITHOUT_PLAN, StuckKind.FOREIGN_TIME_ZONE, StuckKind.DISORDERED_WRITES}
 )
-_BY_DOCTOR = frozenset({Shape.ORPHANED_LOCK, Shape.OVERTAKEN_LOG_COMPACTION})
+_BY_DOCTOR = frozenset({StuckKind.ORPHANED_LOCK, StuckKind.OVERTAKEN_LOG_COMPACTION})
 
 
 def needs_people(repair: Repair) -> bool:
-    """Whether nobody but people, or a doctor that is not allowed to, will mend a shape.
+    """Whether this problem needs a person.
 
-    All others are services' work: one is due, or at work now, or its decision says why not. A refused repair waits
-    until it is sure that nobody lives.
+    Services repair all others: one is due, or running, or its decision gives the reason why not. A refused repair waits
+    until it is certain that no owner is alive.
     """
-    return repair.shape in _BY_HAND or (repair.shape in _BY_DOCTOR and not repair.refusal)
+    return repair.kind in _BY_HAND or (repair.kind in _BY_DOCTOR and not repair.refusal)
 
 
 class RepairRound:
-    """Examines tables in turn. Several processes may do so at once: each table is examined by one of them."""
+    """Examines tables in turn. Several processes may run it concurrently: one of them examines each table."""
 
     def __init__(
         self,
@@ -248,61 +302,111 @@ class RepairRound:
         self._open_table = open_table
         self._metrics = metrics if metrics is not None else NoMetrics()
         self._stuck = stuck
+        self._lock = threading.Lock()
+        self._is_running = False
+        self._repaired = 0
+
+    def start(self) -> int:
+        """Begin a round in a thread of its own unless one is going on; return the repairs since the last call."""
+        with self._lock:
+            repaired, self._repaired = self._repaired, 0
+            if self._is_running:
+                return repaired
+            self._is_running = True
+        # A daemon: a store that does not answer must not keep the process from ending.
+        threading.Thread(target=self._run_and_count, name="lake-repairs", daemon=True).start()
+        return repaired
+
+    def _run_and_count(self) -> None:
+        try:
+            done = self.run()
+        except Exception:  # the outermost call of this thread; the next sweep begins another round
+            log.exception("a round of repairs failed")
+            done = 0
+        with self._lock:
+            self._repaired += done
+            self._is_running = False
 
     def run(self) -> int:
-        """Examine the tables that are due, do what their policies allow, and return how many repairs were done.
+        """Examine the tables that are due, repair what their policies allow, and return the number of repairs.
 
-        What is left then, and waits for no service, people are told of.
+        Notifies people of the problems that are left and wait for no service.
         """
-        tables, now_ms = self._load_tables(), self._registry.now_ms()
-        due = [
-            row
-            for row in self._registry.list_tables(_MOST_ROWS)
-            if (row["examined_ms"] or 0) <= now_ms - EVERY_MS and self._may_want(row, tables)
-        ]
-        done, began_s = 0, time.monotonic()
-        for row in sorted(due, key=lambda row: row["examined_ms"] or 0)[:MOST_EXAMINED]:
-            if time.monotonic() - began_s > ROUND_S:
-                break
-            if not self._take(row["table_id"]):
-                continue
-            try:
-                done += self._examine(row, policy_of(row, tables, self._open_table))
-            except (LakeError, OSError) as error:
-                log.warning("table %s is not repaired: %s", row["base_path"], error)
+        tables = self._load_tables()
+        done, examined, began_s = 0, 0, time.monotonic()
+        while (page := self._list_due()) and examined < MOST_EXAMINED and time.monotonic() - began_s <= ROUND_S:
+            wanted = [row for row in page if self._may_need_examination(row, tables)]
+            ids = {row["table_id"] for row in wanted}
+            self._skip([row["table_id"] for row in page if row["table_id"] not in ids])
+            for row in wanted[: MOST_EXAMINED - examined]:
+                if time.monotonic() - began_s > ROUND_S:
+                    break
+                if not self._take(row["table_id"]):
+                    continue
+                examined += 1
+                try:
+                    done += self._examine(row, policy_of(row, tables, self._open_table))
+                except (LakeError, OSError) as error:
+                    log.warning("table %s is not repaired: %s", row["base_path"], error)
         self._metrics.incr(REPAIRS, done)
         return done
 
+    def _list_due(self) -> Sequence[RowMapping]:
+        """Return tables whose last examination is `EVERY_MS` ago, the oldest first; not their decisions."""
+        table = lake_table.c
+        names = ("table_id", "base_path", "table_name", "identified_ms", "problem", "is_only_discovered")
+        with self._registry.transaction() as session:
+            due_ms = self._registry.clock.read_ms(session) - EVERY_MS
+            query = (
+                select(*(table[name] for name in names))
+                .where(table.examined_ms <= due_ms)
+                .order_by(table.examined_ms)
+                .limit(_PAGE)
+            )
+            return session.execute(query).mappings().all()
+
+    def _skip(self, table_ids: Sequence[str]) -> None:
+        """Record that tables whose policy needs no examination had their turn."""
+        if table_ids:
+            with self._registry.transaction() as session:
+                values = {"examined_ms": self._registry.clock.read_ms(session)}
+                session.execute(update(lake_table).where(lake_table.c.table_id.in_(table_ids)).values(**values))
+
     def _examine(self, row: RowMapping, policy: TablePolicy) -> int:
-        if not self._wants(policy):
+        if not self._needs_examination(policy):
             return 0
         base_path, now = row["base_path"], self._registry.now_ms
-        # Reading every instant's file costs; where one is damaged, the last look has said that something is.
+        # Reading every instant's file costs; the last evaluation has reported whether one is damaged.
         doctor = TableDoctor(self._open_table(base_path), policy, "manager", now, reads_all=bool(row["problem"]))
         left = doctor.examine()
-        # Most tables are well, and one look says so.
-        records = doctor.repair_all() if left and policy.doctor.repairs else ()
+        # Most tables are well, and one examination shows it.
+        may_repair = policy.doctor.repairs and not self._is_observed(row, policy)
+        records = doctor.repair_all() if left and may_repair else ()
         if records:
             left = doctor.examine()
         for record in records:
-            log.warning("table %s: %s %s: %s", base_path, record.shape, record.instant, record.result)
+            log.warning("table %s: %s %s: %s", base_path, record.kind, record.instant, record.result)
         for finding, repair in left:
             if self._stuck is not None and policy.doctor.notify and needs_people(repair):
-                self._stuck.tell(base_path, finding)
+                self._stuck.notify(base_path, finding)
         return len(records)
 
-    def _may_want(self, row: RowMapping, tables: TablesConfig) -> bool:
-        # What an announced name would select says nothing.
-        return not is_identified(row) or self._wants(tables.policy_for(row["base_path"], row["table_name"]))
+    def _is_observed(self, row: RowMapping, policy: TablePolicy) -> bool:
+        tables, base_path = self._load_tables(), row["base_path"]
+        return bool(tables.find_why_observed(base_path, policy, is_only_discovered=row["is_only_discovered"]))
 
-    def _wants(self, policy: TablePolicy) -> bool:
+    def _may_need_examination(self, row: RowMapping, tables: TablesConfig) -> bool:
+        # An announced name must not decide.
+        return not is_identified(row) or self._needs_examination(tables.policy_for(row["base_path"], row["table_name"]))
+
+    def _needs_examination(self, policy: TablePolicy) -> bool:
         return bool(policy.doctor.repairs) or (policy.doctor.notify and self._stuck is not None)
 
     def _take(self, table_id: str) -> bool:
         """Return whether this server is the one to examine the table now."""
         with self._registry.transaction() as session:
             now_ms = self._registry.clock.read_ms(session)
-            is_due = func.coalesce(lake_table.c.examined_ms, 0) <= now_ms - EVERY_MS
+            is_due = lake_table.c.examined_ms <= now_ms - EVERY_MS
             taken: Any = session.execute(
                 update(lake_table).where(lake_table.c.table_id == table_id, is_due).values(examined_ms=now_ms)
             )

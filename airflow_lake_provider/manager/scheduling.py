@@ -1,13 +1,14 @@
-"""How a decision becomes a DAG run: the run's id, and the door through which Airflow is asked.
+"""How a decision becomes a DAG run: the run's id, and the gateway to Airflow.
 
 The run id is derived from table, action and instant, so that Airflow's own unique key refuses a second run (G2).
-Airflow's side of the door is in `plugins/`; this module knows nothing of it.
+The gateway's implementation is in `plugins/`; this module does not import Airflow.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType
@@ -16,10 +17,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sqlalchemy import update
 from sqlalchemy.exc import IntegrityError
 
+from airflow_lake_provider.backoff import backoff
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.leases import find_leases
 from airflow_lake_provider.manager.db.schema import lake_limit
-from airflow_lake_provider.planner.turns import NO_TURNS, TurnEnd, turns_to_text
+from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, RunEnd, last_runs_to_text
+from airflow_lake_provider.planner.rules import urgency_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,16 +31,16 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.policies import MaintenanceWindow, TablePolicy
     from airflow_lake_provider.config.tables_file import Limits, TablesConfig
-    from airflow_lake_provider.manager.db.registry import Claim, Registry
+    from airflow_lake_provider.manager.db.registry import Registry, TableLease
+    from airflow_lake_provider.planner.last_runs import LastRun, LastRuns
     from airflow_lake_provider.planner.rules import Decision
-    from airflow_lake_provider.planner.turns import Turns
 
 SERVICE_DAG_ID = "lake_table_service"
 WATCH_DAG_ID = "lake_watch"
 GIVEN_UP_PAUSE_MS = 6 * 3_600_000
-"""How often a pending plan is tried again after its last regular run: it blocks others until somebody executes it."""
+"""How often a pending plan is retried after its last regular run: it blocks other services until it is executed."""
 ACTIVE_RUN_CHECK_MS = 30_000
-"""How soon a table with an active run is looked at again, should the run end without telling us."""
+"""How soon a table with an active run is evaluated again, in case the run ends without a hint."""
 RUN_SETTINGS = (
     "engine", "spark_conn_id", "pool", "queue", "timeout_s", "retries", "start_within_s", "deadline_s",
 )  # fmt: skip
@@ -63,23 +66,23 @@ class ServiceRun:
     ended_ms: int | None = None
     pool: str = ""
     queue: str = ""
-    """Told of active runs only, as they were created."""
+    """Set for active runs only, as they were created."""
+    is_void: bool = False
+    """It failed, but most of its tries ended without a verdict: their workers were killed, or vanished."""
+    is_between_tries: bool = False
+    """Its task waits for its next try, or for its surroundings, and has no job."""
 
     @property
     def active(self) -> bool:
-        """Whether the run may still do something."""
+        """Whether the run has not ended."""
         return self.state in {RunState.QUEUED, RunState.RUNNING}
 
 
-class RunDoor(Protocol):
+class RunGateway(Protocol):
     """Airflow, as the loop sees it. All calls work in the caller's transaction."""
 
-    def find_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
-        """Return the runs of the service DAG whose id begins so: every active one, and of the ended the newest."""
-        ...
-
     def find_active_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
-        """Return the active ones of `find_runs`."""
+        """Return the service DAG's active runs with this prefix."""
         ...
 
     def find_runs_by_id(self, session: Session, run_ids: Sequence[str]) -> Sequence[ServiceRun]:
@@ -87,7 +90,7 @@ class RunDoor(Protocol):
         ...
 
     def find_net(self, session: Session) -> Net:
-        """Return the state of the DAGs that the manager lives by."""
+        """Return the state of the DAGs that the manager depends on."""
         ...
 
     def create_run(self, session: Session, run_id: str, conf: dict[str, Any], note: str) -> None:
@@ -106,7 +109,7 @@ class RunLimit:
 
 
 class StartVerdict(StrEnum):
-    """What became of a decision that says "due"."""
+    """What happens to a due decision."""
 
     START = "start"
     ALREADY_ACTIVE = "already_active"
@@ -114,17 +117,17 @@ class StartVerdict(StrEnum):
     BACKING_OFF = "backing_off"
     ABANDONED = "abandoned"
     WAITING = "waiting"
-    """As many services run as may at once, of the table, the pool or the queue; or the window is closed."""
+    """A limit of the table, the pool or the queue is reached, or the maintenance window is closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartDecision:
-    """Whether to start a run now. `look_again_ms` says when the answer may differ without any notice."""
+    """Whether to start a run now. `evaluate_again_ms` is when the answer may differ without any notice."""
 
     verdict: StartVerdict
     run_id: str
     reason: str
-    look_again_ms: int | None = None
+    evaluate_again_ms: int | None = None
 
 
 def run_id_prefix(table_id: str, service: Service) -> str:
@@ -139,7 +142,7 @@ def run_id_of(table_id: str, service: Service, key_instant: str, attempt: int = 
 
 
 def attempt_of(run_id: str) -> tuple[str, int] | None:
-    """Return key instant and attempt of a run id of ours; None for others (a run started by hand)."""
+    """Return key instant and attempt of a run id of the manager; None for others (a run started by hand)."""
     match = _RUN_ID.match(run_id)
     if match is None:
         return None
@@ -147,8 +150,29 @@ def attempt_of(run_id: str) -> tuple[str, int] | None:
 
 
 def is_manager_run(run_id: str) -> bool:
-    """Whether the manager created the run, so that its conf holds all that the table's policy said then."""
+    """Whether the manager created the run, so that its conf holds the table's whole policy of that time."""
     return attempt_of(run_id) is not None
+
+
+_ATTEMPTS_PER_QUERY = 8
+
+
+def find_runs_of(gateway: RunGateway, session: Session, table_id: str, decision: Decision) -> tuple[ServiceRun, ...]:
+    """Return the table's active runs of the service, and every run for the decision's instant.
+
+    The ids of the latter follow from the instant, so each is one step in the unique key of Airflow's table. A search by
+    prefix would read the history of all tables, since all runs have the same DAG.
+    """
+    found = {run.run_id: run for run in gateway.find_active_runs(session, run_id_prefix(table_id, decision.service))}
+    first = 1
+    while True:
+        attempts = range(first, first + _ATTEMPTS_PER_QUERY)
+        ids = [run_id_of(table_id, decision.service, decision.key_instant, attempt) for attempt in attempts]
+        known = {run.run_id: run for run in gateway.find_runs_by_id(session, ids)}
+        found = known | found
+        if ids[-1] not in known:
+            return tuple(found.values())
+        first += _ATTEMPTS_PER_QUERY
 
 
 def decide_start(
@@ -160,11 +184,12 @@ def decide_start(
     max_attempts: int,
     backoff_s: float,
 ) -> StartDecision:
-    """Say whether a due decision shall get a run now, given the runs that exist for the table and service.
+    """Decide whether a due decision gets a run now, given the runs that exist for the table and service.
 
-    A failed run is followed by another one for the same instant after `backoff_s`, doubled each time, until
-    `max_attempts`; then the instant is given up until the table changes. A plan on the timeline does not change with
-    the table, and everything behind it waits: it gets another run every `GIVEN_UP_PAUSE_MS`.
+    Another run for the same instant follows a failed one after `backoff_s`, doubled each time, until `max_attempts`;
+    then the instant is given up until the table changes. A plan on the timeline does not change with the table, and
+    everything behind it waits: it gets another run every `GIVEN_UP_PAUSE_MS`. A void run is no attempt: it says nothing
+    about the plan, so only the pause grows, up to the same bound.
     """
     for run in runs:
         if run.active:
@@ -185,24 +210,27 @@ def decide_start(
             last.run_id,
             f"run {last.run_id} succeeded for this state of the table; Hudi found nothing more to do",
         )
-    is_given_up = attempt_number >= max_attempts
-    pause_ms = GIVEN_UP_PAUSE_MS if is_given_up else int(backoff_s * 1000 * 2 ** (attempt_number - 1))
+    counted = attempt_number - sum(run.is_void for _, run in past)
+    is_given_up = counted >= max_attempts
+    most_ms = GIVEN_UP_PAUSE_MS if last.is_void else math.inf
+    pause_ms = GIVEN_UP_PAUSE_MS if is_given_up else int(backoff(backoff_s * 1000, attempt_number, most_ms))
     ripe_ms = (last.ended_ms or 0) + pause_ms
     if is_given_up and (now_ms < ripe_ms or not decision.plan_instants):
         until = f"until {_utc(ripe_ms)} UTC" if decision.plan_instants else "until the table changes"
         return StartDecision(
             StartVerdict.ABANDONED,
             last.run_id,
-            f"{attempt_number} runs for instant {decision.key_instant} ended without it, the last is {last.run_id}; "
-            f"given up {until}. Read its log, mend the cause, and clear it to try again",
+            f"{counted} runs for instant {decision.key_instant} ended without it, the last is {last.run_id}; "
+            f"given up {until}. Read its log, fix the cause, and clear it to try again",
             ripe_ms if decision.plan_instants else None,
         )
     if now_ms < ripe_ms:
         wait_s = (ripe_ms - now_ms + 999) // 1000
+        what = "failed because its workers ended without a verdict: see the workers" if last.is_void else "failed"
         return StartDecision(
             StartVerdict.BACKING_OFF,
             last.run_id,
-            f"run {last.run_id} failed; next try in {wait_s} s",
+            f"run {last.run_id} {what}; next try in {wait_s} s",
             ripe_ms,
         )
     run_id = run_id_of(table_id, decision.service, decision.key_instant, attempt_number + 1)
@@ -210,18 +238,41 @@ def decide_start(
     return StartDecision(StartVerdict.START, run_id, reason, now_ms + ACTIVE_RUN_CHECK_MS)
 
 
+def wait_after_failures(
+    decision: Decision, run: LastRun | None, policy: TablePolicy, now_ms: int
+) -> StartDecision | None:
+    """Return why a decision without a plan waits after failed runs in a row; None when it need not.
+
+    Each commit gives such a decision a new instant, so failed runs of all instants count until one succeeds.
+    """
+    if decision.plan_instants or run is None or run.end is not RunEnd.FAILED or not run.failures:
+        return None
+    is_given_up = run.failures >= policy.max_runs_per_instant
+    pause_ms = GIVEN_UP_PAUSE_MS if is_given_up else int(backoff(policy.retry_backoff_s * 1000, run.failures))
+    ripe_ms = run.ended_ms + pause_ms
+    if now_ms >= ripe_ms:
+        return None
+    failed = f"{run.failures} runs of {decision.service} failed in a row, the last is {run.run_id}"
+    if is_given_up:
+        reason = f"{failed}; given up until {_utc(ripe_ms)} UTC. Read its log, fix the cause, and clear it to try again"
+        return StartDecision(StartVerdict.ABANDONED, run.run_id, reason, ripe_ms)
+    reason = f"{failed}; next try in {(ripe_ms - now_ms + 999) // 1000} s"
+    return StartDecision(StartVerdict.BACKING_OFF, run.run_id, reason, ripe_ms)
+
+
 def wait_for_executor(
     decision: Decision, table_id: str, leases: Sequence[Mapping[Any, Any]], now_ms: int
 ) -> StartDecision | None:
     """Return why a due decision has to wait for the service's executor, such as a run by hand; None when it need not.
 
-    `leases` are the table's that have not run out. A second run would find the executor busy, and use up its tries.
+    `leases` are the table's executor leases that have not ended. A second run would find the executor busy, and use up
+    its tries.
     """
     for lease in leases:
         if lease["service"] == decision.service.value and not lease["run_id"].startswith(f"{table_id}."):
             reason = f"run {lease['run_id']} (try {lease['try_number']}) executes it"
-            look_again_ms = max(lease["lease_until_ms"], now_ms + 1000)
-            return StartDecision(StartVerdict.WAITING, lease["run_id"], reason, look_again_ms)
+            evaluate_again_ms = max(lease["lease_until_ms"], now_ms + 1000)
+            return StartDecision(StartVerdict.WAITING, lease["run_id"], reason, evaluate_again_ms)
     return None
 
 
@@ -237,24 +288,24 @@ def wait_for_others(
     if len(others) < most_active:
         return None
     names = ", ".join(run.run_id for run in others)
-    reason = f"waits for {names}: at most {most_active} service{'' if most_active == 1 else 's'} of a table run at once"
-    return StartDecision(StartVerdict.WAITING, "", reason, now_ms + ACTIVE_RUN_CHECK_MS)
+    reason = f"waits for {names}: a table runs at most {most_active} service{'' if most_active == 1 else 's'} at a time"
+    return StartDecision(StartVerdict.WAITING, others[0].run_id, reason, now_ms + ACTIVE_RUN_CHECK_MS)
 
 
 def wait_for_clean(decision: Decision, table_id: str, runs: Sequence[ServiceRun], now_ms: int) -> StartDecision | None:
-    """Return why archiving has to wait for a clean of the table that runs; None when it need not.
+    """Return why archiving has to wait for a running clean of the table; None when it need not.
 
-    Cleaning plans by what is on the active timeline. Where several services of a table may run at once, a clean that
-    is due as well is created before, unless it is archiving's turn.
+    A clean plans with what is on the active timeline. Where several services of a table may run together, a clean that
+    is due as well is created first, unless it is archiving's turn.
     """
     if decision.service is not Service.ARCHIVE:
         return None
     cleans = run_id_prefix(table_id, Service.CLEAN)
-    names = ", ".join(run.run_id for run in runs if run.active and run.run_id.startswith(cleans))
-    if not names:
+    ids = [run.run_id for run in runs if run.active and run.run_id.startswith(cleans)]
+    if not ids:
         return None
-    reason = f"waits for {names}: cleaning plans by what is on the active timeline"
-    return StartDecision(StartVerdict.WAITING, "", reason, now_ms + ACTIVE_RUN_CHECK_MS)
+    reason = f"waits for {', '.join(ids)}: a clean plans with what is on the active timeline"
+    return StartDecision(StartVerdict.WAITING, ids[0], reason, now_ms + ACTIVE_RUN_CHECK_MS)
 
 
 def _utc(moment_ms: int) -> str:
@@ -285,40 +336,47 @@ def find_limits(policy: TablePolicy, limits: Limits) -> tuple[RunLimit, ...]:
 
 
 def wait_for_limit(limits: Sequence[RunLimit], active: Sequence[ServiceRun], now_ms: int) -> StartDecision | None:
-    """Return why a run has to wait for those of other tables; None when it need not. `active` are all that are."""
+    """Return why a run has to wait for other tables' runs; None when it need not. `active` are all active runs.
+
+    A run between two tries holds no place of its pool, whose slots bound the tasks that run at once. Nothing else
+    bounds those of a queue, so there it does.
+    """
     for limit in limits:
-        inside = sum(getattr(run, limit.kind) == limit.name for run in active)
+        is_pool = limit.kind == "pool"
+        holding = [run for run in active if not (is_pool and run.is_between_tries)]
+        inside = sum(getattr(run, limit.kind) == limit.name for run in holding)
         if inside >= limit.most:
             reason = f"waits: {inside} runs of {limit.kind} {limit.name} are active, at most {limit.most} may be"
             return StartDecision(StartVerdict.WAITING, "", reason, now_ms + ACTIVE_RUN_CHECK_MS)
     return None
 
 
-def run_conf(claim: Claim, decision: Decision, policy: TablePolicy) -> dict[str, Any]:
-    """Return the Params of the service DAG for a decision; what the policy says now holds for the whole run."""
+def run_conf(lease: TableLease, decision: Decision, policy: TablePolicy) -> dict[str, Any]:
+    """Return the Params of the service DAG for a decision; the policy of now holds for the whole run."""
     return {
-        "base_path": claim.base_path,
-        "table_name": claim.table_name,
+        "base_path": lease.base_path,
+        "table_name": lease.table_name,
         "service": decision.service.value,
         "mode": decision.mode.value,
         "instants": list(decision.plan_instants),
         "hudi_options": {**policy.hudi_options, **decision.options},
         **{key: getattr(policy, key) for key in RUN_SETTINGS},
+        "priority_weight": int(urgency_of(decision, policy)),
         "spark_conf": dict(policy.spark_conf),
-        "conflict": asdict(policy.conflict),
+        "conflict": policy.conflict.model_dump(),
         "reason": decision.reason,
         "evidence": dict(decision.evidence),
     }
 
 
-# --- The DAGs that the manager lives by, and what is wrong with them in words: paused, not there, or not run for long
+# --- The DAGs that the manager depends on, and what is wrong with them: paused, missing, or not run for long
 
 STALE_MS = 300_000
 """`lake_watch` runs each minute; past this it counts as not running."""
 
 
 class DagState(StrEnum):
-    """Whether Airflow's scheduler works on a DAG."""
+    """Whether Airflow's scheduler runs a DAG."""
 
     ACTIVE = "active"
     PAUSED = "paused"
@@ -327,13 +385,13 @@ class DagState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Net:
-    """The DAGs as Airflow has them. `swept_ms` is when a run of `lake_watch` last succeeded; None: never."""
+    """The DAGs in Airflow. `swept_ms` is when a run of `lake_watch` last succeeded; None: never."""
 
     states: Mapping[str, DagState] = field(default_factory=lambda: MappingProxyType({}))
     swept_ms: int | None = None
 
     def state(self, dag_id: str) -> DagState:
-        """Return a DAG's state; one that Airflow does not know is missing."""
+        """Return a DAG's state; one that Airflow does not have is missing."""
         return self.states.get(dag_id, DagState.MISSING)
 
     def sweep_age_s(self, now_ms: int) -> int | None:
@@ -342,14 +400,14 @@ class Net:
 
 
 def find_service_dag_problem(net: Net) -> str:
-    """Say why no run of a service would begin; empty when it would. A missing DAG is said when a run is created."""
+    """Return why no run of a service would begin; empty when one would. Creating a run reports a missing DAG."""
     if net.state(SERVICE_DAG_ID) is DagState.PAUSED:
         return f"DAG {SERVICE_DAG_ID} is paused, so no service runs: unpause it (airflow dags unpause {SERVICE_DAG_ID})"
     return ""
 
 
 def find_net_problems(net: Net, now_ms: int) -> tuple[str, ...]:
-    """Say what is wrong with the DAGs, the gravest first."""
+    """Return what is wrong with the DAGs, the gravest first."""
     problems = [find_service_dag_problem(net)]
     missing = [dag_id for dag_id in (SERVICE_DAG_ID, WATCH_DAG_ID) if net.state(dag_id) is DagState.MISSING]
     if missing:
@@ -364,7 +422,7 @@ def find_net_problems(net: Net, now_ms: int) -> tuple[str, ...]:
             f"(airflow dags unpause {WATCH_DAG_ID}); {_last_sweep(age_s)}"
         )
     elif net.state(WATCH_DAG_ID) is DagState.ACTIVE and (age_s is None or age_s * 1000 > STALE_MS):
-        problems.append(f"{_last_sweep(age_s)}, though it is due each minute: see its runs, and Airflow's scheduler")
+        problems.append(f"{_last_sweep(age_s)}, though it is due each minute: see its runs and Airflow's scheduler")
     return tuple(problem for problem in problems if problem)
 
 
@@ -378,97 +436,109 @@ def _last_sweep(age_s: int | None) -> str:
     )
 
 
-# --- Whether a due decision gets a run now, asked and done in one transaction
+# --- Whether a due decision gets a run now, decided and done in one transaction
 
 
-class Starts:
+class RunScheduler:
     """Starts runs, within the limits of the table, the pool and the queue."""
 
-    def __init__(self, registry: Registry, door: RunDoor, load_tables: Callable[[], TablesConfig]) -> None:
+    def __init__(self, registry: Registry, gateway: RunGateway, load_tables: Callable[[], TablesConfig]) -> None:
         self._registry = registry
-        self._door = door
+        self._gateway = gateway
         self._load_tables = load_tables
 
-    def follow_up(self, turns: Turns) -> Turns:
-        """Return the turns with what became of the runs that were open."""
-        run_ids = turns.open_run_ids()
+    def follow_up(self, last_runs: LastRuns) -> LastRuns:
+        """Return the last runs with the results of the runs that were open."""
+        run_ids = (*last_runs.open_run_ids(), *(failed := last_runs.failed_run_ids()))
         if not run_ids:
-            return turns
+            return last_runs
         with self._registry.transaction() as session:
-            runs = {run.run_id: run for run in self._door.find_runs_by_id(session, run_ids)}
-        for run_id in run_ids:
+            runs = {run.run_id: run for run in self._gateway.find_runs_by_id(session, run_ids)}
+        for run_id in failed:
+            if run_id in runs and runs[run_id].state is not RunState.FAILED:
+                last_runs = last_runs.cleared(run_id)
+        for run_id in last_runs.open_run_ids():
             run = runs.get(run_id)
             if run is None or not run.active:
                 is_success = run is not None and run.state is RunState.SUCCESS
                 ended_ms = (run.ended_ms if run is not None else None) or self._registry.now_ms()
-                turns = turns.ended(run_id, TurnEnd.SUCCESS if is_success else TurnEnd.FAILED, ended_ms)
-        return turns
+                end, is_void = RunEnd.SUCCESS if is_success else RunEnd.FAILED, run is None or run.is_void
+                last_runs = last_runs.ended(run_id, end, ended_ms, is_void=is_void)
+        return last_runs
 
-    def start(self, claim: Claim, policy: TablePolicy, decision: Decision, turns: Turns = NO_TURNS) -> StartDecision:
-        """Create the run, and note it among the table's turns; or say why not now.
+    def start(
+        self, lease: TableLease, policy: TablePolicy, decision: Decision, last_runs: LastRuns = NO_LAST_RUNS
+    ) -> StartDecision:
+        """Create the run, and record it among the table's last runs; or return why not now.
 
-        Raises LeaseLostError when the claim has passed on.
+        Raises LeaseLostError when another loop has acquired the lease.
         """
         limits = find_limits(policy, self._load_tables().limits)
         for limit in limits:
             self._make_row(limit)
         with self._registry.transaction() as session:
             # The row lock serialises "is there an active run" and "create one" per table across all processes.
-            self._registry.hold(session, claim)
-            start = self._ask(session, claim.table_id, policy, decision)
+            self._registry.hold(session, lease)
+            start = self._decide(session, lease.table_id, policy, decision, last_runs)
             if start.verdict is not StartVerdict.START:
                 return start
             waiting = self._wait_for_limit(session, limits, is_locked=True)
             if waiting is not None:
                 return waiting
-            conf = run_conf(claim, decision, policy)
-            self._door.create_run(session, start.run_id, conf, note=decision.reason)
-            started = turns.started(decision, start.run_id)
-            self._registry.keep_turns(session, claim, turns_to_text(started))
+            conf = run_conf(lease, decision, policy)
+            self._gateway.create_run(session, start.run_id, conf, note=decision.reason)
+            started = last_runs.started(decision, start.run_id)
+            self._registry.keep_last_runs(session, lease, last_runs_to_text(started))
             return start
 
-    def preview(self, table_id: str, policy: TablePolicy, decisions: Sequence[Decision]) -> list[StartDecision]:
-        """Say what `start` would say now of each in turn, those before it being started; change nothing."""
+    def preview(
+        self, table_id: str, policy: TablePolicy, decisions: Sequence[Decision], last_runs: LastRuns = NO_LAST_RUNS
+    ) -> list[StartDecision]:
+        """Return what `start` would decide now for each in turn, with those before it started; change nothing."""
         limits = find_limits(policy, self._load_tables().limits)
         runs: list[ServiceRun] = []
-        said: list[StartDecision] = []
+        starts: list[StartDecision] = []
         for decision in decisions:
             with self._registry.transaction() as session:
-                start = self._ask(session, table_id, policy, decision, runs)
+                start = self._decide(session, table_id, policy, decision, last_runs, runs)
                 if start.verdict is StartVerdict.START:
                     start = self._wait_for_limit(session, limits, runs, is_locked=False) or start
             if start.verdict is StartVerdict.START:
                 runs.append(ServiceRun(start.run_id, RunState.QUEUED, pool=policy.pool, queue=policy.queue))
-            said.append(start)
-        return said
+            starts.append(start)
+        return starts
 
-    def _ask(
+    def _decide(
         self,
         session: Session,
         table_id: str,
         policy: TablePolicy,
         decision: Decision,
+        last_runs: LastRuns,
         more: Sequence[ServiceRun] = (),
     ) -> StartDecision:
         now_ms = self._registry.now_ms()
-        waiting = wait_for_dag(find_service_dag_problem(self._door.find_net(session)), now_ms)
+        waiting = wait_for_dag(find_service_dag_problem(self._gateway.find_net(session)), now_ms)
         waiting = waiting or wait_for_window(decision, policy.maintenance_window, now_ms)
         if waiting is None:
-            active = [*self._door.find_active_runs(session, f"{table_id}."), *more]
+            active = [*self._gateway.find_active_runs(session, f"{table_id}."), *more]
             waiting = wait_for_others(decision, table_id, active, policy.max_active_runs, now_ms)
             waiting = waiting or wait_for_clean(decision, table_id, active, now_ms)
         if waiting is None:
             waiting = wait_for_executor(decision, table_id, find_leases(session, table_id, now_ms), now_ms)
         if waiting is not None:
             return waiting
-        return decide_start(
+        start = decide_start(
             table_id,
             decision,
-            self._door.find_runs(session, run_id_prefix(table_id, decision.service)),
+            find_runs_of(self._gateway, session, table_id, decision),
             now_ms=now_ms,
             max_attempts=policy.max_runs_per_instant,
             backoff_s=policy.retry_backoff_s,
         )
+        if start.verdict is not StartVerdict.START:
+            return start
+        return wait_after_failures(decision, last_runs.of.get(decision.service), policy, now_ms) or start
 
     def _wait_for_limit(
         self,
@@ -481,12 +551,12 @@ class Starts:
         if not limits:
             return None
         if is_locked:
-            # Two tables that count at the same time would both find the last place free.
+            # Two tables that count at the same time would both find the last slot free.
             for limit in limits:
                 session.execute(
                     update(lake_limit).where(lake_limit.c.name == _key(limit)).values(held_ms=self._registry.now_ms())
                 )
-        active = [*self._door.find_active_runs(session, ""), *more]
+        active = [*self._gateway.find_active_runs(session, ""), *more]
         return wait_for_limit(limits, active, self._registry.now_ms())
 
     def _make_row(self, limit: RunLimit) -> None:
@@ -496,7 +566,7 @@ class Starts:
                 if found is None:
                     session.execute(lake_limit.insert().values(name=_key(limit), held_ms=0))
         except IntegrityError:
-            return  # somebody else has just made it
+            return  # another server inserted it just now
 
 
 def _key(limit: RunLimit) -> str:

@@ -1,15 +1,14 @@
-"""How far a sink of replication is behind its table, and what it holds back: asked of the table's timeline."""
+"""How far a sink of replication is behind its table, and what it holds back, read from the table's timeline."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.hudi.commit_metadata import load_commit_metadata
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
+from airflow_lake_provider.instant_clock import instant_age_s
 from airflow_lake_provider.manager.db.sinks import retiring_text
 from airflow_lake_provider.metrics import (
     REPLICATION_HELD_BYTES,
@@ -19,7 +18,7 @@ from airflow_lake_provider.metrics import (
 )
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.checkpoint import EVERYTHING, from_text
-from airflow_lake_provider.replication.feed import OPERATIONS_WITHOUT_CHANGES, Lag, Look, lag_of
+from airflow_lake_provider.replication.feed import OPERATIONS_WITHOUT_CHANGES, Lag, SourceTimeline, lag_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,16 +42,8 @@ class SinkState:
     """Bytes in files that newer ones have replaced since the hold. The table's own retention may keep some of them."""
 
 
-def load_lag(storage: Storage, checkpoint_text: str) -> tuple[Lag, str]:
-    """Return how far a checkpoint is behind a table, and the table's time zone (`UTC` or `LOCAL`)."""
-    properties = load_table_properties(storage)
-    writes = load_timeline(storage, properties).completed_writes_by_completion()
-    load = partial(load_commit_metadata, storage, properties.timeline_path)
-    return _find_lag(checkpoint_text, writes, load), properties.time_zone
-
-
 def _find_lag(checkpoint_text: str, writes: Iterable[Instant], metadata_of: Callable[[Instant], CommitMetadata]) -> Lag:
-    """`metadata_of` is asked only about writes that the checkpoint does not have."""
+    """`metadata_of` is called only for writes that the checkpoint does not have."""
     checkpoint = from_text(checkpoint_text) if checkpoint_text else None
     completed = []
     for instant in writes:
@@ -61,34 +52,34 @@ def _find_lag(checkpoint_text: str, writes: Iterable[Instant], metadata_of: Call
             continue
         if metadata_of(instant).operation not in OPERATIONS_WITHOUT_CHANGES:
             completed.append(commit)
-    return lag_of(checkpoint, Look(tuple(completed)))
+    return lag_of(checkpoint, SourceTimeline(tuple(completed)))
 
 
 def load_sink_state(storage: Storage, checkpoint_text: str, hold: str, now_s: float) -> SinkState:
-    """Return a sink's state. `hold` is the requested time it holds from, `0` for everything, empty for nothing.
+    """Return a sink's state. `hold` is the requested time from which it holds, `0` for everything, empty for nothing.
 
     Reads the metadata of every completed write on the active timeline. Raises what the timeline's reading raises.
     """
     properties = load_table_properties(storage)
     zone = properties.time_zone
-    writes = load_timeline(storage, properties).completed_writes_by_completion()
+    writes = load_timeline(storage, properties).completed_writes
     loaded = {write: load_commit_metadata(storage, properties.timeline_path, write) for write in writes}
     lag = _find_lag(checkpoint_text, writes, loaded.__getitem__)
     commits = [(write.requested_time, metadata) for write, metadata in loaded.items()]
     begin = min((requested for requested, _ in commits), default="") if hold == EVERYTHING else hold
     return SinkState(
         lag=lag,
-        lag_s=age_s(lag.oldest_completed_time, zone, now_s) if lag.commits else 0.0,
-        hold_age_s=age_s(begin, zone, now_s) if begin else 0.0,
+        lag_s=instant_age_s(lag.oldest_completed_time, zone, now_s) if lag.commits else 0.0,
+        hold_age_s=instant_age_s(begin, zone, now_s) if begin else 0.0,
         held_bytes=held_bytes(commits, hold) if hold else 0,
     )
 
 
 def held_bytes(commits: Sequence[tuple[str, CommitMetadata]], hold: str) -> int:
-    """Sum up the files that were replaced by a write from `hold` on; commits come in the order of completion.
+    """Sum up the files that a write from `hold` on replaced; commits come in the order of completion.
 
-    Whoever reads the table as of the hold still needs them, so a clean that minds the hold leaves them. Files older
-    than the active timeline are not known here and not counted.
+    A reader of the table as of the hold still needs them, so a clean that respects the hold leaves them. Files older
+    than the active timeline are unknown and not counted.
     """
     live: dict[tuple[str, str], dict[str, int]] = {}
     held = 0
@@ -101,13 +92,6 @@ def held_bytes(commits: Sequence[tuple[str, CommitMetadata]], hold: str) -> int:
         for stat in metadata.stats:
             live.setdefault((stat.partition, stat.file_id), {})[stat.path] = stat.file_size_bytes
     return held
-
-
-def age_s(instant: str, time_zone: str, now_s: float) -> float:
-    """Return how many seconds ago an instant time was, in the table's zone."""
-    moment = datetime.strptime(instant[:14], "%Y%m%d%H%M%S")  # noqa: DTZ007 - the zone follows
-    moment = moment.replace(tzinfo=UTC) if time_zone == "UTC" else moment.astimezone()
-    return max(0.0, now_s - moment.timestamp() - int(instant[14:] or 0) / 1000)
 
 
 def state_of(sink: Mapping[Any, Any], checkpoint: Mapping[str, Any], now_ms: float) -> str:

@@ -1,7 +1,7 @@
 """Feeds the registry to a timeline server: its tables, and the marks that any process made since the last poll.
 
-One indexed query per poll. So a hint reaches every timeline server, whichever API server took it, and survives the
-death of all of them.
+One indexed query per poll. So a hint reaches every timeline server, whichever API server received it, and survives the
+restart of all of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.db.registry import Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_table
-from airflow_lake_provider.timeline_server.server import FedTable
+from airflow_lake_provider.timeline_server.server import TableFeed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Servers' clocks differ, and a mark is committed a little after its time was taken.
+# Servers' clocks differ, and a mark is committed a little after its time was read.
 _OVERLAP_MS = 30_000
 
 
@@ -47,14 +47,14 @@ class RegistryFeed:
         self._seen_ms: int | None = None
         self._seen: dict[str, tuple[int, str]] = {}
 
-    def poll(self) -> Iterable[FedTable]:
-        """Return all tables at first, then those with a new mark."""
+    def poll(self) -> Iterable[TableFeed]:
+        """Return all tables the first time, then those with a new mark."""
         if self._unannounced is not None:
             self._unannounced.retry()
         tables = self._load_tables()
         since_ms = None if self._seen_ms is None else self._seen_ms - _OVERLAP_MS
         is_first = since_ms is None
-        fed = []
+        feeds = []
         for row in self._rows_since(since_ms):
             self._seen_ms = max(self._seen_ms or 0, row["last_notice_ms"] or 0, row["identified_ms"] or 0)
             before = self._seen.get(row["table_id"])
@@ -63,12 +63,16 @@ class RegistryFeed:
                 continue
             self._seen[row["table_id"]] = now
             policy = tables.policy_for(row["base_path"], row["table_name"])
-            # A name that a look has found out changes the heartbeat, and asks for no look.
+            # A name that an evaluation has read changes the heartbeat, and needs no refresh.
             is_marked = row["dirty_since_ms"] is not None if is_first else before is None or before[0] != now[0]
-            fed.append(_fed(row, policy.heartbeat_timeout_s, is_marked=is_marked))
+            feeds.append(_feed_of(row, policy.heartbeat_timeout_s, is_marked=is_marked))
         if self._seen_ms is None:
             self._seen_ms = 0
-        return fed
+        return feeds
+
+    def is_registered(self, base_path: str) -> bool:
+        """Whether the registry has the table."""
+        return self._registry.find(table_id_of(base_path)) is not None
 
     def _rows_since(self, since_ms: int | None) -> list[RowMapping]:
         query = select(
@@ -88,12 +92,12 @@ class RegistryFeed:
             return list(session.execute(query).mappings().all())
 
 
-def _fed(row: RowMapping, fixed_pause_s: float | None, *, is_marked: bool) -> FedTable:
+def _feed_of(row: RowMapping, fixed_pause_s: float | None, *, is_marked: bool) -> TableFeed:
     is_by_writer = row["last_notice_source"] == Source.COMMIT_CALLBACK
     if not is_marked:
-        return FedTable(row["base_path"], is_by_writer=is_by_writer, fixed_pause_s=fixed_pause_s)
-    # Marks coalesce and only the newest instant is kept, so the others' instants are not named: that asks for a look.
-    return FedTable(
+        return TableFeed(row["base_path"], is_by_writer=is_by_writer, fixed_pause_s=fixed_pause_s)
+    # Marks coalesce and keep only the newest instant, so the feed names no instants: that causes a refresh.
+    return TableFeed(
         base_path=row["base_path"],
         mark=row["dirty_seq"],
         is_by_writer=is_by_writer,
@@ -101,55 +105,57 @@ def _fed(row: RowMapping, fixed_pause_s: float | None, *, is_marked: bool) -> Fe
     )
 
 
-# --- What the loop tells the process's shared timelines, and asks of them
+# --- What the loop sends to the process's shared timelines, and reads from them
 
 
-class TimelinesDoor(Protocol):
+class TimelineGateway(Protocol):
     """The loop's side of the timeline server."""
 
     def announce(self, notice: Notice, mark: Mark) -> None:
-        """Tell of a notice that this process made durable."""
+        """Announce a notice that this process made durable."""
 
     def pause_s(self, base_path: str) -> float:
-        """Return for how long a silent table is left alone; 0 when nobody watches it."""
+        """Return the heartbeat pause of a silent table in seconds; 0 when this process does not watch it."""
+
+    def forget(self, base_path: str) -> None:
+        """Stop watching a table that the registry forgot."""
 
 
-class ServerDoor:
-    """The door to this process's own timeline server."""
+class TimelineServerGateway:
+    """Calls this process's own timeline server."""
 
     def __init__(self, server: TimelineServer) -> None:
         self._server = server
 
     def announce(self, notice: Notice, mark: Mark) -> None:
-        """See TimelinesDoor."""
+        """Pass the notice to the timeline server as a hint."""
         # Only a commit callback names instants that are completed, and only it shows that a writer announces commits.
         is_by_writer = notice.source is Source.COMMIT_CALLBACK
         instants = notice.instants if is_by_writer else ()
-        self._server.hint(FedTable(notice.base_path, mark.seq, instants, is_by_writer))
+        self._server.hint(TableFeed(mark.base_path, mark.seq, instants, is_by_writer))
 
     def pause_s(self, base_path: str) -> float:
-        """See TimelinesDoor."""
+        """Return the timeline server's heartbeat pause."""
         return self._server.pause_s(base_path)
 
+    def forget(self, base_path: str) -> None:
+        """Drop the table from this process's timelines; other processes drop it when they find it missing."""
+        self._server.timelines.forget(base_path)
 
-# --- Commits that a heartbeat found and nobody announced: marked like any notice, and again after a database error
+
+# --- Commits that a heartbeat found without a notice: marked like any notice, and retried after a database error
 
 
 class UnannouncedCommits:
-    """Marks tables. The timeline tells of a commit once only, so what could not be marked is kept until it is."""
+    """Marks tables. The timeline reports a commit once only, so a failed mark is stored here and retried."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._lock = threading.Lock()
         self._waiting: dict[str, tuple[str, ...]] = {}
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether something could not be marked yet."""
-        return bool(self._waiting)
-
-    def tell(self, base_path: str, instants: tuple[Instant, ...]) -> None:
-        """Mark the table; never raises for the database's sake."""
+    def mark(self, base_path: str, instants: tuple[Instant, ...]) -> None:
+        """Mark the table; a database error is logged, not raised."""
         times = tuple(instant.requested_time for instant in instants)
         with self._lock:
             self._waiting[base_path] = (*self._waiting.get(base_path, ()), *times)
@@ -159,23 +165,23 @@ class UnannouncedCommits:
             log.warning("unannounced commits of %s are marked later: %s", base_path, error)
 
     def compare(self, base_path: str, snapshot: TimelineSnapshot) -> None:
-        """Mark a table that went on while no server watched it: its timeline is ahead of the manager's last look."""
+        """Mark a table that changed while no server watched it: its timeline is ahead of the last evaluation."""
         latest = snapshot.timeline.latest_completed()
         if latest is None:
             return
         try:
             row = self._registry.find(table_id_of(base_path))
         except SQLAlchemyError as error:
-            log.warning("whether %s went on unwatched cannot be told, so it is marked: %s", base_path, error)
-            self.tell(base_path, (latest,))
+            log.warning("table %s is marked, because its last evaluation cannot be read: %s", base_path, error)
+            self.mark(base_path, (latest,))
             return
-        if row is None or row["looked_ms"] is None:
-            return  # nobody's to manage, or never looked at: that one has its mark already
+        if row is None or row["evaluated_ms"] is None:
+            return  # not registered, or never evaluated: that one has its mark already
         if snapshot.timeline.latest_completed_time() > row["completed_time"]:
-            self.tell(base_path, (latest,))
+            self.mark(base_path, (latest,))
 
     def retry(self) -> None:
-        """Mark what could not be marked before. Raises SQLAlchemyError while that does not work."""
+        """Retry the failed marks. Raises SQLAlchemyError while the database fails."""
         for base_path in tuple(self._waiting):
             self._mark(base_path)
 
@@ -184,9 +190,9 @@ class UnannouncedCommits:
         if times is None:  # another thread was faster
             return
         row = self._registry.find(table_id_of(base_path))
-        if row is not None:  # a table that only a reader watches is nobody's to manage
+        if row is not None:  # a table that is only read is not registered
             self._registry.mark_dirty(Notice(base_path, row["table_name"], Source.HEARTBEAT, times))
         with self._lock:
-            # What came meanwhile stays; marking a table twice only makes it be looked at twice.
+            # Instants that arrived meanwhile stay; marking a table twice only evaluates it twice.
             if self._waiting.get(base_path) == times:
                 del self._waiting[base_path]

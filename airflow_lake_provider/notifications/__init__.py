@@ -1,1 +1,1 @@
-"""Who is told when a service failed, was ended at its deadline, or is stuck."""
+"""Notifications of a service that failed, was ended at its deadline, or is stuck."""

@@ -1,4 +1,4 @@
-"""From an event to everybody who wants to know of it: the notifiers of `[lake] notifiers`.
+"""Sends each event to the notifiers of `[lake] notifiers`.
 
 Each entry is a dotted path: a notifier class that needs no arguments, an instance of one (`my_alerts.slack`), or a
 function of the event. Airflow's own notifiers work as they are; their templates find the event as `lake_event`.
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseNotifier
 from airflow.sdk.configuration import conf
 
+from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics
 from airflow_lake_provider.metrics import FAILED_NOTIFICATIONS, NOTIFICATIONS
@@ -30,28 +31,28 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.instances import Instance
     from airflow_lake_provider.metrics import Metrics
 
-    Tell = Callable[["LakeEvent", Mapping[str, Any]], None]
-    OnTold = Callable[[], None]
+    Notify = Callable[["LakeEvent", Mapping[str, Any]], None]
+    OnNotified = Callable[[], None]
 
 log = logging.getLogger(__name__)
 
-# --- What people are told, as a value: one shape for webhooks, for templates of any notifier, and for tests
+# --- A notification as a value: one shape for webhooks, for templates of any notifier, and for tests
 
 
 class EventKind(StrEnum):
-    """Why somebody is told."""
+    """Why the event is sent."""
 
     FAILED = "failed"
     """The last try of a run has failed."""
     DEADLINE = "deadline"
     """The manager ended a run that passed its `deadline_s`."""
     STUCK = "stuck"
-    """Something stands in one state past its deadline, and its owner has not acted."""
+    """Something is past the deadline of its state, and its owner has not acted."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeEvent:
-    """One thing to be told. `at` is ISO 8601 with zone; what is not known is empty."""
+    """One notification. `at` is ISO 8601 with zone; an unknown field is empty."""
 
     kind: EventKind
     base_path: str
@@ -63,7 +64,7 @@ class LakeEvent:
     instants: tuple[str, ...] = ()
     state: str = ""
     owner: str = ""
-    """Who has to act: the manager, Airflow's scheduler, a worker."""
+    """What has to act: the manager, Airflow's scheduler, a worker, a person."""
     try_number: int = 0
     log_url: str = ""
 
@@ -81,7 +82,7 @@ class LakeEvent:
 
 
 def event_of_instance(kind: EventKind, base_path: str, instance: Instance, at: str) -> LakeEvent:
-    """Return the event of an instance that the manager's sweep speaks of."""
+    """Return the event of an instance that the manager's sweep reports."""
     return LakeEvent(
         kind=kind,
         base_path=base_path,
@@ -98,7 +99,7 @@ def event_of_instance(kind: EventKind, base_path: str, instance: Instance, at: s
 
 
 def event_of_failure(context: Mapping[str, Any], at: str) -> LakeEvent:
-    """Return the event of a failed task of the service DAG, from what Airflow hands to `on_failure_callback`."""
+    """Return the event of a failed task of the service DAG, from the context of `on_failure_callback`."""
     params = dict(context.get("params") or {})
     instance = context.get("ti") or context.get("task_instance")
     return LakeEvent(
@@ -117,31 +118,30 @@ def event_of_failure(context: Mapping[str, Any], at: str) -> LakeEvent:
 
 
 MOST_WAITING = 1000
-"""Events that wait for slow notifiers; what comes on top is logged and lost."""
+"""Events that wait for slow notifiers; further events are logged and lost."""
 
 
-def load_notifiers(paths: Sequence[str]) -> tuple[Tell, ...]:
-    """Return what tells each notifier of an event and its Airflow context. Raises ConfigError that names the path."""
+def load_notifiers(paths: Sequence[str]) -> tuple[Notify, ...]:
+    """Return a function per notifier that takes an event and its Airflow context. Raises ConfigError with the path."""
     return tuple(_load(path) for path in paths)
 
 
-def configured_notifiers() -> tuple[Tell, ...]:
+def configured_notifiers() -> tuple[Notify, ...]:
     """Return the notifiers of `[lake] notifiers`. Raises ConfigError."""
-    paths = str(conf.get("lake", "notifiers", fallback="") or "").replace("\n", ",").split(",")
-    return load_notifiers([path.strip() for path in paths if path.strip()])
+    return load_notifiers(LakeSettings.from_conf(conf).notifiers)
 
 
-def tell_all(
-    notifiers: Sequence[Tell], event: LakeEvent, context: Mapping[str, Any], metrics: Metrics | None = None
+def notify_all(
+    notifiers: Sequence[Notify], event: LakeEvent, context: Mapping[str, Any], metrics: Metrics | None = None
 ) -> None:
-    """Tell every notifier; one that fails is logged and keeps nobody from the others."""
+    """Call every notifier; one that fails is logged and does not stop the others."""
     sink = metrics if metrics is not None else AirflowMetrics()
-    for tell in notifiers:
+    for notify in notifiers:
         try:
-            tell(event, context)
-        except Exception:  # whatever a user's notifier raises
+            notify(event, context)
+        except Exception:  # a user's notifier may raise anything
             sink.incr(FAILED_NOTIFICATIONS)
-            log.exception("a notifier failed to tell: %s", event.text)
+            log.exception("a notifier failed to send: %s", event.text)
         else:
             sink.incr(NOTIFICATIONS)
 
@@ -151,63 +151,63 @@ def notify_failure(context: Any) -> None:
     try:
         notifiers = configured_notifiers()
     except ConfigError:
-        log.exception("nobody is told of the failure")
+        log.exception("no notifier is called for the failure")
         return
-    tell_all(notifiers, event_of_failure(context, _now()), context)
+    notify_all(notifiers, event_of_failure(context, _now()), context)
 
 
 class BackgroundNotifier:
-    """Implements the manager's `Notifier`: hands events to a thread of its own, for a webhook may take its time."""
+    """Implements the manager's `Notifier` with a thread of its own, because a webhook may be slow."""
 
-    def __init__(self, notifiers: Sequence[Tell], metrics: Metrics, now: Callable[[], str] | None = None) -> None:
+    def __init__(self, notifiers: Sequence[Notify], metrics: Metrics, now: Callable[[], str] | None = None) -> None:
         self._notifiers = tuple(notifiers)
         self._metrics = metrics
         self._now = now if now is not None else _now
-        self._waiting: queue.Queue[tuple[LakeEvent, OnTold]] = queue.Queue(MOST_WAITING)
+        self._waiting: queue.Queue[tuple[LakeEvent, OnNotified]] = queue.Queue(MOST_WAITING)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def deadline(self, base_path: str, instance: Instance) -> None:
-        """See manager.notifier.Notifier."""
+        """Send the event of an instance that was ended at its deadline."""
         self._put(event_of_instance(EventKind.DEADLINE, base_path, instance, self._now()), lambda: None)
 
-    def stuck(self, base_path: str, instance: Instance, on_told: OnTold) -> None:
-        """See manager.notifier.Notifier."""
-        self._put(event_of_instance(EventKind.STUCK, base_path, instance, self._now()), on_told)
+    def stuck(self, base_path: str, instance: Instance, on_notified: OnNotified) -> None:
+        """Send the event of a stuck instance."""
+        self._put(event_of_instance(EventKind.STUCK, base_path, instance, self._now()), on_notified)
 
     def drain(self) -> None:
-        """Wait until everybody was told of what was handed over."""
+        """Wait until all queued events are sent."""
         self._waiting.join()
 
-    def _put(self, event: LakeEvent, on_told: OnTold) -> None:
+    def _put(self, event: LakeEvent, on_notified: OnNotified) -> None:
         if not self._notifiers:
-            on_told()
+            on_notified()
             return
         try:
-            self._waiting.put_nowait((event, on_told))
+            self._waiting.put_nowait((event, on_notified))
         except queue.Full:
             self._metrics.incr(FAILED_NOTIFICATIONS)
-            log.error("notifiers are too slow, nobody is told: %s", event.text)
+            log.error("the notifiers are too slow, this event is not sent: %s", event.text)
             return
         with self._lock:
-            # Begun by the first event: a server's processes are forked before that.
+            # The first event starts it: a server's processes are forked before that.
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="lake-notifier", daemon=True)
                 self._thread.start()
 
     def _run(self) -> None:
         while True:
-            event, on_told = self._waiting.get()
+            event, on_notified = self._waiting.get()
             try:
-                tell_all(self._notifiers, event, {}, self._metrics)
-                on_told()
-            except Exception:  # the outermost loop; what was told may be told again
-                log.exception("it is not remembered that people were told: %s", event.text)
+                notify_all(self._notifiers, event, {}, self._metrics)
+                on_notified()
+            except Exception:  # the outermost loop; the event may be sent again
+                log.exception("the notification is sent but not recorded: %s", event.text)
             finally:
                 self._waiting.task_done()
 
 
-def _load(path: str) -> Tell:
+def _load(path: str) -> Notify:
     module, _, name = path.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), name)
@@ -221,19 +221,19 @@ def _load(path: str) -> Tell:
                 f"[lake] notifiers = {path!r} needs arguments; name an instance of it instead: {error}"
             ) from error
     if isinstance(found, BaseNotifier):
-        return _teller(found)
+        return _notify_through(found)
     if callable(found):
         return lambda event, context: found(event)
     raise ConfigError(f"[lake] notifiers = {path!r} is neither a notifier nor a function of the event")
 
 
-def _teller(notifier: BaseNotifier) -> Tell:
-    def tell(event: LakeEvent, context: Mapping[str, Any]) -> None:
+def _notify_through(notifier: BaseNotifier) -> Notify:
+    def notify(event: LakeEvent, context: Mapping[str, Any]) -> None:
         # Airflow renders a notifier's templates into the notifier itself: each event gets a fresh one.
         fresh = copy.copy(notifier)
         fresh({**context, "lake_event": event.to_dict()})
 
-    return tell
+    return notify
 
 
 def _now() -> str:

@@ -24,14 +24,14 @@ class LakeWebhookNotifier(BaseNotifier):
     """Posts a lake event as JSON to the address of an Airflow connection of type `http`.
 
     For `[lake] notifiers`, and for any DAG: `on_failure_callback=LakeWebhookNotifier()`, or a `DeadlineAlert`'s
-    callback, where `message` says what happened.
+    callback, where `message` describes the event.
 
     The connection's host (with schema and port, or a whole URL) is the receiver; login and password are sent as basic
     authentication, a password alone as bearer token, the texts of the extra's `headers` as headers.
 
     :param http_conn_id: the connection.
     :param endpoint: path below the connection's address (templated).
-    :param message: text of the post; empty says what the event says (templated).
+    :param message: text of the post; empty takes the event's text (templated).
     """
 
     template_fields: Sequence[str] = ("endpoint", "message")
@@ -59,7 +59,7 @@ class LakeWebhookNotifier(BaseNotifier):
         _require_accepted(target, response)
 
     async def async_notify(self, context: Context) -> None:
-        """See notify; for callbacks that run in the triggerer."""
+        """Post the event without blocking; for callbacks that run in the triggerer."""
         target = target_of(await BaseHook.aget_connection(self.http_conn_id), self.endpoint)
         transport = httpx.AsyncHTTPTransport(retries=CONNECT_RETRIES)
         async with httpx.AsyncClient(transport=transport, timeout=TIMEOUT_S) as client:
@@ -78,7 +78,7 @@ class LakeWebhookNotifier(BaseNotifier):
 
 @dataclass(frozen=True, slots=True)
 class WebhookTarget:
-    """Where a post goes, and with what."""
+    """The address, headers and credentials of a post."""
 
     url: str
     headers: dict[str, str]
@@ -89,7 +89,7 @@ def target_of(connection: Connection, endpoint: str) -> WebhookTarget:
     """Return the receiver that a connection describes. Raises ConfigError that names the connection."""
     host = connection.host or ""
     if not host:
-        raise ConfigError(f"connection {connection.conn_id!r} has no host: where shall the webhook be posted to?")
+        raise ConfigError(f"connection {connection.conn_id!r} has no host: set the webhook's address")
     port = f":{connection.port}" if connection.port else ""
     base = host if "://" in host else f"{connection.schema or 'http'}://{host}{port}"
     extra = connection.extra_dejson if isinstance(connection.extra_dejson, dict) else {}

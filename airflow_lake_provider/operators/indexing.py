@@ -1,4 +1,4 @@
-"""Build indexes of one table: the table service operator with a wish for indexes."""
+"""Build indexes of one table: the table service operator with requested indexes."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_lake_provider.config.policies import MaintenanceWindow
 from airflow_lake_provider.config.tables_file import parse_window
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.execution.arguments import is_true
-from airflow_lake_provider.indexing.index_spec import (
-    CHECK,
-    CHECK_TIMEOUT,
-    DROP_FIRST,
-    NO_WRITER,
-    WAIT_S,
-    CheckLevel,
-    parse_indexes,
-    split_indexes,
-    wish_options,
+from airflow_lake_provider.hooks.lake import as_airflow_error
+from airflow_lake_provider.indexing.index_spec import CheckLevel, parse_indexes, requested_options, split_indexes
+from airflow_lake_provider.job_contract import (
+    INDEX_CHECK,
+    INDEX_CHECK_TIMEOUT,
+    INDEX_DROP_FIRST,
+    INDEX_NO_WRITER,
+    INDEX_WAIT_S,
+    LOCK_PROVIDER,
+    Mode,
+    Service,
 )
-from airflow_lake_provider.job_contract import LOCK_PROVIDER, Mode, Service
 from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
 
 if TYPE_CHECKING:
@@ -37,25 +36,25 @@ LOCK_FOR_ALONE = {
     LOCK_PROVIDER: "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider",
     "hoodie.write.lock.filesystem.expire": "2",
 }
-"""Hudi builds no index without a lock provider, even where nobody else is."""
+"""Hudi builds no index without a lock provider, even without other writers."""
 
 
 class HudiIndexOperator(HudiTableServiceOperator):
-    """Schedules and builds indexes of a table's metadata table beside its writers (RFC-45), with real Hudi.
+    """Schedules and builds indexes of a table's metadata table concurrently with its writers (RFC-45), with real Hudi.
 
-    Running it twice is harmless: a complete index is left alone, a pending plan is executed, what a dead builder left
-    is finished or cleaned up. The other arguments are those of HudiTableServiceOperator.
+    Running it twice is harmless: it leaves a complete index alone, executes a pending plan, and finishes or cleans up
+    what a dead builder left. The other arguments are those of HudiTableServiceOperator.
 
-    :param indexes: what the table shall have, for example `["record_index", "secondary_index:city"]`; a text is
+    :param indexes: what the table must have, for example `["record_index", "secondary_index:city"]`; a text is
         separated by semicolons (templated). Pending plans are executed whether they are named or not.
-    :param mode: `schedule` only writes the plans; somebody else builds them (templated).
+    :param mode: `schedule` only writes the plans; another run builds them (templated).
     :param check: `cheap` verifies by timeline and metadata table, `full` also by the data files' contents (templated).
     :param wait_s: seconds to wait for a moment without writers that would be missing in the index (templated).
-    :param check_timeout_s: seconds that a finished build waits for writers that may not know of it (templated).
+    :param check_timeout_s: seconds that a finished build waits for writers that may not have loaded it (templated).
     :param drop_first: drop the indexes before they are built anew (templated).
     :param window: days and hours in which a try may begin, as `maintenance_window` in the tables file; a mapping, or
-        its text (templated). Outside it the task is deferred until it opens: it needs a triggerer and holds no slot.
-    :param no_writer: say that no writer runs; then the build refuses while it sees one (templated).
+        its text (templated). Outside it the task is deferred until it opens: it needs a triggerer and uses no slot.
+    :param no_writer: declares that no writer runs; then the build refuses while it sees one (templated).
     """
 
     template_fields: Sequence[str] = (
@@ -92,37 +91,37 @@ class HudiIndexOperator(HudiTableServiceOperator):
         self.window = window
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Build the indexes, or wait for the window; see HudiTableServiceOperator."""
+        """Build the indexes, or wait for the window; returns what HudiTableServiceOperator returns."""
         try:
             opens = self._find_opening()
             self.build_options()
         except (LakeError, ValueError) as error:
-            raise AirflowFailException(str(error)) from error
+            raise as_airflow_error(error) from error
         if opens is not None and not is_true(self.is_dry_run):
             self.defer(trigger=DateTimeTrigger(moment=opens), method_name="execute_in_window")
         return super().execute(context)
 
     def execute_in_window(self, context: Context, event: datetime | None = None) -> dict[str, Any]:
-        """Resume when the window opened; where it is closed again meanwhile, wait for the next one."""
+        """Resume when the window opens; if it is closed again, wait for the next one."""
         return self.execute(context)
 
     def options_below(self) -> Mapping[str, str]:
-        """Return a lock where no writer is to share one."""
+        """Return an in-process lock provider where no writer needs a shared one."""
         return LOCK_FOR_ALONE if is_true(self.no_writer) else {}
 
     def options_above(self) -> Mapping[str, str]:
-        """Return the wish for indexes."""
+        """Return the requested indexes."""
         return self.build_options()
 
     def build_options(self) -> dict[str, str]:
-        """Return what the job is told beyond Hudi's settings. Raises ConfigError, ValueError."""
+        """Return the job's options besides Hudi's settings. Raises ConfigError, ValueError."""
         return {
-            **wish_options(parse_indexes(split_indexes(self.indexes))),
-            CHECK: CheckLevel(self.check).value,
-            WAIT_S: f"{float(self.wait_s):g}",
-            CHECK_TIMEOUT: str(int(self.check_timeout_s)),
-            DROP_FIRST: str(is_true(self.drop_first)).lower(),
-            NO_WRITER: str(is_true(self.no_writer)).lower(),
+            **requested_options(parse_indexes(split_indexes(self.indexes))),
+            INDEX_CHECK: CheckLevel(self.check).value,
+            INDEX_WAIT_S: f"{float(self.wait_s):g}",
+            INDEX_CHECK_TIMEOUT: str(int(self.check_timeout_s)),
+            INDEX_DROP_FIRST: str(is_true(self.drop_first)).lower(),
+            INDEX_NO_WRITER: str(is_true(self.no_writer)).lower(),
         }
 
     def _find_opening(self) -> datetime | None:
@@ -132,6 +131,6 @@ class HudiIndexOperator(HudiTableServiceOperator):
         if window == MaintenanceWindow():
             return None
         opens = window.find_wait_end(datetime.now(UTC))
-        said = "is open" if opens is None else f"is closed: the build begins at {opens:%Y-%m-%d %H:%M} UTC"
-        self.log.info("table %s: the window (%s) %s", self.base_path, window, said)
+        state = "is open" if opens is None else f"is closed: the build begins at {opens:%Y-%m-%d %H:%M} UTC"
+        self.log.info("table %s: the window (%s) %s", self.base_path, window, state)
         return opens

@@ -1,53 +1,58 @@
-"""Bring one sink up to date with one table: announce, Spark job, tell the manager what is durable."""
+"""Bring one sink up to date with one table: begin, Spark job, report what is durable to the manager."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
-from dataclasses import asdict
-from pathlib import Path
-from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook, BaseOperator
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import (
     AirflowException,
-    AirflowFailException,
     AirflowNotFoundException,
     AirflowSkipException,
 )
 
+from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.errors import (
     ConfigError,
     LakeError,
     ReplicationFailedError,
     ReplicationRefusedError,
+    ServiceRefusedError,
     SinkBusyError,
 )
-from airflow_lake_provider.execution.arguments import parse_settings
-from airflow_lake_provider.execution.engines.job_files import JobFolder, find_text, remove, write_text
+from airflow_lake_provider.execution.arguments import parse_settings, refuse_code, refuse_secrets, require_allowed_table
+from airflow_lake_provider.execution.engines.job_files import (
+    JobFolder,
+    find_result,
+    find_text,
+    remove,
+    resolve_secrets,
+    write_text,
+)
 from airflow_lake_provider.execution.engines.local_process import this_submitter
 from airflow_lake_provider.execution.engines.packaging import (
     replication_application,
     replication_arguments,
-    write_package,
+    write_secret_conf,
 )
 from airflow_lake_provider.execution.job import work_dir
 from airflow_lake_provider.execution.metrics import report_result, report_sink
-from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
+from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook, as_airflow_error
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.hudi.properties import load_table_properties
+from airflow_lake_provider.job_contract import FailureKind, to_json
 from airflow_lake_provider.metrics import REPLICATION_FAILURES
 from airflow_lake_provider.replication.change import Mode
 from airflow_lake_provider.replication.job import (
     ReplicationRequest,
     ReplicationResult,
-    request_to_text,
     require_mode_fits,
-    result_from_text,
 )
 from airflow_lake_provider.replication.pump import Order
 
@@ -59,11 +64,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# --- A sink's settings from an Airflow connection, so that passwords stand in no file
+# --- A sink's settings from an Airflow connection, so that no file contains passwords
 
 
 def options_with_connection(sink: str, options: dict[str, str]) -> dict[str, str]:
-    """Return the options with `conn_id` replaced by what its connection says; what is set beside it wins.
+    """Return the options with `conn_id` replaced by its connection's settings; other options override them.
 
     Raises ConfigError when there is no such connection.
     """
@@ -78,6 +83,18 @@ def options_with_connection(sink: str, options: dict[str, str]) -> dict[str, str
     return {**connection_options(sink, connection), **options}
 
 
+def refuse_detour(options: Mapping[str, str], what: str) -> None:
+    """Raise ServiceRefusedError when a run by hand would send a connection's login to a server of its own choice."""
+    if not options.get("conn_id"):
+        return
+    found = next((key for key in options if key in {"url", "bootstrap_servers"} or key.startswith("kafka.")), None)
+    if found is not None:
+        raise ServiceRefusedError(
+            f"{what}: options: {found} stands next to conn_id, and a run by hand sends the login of a connection "
+            "only where the connection points: set it in the connection, or in the tables file"
+        )
+
+
 def connection_options(sink: str, connection: Connection) -> dict[str, str]:
     """Return a connection as a sink's options: its URL for `database`, the client's settings for `kafka`."""
     extra = {str(key): str(value) for key, value in connection.extra_dejson.items()}
@@ -90,7 +107,7 @@ def connection_options(sink: str, connection: Connection) -> dict[str, str]:
     return extra
 
 
-# --- What of a replication run can be refused before Spark is started for it
+# --- What can be refused of a replication run before Spark starts
 
 
 def require_mode_fits_table(mode: Mode, base_path: str, sink: str) -> None:
@@ -103,32 +120,34 @@ def require_mode_fits_table(mode: Mode, base_path: str, sink: str) -> None:
     try:
         table_type = load_table_properties(table_opener(None)(base_path)).table_type
     except (LakeError, OSError) as error:
-        log.warning("the type of table %s is left to the driver of sink %s to check: %s", base_path, sink, error)
+        log.warning(
+            "this worker cannot check the type of table %s, the driver of sink %s does: %s", base_path, sink, error
+        )
         return
     require_mode_fits(mode, table_type, base_path, sink)
 
 
-TELL_INTERVAL_S = 20.0
+PROGRESS_INTERVAL_S = 20.0
 
 
 class HudiReplicationOperator(BaseOperator):
     """Replicates what is new in a table to one sink, beginning with a snapshot where one is needed.
 
-    It may die anywhere, and be cleared at any time: what is durable is asked of the sink. While another run has the
-    sink, this one does not begin: it is tried again, or skipped when it had claimed the sink and came too late.
+    It may die anywhere, and be cleared at any time: the sink itself holds what is durable. While another run has the
+    sink, this one does not begin: it is retried, or skipped when it had claimed the sink and lost the claim.
 
     :param base_path: the table's base path (templated).
     :param table_name: the table's name, for people (templated).
-    :param sink: under which name the sink is registered, for example `kafka` (templated).
+    :param sink: the name under which the sink is registered, for example `kafka` (templated).
     :param name: name of the stream; the sink's unless set (templated).
     :param mode: `changes`, or `latest` for copy-on-write tables (templated).
     :param key: fields of the key; empty takes the table's record key (templated).
     :param options: the sink's settings; `conn_id` among them names an Airflow connection (templated).
     :param ttl_s: time to live of the hold in seconds, where the tables file does not have this sink (templated).
     :param action: `replicate`, `snapshot` (a new one), or `seek` (templated).
-    :param seek_until: for `seek`: go on with commits that completed after this time (templated).
+    :param seek_until: for `seek`: continue with commits that completed after this time (templated).
     :param spark_conf: Spark settings of the job (templated).
-    :param is_claimed: the DAG run has claimed the sink of the manager; nobody waits for this very run.
+    :param is_claimed: the DAG run has claimed the sink from the manager; no caller waits for this very run.
     """
 
     template_fields: Sequence[str] = (
@@ -187,14 +206,13 @@ class HudiReplicationOperator(BaseOperator):
         try:
             result = self._run(context)
         except SinkBusyError as error:
-            raise (AirflowSkipException if self.is_claimed else AirflowException)(str(error)) from error
+            raise (AirflowSkipException(str(error)) if self.is_claimed else as_airflow_error(error)) from error
         except Exception as error:
             AirflowMetrics().incr(REPLICATION_FAILURES)
             self._report_sink()
             if not isinstance(error, LakeError):
                 raise
-            wrapped = AirflowException if error.retriable else AirflowFailException
-            raise wrapped(str(error)) from error
+            raise as_airflow_error(error) from error
         self._report_sink()
         return {
             "commits": result.commits,
@@ -204,41 +222,51 @@ class HudiReplicationOperator(BaseOperator):
         }
 
     def on_kill(self) -> None:
-        """Kill spark-submit; the driver ends with it, and the sink forgets what was not committed."""
+        """Kill spark-submit; the driver ends with it, and the sink drops what was not committed."""
         if self._spark_hook is not None:
             self._spark_hook.on_kill()
 
     def _run(self, context: Context) -> ReplicationResult:
         base_path, name = normalise_base_path(self.base_path), self.name or self.sink
+        require_allowed_table(base_path)
+        for place, given in (("spark_conf", self.spark_conf), ("options", self.options)):
+            settings, what = parse_settings(given, place), f"table {base_path}, sink {name}"
+            refuse_secrets(settings, place, what)
+            if not self.is_claimed:
+                refuse_code(settings, place, what)
+                refuse_detour(settings, what)
         table_id = table_id_of(base_path)
         hook = LakeHook(self.lake_conn_id)
         run_id, try_number = str(context["run_id"]), int(context["ti"].try_number)
         folder = JobFolder(work_dir(), f"{run_id}.{table_id}.{name}", try_number)
         table = hook.get_table(table_id)
         needs_snapshot, release = hook.begin_replication(table_id, name, float(self.ttl_s), run_id)
-        news = _News(hook, table_id, name, run_id, folder.result_path, on_lost=self.on_kill)
+        progress = _ProgressReporter(hook, table_id, name, run_id, folder.result_path, on_lost=self.on_kill)
         try:
             require_mode_fits_table(Mode(self.mode), base_path, name)
             order = self._order(f"{table_id}.{name}", run_id, release if needs_snapshot else "")
             request = self._request(base_path, order, folder.result_path)
-            with news:
+            with progress:
                 self._submit(request, folder)
-            if news.lost is not None:
-                raise news.lost
+            if progress.lost is not None:
+                raise progress.lost
             result = _result_of(folder.result_path, order.stream)
         except SinkBusyError:
-            # What the run tells that has the sink now is newer.
+            # The reports of the run that has the sink now are newer.
             raise
         except Exception as error:
-            news.end({"problem": str(error) if isinstance(error, LakeError) else f"{type(error).__name__}: {error}"})
+            progress.end(
+                {"problem": str(error) if isinstance(error, LakeError) else f"{type(error).__name__}: {error}"}
+            )
             raise
         finally:
             # It may hold the sink's password.
             remove(folder.request_path)
-        problem = result.error or result.waits_for
-        news.end({"checkpoint": result.checkpoint, "problem": problem, "completed_time": table["completed_time"]})
-        if result.error:
-            raise (ReplicationFailedError if result.retriable else ReplicationRefusedError)(result.error)
+        problem = result.message or result.waits_for
+        progress.end({"checkpoint": result.checkpoint, "problem": problem, "completed_time": table["completed_time"]})
+        if result.has_failed:
+            is_refused = result.failure_kind is FailureKind.REFUSED
+            raise (ReplicationRefusedError if is_refused else ReplicationFailedError)(result.message)
         if result.waits_for:
             self.log.warning("table %s, sink %s: %s", base_path, name, result.waits_for)
         report_result(AirflowMetrics(), result)
@@ -250,12 +278,11 @@ class HudiReplicationOperator(BaseOperator):
     def _order(self, stream: str, run_id: str, release: str) -> Order:
         if self.action not in {"replicate", "snapshot", "seek"} or (self.action == "seek") != bool(self.seek_until):
             raise ConfigError(f"action is {self.action!r}: allowed are replicate, snapshot, and seek with seek_until")
-        asked = run_id if self.action != "replicate" else release
+        request = run_id if self.action != "replicate" else release
         snapshot = self.action == "snapshot" or (bool(release) and self.action == "replicate")
-        return Order(stream, request=asked, snapshot=snapshot, seek_until=self.seek_until)
+        return Order(stream, request=request, snapshot=snapshot, seek_until=self.seek_until)
 
     def _request(self, base_path: str, order: Order, result_path: str) -> ReplicationRequest:
-        submitter = this_submitter()
         return ReplicationRequest(
             base_path=base_path,
             table_name=self.table_name or base_path.rsplit("/", 1)[-1],
@@ -264,28 +291,28 @@ class HudiReplicationOperator(BaseOperator):
             result_path=result_path,
             mode=Mode(self.mode),
             key=tuple(self.key),
-            options=options_with_connection(self.sink, parse_settings(self.options, "options")),
-            submitter=None if submitter is None else asdict(submitter),
+            options=resolve_secrets(options_with_connection(self.sink, parse_settings(self.options, "options"))),
+            submitter=this_submitter(),
         )
 
     def _submit(self, request: ReplicationRequest, folder: JobFolder) -> None:
-        write_text(folder.request_path, request_to_text(request))
-        package = Path(gettempdir()) / f"lake-replication-{request.order.stream}" / "package.zip"
-        write_package(package)
-        conn_id = self.spark_conn_id or conf.get("lake", "spark_conn_id", fallback="") or "spark_default"
+        write_text(folder.request_path, to_json(request))
+        lake = LakeSettings.from_conf(conf)
+        conn_id = self.spark_conn_id or lake.spark_conn_id
         settings = parse_settings(self.spark_conf, "spark_conf")
         arguments = replication_arguments(
-            conn_id, f"lake-replicate-{request.order.stream}", folder.request_path, package, settings
+            conn_id, f"lake-replicate-{request.order.stream}", folder.request_path, settings
         )
-        jars, packages = conf.get("lake", "spark_jars", fallback=""), conf.get("lake", "spark_packages", fallback="")
-        # Not at the top: it brings Kubernetes' client along, and this file is imported whenever its DAG is parsed.
+        packages = {"jars": lake.spark_jars} if lake.spark_jars else {"packages": lake.spark_packages or None}
+        # Not at the top: it imports Kubernetes' client, and Airflow imports this file whenever it parses the DAG.
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-        self._spark_hook = SparkSubmitHook(**arguments, **({"jars": jars} if jars else {"packages": packages or None}))
+        secrets = write_secret_conf(settings, os.environ) or None
+        self._spark_hook = SparkSubmitHook(**arguments, **packages, properties_file=secrets)
         try:
             self._spark_hook.submit(replication_application())
         except AirflowException as error:
-            # The result says more; without one, the driver died.
+            # The result has more detail; without one, the driver died.
             self.log.warning("spark-submit failed: %s", error)
         except OSError as error:
             raise ReplicationFailedError(
@@ -294,11 +321,11 @@ class HudiReplicationOperator(BaseOperator):
             ) from error
 
 
-class _News:
-    """Tells the manager how far the run is, from a thread, so that the hold moves while a long run lasts.
+class _ProgressReporter:
+    """Reports the run's progress to the manager, from a thread, so that the hold advances during a long run.
 
-    The thread also renews the run's claim on the sink, so no error ends it. Where another run has taken the sink over,
-    it calls `on_lost`, and again until the run ends.
+    The thread also renews the run's claim on the sink, so no error ends it. When another run has taken the sink over,
+    it calls `on_lost` until the run ends.
     """
 
     def __init__(
@@ -317,7 +344,7 @@ class _News:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="lake-replication-news", daemon=True)
         self.lost: SinkBusyError | None = None
-        """Says which run has taken the sink over; None while this one has it."""
+        """The error that names the run with the sink; None while this run has it."""
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -326,47 +353,48 @@ class _News:
         self._stop.set()
         self._thread.join()
 
-    def end(self, news: Mapping[str, Any]) -> None:
-        """Tell that the run has ended. An unreachable manager changes nothing: the sink has the true checkpoint."""
+    def end(self, progress: Mapping[str, Any]) -> None:
+        """Report that the run has ended. An unreachable manager changes nothing: the sink has the true checkpoint."""
         try:
-            self._tell({**news, "ended": True})
+            self._report({**progress, "ended": True})
         except LakeError as error:
-            log.warning("the end of sink %s's run on table %s was not told: %s", self._name, self._table_id, error)
+            log.warning("the end of sink %s's run on table %s was not reported: %s", self._name, self._table_id, error)
 
     def _loop(self) -> None:
-        while not self._stop.wait(TELL_INTERVAL_S):
+        while not self._stop.wait(PROGRESS_INTERVAL_S):
             try:
                 self._renew()
             except LakeError as error:
                 log.warning("sink %s of table %s was not renewed: %s", self._name, self._table_id, error)
             except Exception:  # the outermost loop: without renewals another run would take the sink from this one
-                log.exception("sink %s of table %s was not renewed, which is tried again", self._name, self._table_id)
+                log.exception("sink %s of table %s was not renewed, the thread retries", self._name, self._table_id)
 
     def _renew(self) -> None:
         try:
-            self._tell({"checkpoint": self._checkpoint()})
+            self._report({"checkpoint": self._checkpoint()})
         except SinkBusyError as error:
             self.lost = error
             self._on_lost()
 
     def _checkpoint(self) -> str:
-        """Return what the driver last wrote; empty when that cannot be read, as the claim is renewed all the same."""
+        """Return what the driver last wrote; empty when that cannot be read: the claim is renewed all the same."""
         try:
             text = find_text(self._result_path)
             return str(json.loads(text)["checkpoint"]) if text else ""
-        except Exception:  # of the store's library, or of a file half written
+        except Exception:  # of the store's library, or of a half-written file
             log.exception(
                 "%s, how far sink %s of table %s is, cannot be read", self._result_path, self._name, self._table_id
             )
             return ""
 
-    def _tell(self, news: Mapping[str, Any]) -> None:
-        self._hook.tell_replication(self._table_id, self._name, {"run_id": self._run_id, **news})
+    def _report(self, progress: Mapping[str, Any]) -> None:
+        self._hook.report_progress(self._table_id, self._name, {"run_id": self._run_id, **progress})
 
 
 def _result_of(path: str, stream: str) -> ReplicationResult:
-    text = find_text(path)
-    result = result_from_text(text) if text is not None else ReplicationResult(stream, ended=False)
-    if result.ended:
+    result = find_result(path, ReplicationResult)
+    if result is not None and result.ended:
         return result
-    raise ReplicationFailedError(f"the driver of stream {stream} died; the next try goes on from the sink's checkpoint")
+    raise ReplicationFailedError(
+        f"the driver of stream {stream} died; the next try continues from the sink's checkpoint"
+    )

@@ -9,22 +9,28 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.conflict.admission import AdmissionVerdict
-from airflow_lake_provider.errors import EngineError, LakeError, ServiceFailedError, ServiceRefusedError
+from airflow_lake_provider.errors import (
+    EngineError,
+    LakeError,
+    ServiceFailedError,
+    ServiceRefusedError,
+    WorkDirError,
+)
 from airflow_lake_provider.execution.admission import ConflictWatch, ServiceAdmission, narrow, parse_conflict_policy
 from airflow_lake_provider.execution.arguments import (
-    ask_settings,
     complete_settings,
     describe,
     is_true,
+    load_settings,
     parse_given,
     parse_request,
+    require_allowed_table,
 )
 from airflow_lake_provider.execution.engines.engine import create_engine
-from airflow_lake_provider.execution.engines.job_files import ExecutorRecord, JobFolder, read_result
+from airflow_lake_provider.execution.engines.job_files import ExecutorRecord, JobFolder, read_result, require_writable
 from airflow_lake_provider.execution.engines.local_process import this_submitter
 from airflow_lake_provider.execution.job import (
     JobRun,
@@ -34,11 +40,12 @@ from airflow_lake_provider.execution.job import (
     open_folder,
     results_before,
     with_more_memory,
+    work_dir,
 )
-from airflow_lake_provider.execution.lease import ExecutorLease, LeaseClaim
+from airflow_lake_provider.execution.lease import LeaseKeeper, LeaseRequest
 from airflow_lake_provider.execution.lineage import ServiceLineage
 from airflow_lake_provider.execution.metrics import measure_service, measure_try
-from airflow_lake_provider.execution.retry import FailureRetryPolicy, explain_short, read_limits
+from airflow_lake_provider.execution.retry import FailureRetryPolicy, as_task_error, explain_short, read_limits
 from airflow_lake_provider.execution.table_reader import TableReader
 from airflow_lake_provider.execution.withdrawal import PlanWithdrawal
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
@@ -63,24 +70,24 @@ if TYPE_CHECKING:
 class HudiTableServiceOperator(ServiceLineage, BaseOperator):
     """Schedules and executes a table service with real Hudi, through an engine.
 
-    It succeeds only when a fresh look at the timeline shows the service's instant completed (G3). Errors that a retry
-    cannot mend fail the task at once; the others are retried when the failure calls for it. One executor runs per table
-    and service (G2): a second one fails with the holder's name and is retried.
+    It succeeds only when a fresh read of the timeline shows the service's instant completed (G3). Errors that a retry
+    cannot fix fail the task immediately; the failure's kind decides the retry of the others. One executor runs per
+    table and service (G2): a second one fails with the holder's name and is retried.
 
-    A run that the manager did not create asks the manager for the table's policy (tables file): Hudi's options with
-    lock and retention, Spark's settings, engine, connection, conflict. What is given here is laid over that.
+    A run that the manager did not create reads the table's policy (tables file) from the manager: Hudi's options with
+    lock and retention, Spark's settings, engine, connection, conflict. The operator's arguments override it.
 
     :param base_path: the table's base path (templated).
     :param table_name: the table's name, for people (templated).
     :param service: a table service, for example `compaction` (templated).
-    :param mode: `schedule`, `execute` or `schedule_and_execute` (templated).
+    :param mode: `schedule`, `execute` or `schedule_and_execute`; `undo` puts orphan files back (templated).
     :param instants: requested times of the plans to execute; empty means all pending ones (templated).
     :param hudi_options: Hudi settings over the table's; what services set themselves is refused (templated).
     :param engine: what runs the job; empty takes `[lake] engine` (templated).
     :param spark_conn_id: where the engine runs it; empty takes `[lake] spark_conn_id` (templated).
     :param spark_conf: the engine's settings of the job (templated).
     :param conflict: early conflict detection: `enabled`, `strategy`, `period_s`, `initial_delay_s` (templated).
-    :param is_dry_run: say what would be submitted, and do nothing (templated).
+    :param is_dry_run: log what would be submitted, and do nothing (templated).
     :param lake_conn_id: connection to the manager.
     :param storage_options: how to open the store; without them the connection in `[lake] storage_conn_ids`.
     """
@@ -142,7 +149,11 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         try:
             judgement = self._run(context)
         except LakeError as error:
-            raise self._wrap(error) from error
+            raise as_task_error(error, context) from error
+        except OSError as error:
+            # Stores and engines have errors of their own: what is left concerns the job's files.
+            unusable = WorkDirError(f"[lake] work_dir {work_dir()} is not usable: {error}; free or mount it")
+            raise as_task_error(unusable, context) from error
         return {
             "outcome": judgement.outcome.value,
             "reason": judgement.reason,
@@ -151,7 +162,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         }
 
     def on_kill(self) -> None:
-        """End the job; what it left inflight is taken up by the next run."""
+        """End the job; the next run resumes what it left inflight."""
         if self._hook is not None:
             self._hook.give_up()
         self._end_job()
@@ -161,35 +172,33 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             self._job_run.stop()
 
     def options_below(self) -> Mapping[str, str]:
-        """Return Hudi settings that hold where neither the table's policy nor the run says otherwise."""
+        """Return Hudi settings that hold unless the table's policy or the run sets them."""
         return {}
 
     def options_above(self) -> Mapping[str, str]:
         """Return settings that the operator itself adds to the job."""
         return {}
 
-    def find_timeout_s(self) -> float:
-        """Return the time-out of a try that the table's policy says, seconds. Raises AirflowException."""
+    def find_timeout_s(self, context: Context) -> float:
+        """Return the time-out of a try in the table's policy, seconds. Raises AirflowException."""
         try:
-            table = TableReader(normalise_base_path(self.base_path), table_opener(self.storage_options))
+            base_path = normalise_base_path(self.base_path)
+            require_allowed_table(base_path)
+            table = TableReader(base_path, table_opener(self.storage_options))
             service = parse_request(self.service, self.mode, ()).service
-            settings = ask_settings(LakeHook(self.lake_conn_id), table, service)
+            settings = load_settings(LakeHook(self.lake_conn_id), table, service)
         except LakeError as error:
-            raise self._wrap(error) from error
+            raise as_task_error(error, context) from error
         return settings.timeout_s or TablePolicy().timeout_s
-
-    @staticmethod
-    def _wrap(error: LakeError) -> AirflowException:
-        wrapped = AirflowException if error.retriable else AirflowFailException
-        return wrapped(str(error))
 
     def _run(self, context: Context) -> Judgement:
         base_path = normalise_base_path(self.base_path)
+        require_allowed_table(base_path)
         wanted = parse_request(self.service, self.mode, self.instants)
         given = parse_given(self)
         table = self._open_table(base_path, wanted)
         hook = self._hook = LakeHook(self.lake_conn_id, manager_patience_s())
-        settings = complete_settings(given, str(context["run_id"]), hook, table, wanted.service)
+        settings = complete_settings(given, str(context["run_id"]), hook, table, wanted)
         options = {**self.options_below(), **settings.hudi_options, **self.options_above()}
         require_lock(options, base_path)
         before = table.timeline_of(wanted.service)
@@ -204,7 +213,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             return self._dry_run(before, job)
         table.require_guarded_writers(wanted)
         admission = self._admission(base_path, replace(settings, hudi_options=options))
-        admitted = admission.ask(wanted)
+        admitted = admission.check(wanted)
         waits = ServiceFailedError(
             f"table {base_path}: {wanted.service} waits: {admitted.reason}", FailureKind.CONFLICT
         )
@@ -213,12 +222,14 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         self.log.info("table %s: %s: %s", base_path, admitted.verdict, admitted.reason)
         job = replace(job, request=replace(job.request, services=(narrow(wanted, admitted),)))
         began_s = time.monotonic()
+        completed: tuple[str, ...] = ()
         measure_try(AirflowMetrics(), wanted.service, context)
         try:
             ran = self._execute_job(hook, folder, job, admission, PlanWithdrawal(before, table.timeline))
             judgement = self._judge(table, before, ran)
+            completed = judgement.completed_instants
         finally:
-            self._tell_manager(hook, job.request)
+            self._notify_manager(hook, job.request, completed)
         self.log.info("table %s: %s: %s", base_path, judgement.outcome, judgement.reason)
         if admitted.withdraw:
             raise waits
@@ -253,7 +264,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
 
     @staticmethod
     def _held_back(hook: LakeHook, base_path: str, wanted: ServiceRequest) -> dict[str, str]:
-        """Return the safepoint as an option: asked for at the last moment, and without an answer nothing is removed."""
+        """Return the safepoint as an option, read at the last moment; without an answer nothing is removed."""
         if wanted.service not in (Service.CLEAN, Service.ARCHIVE):
             return {}
         safepoint = hook.find_safepoint(table_id_of(base_path))
@@ -263,7 +274,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         (wanted,) = job.request.services
         action = PLANNED_AS.get(wanted.service)
         pending = () if action is None else tuple(instant.requested_time for instant in before.pending(action))
-        self.log.info("dry run, nothing is started; this would be:\n%s", describe(job, pending))
+        self.log.info("dry run: nothing is started. A run would start:\n%s", describe(job, pending))
         return Judgement(Outcome.NOTHING_TO_DO, f"dry run of {wanted.service} {wanted.mode}", (), pending)
 
     def _admission(self, base_path: str, settings: TableSettings) -> ServiceAdmission:
@@ -275,7 +286,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
     ) -> JobRequest:
         """Run the job under the lease of its table and service; return the request that was run.
 
-        A clustering that gave way to a writer leaves no plan behind: then it raises ServiceFailedError.
+        A clustering that gave way to a writer leaves no plan behind: it raises ServiceFailedError.
         """
         table_id, service = table_id_of(job.request.base_path), job.request.services[0].service
         record, began_s = ExecutorRecord(folder.work_dir, table_id, service), time.monotonic()
@@ -284,9 +295,9 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             self.log.warning("%s", short)
         policy, watched = admission.policy, admission.watch(job.request.services[0])
         watch = ConflictWatch(watched, self._end_job, policy.period_s, policy.initial_delay_s)
-        # Made before anything is begun: a wrong name is found out here.
+        # Created before anything begins: a wrong name fails here.
         create_engine(job.engine)
-        lease = ExecutorLease(LeaseClaim(hook, table_id, service, folder), on_lost=self._end_job)
+        lease = LeaseKeeper(LeaseRequest(hook, table_id, service, folder), on_lost=self._end_job)
         with lease:
             with watch:
                 ran = self._run_to_end(self._job_run, lease, watch)
@@ -297,17 +308,17 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             raise type(lease.error)(f"{service} of {job.request.base_path} was ended: {lease.error}") from lease.error
         return ran
 
-    def _run_after(self, lease: ExecutorLease, record: ExecutorRecord, job: EngineJob) -> None:
-        # Without the lease even the record belongs to somebody else.
+    def _run_after(self, lease: LeaseKeeper, record: ExecutorRecord, job: EngineJob) -> None:
+        # Without the lease even the record belongs to another run.
         lease.require_held()
         self._job_run = JobRun(job, record, create_engine)
         self._job_run.run(lease.require_held)
 
-    def _run_to_end(self, run: JobRun, lease: ExecutorLease, watch: ConflictWatch) -> JobRequest:
+    def _run_to_end(self, run: JobRun, lease: LeaseKeeper, watch: ConflictWatch) -> JobRequest:
         try:
             return run.run(lease.require_held)
         except EngineError as error:
-            # A job that was ended for a writer may be told of as one that failed.
+            # The result of a job that was stopped for a writer may report a failure.
             if watch.conflict is None:
                 raise
             self.log.info("%s", error)
@@ -315,36 +326,44 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
 
     def _judge(self, table: TableReader, before: Timeline, request: JobRequest) -> Judgement:
         result = read_result(request.result_path)
-        said = result.services[0] if result is not None and result.services else None
-        judgement = judge(before, table.timeline_of(request.services[0].service), request.services[0], said)
+        answer = result.services[0] if result is not None and result.services else None
+        judgement = judge(before, table.timeline_of(request.services[0].service), request.services[0], answer)
         if judgement.done:
             return judgement
+        if result is None:
+            # Raises OSError: a full or read-only work_dir took no result either, which says nothing about the plan.
+            require_writable(request.result_path)
         AirflowMetrics().incr(outcomes(request.services[0].service, Outcome.FAILED))
         message = f"table {table.base_path}: {request.services[0].service} {judgement.reason}"
         if judgement.failure_kind in {FailureKind.PLAN_GONE, FailureKind.REFUSED}:
             raise ServiceRefusedError(message)
         kind = judgement.failure_kind or FailureKind.OTHER
         if kind is FailureKind.OUT_OF_MEMORY and self._has_more_memory:
-            # More again would not help either; a pause may.
+            # Still more memory would not help either; a pause may.
             kind, message = FailureKind.OTHER, f"{message}; it had twice the memory already: set more in spark_conf"
         raise ServiceFailedError(message, kind)
 
-    def _tell_manager(self, hook: LakeHook, request: JobRequest) -> None:
-        hint = {"base_path": request.base_path, "table_name": request.table_name, "instants": []}
+    def _notify_manager(self, hook: LakeHook, request: JobRequest, completed: Sequence[str]) -> None:
+        hint = {
+            "base_path": request.base_path,
+            "table_name": request.table_name,
+            "instants": list(completed),
+            "is_own": True,
+        }
         try:
             hook.send_hints([hint])
         except LakeError as error:
-            self.log.warning("the manager was not told and will see by itself: %s", error)
+            self.log.warning("the manager was not notified and will find the result itself: %s", error)
 
 
-# --- The time-out of one try, as the run's Params say it: a DAG for all tables has no time-out of its own for each
+# --- The time-out of one try, from the run's Params: one DAG for all tables has no time-out of its own for each
 
 
 def set_time_out(context: Any) -> None:
     """`pre_execute` of the service's task: Airflow ends the try after the run's `timeout_s`, and retries it.
 
-    A run by hand that was given none takes the table's.
+    A run by hand without one takes the table's.
     """
     task, given_s = context["ti"].task, context["params"]["timeout_s"]
-    timeout_s = float(given_s) if given_s is not None else task.find_timeout_s()
+    timeout_s = float(given_s) if given_s is not None else task.find_timeout_s(context)
     task.execution_timeout = timedelta(seconds=timeout_s)

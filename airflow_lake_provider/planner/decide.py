@@ -11,117 +11,135 @@ from airflow_lake_provider.indexing.index_spec import parse_indexes
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.planner import plan_owner
 from airflow_lake_provider.planner.archive import archive_options, decide_archive
-from airflow_lake_provider.planner.clean import clean_options, decide_clean, kept_writes
-from airflow_lake_provider.planner.clustering import decide_clustering
+from airflow_lake_provider.planner.clean import clean_options, decide_clean
 from airflow_lake_provider.planner.compaction import (
+    decide_clustering,
     decide_compaction,
     decide_log_compaction,
     decide_metadata_compaction,
     log_compaction_options,
     may_be_behind,
 )
-from airflow_lake_provider.planner.fruitless import find_kept_from, footing_of, is_nothing_replaced, wait_for_change
+from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.indexing import decide_indexing, index_job_options
+from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, basis_of, in_fair_order, wait_for_change
+from airflow_lake_provider.planner.periodic import (
+    decide_orphans,
+    decide_savepoint,
+    decide_ttl,
+    orphan_options,
+    savepoint_options,
+    ttl_options,
+)
 from airflow_lake_provider.planner.plan_owner import find_begun_plans
 from airflow_lake_provider.planner.rollback import (
-    block_beside,
+    block_while_unguarded,
     decide_rollback,
     find_unguarded_writes,
     needs_heartbeats,
 )
 from airflow_lake_provider.planner.rules import Verdict, block_foreign_zone
-from airflow_lake_provider.planner.ttl import decide_ttl, ttl_options
-from airflow_lake_provider.planner.turns import NO_TURNS, in_fair_order
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_lake_provider.config.policies import TablePolicy
+    from airflow_lake_provider.planner.last_runs import LastRuns
     from airflow_lake_provider.planner.rules import Decision, Hold
     from airflow_lake_provider.planner.table_view import TableView, TableViewCache
-    from airflow_lake_provider.planner.turns import Turns
 
 DECIDED = frozenset(Service)
-"""The services that `decide` speaks of."""
+"""The services that `decide` returns a decision for."""
+
+
+def load_facts(
+    views: TableViewCache, view: TableView, policy: TablePolicy, now_ms: int, hold: Hold | None = None
+) -> TableFacts:
+    """Return the facts of a table, with heartbeats, the metadata table's timeline and plans where a rule needs them.
+
+    Raises StorageError.
+    """
+    facts = TableFacts(view, hold)
+    complete = views.supplement(
+        view,
+        heartbeats=needs_heartbeats(facts, policy, now_ms) or plan_owner.needs_heartbeats(facts),
+        metadata_timeline=may_be_behind(facts, policy),
+        plans=find_begun_plans(facts),
+    )
+    return replace(facts, view=complete)
 
 
 def decide_now(
-    views: TableViewCache,
-    view: TableView,
-    policy: TablePolicy,
-    now_ms: int,
-    hold: Hold | None = None,
-    turns: Turns = NO_TURNS,
+    views: TableViewCache, facts: TableFacts, policy: TablePolicy, now_ms: int, last_runs: LastRuns = NO_LAST_RUNS
 ) -> tuple[Decision, ...]:
-    """Decide with what the rules ask for beside the timeline, which is read here. Raises StorageError."""
-    complete = views.supplement(
-        view,
-        heartbeats=needs_heartbeats(view, policy, now_ms) or plan_owner.needs_heartbeats(view),
-        metadata_timeline=may_be_behind(view, policy),
-        plans=find_begun_plans(view),
-    )
-    decisions = decide(complete, policy, now_ms, hold, turns)
+    """Decide; read the timeline's file times, and block what is due where another time zone named instants.
+
+    Raises StorageError.
+    """
+    decisions = decide(facts, policy, now_ms, last_runs)
     if all(decision.verdict is not Verdict.DUE for decision in decisions):
         return decisions
-    return block_foreign_zone(decisions, view, policy, views.load_stamps(view), now_ms)
+    return block_foreign_zone(decisions, facts.view, policy, views.load_stamps(facts.view), now_ms)
 
 
 def decide(
-    view: TableView, policy: TablePolicy, now_ms: int, hold: Hold | None = None, turns: Turns = NO_TURNS
+    facts: TableFacts, policy: TablePolicy, now_ms: int, last_runs: LastRuns = NO_LAST_RUNS
 ) -> tuple[Decision, ...]:
     """Return one decision per service, most urgent first. `now_ms` is the time of deciding, ms since the epoch.
 
-    `hold` is what replication's slowest sink needs, `turns` what became of the services' last runs.
-
-    Pending plans come before new ones: a clustering plan holds writers' updates back, a compaction plan readers. The
-    service whose last run is longest ago comes next. Where none ran yet: what failed writers left, then what readers
-    feel (compaction), what rewrites (clustering), what removes (expired partitions, cleaning), and archiving last,
-    because cleaning plans by what is on the active timeline. `in_fair_order` lets none of them wait for ever.
+    Pending plans come before new ones: a clustering plan blocks writers' updates, a compaction plan slows readers. The
+    service whose last run is longest ago comes next. Without any runs: what failed writers left, then what readers feel
+    (compaction), what rewrites (clustering), what removes (expired partitions, cleaning), then archiving, because
+    cleaning plans by what is on the active timeline, and last what has a period of its own. `in_fair_order` bounds the
+    wait of each of them.
     """
-    rollback = decide_rollback(view, policy, now_ms)
-    compaction = decide_compaction(view, policy, now_ms)
-    kept_from = find_kept_from(view, kept_writes(view, policy.clean, hold))
+    rollback = decide_rollback(facts, policy, now_ms)
+    compaction = decide_compaction(facts, policy, now_ms)
+    retained_from = facts.find_retained_from(facts.retained_writes(policy.clean, now_ms))
     decisions = (
         rollback,
         compaction,
-        decide_log_compaction(view, policy, compaction, now_ms),
-        decide_clustering(view, policy, now_ms),
-        decide_ttl(view, policy, now_ms),
-        decide_clean(view, policy, rollback, now_ms, hold, turns),
-        decide_metadata_compaction(view, policy),
-        decide_indexing(view, policy),
-        decide_archive(view, policy, hold),
+        decide_log_compaction(facts, policy, compaction, now_ms),
+        decide_clustering(facts, policy, now_ms),
+        decide_ttl(facts, policy, now_ms),
+        decide_clean(facts, policy, rollback, now_ms, last_runs),
+        decide_metadata_compaction(facts, policy),
+        decide_indexing(facts, policy),
+        decide_archive(facts, policy, now_ms),
+        decide_savepoint(facts, policy, now_ms),
+        decide_orphans(facts, policy, now_ms),
     )
-    timeline = view.timeline
-    footed = [replace(found, footing=footing_of(found, timeline, kept_from)) for found in decisions]
-    asked = [wait_for_change(found, turns, timeline, policy, now_ms) for found in footed]
-    unguarded = find_unguarded_writes(view, policy, now_ms)
-    return in_fair_order([block_beside(unguarded, found, policy, now_ms) for found in asked], turns)
+    based = [replace(found, basis=basis_of(found, facts, retained_from)) for found in decisions]
+    waiting = [wait_for_change(found, last_runs, facts, policy, now_ms) for found in based]
+    unguarded = find_unguarded_writes(facts, policy, now_ms)
+    return in_fair_order([block_while_unguarded(unguarded, found, policy, now_ms) for found in waiting], last_runs)
 
 
-def remember_cleaned(view: TableView, policy: TablePolicy, hold: Hold | None, turns: Turns) -> Turns:
-    """Return the turns with what the active timeline shows of writes that left nothing to clean.
+def remember_cleaned(facts: TableFacts, policy: TablePolicy, last_runs: LastRuns, now_ms: int) -> LastRuns:
+    """Return the last runs with what the active timeline shows of writes that left nothing to clean.
 
-    Each look notes it: what was archived since cannot be asked any more.
+    Each evaluation records it: the timeline no longer shows what was archived since.
     """
-    kept_from = find_kept_from(view, kept_writes(view, policy.clean, hold))
-    return turns.cleaned(kept_from) if is_nothing_replaced(view, turns.cleaned_before, kept_from) else turns
+    retained_from = facts.find_retained_from(facts.retained_writes(policy.clean, now_ms))
+    if not facts.is_nothing_replaced(last_runs.cleaned_before, retained_from):
+        return last_runs
+    return last_runs.cleaned(retained_from)
 
 
-# --- The Hudi settings by which a table's policy travels to a service that nobody decided upon: a run by hand. Pure
+# --- The Hudi settings by which a table's policy reaches a run by hand, which no decision precedes. Pure
 
 
 def service_options(service: Service, policy: TablePolicy) -> Mapping[str, str]:
-    """Return what the policy says of a service as settings of its job.
+    """Return the policy of a service as settings of its job.
 
     Raises ConfigError for an unknown index, and ServiceRefusedError for a clean where cleaning is switched off: then
-    others clean the table, by a retention that is not known here, and what is cleaned does not come back.
+    another process cleans the table, by a retention that is not known here, and what is cleaned does not come back.
     """
     if service is Service.CLEAN:
         if not policy.clean.enabled:
             raise ServiceRefusedError(
-                "clean.enabled: false says that others clean this table, by a retention that is not known here; where "
-                "it is to be cleaned by hand alone, set clean: {enabled: true, commits: null, retained_commits: ...}"
+                "clean.enabled: false means that another process cleans this table, by a retention that is not known "
+                "here; to clean it by hand only, set clean: {enabled: true, commits: null, retained_commits: ...}"
             )
         return clean_options(policy.clean)
     if service is Service.ARCHIVE:
@@ -129,6 +147,10 @@ def service_options(service: Service, policy: TablePolicy) -> Mapping[str, str]:
         return {**clean_options(policy.clean), **archive_options(policy.archive)}
     if service is Service.TTL and policy.ttl.retained_days is not None:
         return ttl_options(policy.ttl)
+    if service is Service.SAVEPOINT and policy.savepoint.every_s is not None:
+        return savepoint_options(policy.savepoint)
+    if service is Service.ORPHANS:
+        return orphan_options(policy.orphans)
     if service is Service.LOGCOMPACTION and policy.logcompaction.log_files is not None:
         return log_compaction_options(policy.logcompaction.log_files)
     if service is Service.INDEXING:

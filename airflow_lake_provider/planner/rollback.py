@@ -1,13 +1,13 @@
-"""Decide whether what failed writers left has to be rolled back; pure, from the view with heartbeats and the policy.
+"""Decide whether what failed writers left has to be rolled back; pure, from facts with heartbeats and policy.
 
-In multi-writer mode a failed write stays pending until somebody rolls it back: Hudi's writers do not (failed-writes
-policy LAZY), and it holds archiving, index builds and readers of changes up. An expired heartbeat proves that its
+In multi-writer mode a failed write stays pending until a process rolls it back: Hudi's writers do not (failed-writes
+policy LAZY), and it blocks archiving, index builds and readers of changes. An expired heartbeat proves that its
 writer is dead: a writer whose own heartbeat has expired gives its commit up (`HeartbeatUtils`). A write without any
 heartbeat proves nothing. A writer in single-writer mode, Hudi's default, sends none however long it lives, and rolls
 its own failures back at its next commit (policy EAGER): its writes are left alone, and block every service meanwhile.
 
 Hudi deletes a failed write's instants before it completes the rollback, so one that died in between is a rollback
-without a write: it is gone on with as well. Two executors of one rollback delete the same files of a dead write.
+without a write: this service completes it as well. Two executors of one rollback delete the same files of a dead write.
 """
 
 from __future__ import annotations
@@ -17,55 +17,55 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.hudi.heartbeat import heartbeat_rule
 from airflow_lake_provider.hudi.instant import Action
-from airflow_lake_provider.hudi.timeline import instant_time_ms
+from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.rules import Decision, Verdict, block_without_lock, explain_unguarded, not_due
 
 if TYPE_CHECKING:
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.hudi.instant import Instant
+    from airflow_lake_provider.planner.facts import TableFacts
     from airflow_lake_provider.planner.rules import Evidence
-    from airflow_lake_provider.planner.table_view import TableView
 
 
 ASK_AFTER_MS = 600_000
-"""A pending write of this age has its heartbeat asked for, whatever the policy says of rollbacks."""
+"""The evaluation reads the heartbeat of a pending write of this age, whatever the policy for rollbacks."""
 
 
-def needs_heartbeats(view: TableView, policy: TablePolicy, now_ms: int) -> bool:
+def needs_heartbeats(facts: TableFacts, policy: TablePolicy, now_ms: int) -> bool:
     """Whether a pending write is so old that the decisions depend on its heartbeat."""
-    return bool(_ripe(view.timeline.pending_writes(), view, _doubted_after_ms(policy), now_ms))
+    return bool(_ripe(facts.timeline.pending_writes(), facts, _doubted_after_ms(policy), now_ms))
 
 
-def find_unguarded_writes(view: TableView, policy: TablePolicy, now_ms: int) -> tuple[str, ...]:
+def find_unguarded_writes(facts: TableFacts, policy: TablePolicy, now_ms: int) -> tuple[str, ...]:
     """Return the old pending writes without a heartbeat, by requested time; none while the view has no heartbeats."""
-    if view.heartbeats_ms is None:
+    if facts.view.heartbeats_ms is None:
         return ()
-    old = _ripe(view.timeline.pending_writes(), view, _doubted_after_ms(policy), now_ms)
-    return tuple(write.requested_time for write in old if write.requested_time not in view.heartbeats_ms)
+    old = _ripe(facts.timeline.pending_writes(), facts, _doubted_after_ms(policy), now_ms)
+    return tuple(write.requested_time for write in old if write.requested_time not in facts.view.heartbeats_ms)
 
 
-def block_beside(unguarded: tuple[str, ...], decision: Decision, policy: TablePolicy, now_ms: int) -> Decision:
-    """Return the decision, blocked where it is due: beside a writer that takes no part in the locking nothing begins.
+def block_while_unguarded(unguarded: tuple[str, ...], decision: Decision, policy: TablePolicy, now_ms: int) -> Decision:
+    """Return the decision, blocked where it is due: no service begins next to a writer that takes no lock.
 
     A running service would be rolled back by that writer, or would commit to the metadata table at the same moment.
     """
     if not unguarded or decision.verdict is not Verdict.DUE:
         return decision
     reason = f"{decision.reason}, but {explain_unguarded(unguarded)}"
-    return replace(decision, verdict=Verdict.BLOCKED, reason=reason, look_again_ms=_again_ms(policy, now_ms))
+    return replace(decision, verdict=Verdict.BLOCKED, reason=reason, evaluate_again_ms=_again_ms(policy, now_ms))
 
 
-def decide_rollback(view: TableView, policy: TablePolicy, now_ms: int) -> Decision:
-    """Say whether a rollback is due, not due or blocked, and why. Without heartbeats in the view none is due."""
+def decide_rollback(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decision:
+    """Decide whether a rollback is due, not due or blocked. Without heartbeats in the view none is due."""
     service, rules = Service.ROLLBACK, policy.rollback
     if not rules.enabled:
         return not_due(service, "rollback is switched off for this table (rollback.enabled: false)")
-    writes, begun = view.timeline.pending_writes(), view.timeline.pending(Action.ROLLBACK)
+    writes, begun = facts.timeline.pending_writes(), facts.timeline.pending(Action.ROLLBACK)
     if not writes and not begun:
         return not_due(service, "no write is pending")
     patience_ms = int(rules.after_s * 1000)
-    overdue, halves = (_ripe(instants, view, patience_ms, now_ms) for instants in (writes, begun))
+    overdue, halves = (_ripe(instants, facts, patience_ms, now_ms) for instants in (writes, begun))
     evidence: Evidence = {
         "pending_writes": len(writes),
         "overdue_writes": len(overdue),
@@ -73,10 +73,10 @@ def decide_rollback(view: TableView, policy: TablePolicy, now_ms: int) -> Decisi
         "oldest": min(instant.requested_time for instant in (*writes, *begun)),
     }
     if not overdue and not halves:
-        ripe_ms = min(_begun_ms(instant, view) for instant in (*writes, *begun)) + patience_ms
+        ripe_ms = min(_begun_ms(instant, facts) for instant in (*writes, *begun)) + patience_ms
         reason = f"{len(writes) + len(begun)} pending, none for {rules.after_s:,.0f} s (rollback.after_s)"
         return not_due(service, reason, evidence, ripe_ms)
-    rule, beats = heartbeat_rule(policy.hudi_options), view.heartbeats_ms
+    rule, beats = heartbeat_rule(policy.hudi_options), facts.view.heartbeats_ms
     dead = tuple(
         write for write in overdue if beats is not None and rule.has_expired(beats.get(write.requested_time), now_ms)
     )
@@ -86,8 +86,8 @@ def decide_rollback(view: TableView, policy: TablePolicy, now_ms: int) -> Decisi
         )
         if unguarded:
             reason, again_ms = explain_unguarded(unguarded), _again_ms(policy, now_ms)
-            return Decision(service, Verdict.BLOCKED, reason, evidence=evidence, look_again_ms=again_ms)
-        seen = "was not asked for" if beats is None else "lives"
+            return Decision(service, Verdict.BLOCKED, reason, evidence=evidence, evaluate_again_ms=again_ms)
+        seen = "is not read yet" if beats is None else "lives"
         reason = f"the heartbeat of {', '.join(write.requested_time for write in overdue)} {seen}"
         return not_due(service, reason, evidence, now_ms + rule.most_ms)
     times = tuple(sorted(instant.requested_time for instant in (*dead, *halves)))
@@ -112,10 +112,10 @@ def _doubted_after_ms(policy: TablePolicy) -> int:
     return min(int(policy.rollback.after_s * 1000), ASK_AFTER_MS)
 
 
-def _ripe(instants: tuple[Instant, ...], view: TableView, patience_ms: int, now_ms: int) -> tuple[Instant, ...]:
-    return tuple(instant for instant in instants if _begun_ms(instant, view) + patience_ms <= now_ms)
+def _ripe(instants: tuple[Instant, ...], facts: TableFacts, patience_ms: int, now_ms: int) -> tuple[Instant, ...]:
+    return tuple(instant for instant in instants if _begun_ms(instant, facts) + patience_ms <= now_ms)
 
 
-def _begun_ms(write: Instant, view: TableView) -> int:
-    # What is no time is no Hudi writer's instant, and as old as can be.
-    return instant_time_ms(write.requested_time, view.properties.time_zone) or 0
+def _begun_ms(write: Instant, facts: TableFacts) -> int:
+    # Hudi's writers name every instant by a time; any other name counts as the oldest possible.
+    return instant_time_ms(write.requested_time, facts.properties.time_zone) or 0

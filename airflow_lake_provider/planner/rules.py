@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_lake_provider.errors import LockNotConfiguredError, WriterUnguardedError
 from airflow_lake_provider.hudi.job_zone import zone_of_jobs
-from airflow_lake_provider.hudi.timeline import instant_time_ms
-from airflow_lake_provider.instant_clock import describe_foreign, find_foreign
+from airflow_lake_provider.instant_clock import describe_foreign, find_foreign, instant_time_ms
 from airflow_lake_provider.job_contract import (
     CONCURRENCY_MODE,
     LOCK_PROVIDER,
     OPTIMISTIC,
     Mode,
     Service,
-    commits_to_keep,
     find_lock_problem,
 )
 
@@ -26,8 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from airflow_lake_provider.config.policies import TablePolicy
-    from airflow_lake_provider.hudi.instant import Action, Instant
-    from airflow_lake_provider.hudi.timeline import Timeline
+    from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.instant_clock import Stamp
     from airflow_lake_provider.planner.table_view import TableView
 
@@ -37,9 +34,9 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule: what was found beside its threshold, in words, and whether it holds. One that is off never counts."""
+    """One rule: what was found and its threshold, in words, and whether it holds. One that is off never counts."""
 
-    says: str
+    text: str
     holds: bool
     is_on: bool = True
     ripe_ms: int | None = None
@@ -48,18 +45,18 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """The answer of all rules. `look_again_ms` is when time alone may change it; None when it cannot."""
+    """The answer of all rules. `evaluate_again_ms` is when time alone may change it; None when it cannot."""
 
     is_due: bool
-    says: str
-    look_again_ms: int | None = None
+    text: str
+    evaluate_again_ms: int | None = None
 
 
-def rule_of_count(says: str, count: int, least: int | None) -> Rule:
+def rule_of_count(text: str, count: int, least: int | None) -> Rule:
     """Return the rule that there are at least so many; off without a threshold."""
     if least is None:
-        return Rule(f"{says} (rule: off)", holds=False, is_on=False)
-    return Rule(f"{says} (rule: {least})", holds=count >= least)
+        return Rule(f"{text} (rule: off)", holds=False, is_on=False)
+    return Rule(f"{text} (rule: {least})", holds=count >= least)
 
 
 def rule_of_age(waiting: Sequence[Instant], max_age_s: float | None, now_ms: int, time_zone: str) -> Rule | None:
@@ -68,54 +65,54 @@ def rule_of_age(waiting: Sequence[Instant], max_age_s: float | None, now_ms: int
         return None
     if not waiting:
         return Rule(f"nothing waits (rule: {max_age_s:,.0f} s)", holds=False)
-    since_ms = instant_time_ms(waiting[0].completed_time or waiting[0].requested_time, time_zone)
+    since_ms = instant_time_ms(waiting[0].ordering_time, time_zone)
     if since_ms is None:
-        return Rule(f"nothing says since when the oldest write waits (rule: {max_age_s:,.0f} s)", holds=False)
+        return Rule(f"the time of the oldest write is not readable (rule: {max_age_s:,.0f} s)", holds=False)
     ripe_ms = since_ms + int(max_age_s * 1000)
-    says = f"the oldest write waits for {(now_ms - since_ms) / 1000:,.0f} s (rule: {max_age_s:,.0f} s)"
-    return Rule(says, holds=now_ms >= ripe_ms, ripe_ms=ripe_ms)
+    text = f"the oldest write waits for {(now_ms - since_ms) / 1000:,.0f} s (rule: {max_age_s:,.0f} s)"
+    return Rule(text, holds=now_ms >= ripe_ms, ripe_ms=ripe_ms)
 
 
 def combine_rules(rules: Sequence[Rule | None], combine: str) -> Ruling:
-    """Return what the rules say together: due by any of them, or by all that are on (`combine: all`)."""
+    """Combine the rules: due by any of them, or by all that are on (`combine: all`)."""
     shown = [rule for rule in rules if rule is not None]
     active = [rule for rule in shown if rule.is_on]
     held = [rule for rule in active if rule.holds]
     is_due = bool(held) and (combine != ALL or len(held) == len(active))
     if is_due:
-        return Ruling(is_due=True, says=" and ".join(rule.says for rule in held))
+        return Ruling(is_due=True, text=" and ".join(rule.text for rule in held))
     open_times = [rule.ripe_ms for rule in active if not rule.holds]
     times = [ripe_ms for ripe_ms in open_times if ripe_ms is not None]
-    look_again_ms = min(times, default=None)
+    evaluate_again_ms = min(times, default=None)
     if combine == ALL:
-        look_again_ms = max(times) if times and len(times) == len(open_times) else None
-    return Ruling(is_due=False, says="; ".join(rule.says for rule in shown), look_again_ms=look_again_ms)
+        evaluate_again_ms = max(times) if times and len(times) == len(open_times) else None
+    return Ruling(is_due=False, text="; ".join(rule.text for rule in shown), evaluate_again_ms=evaluate_again_ms)
 
 
-# --- What the planner says of one service of one table, with its reason in words
+# --- The decision about one service of one table, with its reason in words
 
 Evidence: TypeAlias = "Mapping[str, int | float | str | None]"
 """The numbers and instants that a decision rests on."""
 
 
 class Verdict(StrEnum):
-    """Whether a service shall run now."""
+    """Whether a service should run now."""
 
     DUE = "due"
     NOT_DUE = "not_due"
     BLOCKED = "blocked"
-    """It would be due, but must not run until somebody changes what the reason names."""
+    """It would be due, but must not run before a person changes what the reason names."""
 
 
 @dataclass(frozen=True, slots=True)
-class Footing:
-    """What is remembered of a decision when a run is created for it (`turns.Turn`)."""
+class DecisionBasis:
+    """What the registry keeps of a decision when the manager creates a run for it (`last_runs.LastRun`)."""
 
-    basis: str = ""
-    """A digest of what it rests on beside new writes. A run that had an effect changes it."""
+    digest: str = ""
+    """Of what the decision rests on, new writes aside. A run that had an effect changes it."""
     newest_write: str = ""
     """Completed time of the newest completed write."""
-    kept_from: str = ""
+    retained_from: str = ""
     """Cleaning leaves what writes that completed from this moment on replaced; empty is not known."""
     is_certain: bool = True
     """Whether the timeline shows that there is something to do; otherwise only a run finds out."""
@@ -126,7 +123,7 @@ class Decision:
     """One service of one table, decided.
 
     `key_instant` names what the decision rests on (a pending plan, else the newest completed write): the same
-    state of the table gives the same key, so that asking twice cannot start two runs. Empty unless due.
+    state of the table gives the same key, so that two evaluations cannot start two runs. Empty unless due.
     """
 
     service: Service
@@ -138,16 +135,68 @@ class Decision:
     evidence: Evidence = field(default_factory=lambda: MappingProxyType({}))
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Hudi settings that carry the policy into the job (retention, ...)."""
-    look_again_ms: int | None = None
+    evaluate_again_ms: int | None = None
     """When time alone may change the decision, ms since the epoch; None when only the table can."""
-    footing: Footing = field(default_factory=Footing)
+    basis: DecisionBasis = field(default_factory=DecisionBasis)
+
+
+class Urgency(IntEnum):
+    """How soon a due service should get a slot when there are too few: Airflow's `priority_weight` of its run."""
+
+    MASS = 1
+    """What can wait: rewrites and searches of whole tables."""
+    USUAL = 2
+    BEHIND = 3
+    """Its rule holds twice over, or its plan is on the timeline: readers get slower, storage or timeline grows."""
+    UNBLOCKS = 4
+    """Writers, or all other services of the table, wait for it."""
+    AGED = 5
+    """It has waited for a slot for long: what is more urgent must not starve it. Only the sweep assigns this."""
+
+
+_MASS = frozenset({Service.CLUSTERING, Service.TTL, Service.LOGCOMPACTION, Service.INDEXING})
+
+
+def urgency_of(decision: Decision, policy: TablePolicy) -> Urgency:
+    """Return the urgency of a due decision, from its evidence and the policy's rules."""
+    if decision.service is Service.ROLLBACK or decision.mode is Mode.WITHDRAW:
+        return Urgency.UNBLOCKS
+    if decision.plan_instants:
+        return Urgency.UNBLOCKS if decision.service is Service.CLUSTERING else Urgency.BEHIND
+    if decision.service in _MASS:
+        return Urgency.MASS
+    names = {
+        Service.COMPACTION: ("delta_commits", policy.compaction.delta_commits),
+        Service.CLEAN: ("writes_since_clean", policy.clean.commits),
+        Service.ARCHIVE: ("active_writes", policy.archive.max_commits),
+        Service.METACOMPACTION: ("writes_since", policy.metacompaction.commits),
+    }
+    name, rule = names[decision.service]
+    found = decision.evidence.get(name)
+    is_behind = rule is not None and isinstance(found, int) and found >= 2 * rule
+    return Urgency.BEHIND if is_behind else Urgency.USUAL
 
 
 def not_due(
-    service: Service, reason: str, evidence: Evidence = MappingProxyType({}), look_again_ms: int | None = None
+    service: Service, reason: str, evidence: Evidence = MappingProxyType({}), evaluate_again_ms: int | None = None
 ) -> Decision:
     """Return the decision that a service need not run."""
-    return Decision(service, Verdict.NOT_DUE, reason, evidence=evidence, look_again_ms=look_again_ms)
+    return Decision(service, Verdict.NOT_DUE, reason, evidence=evidence, evaluate_again_ms=evaluate_again_ms)
+
+
+def only_observe(decisions: Sequence[Decision], why: str) -> tuple[Decision, ...]:
+    """Return the decisions about a table that is observed: none starts a service or notifies people.
+
+    `why` is the reason; empty for a table that is managed, whose decisions stay as they are.
+    """
+    return tuple(
+        _observed(found, why) if why and found.verdict is not Verdict.NOT_DUE else found for found in decisions
+    )
+
+
+def _observed(decision: Decision, why: str) -> Decision:
+    reason = f"only observed, else {decision.verdict}: {decision.reason} ({why})"
+    return not_due(decision.service, reason, decision.evidence, decision.evaluate_again_ms)
 
 
 def block_without_lock(due: Decision, hudi_options: Mapping[str, str]) -> Decision:
@@ -156,21 +205,6 @@ def block_without_lock(due: Decision, hudi_options: Mapping[str, str]) -> Decisi
     if problem is None:
         return due
     return Decision(due.service, Verdict.BLOCKED, f"{due.reason}, but {problem}", evidence=due.evidence)
-
-
-# --- What several rules ask of a timeline: the completed writes after a point, and a key that stays for a while. Pure
-
-
-def writes_after(timeline: Timeline, after: str) -> tuple[Instant, ...]:
-    """Return completed writes that completed after `after` (exclusive), by completion."""
-    writes = timeline.completed_writes_by_completion()
-    return tuple(write for write in writes if (write.completed_time or write.requested_time) > after)
-
-
-def last_completed(timeline: Timeline, action: Action) -> Instant | None:
-    """Return the completed instant of an action that was requested last; None when there is none."""
-    found = [instant for instant in timeline.completed() if instant.action is action]
-    return found[-1] if found else None
 
 
 def stable_key(writes: Sequence[Instant], every: int) -> str:
@@ -185,12 +219,12 @@ def stable_key(writes: Sequence[Instant], every: int) -> str:
     return writes[max(full_buckets * every - 1, 0)].requested_time
 
 
-# --- What replication's slowest sink still needs of a table, as the planner hears of it. Pure
+# --- What replication's slowest sink still needs of a table. Pure
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The oldest hold that counts. Cleaning and archiving are clamped to it once more as their job begins."""
+    """The oldest hold that counts. The jobs of cleaning and archiving clamp to it again when they begin."""
 
     instant: str
     """Requested time from which on files and instants are needed; `0` is everything."""
@@ -198,18 +232,13 @@ class Hold:
     ends_ms: int
     """When it is released unless the sink makes progress, ms since the epoch."""
 
-    def commits(self, timeline: Timeline) -> int:
-        """Return how many of the newest writes a job keeps for it."""
-        requested = [write.requested_time for write in timeline.completed_writes_by_completion()]
-        return commits_to_keep(requested, self.instant)
-
     def describe(self) -> str:
-        """Return who holds what, and until when."""
+        """Return which sink holds what, and until when."""
         what = "everything" if self.instant == "0" else f"everything since {self.instant}"
         return f"sink {self.sink} holds {what}, until {self._ends} UTC unless it makes progress"
 
     def evidence(self) -> Evidence:
-        """Return the same as facts."""
+        """Return the same as evidence."""
         return {"held_by": self.sink, "held_from": self.instant, "held_until": self._ends}
 
     @property
@@ -232,11 +261,11 @@ def require_lock(hudi_options: Mapping[str, str], table: str) -> None:
 
 
 def require_guarded_writers(pending_writes: Collection[str], heartbeats: Collection[str], table: str) -> None:
-    """Raise WriterUnguardedError when a writer may be at work that takes no part in the locking.
+    """Raise WriterUnguardedError when a writer that takes no lock may be active.
 
     `pending_writes` are requested times. In multi-writer mode a heartbeat exists before the instant and until it
     completes, and a writer that is killed leaves it behind. In single-writer mode there is none, and such a writer may
-    roll back what others have in flight. Its age tells nothing: a commit may take hours.
+    roll back what others have in flight. Its age proves nothing: a commit may take hours.
     """
     unguarded = tuple(sorted(time for time in pending_writes if time not in heartbeats))
     if unguarded:
@@ -244,7 +273,7 @@ def require_guarded_writers(pending_writes: Collection[str], heartbeats: Collect
 
 
 def explain_unguarded(writes: Collection[str]) -> str:
-    """Say what pending writes without a heartbeat mean, and what to do; of these requested times."""
+    """Explain what pending writes without a heartbeat mean, and what to do; `writes` are requested times."""
     named, several = ", ".join(writes), len(writes) > 1
     return (
         f"the write{'s' if several else ''} {named} {'are' if several else 'is'} in flight without a heartbeat, so "

@@ -1,4 +1,4 @@
-"""Whether a service is done: what a fresh look at the timeline says, whatever the job said of itself (G3). Pure."""
+"""Whether a service is done, by a fresh timeline and not by the job's own report (G3). Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service, ServiceResult
+from airflow_lake_provider.planner.facts import CLUSTER_OPERATION, COMPACT_OPERATION, LOG_COMPACT_OPERATION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.hudi.timeline import Timeline
     from airflow_lake_provider.job_contract import ServiceRequest
+    from airflow_lake_provider.planner.table_view import TableView
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class Judgement:
 
     @property
     def done(self) -> bool:
-        """Whether the service did what was asked, or there was nothing to do."""
+        """Whether the service did what the request names, or there was nothing to do."""
         return self.outcome is not Outcome.FAILED
 
 
@@ -49,7 +52,7 @@ PLANNED_AS: Mapping[Service, Action] = MappingProxyType(
 def judge(before: Timeline, after: Timeline, request: ServiceRequest, result: ServiceResult | None) -> Judgement:
     """Judge a job by the timelines before and after it.
 
-    `result` is what the job said, None when it died without a word; it only tells which plan was its own. For
+    `result` is the job's report, None when the job died without one; it only identifies the job's own plan. For
     METACOMPACTION the timelines are the metadata table's.
     """
     unplanned = _UNPLANNED.get(request.service)
@@ -65,7 +68,7 @@ def judge(before: Timeline, after: Timeline, request: ServiceRequest, result: Se
         return _judge_schedule(known, completed, pending, request, result)
     wanted = _wanted_plans(known, request, result)
     if request.service is Service.INDEXING:
-        # One that is gone could never have run: its index was there already.
+        # A plan that vanished could never have run: its index existed already.
         named = (*wanted, *(result.completed_instants if result is not None else ()))
         wanted = tuple(time for time in dict.fromkeys(named) if time in completed or time in pending)
     open_plans = tuple(time for time in wanted if time not in completed)
@@ -74,13 +77,13 @@ def judge(before: Timeline, after: Timeline, request: ServiceRequest, result: Se
         return _failed(f"plan {', '.join(open_plans)} is not completed on the timeline", result, done, pending)
     if done:
         reason = f"{request.service} {', '.join(done)} is completed on the timeline"
-        if _says_more(request, result):
+        if _is_more_precise(request, result):
             return _failed(reason, result, done, pending)
         return Judgement(Outcome.COMPLETED, reason, done, pending)
     if result is None or result.outcome is Outcome.FAILED:
         return _failed("no plan of this run is on the timeline", result, (), pending)
-    said = f": {result.message}" if result.message else ""
-    return Judgement(Outcome.NOTHING_TO_DO, f"Hudi found nothing to do for {request.service}{said}", (), pending)
+    message = f": {result.message}" if result.message else ""
+    return Judgement(Outcome.NOTHING_TO_DO, f"Hudi found nothing to do for {request.service}{message}", (), pending)
 
 
 def _judge_withdrawal(
@@ -94,7 +97,7 @@ def _judge_withdrawal(
         reason = f"{request.service} {', '.join(done)} had completed before"
         return Judgement(Outcome.NOTHING_TO_DO, reason, done, pending)
     return Judgement(
-        Outcome.COMPLETED, f"plan {', '.join(request.instants)} is taken from the timeline", pending_instants=pending
+        Outcome.COMPLETED, f"plan {', '.join(request.instants)} is removed from the timeline", pending_instants=pending
     )
 
 
@@ -102,12 +105,12 @@ def _judge_archive(
     before: Timeline, after: Timeline, _request: ServiceRequest, result: ServiceResult | None
 ) -> Judgement:
     left = {(i.requested_time, i.action) for i in after.completed()}
-    gone = [i.requested_time for i in before.completed() if (i.requested_time, i.action) not in left]
+    removed = [i.requested_time for i in before.completed() if (i.requested_time, i.action) not in left]
     if result is None or result.outcome is Outcome.FAILED:
-        # What has gone is safely archived: Hudi writes the archive first. But the job did not end.
-        return _failed(f"{len(gone)} instants left the active timeline", result, (), ())
-    if gone:
-        return Judgement(Outcome.COMPLETED, f"{len(gone)} instants left the active timeline, up to {max(gone)}")
+        # What left is safely archived: Hudi writes the archive first. But the job did not end.
+        return _failed(f"{len(removed)} instants left the active timeline", result, (), ())
+    if removed:
+        return Judgement(Outcome.COMPLETED, f"{len(removed)} instants left the active timeline, up to {max(removed)}")
     return Judgement(Outcome.NOTHING_TO_DO, result.message or "Hudi found nothing to archive")
 
 
@@ -116,24 +119,24 @@ def _judge_rollback(
 ) -> Judgement:
     left = {instant.requested_time for instant in after.instants}
     finished = {instant.requested_time for instant in after.completed() if instant.action is Action.ROLLBACK}
-    # A rollback that died after it had deleted the write's instants is itself what is asked for.
+    # A rollback that died after it had deleted the write's instants is itself the requested one.
     pending = tuple(i.requested_time for i in (*after.pending_writes(), *after.pending(Action.ROLLBACK)))
-    gone = tuple(i.requested_time for i in before.pending_writes() if i.requested_time not in left)
-    gone += tuple(i.requested_time for i in before.pending(Action.ROLLBACK) if i.requested_time in finished)
+    removed = tuple(i.requested_time for i in before.pending_writes() if i.requested_time not in left)
+    removed += tuple(i.requested_time for i in before.pending(Action.ROLLBACK) if i.requested_time in finished)
     # One that went on to complete was not dead, and is no longer in the way.
     still = tuple(time for time in request.instants if time in pending)
-    if still or ((result is None or result.outcome is Outcome.FAILED) and not (request.instants or gone)):
+    if still or ((result is None or result.outcome is Outcome.FAILED) and not (request.instants or removed)):
         what = f"{', '.join(still)} is still pending" if still else "nothing was rolled back"
-        return _failed(what, result, gone, pending)
-    if gone or request.instants:
-        reason = f"{', '.join(gone) or 'nothing'} was rolled back, and nothing that was asked for is pending"
-        return Judgement(Outcome.COMPLETED if gone else Outcome.NOTHING_TO_DO, reason, gone, pending)
+        return _failed(what, result, removed, pending)
+    if removed or request.instants:
+        reason = f"{', '.join(removed) or 'nothing'} was rolled back, and no requested instant is pending"
+        return Judgement(Outcome.COMPLETED if removed else Outcome.NOTHING_TO_DO, reason, removed, pending)
     return Judgement(Outcome.NOTHING_TO_DO, "no pending write has a dead writer", (), pending)
 
 
 def _judge_ttl(_before: Timeline, after: Timeline, _request: ServiceRequest, result: ServiceResult | None) -> Judgement:
     if result is None or result.outcome is Outcome.FAILED:
-        return _failed("no partition was deleted by this run, as far as it said", result, (), ())
+        return _failed("this run reported no deleted partition", result, (), ())
     completed = frozenset(instant.requested_time for instant in after.completed())
     missing = tuple(time for time in result.completed_instants if time not in completed)
     if missing:
@@ -143,8 +146,41 @@ def _judge_ttl(_before: Timeline, after: Timeline, _request: ServiceRequest, res
     return Judgement(Outcome.NOTHING_TO_DO, result.message or "no partition is expired")
 
 
+def _judge_savepoint(
+    before: Timeline, after: Timeline, _request: ServiceRequest, result: ServiceResult | None
+) -> Judgement:
+    saved, left = (
+        frozenset(i.requested_time for i in timeline.completed() if i.action is Action.SAVEPOINT)
+        for timeline in (before, after)
+    )
+    made, removed = tuple(sorted(left - saved)), tuple(sorted(saved - left))
+    if result is None or result.outcome is Outcome.FAILED:
+        return _failed(f"{len(made)} savepoints were made and {len(removed)} removed", result, made, ())
+    missing = tuple(time for time in result.completed_instants if time not in left)
+    if missing:
+        return _failed(f"savepoint {', '.join(missing)} is not completed on the timeline", result, (), missing)
+    if made or removed:
+        return Judgement(Outcome.COMPLETED, result.message or "savepoints were made or removed", made)
+    return Judgement(Outcome.NOTHING_TO_DO, result.message or "no savepoint was to be made or removed")
+
+
+def _judge_orphans(
+    _before: Timeline, _after: Timeline, _request: ServiceRequest, result: ServiceResult | None
+) -> Judgement:
+    # The service changes no instant: the manifest in the table's quarantine is its record.
+    if result is None or result.outcome is Outcome.FAILED:
+        return _failed("this run reported no end of the search for orphan files", result, (), ())
+    return Judgement(result.outcome, result.message or "no orphan file was found")
+
+
 _UNPLANNED: Mapping[Service, Judge] = MappingProxyType(
-    {Service.ARCHIVE: _judge_archive, Service.ROLLBACK: _judge_rollback, Service.TTL: _judge_ttl}
+    {
+        Service.ARCHIVE: _judge_archive,
+        Service.ROLLBACK: _judge_rollback,
+        Service.TTL: _judge_ttl,
+        Service.SAVEPOINT: _judge_savepoint,
+        Service.ORPHANS: _judge_orphans,
+    }
 )
 
 
@@ -161,7 +197,7 @@ def _judge_schedule(
     missing = tuple(time for time in planned if time not in pending and time not in completed)
     if missing:
         return _failed(f"plan {', '.join(missing)} is not on the timeline", result, (), pending)
-    if planned and _says_more(request, result):
+    if planned and _is_more_precise(request, result):
         return _failed(f"plan {', '.join(planned)} is on the timeline", result, (), pending)
     if planned:
         return Judgement(Outcome.SCHEDULED, f"plan {', '.join(planned)} is on the timeline", (), pending)
@@ -170,7 +206,7 @@ def _judge_schedule(
     return Judgement(Outcome.NOTHING_TO_DO, "Hudi found nothing to plan", (), pending)
 
 
-def _says_more(request: ServiceRequest, result: ServiceResult | None) -> bool:
+def _is_more_precise(request: ServiceRequest, result: ServiceResult | None) -> bool:
     """Whether a failure is about more than plans: an index that is damaged changes nothing on the timeline."""
     return request.service is Service.INDEXING and result is not None and result.outcome is Outcome.FAILED
 
@@ -182,7 +218,49 @@ def _wanted_plans(known: tuple[str, ...], request: ServiceRequest, result: Servi
     return tuple(dict.fromkeys((*known, *named)))
 
 
+# --- Whether a run's work is done although its executor never reported it
+
+
+_COMPLETED_AS: Mapping[Service, str] = MappingProxyType(
+    {
+        Service.COMPACTION: COMPACT_OPERATION,
+        Service.LOGCOMPACTION: LOG_COMPACT_OPERATION,
+        Service.CLUSTERING: CLUSTER_OPERATION,
+    }
+)
+
+
+def find_done(view: TableView, service: str, mode: str, plans: Sequence[str], newest_write: str) -> tuple[str, ...]:
+    """Return the completed instants that prove a run's work done without its report; empty when nothing proves it.
+
+    `plans` are those that the run was created for. A run without plans made its own after the decision, so it has a
+    requested time after `newest_write`, the completion of the newest write at the decision; no other plan of the
+    service may be pending. Only services whose plan and completion are on the table's own timeline can be judged so.
+    """
+    if service not in {*_COMPLETED_AS, Service.CLEAN} or mode not in {Mode.EXECUTE, Mode.SCHEDULE_AND_EXECUTE}:
+        return ()
+    completed = view.timeline.completed()
+    if plans:
+        return tuple(plans) if {i.requested_time for i in completed}.issuperset(plans) else ()
+    if not newest_write or view.timeline.pending(PLANNED_AS[Service(service)]):
+        return ()
+    return tuple(
+        instant.requested_time
+        for instant in completed
+        if instant.requested_time > newest_write and _is_of(view, service, instant)
+    )
+
+
+def _is_of(view: TableView, service: str, instant: Instant) -> bool:
+    if service == Service.CLEAN:
+        return instant.action is Action.CLEAN
+    metadata = view.commits.get(instant.requested_time)
+    return metadata is not None and metadata.operation == _COMPLETED_AS[Service(service)]
+
+
 def _failed(what: str, result: ServiceResult | None, completed: tuple[str, ...], pending: tuple[str, ...]) -> Judgement:
-    said = "the job died without a result" if result is None else result.message or f"the job said {result.outcome}"
+    message = (
+        "the job died without a result" if result is None else result.message or f"the job reported {result.outcome}"
+    )
     kind = result.failure_kind if result is not None else None
-    return Judgement(Outcome.FAILED, f"{what}; {said}", completed, pending, kind or FailureKind.OTHER)
+    return Judgement(Outcome.FAILED, f"{what}; {message}", completed, pending, kind or FailureKind.OTHER)

@@ -1,1 +1,1 @@
-"""What only Airflow loads: the mounted app, the DB manager, the door to DAG runs."""
+"""What only Airflow loads: the mounted app, the DB manager, the gateway to DAG runs."""

@@ -1,7 +1,7 @@
-"""Airflow's cluster policy for service runs: the pool, the queue and the retries that the table's policy chose.
+"""Airflow's cluster policy for service runs: the pool, the queue, the retries and the priority of the run.
 
-There is one DAG for all tables, and a pool can be neither templated nor mapped; so they are set when Airflow makes
-the task instance of a run (entry point `airflow.policy`). This module is loaded by every Airflow process.
+There is one DAG for all tables, and a pool can be neither templated nor mapped; so they are set when Airflow creates
+the task instance of a run (entry point `airflow.policy`). Every Airflow process loads this module.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SERVICE_DAG_ID = "lake_table_service"
 
 @hookimpl
 def task_instance_mutation_hook(task_instance: TaskInstance, dag_run: DagRun | None) -> None:
-    """Set what the run's conf says; a run of another DAG, or without conf, stays as it is."""
+    """Apply the run's conf; a run of another DAG, or without conf, stays unchanged."""
     if dag_run is None or task_instance.dag_id != SERVICE_DAG_ID:
         return
     conf: dict[str, Any] = dag_run.conf if isinstance(dag_run.conf, dict) else {}
@@ -28,11 +28,14 @@ def task_instance_mutation_hook(task_instance: TaskInstance, dag_run: DagRun | N
         task_instance.pool = str(conf["pool"])
     if conf.get("queue"):
         task_instance.queue = str(conf["queue"])
+    weight = conf.get("priority_weight")
+    if isinstance(weight, int) and weight > 0:
+        task_instance.priority_weight = weight
     retries = conf.get("retries")
-    # Only of a task that never began: Airflow counts further tries of a cleared one by itself.
+    # Only of a task that never began: Airflow itself counts further tries of a cleared one.
     if isinstance(retries, int) and retries >= 0 and not task_instance.try_number:
         task_instance.max_tries = retries
 
 
-# Airflow asks its hooks only when this is off, and turns it off by itself only where airflow_local_settings exists.
+# Airflow calls its hooks only when this is off, and turns it off itself only where airflow_local_settings exists.
 airflow.settings.task_instance_mutation_hook.is_noop = False  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The shipped DAGs as a DAG bundle: named by its class alone, wherever pip has put the package."""
+"""The shipped DAGs as a DAG bundle: its class names it, wherever pip has installed the package."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def find_dags_folder() -> Path:
 
 
 def with_lake_bundle(bundles: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the configured bundles with ours; what is there stays, and one that has our name is ours."""
+    """Return the configured bundles with the lake bundle; others stay, and it replaces one of its name."""
     others = [bundle for bundle in bundles if bundle.get("name") != BUNDLE_NAME]
     return [*others, {"name": BUNDLE_NAME, "classpath": BUNDLE_CLASS, "kwargs": {}}]

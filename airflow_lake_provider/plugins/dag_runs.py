@@ -1,7 +1,9 @@
-"""The manager's door to Airflow: find and create DAG runs in the metadata database."""
+"""The manager's gateway to Airflow: find and create DAG runs in the metadata database."""
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.api.common.trigger_dag import trigger_dag
@@ -13,12 +15,31 @@ from airflow.models.dagbag import DBDagBag
 from airflow.models.dagrun import DagRun
 from airflow.models.pool import Pool
 from airflow.models.taskinstance import TaskInstance
+from airflow.models.taskinstancehistory import TaskInstanceHistory
 from airflow.utils.types import DagRunTriggeredByType
-from sqlalchemy import select
+from sqlalchemy import and_, func, or_, select, update
+from sqlalchemy.orm import joinedload
 
 from airflow_lake_provider.errors import StorageError
+from airflow_lake_provider.manager.db.schema import lake_run, lake_search, lake_table
+from airflow_lake_provider.manager.db.search import (
+    MOST_PASSED,
+    RecordedRun,
+    RunHour,
+    RunPage,
+    audience_clauses,
+    record_run,
+)
 from airflow_lake_provider.manager.instances import RunFacts, TaskTry
-from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, Net, RunState, ServiceRun
+from airflow_lake_provider.manager.scheduling import (
+    SERVICE_DAG_ID,
+    WATCH_DAG_ID,
+    DagState,
+    Net,
+    RunState,
+    ServiceRun,
+    is_manager_run,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,41 +49,52 @@ if TYPE_CHECKING:
     from sqlalchemy import Select
     from sqlalchemy.orm import Session
 
-MOST_ENDED_RUNS = 50
+    from airflow_lake_provider.config.access import Audience
+    from airflow_lake_provider.manager.db.search import RunSearch
 
 
-class AirflowRunDoor:
-    """Implements `manager.scheduling.RunDoor` on Airflow's tables."""
-
-    def find_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
-        """Return every active run whose id begins so, and the newest ended ones."""
-        ended = _query(run_id_prefix, RunState.SUCCESS, RunState.FAILED).limit(MOST_ENDED_RUNS)
-        return [*self.find_active_runs(session, run_id_prefix), *_fetch(session, ended)]
+class AirflowRunGateway:
+    """Implements `manager.scheduling.RunGateway` on Airflow's tables."""
 
     def find_active_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
-        """Return every active run whose id begins so, with its pool and queue."""
-        query = _query(run_id_prefix, RunState.QUEUED, RunState.RUNNING).add_columns(DagRun.conf)
+        """Return every active run whose id begins with the prefix, with its pool and queue."""
+        query = _query(run_id_prefix, RunState.QUEUED, RunState.RUNNING).add_columns(DagRun.conf, TaskInstance.state)
+        mine = and_(
+            TaskInstance.dag_id == DagRun.dag_id,
+            TaskInstance.run_id == DagRun.run_id,
+            TaskInstance.task_id == TASK_ID,
+        )
         return [
-            ServiceRun(run_id, RunState(state), pool=_text(conf, "pool"), queue=_text(conf, "queue"))
-            for run_id, state, _, conf in session.execute(query).all()
+            ServiceRun(
+                run_id,
+                RunState(state),
+                pool=_text(conf, "pool"),
+                queue=_text(conf, "queue"),
+                is_between_tries=task_state in BETWEEN_TRIES,
+            )
+            for run_id, state, _, conf, task_state in session.execute(query.outerjoin(TaskInstance, mine)).all()
         ]
 
     def find_runs_by_id(self, session: Session, run_ids: Sequence[str]) -> Sequence[ServiceRun]:
         """Return those of the runs that exist; each is one step in the unique key of Airflow's table."""
         query = select(DagRun.run_id, DagRun.state, DagRun.end_date)
-        return _fetch(session, query.where(DagRun.dag_id == SERVICE_DAG_ID, DagRun.run_id.in_(run_ids)))
+        runs = _fetch(session, query.where(DagRun.dag_id == SERVICE_DAG_ID, DagRun.run_id.in_(run_ids)))
+        void = _find_void(session, [run.run_id for run in runs if run.state is RunState.FAILED])
+        return [replace(run, is_void=run.run_id in void) for run in runs]
 
     def find_net(self, session: Session) -> Net:
-        """Return whether the DAGs that the manager lives by are paused, and when `lake_watch` last succeeded."""
+        """Return whether the DAGs that the manager depends on are paused, and when `lake_watch` last succeeded."""
         dag_ids = (SERVICE_DAG_ID, WATCH_DAG_ID)
         dags = session.execute(
             select(DagModel.dag_id, DagModel.is_paused).where(DagModel.dag_id.in_(dag_ids), ~DagModel.is_stale)
         )
         states = {dag_id: DagState.PAUSED if is_paused else DagState.ACTIVE for dag_id, is_paused in dags.all()}
+        # In the order of an index of Airflow's: by id, the search would pass all services' runs since the last sweep.
         newest = (
             select(DagRun.end_date)
-            .where(DagRun.dag_id == WATCH_DAG_ID, DagRun.state == RunState.SUCCESS, DagRun.end_date.is_not(None))
-            .order_by(DagRun.id.desc())
+            .where(DagRun.dag_id == WATCH_DAG_ID, DagRun.logical_date.is_not(None))
+            .where(DagRun.state == RunState.SUCCESS, DagRun.end_date.is_not(None))
+            .order_by(DagRun.logical_date.desc())
             .limit(1)
         )
         swept = session.scalar(newest)
@@ -84,10 +116,11 @@ class AirflowRunDoor:
             raise ServiceDagMissingError(
                 f"DAG {SERVICE_DAG_ID} is not in Airflow's database yet; make the shipped DAGs a DAG bundle"
             ) from error
+        _record(session, run_id)
 
 
 def _require_pool(session: Session, name: str) -> None:
-    # A task in a pool that does not exist is never scheduled; only the scheduler's log says so.
+    # Airflow never schedules a task in a pool that does not exist; only the scheduler's log shows it.
     if name and session.execute(select(Pool.id).where(Pool.pool == name)).first() is None:
         raise PoolMissingError(
             f"pool {name!r} does not exist: create it (airflow pools set), or change the table's pool"
@@ -95,12 +128,34 @@ def _require_pool(session: Session, name: str) -> None:
 
 
 def _query(run_id_prefix: str, *states: RunState) -> Select[Any]:
-    return (
-        select(DagRun.run_id, DagRun.state, DagRun.end_date)
-        .where(DagRun.dag_id == SERVICE_DAG_ID, DagRun.run_id.startswith(run_id_prefix, autoescape=True))
-        .where(DagRun.state.in_(states))
-        .order_by(DagRun.id.desc())
-    )
+    columns = select(DagRun.run_id, DagRun.state, DagRun.end_date)
+    return _of_table(columns, run_id_prefix).where(DagRun.state.in_(states)).order_by(DagRun.id.desc())
+
+
+# --- The runs of one table. Airflow's table has no index for a prefix of run ids (except in collation C), so a search
+# there would read the history of all tables; `lake_run` has each table's newest ones.
+
+
+def _of_table(query: Select[Any], run_id_prefix: str) -> Select[Any]:
+    """Restrict a query of DagRun to the service DAG's runs with the prefix; an empty one is every table's."""
+    query = query.where(DagRun.dag_id == SERVICE_DAG_ID)
+    if not run_id_prefix:
+        return query
+    recorded = select(lake_run.c.run_id).where(lake_run.c.table_id == _table_id(run_id_prefix))
+    query = query.where(DagRun.run_id.in_(recorded))
+    if run_id_prefix == f"{_table_id(run_id_prefix)}.":
+        return query  # with the runs by hand, which have ids of Airflow's
+    return query.where(DagRun.run_id.startswith(run_id_prefix, autoescape=True))
+
+
+def _record(session: Session, run_id: str) -> None:
+    table_id, service = _table_id(run_id), run_id.split(".")[1]
+    record_run(session, table_id, run_id, service, int(time.time() * 1000))
+
+
+def _table_id(run_id_prefix: str) -> str:
+    # Table ids contain no dot.
+    return run_id_prefix.partition(".")[0]
 
 
 def _fetch(session: Session, query: Select[Any]) -> list[ServiceRun]:
@@ -110,36 +165,68 @@ def _fetch(session: Session, query: Select[Any]) -> list[ServiceRun]:
     ]
 
 
+def _find_void(session: Session, run_ids: Sequence[str]) -> frozenset[str]:
+    """Return the failed runs that used up their tries, most of them without a verdict.
+
+    The retry policy of the service's task gives each failed try that is not the last one a reason; a try whose worker
+    was killed or vanished has none.
+    """
+    if not run_ids:
+        return frozenset()
+    tries = select(TaskInstance.run_id, TaskInstance.try_number, TaskInstance.max_tries).where(
+        TaskInstance.dag_id == SERVICE_DAG_ID, TaskInstance.task_id == TASK_ID, TaskInstance.run_id.in_(run_ids)
+    )
+    earlier = (
+        select(TaskInstanceHistory.run_id, func.count(TaskInstanceHistory.retry_reason).label("verdicts"))
+        .where(
+            TaskInstanceHistory.dag_id == SERVICE_DAG_ID,
+            TaskInstanceHistory.task_id == TASK_ID,
+            TaskInstanceHistory.run_id.in_(run_ids),
+        )
+        .group_by(TaskInstanceHistory.run_id)
+    )
+    verdicts = {row.run_id: row.verdicts for row in session.execute(earlier)}
+    return frozenset(
+        run_id
+        for run_id, try_number, max_tries in session.execute(tries).all()
+        # A run that ends before its last try was refused, or ended by a person or its deadline.
+        if try_number > max_tries > 0 and 2 * verdicts.get(run_id, 0) < try_number - 1
+    )
+
+
 def _text(conf: Any, key: str) -> str:
     return str(conf.get(key) or "") if isinstance(conf, dict) else ""
 
 
 class ServiceDagMissingError(StorageError):
-    """The DAG that runs services has not been parsed yet; it will be tried again."""
+    """The DAG that runs services has not been parsed yet; the manager retries."""
 
 
 class PoolMissingError(StorageError):
-    """The table's pool is not there; it will be tried again."""
+    """The table's pool does not exist; the manager retries."""
 
 
-# --- The manager's second door to Airflow: runs with their tasks, and ending a run
+# --- The manager's second gateway to Airflow: runs with their tasks, and ending a run
 
 ACTIVE = (RunState.QUEUED, RunState.RUNNING)
 TASK_ID = "run_service"
+BETWEEN_TRIES = frozenset({"up_for_retry", "up_for_reschedule"})
+RECORDED_DAG_IDS = (SERVICE_DAG_ID, "lake_reindex")
+"""The DAGs whose runs acquire an executor's lease, and so are recorded."""
+HOUR_MS = 3_600_000
+IDS_PER_QUERY = 200
 MOST_NOTE_CHARACTERS = 1000
 
 
-class AirflowInstanceDoor:
-    """Implements `manager.monitoring.InstanceDoor` on Airflow's tables."""
+class AirflowInstanceGateway:
+    """Implements `manager.monitoring.InstanceGateway` on Airflow's tables."""
 
     def __init__(self) -> None:
         self._dags = DBDagBag()
 
     def list_runs(self, session: Session, run_id_prefix: str, most_ended: int) -> Sequence[RunFacts]:
-        """Return every active run whose id begins so, oldest first, then the newest ended ones."""
-        of_table = select(DagRun).where(
-            DagRun.dag_id == SERVICE_DAG_ID, DagRun.run_id.startswith(run_id_prefix, autoescape=True)
-        )
+        """Return every active run whose id begins with the prefix, oldest first, then the newest ended ones."""
+        of_table = _of_table(select(DagRun).options(joinedload(DagRun.dag_run_note)), run_id_prefix)
         active = session.scalars(of_table.where(DagRun.state.in_(ACTIVE)).order_by(DagRun.id)).all()
         ended = of_table.where(DagRun.state.not_in(ACTIVE)).order_by(DagRun.id.desc()).limit(most_ended)
         runs = [*active, *(session.scalars(ended).all() if most_ended else ())]
@@ -147,17 +234,108 @@ class AirflowInstanceDoor:
         return [_facts(run, tasks.get(run.run_id, TaskTry())) for run in runs]
 
     def end_run(self, session: Session, run_id: str, reason: str) -> bool:
-        """End an active run and its task as failed; its worker hears of it by its next heartbeat and ends the job."""
+        """End an active run and its task as failed; its worker learns it at its next heartbeat and ends the job."""
+        return self._end(session, run_id, DagRunMutableStates.FAILED, reason)
+
+    def complete_run(self, session: Session, run_id: str, reason: str) -> bool:
+        """End an active run and its task as successful, as a person does on Airflow's page."""
+        return self._end(session, run_id, DagRunMutableStates.SUCCESS, reason)
+
+    def raise_priority(self, session: Session, run_ids: Sequence[str], weight: int) -> int:
+        """Give the tasks of these runs that wait for a slot at least this priority; return how many changed."""
+        waits = or_(TaskInstance.state == "scheduled", TaskInstance.state.is_(None))
+        raised: Any = session.execute(
+            update(TaskInstance)
+            .where(TaskInstance.dag_id == SERVICE_DAG_ID, TaskInstance.task_id == TASK_ID, waits)
+            .where(TaskInstance.run_id.in_(run_ids), TaskInstance.priority_weight < weight)
+            .values(priority_weight=weight)
+            .execution_options(synchronize_session=False)
+        )
+        return int(raised.rowcount)
+
+    def _end(self, session: Session, run_id: str, state: DagRunMutableStates, reason: str) -> bool:
         run = session.scalar(
             select(DagRun).where(DagRun.dag_id == SERVICE_DAG_ID, DagRun.run_id == run_id).with_for_update()
         )
         if run is None or run.state not in ACTIVE:
             return False
-        patch_dag_run_state(
-            dag=self._dag_of(run, session), dag_run=run, state=DagRunMutableStates.FAILED, session=session
-        )
+        patch_dag_run_state(dag=self._dag_of(run, session), dag_run=run, state=state, session=session)
         run.note = reason[:MOST_NOTE_CHARACTERS]
         return True
+
+    def page_of_runs(self, session: Session, search: RunSearch) -> RunPage:
+        """Return a page of the recorded runs, newest first. It passes MOST_PASSED of them at most."""
+        run, table = lake_run.c, lake_table.c
+        passed = select(run.run_id, run.table_id, run.service, run.created_ms)
+        if search.table_id:
+            passed = passed.where(run.table_id == search.table_id)
+        if search.before is not None:
+            created_ms, run_id = search.before
+            older = or_(run.created_ms < created_ms, and_(run.created_ms == created_ms, run.run_id < run_id))
+            passed = passed.where(run.created_ms <= created_ms, older)
+        passed = passed.order_by(run.created_ms.desc(), run.run_id.desc()).limit(MOST_PASSED)
+        keys = session.execute(passed).all()
+        wanted = [key for key in keys if not search.service or key.service == search.service]
+        rows: list[RecordedRun] = []
+        last = None
+        for begin in range(0, len(wanted), IDS_PER_QUERY):
+            part = wanted[begin : begin + IDS_PER_QUERY]
+            found = {found.run_id: found for found in self._recorded(session, [key.run_id for key in part])}
+            named = select(table.table_id, table.table_name, table.database_name, table.base_path)
+            names = {
+                row.table_id: row
+                for row in session.execute(named.where(table.table_id.in_({key.table_id for key in part})))
+            }
+            for key in part:
+                one = found.get(key.run_id)
+                of_table = names.get(key.table_id)
+                if one is None or (search.state and one.state != search.state):
+                    continue
+                if of_table is None or not search.audience.covers(of_table.base_path):
+                    continue
+                rows.append(_recorded_run(one, key, of_table))
+                last = (key.created_ms, key.run_id)
+                if len(rows) == search.limit:
+                    return RunPage(tuple(rows), last)
+        more = len(keys) == MOST_PASSED
+        return RunPage(tuple(rows), (keys[-1].created_ms, keys[-1].run_id) if more else None)
+
+    def count_runs(self, session: Session, since_ms: int, audience: Audience) -> Sequence[RunHour]:
+        """Return the recorded runs since a time of tables that the audience may see by hour, service and state."""
+        mine = audience_clauses(audience)
+        hour = (lake_run.c.created_ms - lake_run.c.created_ms % HOUR_MS).label("hour_ms")
+        seconds = func.coalesce(func.sum(TaskInstance.duration), 0)
+        query = (
+            select(hour, lake_run.c.service, DagRun.state, func.count(), seconds)
+            .join(DagRun, and_(DagRun.dag_id.in_(RECORDED_DAG_IDS), DagRun.run_id == lake_run.c.run_id))
+            .outerjoin(
+                TaskInstance,
+                and_(
+                    TaskInstance.dag_id == DagRun.dag_id,
+                    TaskInstance.run_id == DagRun.run_id,
+                    TaskInstance.task_id == TASK_ID,
+                ),
+            )
+            .where(lake_run.c.created_ms >= since_ms)
+            .group_by(hour, lake_run.c.service, DagRun.state)
+        )
+        if mine:
+            query = query.join(lake_search, lake_search.c.table_id == lake_run.c.table_id).where(*mine)
+        return [RunHour(int(row[0]), row[1], row[2], row[3], float(row[4])) for row in session.execute(query)]
+
+    @staticmethod
+    def _recorded(session: Session, run_ids: list[str]) -> Sequence[Any]:
+        columns = (
+            DagRun.dag_id, DagRun.run_id, DagRun.state, DagRun.start_date, DagRun.end_date, DagRun.conf,
+            DagRun.triggering_user_name, TaskInstance.try_number, TaskInstance.start_date.label("task_start"),
+        )  # fmt: skip
+        task = and_(
+            TaskInstance.dag_id == DagRun.dag_id,
+            TaskInstance.run_id == DagRun.run_id,
+            TaskInstance.task_id == TASK_ID,
+        )
+        query = select(*columns).outerjoin(TaskInstance, task)
+        return session.execute(query.where(DagRun.dag_id.in_(RECORDED_DAG_IDS), DagRun.run_id.in_(run_ids))).all()
 
     def _dag_of(self, run: DagRun, session: Session) -> SerializedDAG:
         dag = self._dags.get_dag_for_run(run, session) or self._dags.get_latest_version_of_dag(
@@ -171,14 +349,18 @@ class AirflowInstanceDoor:
     def _tasks(session: Session, run_ids: list[str]) -> dict[str, TaskTry]:
         if not run_ids:
             return {}
-        query = select(TaskInstance).where(
+        columns = (
+            TaskInstance.run_id, TaskInstance.state, TaskInstance.try_number, TaskInstance.max_tries,
+            TaskInstance.hostname, TaskInstance.start_date, TaskInstance.end_date, TaskInstance.last_heartbeat_at,
+        )  # fmt: skip
+        query = select(*columns).where(
             TaskInstance.dag_id == SERVICE_DAG_ID, TaskInstance.task_id == TASK_ID, TaskInstance.run_id.in_(run_ids)
         )
-        return {task.run_id: _try(task) for task in session.scalars(query)}
+        return {task.run_id: _try(task) for task in session.execute(query)}
 
 
 def _facts(run: DagRun, task: TaskTry) -> RunFacts:
-    # A run that somebody cleared is queued anew: its time counts from then.
+    # A cleared run is queued anew: its time counts from then.
     created = run.queued_at or run.run_after
     return RunFacts(
         run_id=run.run_id,
@@ -191,15 +373,34 @@ def _facts(run: DagRun, task: TaskTry) -> RunFacts:
     )
 
 
-def _try(task: TaskInstance) -> TaskTry:
+def _recorded_run(run: Any, key: Any, table: Any) -> RecordedRun:
+    return RecordedRun(
+        run_id=run.run_id,
+        dag_id=run.dag_id,
+        table_id=key.table_id,
+        table_name="" if table is None else table.table_name,
+        database="" if table is None else table.database_name,
+        service=key.service or _text(run.conf, "service"),
+        state=str(run.state),
+        by="manager" if is_manager_run(run.run_id) else run.triggering_user_name or "by hand",
+        reason=_text(run.conf, "reason"),
+        created_ms=key.created_ms,
+        started_ms=_ms(run.task_start or run.start_date),
+        ended_ms=_ms(run.end_date),
+        tries=run.try_number or 0,
+    )
+
+
+def _try(task: Any) -> TaskTry:
     return TaskTry(
         state=task.state,
         try_number=task.try_number,
         max_tries=task.max_tries,
         host=task.hostname or "",
         started_ms=_ms(task.start_date),
-        # When exactly the next try comes is the task's own affair; it cannot be before this one ended.
+        # The task itself sets when the next try comes; it cannot be before this one ended.
         next_try_ms=_ms(task.end_date),
+        heartbeat_ms=_ms(task.last_heartbeat_at),
     )
 
 

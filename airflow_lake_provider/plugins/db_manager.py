@@ -1,4 +1,4 @@
-"""Lets `airflow db migrate` create and upgrade our tables (provider entry `db-managers`)."""
+"""Lets `airflow db migrate` create and upgrade the provider's tables (provider entry `db-managers`)."""
 
 from __future__ import annotations
 

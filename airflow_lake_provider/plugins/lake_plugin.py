@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep  # noqa: TC002 - FastAPI reads the annotation
+from airflow.configuration import conf, ensure_secrets_loaded
 from airflow.plugins_manager import AirflowPlugin
 from fastapi import HTTPException
 
-from airflow_lake_provider.config.settings import TimelineServerMode
-from airflow_lake_provider.errors import StorageError
+from airflow_lake_provider.config.settings import SECRETS, LakeSettings, TimelineServerMode
+from airflow_lake_provider.config.tables_source import TablesSource
+from airflow_lake_provider.errors import ConfigError, StorageError
 from airflow_lake_provider.hooks.open_tables import open_with_connections
+from airflow_lake_provider.manager.evaluators import EvaluatorLimits
 from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID
 from airflow_lake_provider.manager.timeline_feed import RegistryFeed, UnannouncedCommits
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
@@ -26,10 +29,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from airflow_lake_provider.config.settings import LakeSettings
     from airflow_lake_provider.config.tables_file import TablesConfig
     from airflow_lake_provider.manager.api.services import ManagerServices
     from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.ui.app import Viewer
 
 
 def _open_session() -> Session:
@@ -43,49 +46,92 @@ def _open_session() -> Session:
     return session
 
 
+def load_settings() -> LakeSettings:
+    """Return a server's settings, secrets included. Raises ConfigError that names the option."""
+    return LakeSettings.from_conf(conf, secrets=SECRETS)
+
+
+def open_tables(settings: LakeSettings) -> TablesSource:
+    """Return the tables' settings. For servers and commands, which may read Airflow's database; not for tasks."""
+    return TablesSource.of(settings, read_variable)
+
+
+def read_variable(name: str) -> str:
+    """Return the Variable's text from the first secrets backend that has it; "" when none has. Raises ConfigError.
+
+    Airflow's own look-up treats a failing backend as one without the Variable: a short outage of the database would
+    remove all overrides.
+    """
+    for backend in ensure_secrets_loaded():
+        try:
+            text = backend.get_variable(key=name)
+        except Exception as error:  # a backend may raise anything: the overrides that were read last stay in force
+            raise ConfigError(
+                f"Variable {name} cannot be read from {type(backend).__name__}: {type(error).__name__}: {error}"
+            ) from error
+        if text is not None:
+            return str(text)
+    return ""
+
+
 @cache
 def open_services() -> ManagerServices:
     """Build this process's services: settings, registry on Airflow's database, view cache, loop."""
     from airflow_lake_provider.hooks.open_tables import AirflowMetrics, open_with_connections
-    from airflow_lake_provider.manager.api.services import ManagerServices
+    from airflow_lake_provider.manager.api.services import ManagerServices, RefusedNotices
     from airflow_lake_provider.manager.db.leases import Executors
+    from airflow_lake_provider.manager.instances import VanishedExecutors
     from airflow_lake_provider.manager.monitoring import DeadlineSweep, RepairRound, StuckTables
-    from airflow_lake_provider.manager.reconciler import AdmissionDesk, ManagerLoop
-    from airflow_lake_provider.manager.timeline_feed import ServerDoor
+    from airflow_lake_provider.manager.reconciler import AdmissionController, ManagerLoop
+    from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
+    from airflow_lake_provider.manager.writers import WriterChecks
     from airflow_lake_provider.notifications.dispatch import BackgroundNotifier, configured_notifiers
     from airflow_lake_provider.planner.table_view import TableViewCache
-    from airflow_lake_provider.plugins.dag_runs import AirflowInstanceDoor, AirflowRunDoor
+    from airflow_lake_provider.plugins.dag_runs import AirflowInstanceGateway, AirflowRunGateway
     from airflow_lake_provider.plugins.lake_plugin import build_timeline_server
-    from airflow_lake_provider.plugins.tables import load_settings, open_tables
 
     settings, registry, metrics = load_settings(), open_registry(), AirflowMetrics()
     open_table = open_with_connections(settings.storage_conn_ids)
     tables = open_tables(settings)
     timeline_server = build_timeline_server(settings, registry, tables.load)
     notifier = BackgroundNotifier(configured_notifiers(), metrics)
-    views, instance_door = TableViewCache(timeline_server.timelines), AirflowInstanceDoor()
+    views, instance_gateway = TableViewCache(timeline_server.timelines), AirflowInstanceGateway()
+    stuck = StuckTables(registry, metrics, notifier)
+    executors = Executors(registry, settings.executor_lease_s)
     loop = ManagerLoop(
         settings=settings,
         registry=registry,
-        timelines=ServerDoor(timeline_server),
+        timelines=TimelineServerGateway(timeline_server),
         views=views,
-        door=AirflowRunDoor(),
+        gateway=AirflowRunGateway(),
         load_tables=tables.load,
         metrics=metrics,
-        admit=AdmissionDesk(open_table).admit,
+        admit=AdmissionController(open_table).admit,
+        limits=_evaluator_limits(),
+        on_stuck=stuck.notify_once,
+        vanished=VanishedExecutors(registry, executors, instance_gateway, views),
+        writers=WriterChecks(registry, views, instance_gateway),
     )
     return ManagerServices(
         settings=settings,
         registry=registry,
-        executors=Executors(registry, settings.executor_lease_s),
+        executors=executors,
         loop=loop,
         timeline_server=timeline_server,
         tables=tables,
         views=views,
-        instance_door=instance_door,
-        deadlines=DeadlineSweep(registry, instance_door, metrics, notifier, tables.load),
-        repairs=RepairRound(registry, tables.load, open_table, metrics, StuckTables(registry, metrics, notifier)),
+        instance_gateway=instance_gateway,
+        deadlines=DeadlineSweep(registry, instance_gateway, metrics, notifier, tables.load),
+        repairs=RepairRound(registry, tables.load, open_table, metrics, stuck),
+        refusals=RefusedNotices(metrics),
     )
+
+
+def _evaluator_limits() -> EvaluatorLimits:
+    from airflow.settings import engine
+
+    # SQLite has one writer at a time: more threads would only wait for its lock.
+    return EvaluatorLimits(per_store=1) if engine is not None and engine.dialect.name == "sqlite" else EvaluatorLimits()
 
 
 @cache
@@ -101,7 +147,6 @@ def open_registry() -> Registry:
 def open_timeline_server() -> TimelineServer:
     """Build the timeline server of a process of its own."""
     from airflow_lake_provider.plugins.lake_plugin import build_timeline_server
-    from airflow_lake_provider.plugins.tables import load_settings, open_tables
 
     settings = load_settings()
     return build_timeline_server(settings, open_registry(), open_tables(settings).load, is_alone=True)
@@ -114,7 +159,8 @@ def _fastapi_apps() -> list[dict[str, Any]]:
     from airflow_lake_provider.plugins.lake_plugin import check_may_read
     from airflow_lake_provider.ui.app import create_pages
 
-    pages = create_pages(open_services, check_may_read)
+    # Airflow's servers share it: one may check a form that another one made.
+    pages = create_pages(open_services, check_may_read, conf.get_mandatory_value("api", "secret_key").encode())
     return [
         {"app": create_app(open_services), "url_prefix": MOUNT_PATH, "name": "Lake table services"},
         {"app": pages, "url_prefix": PAGES_PATH, "name": "Lake tables"},
@@ -130,19 +176,43 @@ class LakePlugin(AirflowPlugin):
         {"name": "Lake tables", "href": "lake/", "destination": "nav", "category": "browse", "url_route": "lake_tables"}
     ]
 
+    # Its script finds React, the router and the theme in Airflow's page.
+    react_apps = [  # noqa: RUF012 - as the base class has it
+        {
+            "name": "Lake",
+            "bundle_url": "lake/app/lake.js",
+            "destination": "nav",
+            "url_route": "lake",
+            "nav_top_level": True,
+            "icon": "lake/app/lake.svg",
+            "icon_dark_mode": "lake/app/lake-dark.svg",
+        }
+    ]
+
     @property
     def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The apps to mount: built when a server asks, so that all other processes pay nothing for them."""
+        """The apps to mount: built when a server requests them, so that other processes do not pay for them."""
         return _fastapi_apps()
 
 
-# --- Who may see the pages: whoever may read the DAG whose runs they tell of
+# --- Access to the pages: users that may read the DAG whose runs the pages show
 
 
-def check_may_read(user: GetUserDep) -> None:
-    """Refuse a user who may not read the DAG of table services; Airflow's own session tells who it is."""
-    if not get_auth_manager().is_authorized_dag(method="GET", details=DagDetails(id=SERVICE_DAG_ID), user=user):
+def check_may_read(user: GetUserDep) -> Viewer:
+    """Refuse a user who may not read the DAG of table services; Airflow's own session identifies the user."""
+    from airflow_lake_provider.ui.app import Viewer
+
+    manager, details = get_auth_manager(), DagDetails(id=SERVICE_DAG_ID)
+    if not manager.is_authorized_dag(method="GET", details=details, user=user):
         raise HTTPException(403, f"reading the DAG {SERVICE_DAG_ID} is not allowed to you")
+    may_forget = manager.is_authorized_dag(method="DELETE", details=details, user=user)
+    return Viewer(user.get_name(), find_roles(user), may_forget)
+
+
+def find_roles(user: object) -> frozenset[str]:
+    """Return the names of a user's roles, as the auth managers of FAB and `simple` keep them; none of others."""
+    roles = getattr(user, "roles", None) or [getattr(user, "role", None)]
+    return frozenset(str(getattr(role, "name", role)) for role in roles if role)
 
 
 # --- The timelines of one server process, from Airflow's configuration: in the API server, or a timeline server alone
@@ -164,15 +234,16 @@ def build_timeline_server(
     )
     timelines = SharedTimelines(limits, open_with_connections(settings.storage_conn_ids))
     unannounced = UnannouncedCommits(registry)
-    timelines.on_unannounced = unannounced.tell
+    timelines.on_unannounced = unannounced.mark
     timelines.on_loaded = unannounced.compare
     options = ServerOptions(
         allowed_roots=settings.allowed_roots,
         service_tokens=settings.service_tokens,
-        look_threads=settings.timeline_look_threads,
+        tokens_file=settings.tokens_file,
+        refresh_threads=settings.timeline_refresh_threads,
         verify_interval_s=settings.timeline_verify_interval_s,
         snapshot_path=_snapshot_path(settings, is_alone=is_alone),
-        # With a timeline server of its own, the API servers leave the watching to it.
+        # With a timeline server of its own, the API servers do not watch tables.
         is_watching=settings.timeline_server is not TimelineServerMode.OFF
         and (is_alone or not settings.timeline_server_url),
     )

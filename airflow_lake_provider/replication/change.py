@@ -1,4 +1,4 @@
-"""One change of one row, and how it is written for readers. All of it is JSON text: Spark made it, sinks pass it on."""
+"""One change of one row, and its text for readers. All of it is JSON text: Spark makes it, sinks pass it on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Mode(StrEnum):
     """What a sink receives of a change."""
 
     CHANGES = "changes"
-    """Operation, row before and row after: needs a table with Hudi's change data capture."""
+    """Operation, row before and row after: requires a table with Hudi's change data capture."""
     LATEST = "latest"
     """The row as it is now; nothing (a tombstone) when it is deleted. Copy-on-write tables only."""
 
@@ -54,16 +54,16 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some changes of one commit, in order per key. A snapshot's rows carry the commit that the snapshot is of."""
+    """Changes of one commit, in order per key. A snapshot's rows carry the commit of the snapshot."""
 
     commit: CommitRef
     changes: Sequence[Change]
     generation: int
-    """How many snapshots this sink was given; a reader that sees it rise must forget the rows of the one before."""
+    """The number of snapshots in this sink; a reader that sees it rise must drop the rows of the one before."""
     begins_snapshot: bool = False
-    """The first batch of a snapshot: what the sink holds of an earlier generation is out of date."""
+    """The first batch of a snapshot: the sink's rows of an earlier generation are out of date."""
     schema: str = ""
-    """The table's Avro schema (JSON) as the commit wrote it, for sinks with typed formats; empty when it says none."""
+    """The table's Avro schema (JSON) as the commit wrote it, for sinks with typed formats; empty without one."""
 
 
 def message_of(change: Change, commit: CommitRef, mode: Mode) -> str | None:
@@ -77,13 +77,13 @@ def message_of(change: Change, commit: CommitRef, mode: Mode) -> str | None:
 
 
 def bytes_of(changes: Iterable[Change]) -> int:
-    """Return how many bytes the changes have as JSON: keys and images, in UTF-8."""
+    """Return the size of the changes as JSON, in bytes: keys and images, in UTF-8."""
     texts = (text for change in changes for text in (change.key, change.before, change.after) if text is not None)
     return sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
 
 
 def checksum_of(changes: Iterable[Change], start: int = 0) -> int:
-    """Sum up 64 bits of each change's digest, so that the order of rows does not matter; `start` goes on from there."""
+    """Sum up 64 bits of each change's digest, so that the order of rows does not matter; `start` is an earlier sum."""
     total = start
     for change in changes:
         text = f"{change.op.value}\0{change.key}\0{change.before}\0{change.after}"

@@ -1,6 +1,6 @@
 """What is durable in a sink: which commits it has, and how far a snapshot got. Printing and parsing are inverses.
 
-Commits are replicated in the order of completion, each alone. A single time is no position on that order that lasts: a
+Commits are replicated in the order of completion, each alone. No single time is a lasting position on that order: a
 file with an earlier completion time may become visible later (clocks differ, and stores are slow to list). So a
 checkpoint names the commits that it has above a floor; what completed above the floor and is not named is unread.
 """
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 VERSION = 1
-# So many commits may become visible behind a later one and are still found.
+# This many commits may become visible behind a later one and are still found.
 NAMED_COMMITS = 50
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotProgress:
-    """A snapshot that is under way: rows are written in the order of record key and partition."""
+    """A snapshot in progress: rows are written in the order of record key and partition."""
 
     instant: str
     """Requested time of the last write that the snapshot holds; every earlier one was completed by then."""
@@ -32,15 +32,15 @@ class SnapshotProgress:
     """Record key and partition of the last row that is durable; None before the first part."""
     rows: int = 0
     clean: str = ""
-    """The last clean without a bound by commits that was known when the snapshot began: it left what is needed here."""
+    """The last clean without a bound by commits when the snapshot began: it left what the snapshot needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What one sink has of one table. Times are Hudi's instant times."""
+    """The commits that one sink has of one table. Times are Hudi's instant times."""
 
     stream: str
-    """Whose checkpoint it is: `<table id>.<sink>`."""
+    """The checkpoint's stream: `<table id>.<sink>`."""
     sequence: int
     """Rises by one with each transaction."""
     generation: int
@@ -59,10 +59,10 @@ class Checkpoint:
     """`checksum_of` those changes, 16 hexadecimal digits."""
     schema_id: str = ""
     schema: str = ""
-    """The table's Avro schema, only where it is another than the one before."""
+    """The table's Avro schema, only where it differs from the one before."""
     snapshot: SnapshotProgress | None = None
     request: str = ""
-    """The last request for a snapshot or a seek that was obeyed, so that a repeated task does not obey it twice."""
+    """The last fulfilled request for a snapshot or a seek, so that a repeated task does not fulfil it twice."""
 
     def has(self, commit: CommitRef) -> bool:
         """Whether the sink has this commit."""
@@ -89,7 +89,7 @@ def from_text(text: str) -> Checkpoint:
             snapshot=None if snapshot is None else SnapshotProgress(**snapshot),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CheckpointDamagedError(f"what the sink holds is no checkpoint: {text[:200]!r}") from error
+        raise CheckpointDamagedError(f"the sink's text is not a checkpoint: {text[:200]!r}") from error
 
 
 def unread(checkpoint: Checkpoint, completed: Iterable[CommitRef]) -> list[CommitRef]:
@@ -117,9 +117,9 @@ def with_done(checkpoint: Checkpoint, done: Iterable[str], completed: Sequence[C
 # --- How far cleaning and archiving may go: the oldest hold of a table's sinks, each of them for its time to live;
 # pure
 #
-# The words are TiCDC's. A hold counts from the moment the sink is configured, whether or not it ever ran, failed, or
-# is paused; what renews it is progress, or being up to date. Past its time to live it is released and the sink is
-# marked "needs snapshot" in the same transaction, so that the sink can never go on as if nothing had happened.
+# The words are TiCDC's. A hold counts from the moment the sink is configured, even if it never ran, failed, or is
+# paused; progress, or being up to date, renews it. Past its time to live it is released and the sink is marked "needs
+# snapshot" in the same transaction, so that the sink can never continue as if nothing had happened.
 
 EVERYTHING = "0"
 """The hold of a sink that has nothing yet: smaller than any instant time."""
@@ -150,11 +150,11 @@ class Safepoint:
     holder: str = ""
     """The sink with the oldest hold."""
     released: tuple[str, ...] = ()
-    """Sinks whose time to live is over now; they must be marked before anybody acts on this safepoint."""
+    """Sinks whose time to live has ended; they must be marked before this safepoint is used."""
 
 
 def find_safepoint(holds: Iterable[SinkHold], now_ms: int) -> Safepoint:
-    """Return the oldest hold that counts, and the sinks that are to be released."""
+    """Return the oldest hold that counts, and the sinks to release."""
     counting, released = [], []
     for hold in holds:
         if hold.needs_snapshot:

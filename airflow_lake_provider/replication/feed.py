@@ -1,4 +1,4 @@
-"""What there is to replicate, decided from one look at the table's timeline; pure."""
+"""What there is to replicate, decided from one read of the table's timeline; pure."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.replication.change import CommitRef
 
-# Hudi's WriteOperationType.yieldChanges, the other way round: these rewrite files and change no row.
+# Hudi's WriteOperationType.yieldChanges, inverted: these rewrite files and change no row.
 OPERATIONS_WITHOUT_CHANGES = frozenset(
     {"COMPACT", "LOG_COMPACT", "CLUSTER", "INDEX", "BUCKET_RESCALE", "ALTER_SCHEMA", "BUILD"}
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """One look at the table's active timeline. All times are requested times unless they say otherwise."""
+class SourceTimeline:
+    """One read of the table's active timeline. All times are requested times unless named otherwise."""
 
     completed: tuple[CommitRef, ...]
     """Completed commits, deltacommits and replacecommits that change rows, in any order."""
     silent: frozenset[str] = frozenset()
     """Completed ones that change no row: compactions, clusterings, index builds."""
     pending: tuple[str, ...] = ()
-    """Writes that are requested or inflight, plans of table services left out."""
+    """Writes that are requested or inflight, without plans of table services."""
     compactions: frozenset[str] = frozenset()
     """Compactions, pending ones too: each begins a new file slice in the file groups of its plan."""
     earliest: str = ""
     """The oldest write on the active timeline, in any state; empty on an empty timeline."""
     retained_from: str = ""
-    """What the last clean kept: file versions that only earlier commits need are gone. Empty before the first clean."""
+    """What the last clean kept: files that only earlier commits need are deleted. Empty before the first clean."""
     cleaned_without_bound: str = ""
-    """The last clean, or plan of one, that deletes files and does not say by commits what it keeps; requested time."""
+    """The last clean, or plan of one, that deletes files without a bound by commits; requested time."""
     has_history: bool = False
     """Whether instants were archived."""
     has_savepoints: bool = False
@@ -53,44 +53,45 @@ class Look:
         return min((compaction for compaction in self.compactions if compaction > instant), default="")
 
 
-def find_gap(checkpoint: Checkpoint, look: Look) -> str | None:
-    """Say in one sentence why the changes after a checkpoint can no longer be read; None when they can.
+def find_gap(checkpoint: Checkpoint, timeline: SourceTimeline) -> str | None:
+    """Return in one sentence why the changes after a checkpoint can no longer be read; None when they can.
 
-    Hudi does not say so itself: reading cleaned or archived ranges returns fewer rows, or fails in some task.
+    Hudi does not report it: reading cleaned or archived ranges returns fewer rows, or fails in some task.
     """
-    known = look.known
+    known = timeline.known
     if checkpoint.commit is not None and checkpoint.commit.requested_time not in known:
         requested = checkpoint.commit.requested_time
-        if look.has_history or not look.earliest or look.earliest <= requested:
+        if timeline.has_history or not timeline.earliest or timeline.earliest <= requested:
             return (
                 f"commit {requested} of the checkpoint is not on the active timeline: archived, or undone by a restore"
             )
         return (
-            f"the timeline begins at {look.earliest}, after the checkpoint's commit {requested}: this is another table"
+            f"the timeline begins at {timeline.earliest}, after the checkpoint's commit {requested}: "
+            "this is another table"
         )
-    undone = _find_undone(checkpoint, look)
+    undone = _find_undone(checkpoint, timeline)
     if undone:
         return f"commit {undone}, which was replicated, is no longer on the active timeline: undone by a restore"
-    if checkpoint.hold and look.earliest > checkpoint.hold:
-        return f"the active timeline begins at {look.earliest}, instants from {checkpoint.hold} on were needed"
-    return _find_unreadable(checkpoint, look)
+    if checkpoint.hold and timeline.earliest > checkpoint.hold:
+        return f"the active timeline begins at {timeline.earliest}, instants from {checkpoint.hold} on were needed"
+    return _find_unreadable(checkpoint, timeline)
 
 
-def _find_undone(checkpoint: Checkpoint, look: Look) -> str:
-    """Return a commit that the sink has and the timeline, which reaches further back, has not; empty without one.
+def _find_undone(checkpoint: Checkpoint, timeline: SourceTimeline) -> str:
+    """Return a commit that the sink has and the timeline, which reaches further back, lacks; empty without one.
 
-    The checkpoint's own commit does not tell: a restore may leave it and undo another, because the two orders differ.
+    The checkpoint's own commit is no proof: a restore may leave it and undo another, because the two orders differ.
     """
-    known = look.known
-    gone = [done for done in checkpoint.done if done not in known and look.earliest and done >= look.earliest]
-    return min((done for done in gone if not look.has_savepoints or done < look.restored), default="")
+    known = timeline.known
+    undone = [done for done in checkpoint.done if done not in known and timeline.earliest and done >= timeline.earliest]
+    return min((done for done in undone if not timeline.has_savepoints or done < timeline.restored), default="")
 
 
-def _find_unreadable(checkpoint: Checkpoint, look: Look) -> str | None:
-    """Say why files that are still to be read cannot be: deleted by a clean, or not in the snapshot's file slices."""
-    clean = look.cleaned_without_bound
+def _find_unreadable(checkpoint: Checkpoint, timeline: SourceTimeline) -> str | None:
+    """Return why unread files cannot be read: deleted by a clean, or not in the snapshot's file slices."""
+    clean = timeline.cleaned_without_bound
     if checkpoint.snapshot is not None:
-        cut = _find_cut(checkpoint.snapshot.instant, look, checkpoint.has)
+        cut = _find_cut(checkpoint.snapshot.instant, timeline, checkpoint.has)
         if cut is not None:
             commit, compaction = cut
             return (
@@ -100,11 +101,12 @@ def _find_unreadable(checkpoint: Checkpoint, look: Look) -> str | None:
         needed = [checkpoint.snapshot.instant]
         clean = clean if clean > checkpoint.snapshot.clean else ""
     else:
-        needed = [commit.requested_time for commit in unread(checkpoint, look.completed)]
-    gone = [instant for instant in needed if instant < look.retained_from]
-    if gone:
+        needed = [commit.requested_time for commit in unread(checkpoint, timeline.completed)]
+    deleted = [instant for instant in needed if instant < timeline.retained_from]
+    if deleted:
         return (
-            f"commit {min(gone)} was not replicated, and a clean kept only what readers since {look.retained_from} need"
+            f"commit {min(deleted)} was not replicated, and a clean kept only what readers since "
+            f"{timeline.retained_from} need"
         )
     overtaken = [instant for instant in needed if instant < clean]
     if overtaken:
@@ -112,13 +114,13 @@ def _find_unreadable(checkpoint: Checkpoint, look: Look) -> str | None:
     return None
 
 
-def hold_of(checkpoint: Checkpoint, look: Look) -> str:
-    """Return the requested time from which on the table's files and instants are needed after this checkpoint.
+def hold_of(checkpoint: Checkpoint, timeline: SourceTimeline) -> str:
+    """Return the requested time from which the table's files and instants are needed after this checkpoint.
 
-    The commit of the checkpoint is part of it: it proves, later, that the timeline still joins on.
+    The commit of the checkpoint is included: it proves, later, that the timeline still joins on.
     """
-    needed = [commit.requested_time for commit in unread(checkpoint, look.completed)]
-    needed += look.pending
+    needed = [commit.requested_time for commit in unread(checkpoint, timeline.completed)]
+    needed += timeline.pending
     if checkpoint.snapshot is not None:
         needed.append(checkpoint.snapshot.instant)
     if checkpoint.commit is not None:
@@ -126,69 +128,71 @@ def hold_of(checkpoint: Checkpoint, look: Look) -> str:
     return min(needed, default="")
 
 
-def begin_snapshot(checkpoint: Checkpoint, look: Look, request: str = "") -> Checkpoint | None:
+def begin_snapshot(checkpoint: Checkpoint, timeline: SourceTimeline, request: str = "") -> Checkpoint | None:
     """Return a checkpoint that begins a snapshot of everything completed; None when there is nothing to snapshot yet.
 
-    The snapshot's instant is before the first pending write: what it holds is then told by requested times alone,
-    whoever completes when. It may be a compaction, a pending one too: cleans keep what readers of that one need.
+    The snapshot's instant is before the first pending write: requested times alone then show what it holds, whatever
+    completes when. It may be a compaction, a pending one too: cleans keep what readers of that one need.
     """
-    instant = _find_snapshot_instant(look)
+    instant = _find_snapshot_instant(timeline)
     if instant is None:
         return None
-    held = [commit for commit in look.completed if commit.requested_time <= instant]
+    held = [commit for commit in timeline.completed if commit.requested_time <= instant]
     last = max(held, key=lambda commit: commit.requested_time)
     # Cleans without a bound keep the newest versions: those of the snapshot, unless some were newer by then.
-    clean = look.cleaned_without_bound if _is_newest_before_clean(instant, look) else ""
+    clean = timeline.cleaned_without_bound if _is_newest_before_clean(instant, timeline) else ""
     fresh = replace(checkpoint, commit=last, snapshot=SnapshotProgress(instant, clean=clean))
-    return _begin_generation(fresh, held, look, request)
+    return _begin_generation(fresh, held, timeline, request)
 
 
-def _find_snapshot_instant(look: Look) -> str | None:
-    """Return the last instant before the first pending write that a snapshot can be read at whole; None without one.
+def _find_snapshot_instant(timeline: SourceTimeline) -> str | None:
+    """Return the last instant before the first pending write that shows a complete snapshot; None without one.
 
-    Without a pending write that is the last write or compaction, which no compaction follows. With one, each compaction
-    before it will do, unless a write that it should hold was pending until after the next one was planned: so a table
-    where writes and compactions always overlap does not keep a snapshot waiting for ever.
+    Without a pending write that is the last write or compaction, which no compaction follows. With one, any compaction
+    before it qualifies, unless a write that it should hold was pending until after the next one was planned: so a
+    table where writes and compactions always overlap does not block a snapshot indefinitely.
     """
-    boundary = min(look.pending, default="9")
-    first = min((commit.requested_time for commit in look.completed), default="9")
-    candidates = sorted((found for found in look.known | look.compactions if first <= found < boundary), reverse=True)
+    boundary = min(timeline.pending, default="9")
+    first = min((commit.requested_time for commit in timeline.completed), default="9")
+    candidates = sorted(
+        (found for found in timeline.known | timeline.compactions if first <= found < boundary), reverse=True
+    )
     for position, instant in enumerate(candidates):
-        is_kept = instant >= look.retained_from and _is_newest_before_clean(instant, look)
-        if (position == 0 or is_kept) and _find_cut(instant, look) is None:
+        is_kept = instant >= timeline.retained_from and _is_newest_before_clean(instant, timeline)
+        if (position == 0 or is_kept) and _find_cut(instant, timeline) is None:
             return instant
     return None
 
 
-def _is_newest_before_clean(instant: str, look: Look) -> bool:
-    return not any(instant < known < look.cleaned_without_bound for known in look.known)
+def _is_newest_before_clean(instant: str, timeline: SourceTimeline) -> bool:
+    return not any(instant < known < timeline.cleaned_without_bound for known in timeline.known)
 
 
 def _find_cut(
-    instant: str, look: Look, is_in_sink: Callable[[CommitRef], bool] = lambda _: True
+    instant: str, timeline: SourceTimeline, is_in_sink: Callable[[CommitRef], bool] = lambda _: True
 ) -> tuple[CommitRef, str] | None:
-    """Return a commit that a snapshot at an instant should have and lacks rows of, and the compaction that did it.
+    """Return a commit that a snapshot at an instant should have and lacks rows of, and the compaction that caused it.
 
     Hudi 1.x puts a log file into the newest file slice whose instant is not after the file's *completion*, pending
-    compactions' slices among them (HoodieFileGroup.getBaseInstantTime), and a reader at an instant passes over slices
+    compactions' slices included (HoodieFileGroup.getBaseInstantTime), and a reader at an instant skips slices
     with a later one. So the rows of a commit that completed after a compaction was planned are seen only from that
     compaction's instant on.
     """
-    compaction = look.first_compaction_after(instant)
-    cut = [commit for commit in look.completed if commit.requested_time <= instant and is_in_sink(commit)]
+    compaction = timeline.first_compaction_after(instant)
+    cut = [commit for commit in timeline.completed if commit.requested_time <= instant and is_in_sink(commit)]
     last = max(cut, key=lambda commit: commit.order, default=None)
     if not compaction or last is None or last.completed_time < compaction:
         return None
     return last, compaction
 
 
-def find_snapshot_block(look: Look) -> str:
-    """Say what keeps a snapshot from beginning: a write that is pending, and why. Empty when none does."""
-    if not look.completed or not look.pending:
+def find_snapshot_block(timeline: SourceTimeline) -> str:
+    """Return what keeps a snapshot from beginning: a pending write, and why. Empty when none does."""
+    if not timeline.completed or not timeline.pending:
         return ""
-    first = min(look.pending)
-    held = [known for known in look.known | look.compactions if known < first]
-    cut = _find_cut(max(held), look) if held else None
+    first = min(timeline.pending)
+    held = [known for known in timeline.known | timeline.compactions if known < first]
+    cut = _find_cut(max(held), timeline) if held else None
     if cut is not None:
         commit, compaction = cut
         return (
@@ -198,18 +202,20 @@ def find_snapshot_block(look: Look) -> str:
         )
     return (
         f"a snapshot cannot begin before write {first} completes or is rolled back: it is pending since before all "
-        f"{len(look.completed)} completed commits of the active timeline"
+        f"{len(timeline.completed)} completed commits of the active timeline"
     )
 
 
-def seek(checkpoint: Checkpoint, look: Look, completed_until: str, request: str = "") -> Checkpoint:
-    """Return a checkpoint from which on the commits that completed after `completed_until` are replicated."""
-    before = [commit for commit in look.completed if commit.completed_time <= completed_until]
+def seek(checkpoint: Checkpoint, timeline: SourceTimeline, completed_until: str, request: str = "") -> Checkpoint:
+    """Return a checkpoint from which the commits that completed after `completed_until` are replicated."""
+    before = [commit for commit in timeline.completed if commit.completed_time <= completed_until]
     last = max(before, key=lambda commit: commit.order, default=None)
-    return _begin_generation(replace(checkpoint, commit=last, snapshot=None), before, look, request)
+    return _begin_generation(replace(checkpoint, commit=last, snapshot=None), before, timeline, request)
 
 
-def _begin_generation(checkpoint: Checkpoint, in_sink: Sequence[CommitRef], look: Look, request: str) -> Checkpoint:
+def _begin_generation(
+    checkpoint: Checkpoint, in_sink: Sequence[CommitRef], timeline: SourceTimeline, request: str
+) -> Checkpoint:
     """Return the checkpoint as the first of a new generation, with these commits counted as in the sink."""
     fresh = replace(
         checkpoint,
@@ -218,8 +224,8 @@ def _begin_generation(checkpoint: Checkpoint, in_sink: Sequence[CommitRef], look
         done=(),
         request=request or checkpoint.request,
     )
-    fresh = with_done(fresh, (commit.requested_time for commit in in_sink), look.completed)
-    return replace(fresh, hold=hold_of(fresh, look))
+    fresh = with_done(fresh, (commit.requested_time for commit in in_sink), timeline.completed)
+    return replace(fresh, hold=hold_of(fresh, timeline))
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +236,10 @@ class Lag:
     oldest_completed_time: str
 
 
-def lag_of(checkpoint: Checkpoint | None, look: Look) -> Lag:
+def lag_of(checkpoint: Checkpoint | None, timeline: SourceTimeline) -> Lag:
     """Count what a sink does not have; without a checkpoint, or within a snapshot, everything."""
     if checkpoint is None or checkpoint.snapshot is not None:
-        missing = sorted(look.completed, key=lambda commit: commit.order)
+        missing = sorted(timeline.completed, key=lambda commit: commit.order)
     else:
-        missing = unread(checkpoint, look.completed)
+        missing = unread(checkpoint, timeline.completed)
     return Lag(len(missing), missing[0].completed_time if missing else "")

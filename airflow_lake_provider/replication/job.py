@@ -1,19 +1,14 @@
-"""What an Airflow task hands to the replication job, and what it gets back: JSON files, as for the table services."""
+"""The request and the result of the replication job: files in the form of `job_contract`."""
 
-from __future__ import annotations
-
-import json
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.errors import ConfigError, SourceRefusedError
+from airflow_lake_provider.errors import SourceRefusedError
+from airflow_lake_provider.job_contract import FailureKind, Submitter
 from airflow_lake_provider.replication.change import Mode
 from airflow_lake_provider.replication.pump import Order
 from airflow_lake_provider.replication.sink import SinkSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +25,18 @@ class ReplicationRequest:
     key: tuple[str, ...] = ()
     """Fields of the record key; empty takes the table's own."""
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    submitter: Mapping[str, Any] | None = None
-    """As in `job_contract.Submitter`: the driver ends itself when this process is gone."""
+    submitter: Submitter | None = None
+    """The driver ends itself when this process has ended."""
 
     @property
     def sink_settings(self) -> SinkSettings:
-        """What the sink is built from."""
+        """The settings from which the sink is built."""
         return SinkSettings(self.order.stream, self.table_name, self.mode, self.options)
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicationResult:
-    """How a run went; while it lasts the same file tells how far it is (`ended` is false then)."""
+    """The result of a run; while it lasts the same file shows its progress (`ended` is false then)."""
 
     stream: str
     ended: bool
@@ -50,44 +45,21 @@ class ReplicationResult:
     commits: int = 0
     rows: int = 0
     snapshot_reason: str = ""
-    error: str = ""
-    retriable: bool = True
+    failure_kind: FailureKind | None = None
+    """What a failed run needs; None when it did not fail."""
+    message: str = ""
+    """Why it failed; empty when it did not."""
     bytes: int = 0
     """Of the changes as JSON."""
     seconds: float = 0.0
     """Spent reading and writing, without the driver's start."""
     waits_for: str = ""
-    """Why a snapshot that is due could not begin yet; the run is no failure then, and the sink does not have all."""
+    """Why a due snapshot could not begin yet; the run has not failed then, and the sink does not have all."""
 
-
-def request_to_text(request: ReplicationRequest) -> str:
-    """Print a request; `request_from_text` is the inverse."""
-    body = {entry.name: getattr(request, entry.name) for entry in fields(request)}
-    return json.dumps(body | {"order": asdict(request.order), "options": dict(request.options)}, indent=2)
-
-
-def request_from_text(text: str) -> ReplicationRequest:
-    """Parse a request. Raises ConfigError."""
-    try:
-        body = json.loads(text)
-        return ReplicationRequest(
-            **body | {"order": Order(**body["order"]), "mode": Mode(body["mode"]), "key": tuple(body["key"])}
-        )
-    except (ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"not a replication request: {error}") from error
-
-
-def result_to_text(result: ReplicationResult) -> str:
-    """Print a result; `result_from_text` is the inverse."""
-    return json.dumps(asdict(result), sort_keys=True)
-
-
-def result_from_text(text: str) -> ReplicationResult:
-    """Parse a result. Raises ConfigError."""
-    try:
-        return ReplicationResult(**json.loads(text))
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"not a replication result: {error}") from error
+    @property
+    def has_failed(self) -> bool:
+        """Whether the run ended with an error."""
+        return self.failure_kind is not None
 
 
 # --- Which modes a table's type allows; pure
@@ -106,7 +78,7 @@ def require_mode_fits(mode: Mode, table_type: str, base_path: str, sink: str) ->
     if mode is Mode.LATEST and table_type == MERGE_ON_READ:
         raise SourceRefusedError(
             f"sink {sink} of table {base_path} has mode: latest, and the table is {MERGE_ON_READ}: Hudi 1.2 then loses "
-            "rows beside pending compactions, and returns rows that are out of date or partial. Set mode: changes and "
-            "another name for the sink; the table needs hoodie.table.cdc.enabled=true since it was made. Or take the "
-            "sink out of the tables file: while it is there it holds the table's files until its time to live ends"
+            "rows during pending compactions, and returns rows that are out of date or partial. Set mode: changes and "
+            "another name for the sink; the table needs hoodie.table.cdc.enabled=true since its creation. Or remove "
+            "the sink from the tables file: while it is there it holds the table's files until its time to live ends"
         )

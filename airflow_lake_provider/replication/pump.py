@@ -1,7 +1,7 @@
 """Bring one sink up to date with one table: a snapshot where one is due, then each unread commit alone.
 
-Every step may be cut off by a crash. What is durable is only what the sink committed together with its checkpoint, and
-every run begins with asking the sink for that.
+A crash may interrupt every step. Only what the sink committed together with its checkpoint is durable, and every run
+begins by reading that checkpoint from the sink.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.replication.change import Change, CommitRef
     from airflow_lake_provider.replication.checkpoint import SnapshotProgress
-    from airflow_lake_provider.replication.feed import Look
+    from airflow_lake_provider.replication.feed import SourceTimeline
     from airflow_lake_provider.replication.sink import Sink
 
 log = logging.getLogger(__name__)
@@ -33,8 +33,8 @@ _T = TypeVar("_T")
 class Source(Protocol):
     """A table as the pump reads it."""
 
-    def look(self) -> Look:
-        """Look at the timeline anew."""
+    def read_timeline(self) -> SourceTimeline:
+        """Read the timeline anew."""
 
     def read(self, commit: CommitRef) -> Iterator[Change]:
         """Return the changes of one completed commit alone, in order per key."""
@@ -48,15 +48,15 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What one run shall do."""
+    """The task of one run."""
 
     stream: str
     request: str = ""
-    """Names a request for a snapshot or a seek: it is obeyed once, however often the run is repeated."""
+    """Names a request for a snapshot or a seek: it is fulfilled once, however often the run is repeated."""
     snapshot: bool = False
-    """Take a snapshot, whatever the checkpoint says."""
+    """Take a snapshot, whatever the checkpoint is."""
     seek_until: str = ""
-    """Go on with the commits that completed after this time."""
+    """Continue with the commits that completed after this time."""
     batch_rows: int = 5_000
     snapshot_part_rows: int = 50_000
     max_commits: int = 1_000_000
@@ -73,7 +73,7 @@ class Report:
     bytes: int = 0
     """Of the changes as JSON, whatever the sink makes of them."""
     waits_for: str = ""
-    """Why a snapshot that is due could not begin; empty when the sink has all that there is."""
+    """Why a due snapshot could not begin; empty when the sink has everything."""
 
 
 class Pump:
@@ -102,7 +102,7 @@ class Pump:
                     f"the sink holds the checkpoint of stream {durable.stream!r}, not of {self._order.stream!r}: "
                     "two tables must not share one topic, folder or table"
                 )
-            checkpoint = self._start(durable, self._source.look())
+            checkpoint = self._start(durable, self._source.read_timeline())
             while checkpoint is not None:
                 moved = self._step(checkpoint)
                 if moved is None:
@@ -112,28 +112,30 @@ class Pump:
         finally:
             self._sink.close()
 
-    def _start(self, durable: Checkpoint | None, look: Look) -> Checkpoint | None:
-        """Return where to go on from: the sink's own checkpoint wins, unless a snapshot or a seek is due."""
+    def _start(self, durable: Checkpoint | None, timeline: SourceTimeline) -> Checkpoint | None:
+        """Return the checkpoint to continue from: the sink's own, unless a snapshot or a seek is due."""
         base = durable or Checkpoint(self._order.stream, 0, 0, None)
         is_new_request = bool(self._order.request) and base.request != self._order.request
         if self._order.seek_until and is_new_request:
-            moved = seek(base, look, self._order.seek_until, self._order.request)
-            if moved.commit is None and look.has_history:
-                # What was archived completed after that time, some of it, and cannot be read any more.
-                return self._begin(base, look, f"seek to {self._order.seek_until}: that is before the active timeline")
-            return self._commit(moved, look, rows=0, checksum=0)
+            moved = seek(base, timeline, self._order.seek_until, self._order.request)
+            if moved.commit is None and timeline.has_history:
+                # Some of the archived commits completed after that time, and cannot be read any more.
+                return self._begin(
+                    base, timeline, f"seek to {self._order.seek_until}: that is before the active timeline"
+                )
+            return self._commit(moved, timeline, rows=0, checksum=0)
         if durable is None:
-            return self._begin(base, look, "the sink has nothing of this table yet")
+            return self._begin(base, timeline, "the sink has nothing of this table yet")
         if self._order.snapshot and is_new_request:
-            return self._begin(base, look, "asked for")
-        gap = find_gap(durable, look)
-        return self._begin(base, look, gap) if gap else durable
+            return self._begin(base, timeline, "requested")
+        gap = find_gap(durable, timeline)
+        return self._begin(base, timeline, gap) if gap else durable
 
-    def _begin(self, base: Checkpoint, look: Look, reason: str) -> Checkpoint | None:
+    def _begin(self, base: Checkpoint, timeline: SourceTimeline, reason: str) -> Checkpoint | None:
         log.warning("stream %s: a new snapshot begins: %s", self._order.stream, reason)
         self._reason = reason
-        begun = begin_snapshot(base, look, self._order.request)
-        self._waits_for = find_snapshot_block(look) if begun is None else ""
+        begun = begin_snapshot(base, timeline, self._order.request)
+        self._waits_for = find_snapshot_block(timeline) if begun is None else ""
         if self._waits_for:
             log.warning("stream %s: %s", self._order.stream, self._waits_for)
         return begun
@@ -142,11 +144,11 @@ class Pump:
         """Do one transaction; None when nothing is left to do."""
         if checkpoint.snapshot is not None:
             return self._snapshot(checkpoint, checkpoint.snapshot)
-        look = self._source.look()
-        gap = find_gap(checkpoint, look)
+        timeline = self._source.read_timeline()
+        gap = find_gap(checkpoint, timeline)
         if gap:
-            return self._begin(checkpoint, look, gap)
-        todo = unread(checkpoint, look.completed)
+            return self._begin(checkpoint, timeline, gap)
+        todo = unread(checkpoint, timeline.completed)
         if not todo or self._commits >= self._order.max_commits:
             return None
         return self._replicate(checkpoint, todo[0])
@@ -159,16 +161,16 @@ class Pump:
             rows, checksum = rows + len(changes), checksum_of(changes, checksum)
             self._bytes += bytes_of(changes)
         # A clean may have deleted files while they were read, and Hudi then returns fewer rows without an error.
-        look = self._source.look()
-        gap = find_gap(checkpoint, look)
+        timeline = self._source.read_timeline()
+        gap = find_gap(checkpoint, timeline)
         if gap:
             raise ReplicationGapError(f"{gap}, while commit {commit.requested_time} was read; a snapshot follows")
-        moved = with_done(replace(checkpoint, commit=commit), (commit.requested_time,), look.completed)
+        moved = with_done(replace(checkpoint, commit=commit), (commit.requested_time,), timeline.completed)
         self._commits += 1
-        return self._commit(moved, look, rows, checksum)
+        return self._commit(moved, timeline, rows, checksum)
 
     def _snapshot(self, checkpoint: Checkpoint, progress: SnapshotProgress) -> Checkpoint:
-        """Write the rows that are left, one transaction for each part."""
+        """Write the rest of the rows, one transaction for each part."""
         commit = checkpoint.commit
         if commit is None:
             raise ReplicationGapError("a snapshot's checkpoint names no commit")
@@ -181,27 +183,27 @@ class Pump:
             self._bytes += bytes_of(changes)
             progress = replace(progress, after=part[-1][0], rows=progress.rows + len(part))
             checkpoint = replace(checkpoint, snapshot=progress)
-            look = self._require_no_gap(checkpoint)
-            checkpoint = self._commit(checkpoint, look, len(changes), checksum_of(changes))
-        if is_first:  # a table without rows: the sink must forget what it had all the same
+            timeline = self._require_no_gap(checkpoint)
+            checkpoint = self._commit(checkpoint, timeline, len(changes), checksum_of(changes))
+        if is_first:  # a table without rows: the sink must drop its rows all the same
             self._sink.write(Batch(commit, (), checkpoint.generation, begins_snapshot=True))
-        look = self._require_no_gap(checkpoint)
-        return self._commit(replace(checkpoint, snapshot=None), look, rows=0, checksum=0)
+        timeline = self._require_no_gap(checkpoint)
+        return self._commit(replace(checkpoint, snapshot=None), timeline, rows=0, checksum=0)
 
-    def _require_no_gap(self, checkpoint: Checkpoint) -> Look:
-        look = self._source.look()
-        gap = find_gap(checkpoint, look)
+    def _require_no_gap(self, checkpoint: Checkpoint) -> SourceTimeline:
+        timeline = self._source.read_timeline()
+        gap = find_gap(checkpoint, timeline)
         if gap:
             raise ReplicationGapError(f"{gap}, while the snapshot was read; it begins anew")
-        return look
+        return timeline
 
-    def _commit(self, checkpoint: Checkpoint, look: Look, rows: int, checksum: int) -> Checkpoint:
+    def _commit(self, checkpoint: Checkpoint, timeline: SourceTimeline, rows: int, checksum: int) -> Checkpoint:
         schema = self._source.schema_of(checkpoint.commit) if checkpoint.commit is not None else ""
         schema_id = checksum_text(schema) if schema else ""
         durable = replace(
             checkpoint,
             sequence=checkpoint.sequence + 1,
-            hold=hold_of(checkpoint, look),
+            hold=hold_of(checkpoint, timeline),
             rows=rows,
             checksum=f"{checksum:016x}",
             schema_id=schema_id,
@@ -214,7 +216,7 @@ class Pump:
 
 
 def checksum_text(text: str) -> str:
-    """Return a short name of a text: 16 hexadecimal digits."""
+    """Return a short digest of a text: 16 hexadecimal digits."""
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 

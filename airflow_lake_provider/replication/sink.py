@@ -1,6 +1,6 @@
 """The plug point: where changes go. A sink makes a commit's changes and the checkpoint durable together.
 
-A complete sink of one's own stands in docs/replication.md; `sink_contract.py` has the tests that it must pass.
+docs/replication.md has a complete custom sink; `sink_contract.py` has the tests that it must pass.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.replication.change import Mode
+from airflow_lake_provider.replication.checkpoint import to_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SinkSettings:
-    """What a sink is built from. `options` are the settings of the table's `replication` entry that are the sink's."""
+    """The settings from which a sink is built. `options` are the sink's own settings in the `replication` entry."""
 
     stream: str
-    """`<table id>.<sink>`: names the checkpoint, and the writer that may be only one."""
+    """`<table id>.<sink>`: names the checkpoint, and the writer, of which only one may exist."""
     table_name: str
     mode: Mode = Mode.CHANGES
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -37,30 +38,57 @@ class Sink(Protocol):
     """One sink of one table. Calls come as: open, then (write*, commit)*, then close."""
 
     def open(self) -> str | None:
-        """Return the text of the durable checkpoint, if any; from here on another process of the stream is a rival.
+        """Return the text of the durable checkpoint, if any; from now on another process of the stream is a rival.
 
         Of the rivals that hold the same checkpoint at most one may commit next; the others' `commit` must fail.
         """
 
     def write(self, batch: Batch) -> None:
-        """Take changes of one commit. Readers must not see them before `commit`."""
+        """Accept changes of one commit. Readers must not see them before `commit`."""
 
     def commit(self, checkpoint: Checkpoint) -> None:
-        """Make what was written since the last commit visible and durable, with the checkpoint, or raise and do none.
+        """Make the writes since the last commit visible and durable, with the checkpoint, or raise and do nothing.
 
         Raises SinkFencedError when a rival was faster.
         """
 
     def close(self) -> None:
-        """Give up what was not committed, and release what is held. Never raises; may be called twice."""
+        """Drop what was not committed, and release resources. Never raises; may be called twice."""
 
 
 SinkFactory: TypeAlias = Callable[[SinkSettings], Sink]
 
 
-# --- Sinks by name: those of this package, and those that other packages name in the entry points `lake.sinks`
+class NoopSink:
+    """Only counts, and stores nothing, so each run begins with a snapshot.
+
+    For trying a table's replication, and for measuring the reader alone.
+    """
+
+    def __init__(self, settings: SinkSettings) -> None:
+        self.stream = settings.stream
+        self.rows = 0
+        self.checkpoint = ""
+
+    def open(self) -> str | None:
+        """Return None: there is never a checkpoint."""
+        return None
+
+    def write(self, batch: Batch) -> None:
+        """Count."""
+        self.rows += len(batch.changes)
+
+    def commit(self, checkpoint: Checkpoint) -> None:
+        """Store the last checkpoint for readers of this object."""
+        self.checkpoint = to_text(checkpoint)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+# --- Sinks by name: the package's own, and those that other packages name in the entry points `lake.sinks`
 #
-# Ours are listed here and not as entry points: this folder travels to Spark without its package's metadata.
+# The package's own are listed here and not as entry points: this folder travels to Spark without package metadata.
 
 GROUP = "lake.sinks"
 _OURS = "airflow_lake_provider.replication.sinks"
@@ -69,7 +97,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "kafka": f"{_OURS}.kafka:KafkaSink",
         "file": f"{_OURS}.file:FileSink",
         "database": f"{_OURS}.database:DatabaseSink",
-        "noop": f"{_OURS}.noop:NoopSink",
+        "noop": f"{__name__}:NoopSink",
     }
 )
 

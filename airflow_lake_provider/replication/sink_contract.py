@@ -1,4 +1,4 @@
-"""What every sink must do, as tests: inherit from `SinkContract`, say how to make the sink and how to read it back.
+"""What every sink must do, as tests: inherit from `SinkContract`, create the sink and read it back.
 
     class TestMySink(SinkContract):
         def make_sink(self, stream): ...
@@ -40,7 +40,7 @@ class SinkContract:
         raise NotImplementedError
 
     def test_new_stream_has_no_checkpoint(self) -> None:
-        """An empty sink says so."""
+        """An empty sink reports no checkpoint."""
         stream, sink = self._opened()
         sink.close()
         assert self.read_back(stream) == []
@@ -110,7 +110,7 @@ class SinkContract:
         assert self.read_back(stream) == expected
 
     def test_commit_without_rows_moves_the_checkpoint(self) -> None:
-        """Commits may change nothing that the sink wants."""
+        """A commit may change nothing that the sink stores."""
         stream, sink = self._opened()
         sink.commit(checkpoint(stream, 1))
         sink.close()
@@ -121,7 +121,7 @@ class SinkContract:
         assert from_text(text).sequence == 1
 
     def test_of_two_runs_one_is_shut_out(self) -> None:
-        """Two runs at once: each row arrives once, whoever wins."""
+        """Two concurrent runs: each row arrives once, whichever run wins."""
         stream, first = self._opened()
         first.write(batch(1, [insert(1, 10)]))
         second = self.make_sink(stream)
@@ -141,7 +141,7 @@ class SinkContract:
         assert self.read_back(stream) == ([(1, 10), (1, 11)] if self.keeps_versions else [(1, 11)])
 
     def test_new_generation_is_marked(self) -> None:
-        """A second snapshot: sinks that keep rows forget those of the first."""
+        """A second snapshot: sinks that store rows drop those of the first."""
         stream, sink = self._opened()
         sink.write(batch(1, [read(1, 10), read(2, 20)], begins_snapshot=True))
         sink.commit(checkpoint(stream, 1))
@@ -158,7 +158,7 @@ class SinkContract:
 
 
 def commit_ref(number: int) -> CommitRef:
-    """Return the nth commit of a made-up table."""
+    """Return the nth commit of an invented table."""
     return CommitRef(f"2026010100000{number:04d}", f"2026010100001{number:04d}")
 
 

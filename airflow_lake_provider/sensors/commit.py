@@ -11,11 +11,12 @@ from airflow.sdk.bases.sensor import BaseSensorOperator
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID
+from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, as_airflow_error
 from airflow_lake_provider.hooks.open_tables import timeline_views
+from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS
 from airflow_lake_provider.indexing.index_spec import WantedIndexes
 from airflow_lake_provider.timeline_server.snapshot import Freshness
-from airflow_lake_provider.timeline_server.watch import COMMIT_ACTIONS, Watch, WatchKind, found, look, tables_of
+from airflow_lake_provider.timeline_server.watch import Watch, WatchKind, find_changes, found, tables_of
 from airflow_lake_provider.triggers.timeline import TimelineTrigger
 
 if TYPE_CHECKING:
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.timeline_server.view_manager import TimelineViewManager
 
-# --- What the two sensors share: poke once, defer, resume
+# --- The shared part of two sensors: poke once, defer, resume
 
 
 class TimelineSensor(BaseSensorOperator):
     """Waits until a table's timeline shows something; base of the sensors of this package.
 
     Exactly one of `base_path` and `tables` must be given. With `tables` (a list of mappings with `base_path` and
-    `after`) one task looks at many tables: a table that cannot be read is logged and the others still count.
+    `after`) one task reads many tables: a table that cannot be read is logged and the others still count.
     Returns the findings as XCom: a list of `{"base_path", "instants", "missing", "after", "error", "incomplete"}`.
     """
 
@@ -60,11 +61,11 @@ class TimelineSensor(BaseSensorOperator):
         self.storage_options = storage_options
         self.lake_conn_id = lake_conn_id
         self.max_age_s = max_age_s
-        self._has_looked = False
+        self._has_poked = False
         self.deferrable = deferrable
 
     def execute(self, context: Context) -> Any:
-        """Poke in the worker, or hand over to the triggerer when the first look finds nothing."""
+        """Poke in the worker, or defer to the triggerer when the first poke finds nothing."""
         if not self.deferrable:
             return super().execute(context)
         done = self.poke(context)
@@ -77,13 +78,13 @@ class TimelineSensor(BaseSensorOperator):
         )
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look at every table once."""
-        findings = look(self.build_watch(), self.views, self.build_freshness())
+        """Read every table once."""
+        findings = find_changes(self.build_watch(), self.views, self.build_freshness())
         for finding in findings:
             if finding.error is None:
                 continue
             if self.tables is None and not finding.error.retriable:
-                raise AirflowFailException(str(finding.error)) from finding.error
+                raise as_airflow_error(finding.error) from finding.error
             self.log.warning("%s", finding.error)
         new = found(findings)
         for finding in new:
@@ -99,35 +100,35 @@ class TimelineSensor(BaseSensorOperator):
         return validate_event(event)
 
     def build_watch(self) -> Watch:
-        """Return what to look at, from the rendered arguments."""
+        """Return the watch of the rendered arguments."""
         if (self.tables is None) == (not self.base_path):
             raise AirflowFailException("give base_path or tables, and not both")
         watched = tables_of(self.base_path, self.after, self.tables)
-        actions = frozenset(self.actions) or COMMIT_ACTIONS
+        actions = frozenset(self.actions) or COMPLETED_WRITE_ACTIONS
         return Watch(self.kind, watched, actions, self.storage_options or {}, self.wanted.find_missing)
 
     @cached_property
     def wanted(self) -> WantedIndexes:
-        """Which indexes the tables shall have: of no interest but to a sensor of index builds."""
+        """Return the indexes that the tables must have; only a sensor of index builds needs any."""
         return WantedIndexes()
 
     @cached_property
     def views(self) -> TimelineViewManager:
-        """Where this task reads timelines."""
+        """The source of this task's timelines."""
         return timeline_views(self.lake_conn_id, self.storage_options or {})
 
     def build_freshness(self) -> Freshness:
-        """Return how old an answer may be: not at all at first, then half a poke interval.
+        """Return how old an answer may be: of age 0 at first, then half a poke interval.
 
-        Neither holds for tables whose writers announce their commits; `max_age_s`, when given, always does.
+        Neither holds for commits of tables whose writers announce them; `max_age_s`, when given, always does.
         """
         if self.max_age_s is not None:
             return Freshness(max_age_s=self.max_age_s)
-        is_first, self._has_looked = not self._has_looked and not self.reschedule, True
-        return Freshness(unannounced_max_age_s=0.0 if is_first else float(self.poke_interval) / 2)
+        is_first, self._has_poked = not self._has_poked and not self.reschedule, True
+        return self.build_watch().freshness(0.0 if is_first else float(self.poke_interval) / 2)
 
     def build_trigger(self) -> TimelineTrigger:
-        """Return the trigger that goes on looking."""
+        """Return the trigger that continues to poll."""
         watch = self.build_watch()
         return TimelineTrigger(
             kind=watch.kind.value,
@@ -160,9 +161,9 @@ class HudiCommitSensor(TimelineSensor):
         pass the `after` of the last result.
     :param tables: instead of one table, a list of mappings with `base_path` and `after` (templated).
     :param actions: timeline actions that count; without them `commit`, `deltacommit` and `replacecommit`.
-    :param storage_options: how to open the store; the task then reads it itself. Without them the timeline server is
-        asked, else `[lake] storage_conn_ids` names the connection.
-    :param deferrable: wait in the triggerer instead of a worker.
+    :param storage_options: how to open the store; the task then reads it itself. Without them it reads from the
+    timeline server, else with the connection in `[lake] storage_conn_ids`. :param deferrable: wait in the triggerer
+    instead of a worker.
     """
 
     kind = WatchKind.COMMIT

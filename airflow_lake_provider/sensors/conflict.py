@@ -1,4 +1,4 @@
-"""Wait until nobody stands in the way of a write: a pre-flight task for users' own Spark writers."""
+"""Wait until no writer or service is in the way of a write: a pre-flight task for users' own Spark writers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.hooks.lake import as_airflow_error
 from airflow_lake_provider.hooks.open_tables import Preflight
 from airflow_lake_provider.hudi.base_path import normalise_base_path
 from airflow_lake_provider.triggers.conflict import ConflictTrigger
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class HudiConflictSensor(BaseSensorOperator):
     """Succeeds when no live writer, pending clustering or running log compaction touches what a write will touch.
 
-    It reserves nothing: two tasks that pass at the same moment still meet, and the younger loses at its commit. Put
+    It locks nothing: two tasks that pass at the same moment still clash, and the younger loses at its commit. Put
     writers of the same partitions into one Airflow pool as well.
 
     :param base_path: the table's base path (templated).
@@ -54,7 +55,7 @@ class HudiConflictSensor(BaseSensorOperator):
         self.deferrable = deferrable
 
     def execute(self, context: Context) -> Any:
-        """Poke in the worker, or hand over to the triggerer when somebody stands in the way."""
+        """Poke in the worker, or defer to the triggerer when something is in the way."""
         if not self.deferrable:
             return super().execute(context)
         if not self.poke(context):
@@ -64,12 +65,12 @@ class HudiConflictSensor(BaseSensorOperator):
         return None
 
     def poke(self, context: Context) -> bool:
-        """Look at the table once."""
+        """Read the table once."""
         try:
             obstacles = self.preflight.obstacles()
         except LakeError as error:
             if not error.retriable:
-                raise AirflowFailException(str(error)) from error
+                raise as_airflow_error(error) from error
             self.log.warning("%s", error)
             return False
         for obstacle in obstacles:
@@ -77,14 +78,14 @@ class HudiConflictSensor(BaseSensorOperator):
         return not obstacles
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None) -> None:
-        """Resume with what the trigger saw."""
+        """Resume with the trigger's event."""
         if event is None or event.get("status") not in {"success", "error"}:
             raise AirflowException(f"the trigger ended without a known event: {event!r}")
         if event["status"] == "error":
             raise AirflowFailException(event["message"])
 
     def build_trigger(self) -> ConflictTrigger:
-        """Return the trigger that goes on looking."""
+        """Return the trigger that continues to poll."""
         return ConflictTrigger(
             base_path=normalise_base_path(self.base_path),
             partitions=list(self.partitions),
@@ -95,6 +96,6 @@ class HudiConflictSensor(BaseSensorOperator):
 
     @cached_property
     def preflight(self) -> Preflight:
-        """What looks at the table."""
+        """What reads the table."""
         base_path = normalise_base_path(self.base_path)
         return Preflight(base_path, self.partitions, self.hudi_options or {}, self.storage_options)

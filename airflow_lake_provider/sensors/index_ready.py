@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import PokeReturnValue
 from airflow.sdk.bases.sensor import BaseSensorOperator
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.hooks.lake import as_airflow_error
 from airflow_lake_provider.hooks.open_tables import table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path
 from airflow_lake_provider.indexing.table_indexes import load_readiness
@@ -40,13 +40,13 @@ class HudiIndexReadySensor(BaseSensorOperator):
         self.storage_options = storage_options
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look at the table once."""
+        """Read the table once."""
         try:
             storage = table_opener(self.storage_options)(normalise_base_path(self.base_path))
             readiness = load_readiness(storage, self.index)
         except LakeError as error:
             if not error.retriable:
-                raise AirflowFailException(str(error)) from error
+                raise as_airflow_error(error) from error
             self.log.warning("%s", error)
             return PokeReturnValue(is_done=False)
         self.log.info("table %s: index %s: %s", self.base_path, readiness.partition, readiness.reason)

@@ -1,13 +1,12 @@
-"""Wait for an index build of a Hudi table that is to be done: planned on the timeline, or wanted by the policy."""
+"""Wait for an index build of a Hudi table: one planned on the timeline, or one that the policy requests."""
 
 from __future__ import annotations
 
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowFailException
-
 from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.hooks.lake import as_airflow_error
 from airflow_lake_provider.hooks.open_tables import load_tables
 from airflow_lake_provider.hudi.base_path import normalise_base_path
 from airflow_lake_provider.indexing.index_spec import WantedIndexes, indexes_of, parse_wanted, split_indexes
@@ -19,20 +18,20 @@ if TYPE_CHECKING:
 
 
 class HudiPendingIndexSensor(TimelineSensor):
-    """Succeeds when the timeline has a pending `indexing` instant, whoever scheduled it, or a wanted index is missing.
+    """Succeeds when the timeline has a pending `indexing` instant of any origin, or a requested index is missing.
 
     The findings name the instants (`instants`) and the missing indexes' folders in the metadata table (`missing`).
-    Missing is what could be built now: a table of version 6, or without a first write, lacks nothing.
+    An index counts as missing if it can be built now: a table of version 6, or without a first write, lacks nothing.
 
     :param base_path: the table's base path (templated).
     :param tables: instead of one table, a list of mappings with `base_path`, and `table_name` for the tables file
         (templated).
-    :param indexes: what each of the tables shall have, for example `["record_index"]`; a text is separated by
+    :param indexes: what each of the tables must have, for example `["record_index"]`; a text is separated by
         semicolons (templated). Without it each table's `indexing.indexes` in the tables file, and the Variable over it;
         `[]` waits for pending instants only.
-    :param storage_options: how to open the store; the task then reads it itself. Without them the timeline server is
-        asked, else `[lake] storage_conn_ids` names the connection.
-    :param deferrable: wait in the triggerer instead of a worker.
+    :param storage_options: how to open the store; the task then reads it itself. Without them it reads from the
+    timeline server, else with the connection in `[lake] storage_conn_ids`. :param deferrable: wait in the triggerer
+    instead of a worker.
     """
 
     kind = WatchKind.PENDING_INDEX
@@ -44,13 +43,13 @@ class HudiPendingIndexSensor(TimelineSensor):
 
     @cached_property
     def wanted(self) -> WantedIndexes:
-        """Which indexes the tables shall have. What is wrong fails a sensor of one table; many are watched without."""
+        """Which indexes the tables must have. A wrong policy fails a sensor of one table; one of many ignores it."""
         try:
             return parse_wanted(self._texts())
         except (LakeError, ValueError) as error:
             if self.tables is None or self.indexes is not None:
-                raise AirflowFailException(str(error)) from error
-            self.log.warning("looking for pending builds only: %s", error)
+                raise as_airflow_error(error) from error
+            self.log.warning("the sensor waits for pending builds only: %s", error)
             return WantedIndexes()
 
     def _texts(self) -> Mapping[str, Sequence[str]]:

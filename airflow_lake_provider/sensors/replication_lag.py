@@ -6,10 +6,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_lake_provider.errors import LakeError, SinkUnknownError
-from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
+from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook, as_airflow_error
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.manager.sink_state import load_sink_state, report_state
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class HudiReplicationLagSensor(BaseSensorOperator):
-    """Succeeds when a sink is no further behind its table than allowed; fails at once when there is no such sink.
+    """Succeeds when a sink is no further behind its table than allowed; fails immediately without such a sink.
 
     :param base_path: the table's base path (templated).
     :param sink: the stream's name (templated).
@@ -59,8 +58,7 @@ class HudiReplicationLagSensor(BaseSensorOperator):
             storage = table_opener(self.storage_options)(base_path)
             state = load_sink_state(storage, sink["checkpoint_text"], hold, time.time())
         except LakeError as error:
-            wrapped = AirflowException if error.retriable else AirflowFailException
-            raise wrapped(str(error)) from error
+            raise as_airflow_error(error) from error
         report_state(AirflowMetrics(), state)
         behind, lag_s = state.lag.commits, state.lag_s
         self.log.info("table %s, sink %s: %d commits, %.0f s behind", base_path, self.sink, behind, lag_s)

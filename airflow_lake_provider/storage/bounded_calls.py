@@ -1,8 +1,8 @@
 """Blocking calls that may never return, made with a bound on how long their caller waits.
 
-A call that is given up cannot be ended: its thread waits on, until the server answers or the connection breaks. So
-that an outage of hours costs a handful of threads, a server that left a call unanswered is asked again by one caller
-at a time, and the others are refused at once.
+A call that is given up cannot be ended: its thread waits until the server answers or the connection breaks. So that an
+outage of hours costs only a few threads, one caller at a time retries a server that left a call unanswered, and the
+others are refused immediately.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A pause in which nobody asks a server that left a call unanswered.
+# A pause without calls to a server that left a call unanswered.
 PAUSE_S = 5.0
 MAX_UNANSWERED = 64
 MAX_IDLE_THREADS = 8
 
 
 class BoundedCalls:
-    """Makes calls to one server; thread safe. `on_silence` is called when one is given up, before its caller learns."""
+    """Makes calls to one server; thread safe. It calls `on_silence` when it gives a call up."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class BoundedCalls:
         self._idle: list[_CallThread] = []
         self._unanswered = 0
         self._is_silent = False
-        self._ask_again_s = 0.0
+        self._retry_at_s = 0.0
 
     @property
     def unanswered(self) -> int:
@@ -53,13 +53,13 @@ class BoundedCalls:
     def run(self, call: Callable[[], T]) -> T:
         """Return what the call returns, or raise what it raises. Raises StorageError when it takes too long."""
         self._admit()
-        asked = _Call(call)
-        self._take_thread().work.put(asked)
-        if not asked.has_ended.acquire(timeout=self._timeout_s) and self._give_up(asked):
+        made = _Call(call)
+        self._take_thread().work.put(made)
+        if not made.has_ended.acquire(timeout=self._timeout_s) and self._give_up(made):
             self._on_silence()
             raise StorageError(f"{self._server} did not answer within {self._timeout_s:g} s")
         self._is_silent = False
-        return asked.result()
+        return made.result()
 
     def _admit(self) -> None:
         with self._lock:
@@ -68,22 +68,22 @@ class BoundedCalls:
             if not self._is_silent:
                 return
             now_s = self._now_s()
-            if now_s < self._ask_again_s:
-                left_s = self._ask_again_s - now_s
+            if now_s < self._retry_at_s:
+                left_s = self._retry_at_s - now_s
                 raise StorageError(
-                    f"{self._server} did not answer within {self._timeout_s:g} s; it is asked again in {left_s:.0f} s"
+                    f"{self._server} did not answer within {self._timeout_s:g} s; the next try is in {left_s:.0f} s"
                 )
-            # This caller asks; the others wait for what becomes of it.
-            self._ask_again_s = now_s + self._timeout_s + PAUSE_S
+            # This caller's call goes to the server; the others wait for its result.
+            self._retry_at_s = now_s + self._timeout_s + PAUSE_S
 
-    def _give_up(self, asked: _Call[T]) -> bool:
+    def _give_up(self, call: _Call[T]) -> bool:
         with self._lock:
-            if asked.has_ended.acquire(blocking=False):  # in the last moment
+            if call.has_ended.acquire(blocking=False):  # in the last moment
                 return False
-            asked.is_given_up = True
+            call.is_given_up = True
             self._unanswered += 1
             self._is_silent = True
-            self._ask_again_s = self._now_s() + PAUSE_S
+            self._retry_at_s = self._now_s() + PAUSE_S
             return True
 
     def _take_thread(self) -> _CallThread:
@@ -92,11 +92,11 @@ class BoundedCalls:
                 return self._idle.pop()
         return _CallThread(self._end)
 
-    def _end(self, thread: _CallThread, asked: _Call[Any]) -> bool:
-        """Take the thread back before the caller wakes, who may ask again at once; False when it is not wanted."""
+    def _end(self, thread: _CallThread, call: _Call[Any]) -> bool:
+        """Take the thread back before the caller wakes and may call again; False when it is not wanted."""
         with self._lock:
-            asked.has_ended.release()
-            if asked.is_given_up:
+            call.has_ended.release()
+            if call.is_given_up:
                 self._unanswered -= 1
             if len(self._idle) >= MAX_IDLE_THREADS:
                 return False
@@ -105,7 +105,7 @@ class BoundedCalls:
 
 
 class _Call(Generic[T]):
-    """One call, and what became of it."""
+    """One call and its result."""
 
     __slots__ = ("_call", "_failure", "_result", "has_ended", "is_given_up")
     _result: T
@@ -114,7 +114,7 @@ class _Call(Generic[T]):
         self._call = call
         self._failure: BaseException | None = None
         self.is_given_up = False
-        # The cheapest thing to wait for: this is on the way of every stat.
+        # The cheapest thing to wait for: every stat waits for it.
         self.has_ended = threading.Lock()
         self.has_ended.acquire()
 
@@ -141,7 +141,7 @@ class _CallThread:
     def _run(self) -> None:
         is_wanted = True
         while is_wanted:
-            asked = self.work.get()
-            asked.make()
-            is_wanted = self._end(self, asked)
-            del asked  # or its result would be kept until the next call
+            call = self.work.get()
+            call.make()
+            is_wanted = self._end(self, call)
+            del call  # or this frame would keep its result until the next call

@@ -1,6 +1,6 @@
-"""What an Airflow connection says of a store, as storage options. Pure: a connection's fields go in by name.
+"""Storage options from an Airflow connection. Pure: a connection's fields go in by name.
 
-`storage_options` in the extra is added last, whatever the type, and wins: what has no field of its own goes there.
+`storage_options` in the extra is added last, for every type, and wins: it holds what has no field of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EXTRA_KEY = "storage_options"
 
-# Fields of the Amazon provider's connection, and what they are called here.
+# Fields of the Amazon provider's connection, and their names here.
 _AWS_EXTRA = MappingProxyType(
     {
         "aws_access_key_id": "access_key",
@@ -48,9 +48,9 @@ class StoreConnection:
 
 
 def options_of(connection: StoreConnection) -> dict[str, Any]:
-    """Return the storage options; for a type without rules of its own, those of the extra alone.
+    """Return the storage options; for other types, those of the extra alone.
 
-    Raises ConfigError for what cannot be an option.
+    Raises ConfigError for a value that cannot be an option.
     """
     rule = _RULES.get(connection.conn_type, _generic_options)
     return {**rule(connection), **_extra_options(connection)}
@@ -64,7 +64,7 @@ def _extra_options(connection: StoreConnection) -> dict[str, Any]:
         except json.JSONDecodeError:
             options = None
     if not isinstance(options, dict):
-        raise ConfigError(f"connection {connection.conn_id!r}: {EXTRA_KEY} in its extra is no JSON object")
+        raise ConfigError(f"connection {connection.conn_id!r}: {EXTRA_KEY} in its extra is not a JSON object")
     return options
 
 
@@ -91,14 +91,14 @@ def _aws_options(connection: StoreConnection) -> dict[str, Any]:
 
 
 def _s3_endpoint(extra: Mapping[str, Any]) -> str:
-    # The Amazon provider lets S3 have an endpoint of its own.
+    # The Amazon provider allows a separate endpoint for S3.
     services = extra.get("service_config") or {}
     return str((services.get("s3") or {}).get("endpoint_url") or extra.get("endpoint_url") or extra.get("host") or "")
 
 
 def _hdfs_options(connection: StoreConnection) -> dict[str, Any]:
     options: dict[str, Any] = {
-        # Only what is written like a setting of Hadoop is one; the extra of such connections holds other things too.
+        # Only a name in the form of a Hadoop setting is one; the extra of such connections holds other things too.
         key: value
         for key, value in connection.extra.items()
         if "." in key or key in {"config_dir", "timeout_s"}
@@ -115,7 +115,7 @@ def _hdfs_options(connection: StoreConnection) -> dict[str, Any]:
 
 
 def _webhdfs_options(connection: StoreConnection) -> dict[str, Any]:
-    # The base path names host and port (`webhdfs://namenode:9870/table`); twice would be refused.
+    # The base path names host and port (`webhdfs://namenode:9870/table`); giving them twice would be refused.
     options: dict[str, Any] = {}
     if connection.login:
         options["user"] = connection.login

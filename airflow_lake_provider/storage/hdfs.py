@@ -1,9 +1,9 @@
-"""HDFS, spoken natively by hdfs-native: no JVM and no libhdfs.
+"""HDFS through hdfs-native: no JVM and no libhdfs.
 
 Options are Hadoop's own settings by name (`dfs.ha.namenodes.<nameservice>`, `hadoop.security.authentication`, ...);
-they come on top of the files in `HADOOP_CONF_DIR`, or in `config_dir`. What is no setting of Hadoop:
-`kerberos_principal`, `kerberos_keytab`, `kerberos_cache`, and `timeout_s`, the bound on one call. Whom the NameNode
-takes us for without Kerberos is set for the whole process: `HADOOP_USER_NAME`.
+they override the files in `HADOOP_CONF_DIR`, or in `config_dir`. Options that are not Hadoop's: `kerberos_principal`,
+`kerberos_keytab`, `kerberos_cache`, and `timeout_s`, the bound on one call. The user without Kerberos is set for the
+whole process: `HADOOP_USER_NAME`.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TIMEOUT_S = 20.0
-# Hadoop's defaults wait for minutes; who looks at a table has another look later.
+# Hadoop's defaults wait for minutes; a reader of a table retries later.
 QUICK_FAILOVER = {
     "dfs.client.failover.max.attempts": "4",
     "dfs.client.failover.sleep.base.millis": "200",
     "dfs.client.failover.sleep.max.millis": "1000",
 }
-# Clients of a parent process: to free one is to wait for threads that are not there.
+# Clients of a parent process: freeing one waits for threads that do not exist here.
 _LEFT_BEHIND: list[object] = []
-# What the NameNode says of a name that HDFS does not allow, and of a path that leads through a file.
+# The NameNode's errors for a name that HDFS does not allow, and for a path that leads through a file.
 _NO_SUCH_PATH = ("org.apache.hadoop.fs.InvalidPathException", "(is not a directory)")
 _CLIENT_ARGUMENTS = frozenset({"config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache"})
 
 
 @dataclass(frozen=True, slots=True)
 class HdfsOptions:
-    """Storage options of HDFS, taken apart."""
+    """Storage options of HDFS, separated by kind."""
 
     settings: Mapping[str, str]
     client_arguments: Mapping[str, str]
@@ -50,7 +50,7 @@ class HdfsOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> HdfsOptions:
-        """Raise StorageError for an option that is neither ours nor written like a setting of Hadoop."""
+        """Raise StorageError for an option that is neither the provider's nor in the form of a Hadoop setting."""
         settings = dict(QUICK_FAILOVER)
         arguments = {}
         timeout_s = TIMEOUT_S
@@ -80,7 +80,7 @@ def _seconds(value: Any) -> float:
 
 
 class _Connection:
-    """A client, opened by the first call. Given up as a whole when a call is not answered."""
+    """A client, opened by the first call. Replaced as a whole when a call is not answered."""
 
     def __init__(self, url: str, options: HdfsOptions) -> None:
         self._url = url
@@ -97,9 +97,9 @@ class _Connection:
 
 
 class HdfsStore(Store):
-    """One HDFS cluster or nameservice, `hdfs://` or `viewfs://`. Nothing is asked of it before the first call."""
+    """One HDFS cluster or nameservice, `hdfs://` or `viewfs://`. The first call connects to it."""
 
-    folders_tell_time = True
+    has_folder_times = True
     moves_at_once = True
     lists_at_once = True
 
@@ -121,14 +121,14 @@ class HdfsStore(Store):
         return [last_name(status.path) for status in self._list(path)]
 
     def list_entries(self, path: str) -> list[FileEntry]:
-        """Return what lies in a folder, in no order."""
+        """Return the entries of a folder, in no order."""
         return [_entry(status) for status in self._list(path)]
 
     def _list(self, path: str) -> list[FileStatus]:
-        # The NameNode gives 1,000 names at a time; the iterator asks for the next ones.
+        # The NameNode returns 1,000 names at a time; the iterator requests the next ones.
         listed = self._call(path, lambda client: list(client.list_status(path)))
         if len(listed) == 1 and listed[0].path == path and not listed[0].isdir:
-            raise FileNotFoundError(path)  # a file, asked for its children
+            raise FileNotFoundError(path)  # a file has no children
         return listed
 
     def read_bytes(self, path: str) -> bytes:
@@ -136,11 +136,11 @@ class HdfsStore(Store):
         return self._call(path, lambda client: bytes(client.read(path).read()))
 
     def stat(self, path: str) -> FileEntry:
-        """Return what is known of one file or folder."""
+        """Return the entry of one file or folder."""
         return _entry(self._call(path, lambda client: client.get_file_info(path)))
 
     def create(self, path: str, content: bytes) -> None:
-        """Write a new file: under another name first, so that nobody reads a part of it."""
+        """Write a new file: under another name first, so that no reader sees a part of it."""
         unfinished = f"{path}.unfinished"
 
         def write(client: Client) -> None:
@@ -161,7 +161,7 @@ class HdfsStore(Store):
         self._call(path, write)
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder with all that lies in it; past the user's trash."""
+        """Remove a file, or a folder with its content; past the user's trash."""
         if not self._call(path, lambda client: client.delete(path, recursive=True)):
             raise FileNotFoundError(path)
 
@@ -174,13 +174,13 @@ class HdfsStore(Store):
 
         self._call(source, rename)
 
-    def _call(self, path: str, ask: Callable[[Client], T]) -> T:
-        if self._pid != os.getpid():  # neither the client's threads nor ours outlive a fork
+    def _call(self, path: str, call: Callable[[Client], T]) -> T:
+        if self._pid != os.getpid():  # neither the client's threads nor this class's outlive a fork
             _LEFT_BEHIND.append(self._connection)
             self._begin()
         connection = self._connection
         try:
-            return self._calls.run(lambda: ask(connection.client()))
+            return self._calls.run(lambda: call(connection.client()))
         except FileNotFoundError:
             raise FileNotFoundError(path) from None  # the original carries a stack trace of the NameNode
         except (RuntimeError, ValueError) as error:
@@ -194,5 +194,5 @@ def _entry(status: FileStatus) -> FileEntry:
 
 
 def _first_line(error: Exception) -> str:
-    # What the NameNode answers ends in its stack trace, written with escapes.
+    # The NameNode's answer ends in its stack trace, written with escapes.
     return str(error).replace("\\n", "\n").split("\n", 1)[0][:500]

@@ -1,4 +1,4 @@
-"""S3 and what speaks its protocol, through pyarrow.
+"""S3 and compatible stores, through pyarrow.
 
 Options are pyarrow's (`endpoint_override`, `access_key`, `secret_key`, `session_token`, `region`, `anonymous`, ...) and
 `max_attempts` of one request. Without keys, those of the environment, the AWS files or the instance are used.
@@ -38,14 +38,14 @@ _TEXTS = frozenset(
 )
 _FLAGS = frozenset({"anonymous", "force_virtual_addressing"})
 _NUMBERS = frozenset({"connect_timeout", "request_timeout", "load_frequency", "max_attempts"})
-# Zero bytes that some file systems over S3 leave where they want a folder.
+# Zero bytes that some file systems over S3 leave in place of a folder.
 _FOLDER_MARKER = "_$folder$"
 
 
 class S3Store(Store):
-    """One S3 endpoint. A folder is there while a file below it is, or a marker object of its name with a slash."""
+    """One S3 endpoint. A folder exists while a file below it does, or a marker object of its name with a slash."""
 
-    lists_at_once = True  # since December 2020, and in what is compatible with it
+    lists_at_once = True  # since December 2020, and in compatible stores
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         arguments = parse_options(options)
@@ -56,7 +56,7 @@ class S3Store(Store):
             raise StorageOptionError(f"no S3 file system with options {sorted(options)}: {error}") from error
 
     def list_entries(self, path: str) -> list[FileEntry]:
-        """Return what lies in a folder, in no order."""
+        """Return the entries of a folder, in no order."""
         try:
             listed: list[FileInfo] = self._fs.get_file_info(FileSelector(path))
         except OSError as error:
@@ -72,25 +72,25 @@ class S3Store(Store):
                 return bytes(stream.read())
         except OSError as error:
             # One that is removed between the request for its size and that for its content ends in many kinds of error;
-            # a server that does not answer is not asked twice.
+            # a server that does not answer is not called twice.
             if "NETWORK_CONNECTION" not in str(error):
                 self.stat(path)
             raise
 
     def stat(self, path: str) -> FileEntry:
-        """Return what is known of one file or folder."""
+        """Return the entry of one file or folder."""
         info: FileInfo = self._fs.get_file_info(path)
         if info.type == FileType.NotFound:
             raise FileNotFoundError(path)
         return _entry(info)
 
     def create(self, path: str, content: bytes) -> None:
-        """Write a new object; it is seen as a whole."""
+        """Write a new object; it is visible only when complete."""
         with self._fs.open_output_stream(path) as stream:
             stream.write(content)
 
     def write(self, path: str, content: bytes) -> None:
-        """Write an object; it is seen as a whole."""
+        """Write an object; it is visible only when complete."""
         self.create(path, content)
 
     def remove(self, path: str) -> None:
@@ -116,9 +116,9 @@ def _entry(info: FileInfo) -> FileEntry:
 
 
 def parse_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of pyarrow's S3FileSystem; values may be texts, as connections carry them.
+    """Return the arguments of pyarrow's S3FileSystem; values may be texts, as in connections.
 
-    Raises StorageError for an option that it does not have, or a value that does not fit.
+    Raises StorageError for an unknown option or a wrong value.
     """
     arguments: dict[str, Any] = dict(TIMEOUTS_S)
     for key, value in options.items():

@@ -1,6 +1,6 @@
-"""A store: where files are listed, read and stat'ed by their full path; the local disk, and what fsspec knows.
+"""A store: list, read and stat files by their full path; the local disk, and the file systems of fsspec.
 
-A path is only ever a path here: nothing is globbed, quoted or handed to a shell.
+A path is only ever a path here: no glob, no quoting, no shell.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class FileEntry:
 class Store(ABC):
     """One store, shared by all tables on it and by all threads.
 
-    Every method raises FileNotFoundError for what is not there, and OSError or StorageError for a store that does not
-    answer as expected. Nothing is remembered between two calls: a timeline must be seen as it is now.
+    Every method raises FileNotFoundError for a missing path, and OSError or StorageError for a store that does not
+    answer as expected. A store caches nothing between two calls: a reader must see the timeline of now.
     """
 
     is_local: ClassVar[bool] = False
-    folders_tell_time: ClassVar[bool] = False
-    """Whether a folder's modification time changes when its children come, go or are renamed."""
+    has_folder_times: ClassVar[bool] = False
+    """Whether a folder's modification time changes when children are added, removed or renamed."""
     moves_at_once: ClassVar[bool] = False
     """Whether `move` is one step that keeps content and modification time, not a copy and a removal."""
     lists_at_once: ClassVar[bool] = False
@@ -46,7 +46,7 @@ class Store(ABC):
 
     @abstractmethod
     def list_entries(self, path: str) -> list[FileEntry]:
-        """Return what lies in a folder, in no order."""
+        """Return the entries of a folder, in no order."""
 
     @abstractmethod
     def read_bytes(self, path: str) -> bytes:
@@ -54,34 +54,34 @@ class Store(ABC):
 
     @abstractmethod
     def stat(self, path: str) -> FileEntry:
-        """Return what is known of one file or folder."""
+        """Return the entry of one file or folder."""
 
     def list_names(self, path: str) -> list[str]:
         """Return the names in a folder, in no order."""
         return [entry.name for entry in self.list_entries(path)]
 
     def create(self, path: str, content: bytes) -> None:
-        """Write a new file as a whole, and the folders that it needs. The caller gives a name that nobody else uses."""
-        raise OSError(f"{type(self).__name__} is only read here")
+        """Write a new file as a whole, and the folders that it needs, under a name that no other caller uses."""
+        raise OSError(f"{type(self).__name__} is read-only here")
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file, or write it anew with a new modification time. A reader may meet it unfinished."""
-        raise OSError(f"{type(self).__name__} is only read here")
+        """Write a file, or write it anew with a new modification time. A reader may see it unfinished."""
+        raise OSError(f"{type(self).__name__} is read-only here")
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder with all that lies in it."""
-        raise OSError(f"{type(self).__name__} is only read here")
+        """Remove a file, or a folder with its content."""
+        raise OSError(f"{type(self).__name__} is read-only here")
 
     def move(self, source: str, target: str) -> None:
-        """Move a file to a name that nobody else uses. Who reads the source meanwhile reads it whole or not at all."""
-        raise OSError(f"{type(self).__name__} is only read here")
+        """Move a file to a name that no other caller uses. A concurrent reader reads all of it or nothing."""
+        raise OSError(f"{type(self).__name__} is read-only here")
 
 
 class LocalStore(Store):
     """The local disk, read with `os` directly: fsspec stats every entry of a listing."""
 
     is_local = True
-    folders_tell_time = True
+    has_folder_times = True
     moves_at_once = True
     lists_at_once = True
 
@@ -90,7 +90,7 @@ class LocalStore(Store):
         return os.listdir(path)
 
     def list_entries(self, path: str) -> list[FileEntry]:
-        """Return what lies in a folder, in no order."""
+        """Return the entries of a folder, in no order."""
         with os.scandir(path) as entries:
             return [entry for item in entries if (entry := _local_entry(item)) is not None]
 
@@ -100,13 +100,13 @@ class LocalStore(Store):
             return stream.read()
 
     def stat(self, path: str) -> FileEntry:
-        """Return what is known of one file or folder."""
+        """Return the entry of one file or folder."""
         status = os.stat(path)
         is_folder = stat_flags.S_ISDIR(status.st_mode)
         return FileEntry(last_name(path), status.st_size, status.st_mtime_ns // NS_PER_MS, is_folder)
 
     def create(self, path: str, content: bytes) -> None:
-        """Write a new file: under another name first, so that nobody reads a part of it."""
+        """Write a new file: under another name first, so that no reader sees a part of it."""
         os.makedirs(os.path.dirname(path), exist_ok=True)
         unfinished = f"{path}.unfinished"
         with open(unfinished, "xb") as stream:
@@ -120,10 +120,10 @@ class LocalStore(Store):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as stream:
             stream.write(content)
-            os.utime(stream.fileno())  # a file that was empty and stays so keeps its time otherwise
+            os.utime(stream.fileno())  # an empty file that stays empty keeps its time otherwise
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder with all that lies in it."""
+        """Remove a file, or a folder with its content."""
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path)
         else:
@@ -145,15 +145,15 @@ def _local_entry(item: os.DirEntry[str]) -> FileEntry | None:
 
 @dataclass(frozen=True, slots=True)
 class FsspecStore(Store):
-    """Any file system of fsspec. How long a call may take is up to that file system and its options."""
+    """Any file system of fsspec. That file system and its options bound how long a call takes."""
 
     fs: Any
 
     def list_entries(self, path: str) -> list[FileEntry]:
-        """Return what lies in a folder, in no order."""
+        """Return the entries of a folder, in no order."""
         self.fs.invalidate_cache(path)
         listed = self.fs.ls(path, detail=True)
-        # A folder may be listed in itself; a file, asked for its children, is listed alone.
+        # fsspec may list a folder in itself; it lists a file as its own only child.
         return [_fsspec_entry(info) for info in listed if str(info["name"]).strip("/") != path.strip("/")]
 
     def read_bytes(self, path: str) -> bytes:
@@ -162,7 +162,7 @@ class FsspecStore(Store):
         return content
 
     def stat(self, path: str) -> FileEntry:
-        """Return what is known of one file or folder."""
+        """Return the entry of one file or folder."""
         return _fsspec_entry(self.fs.info(path))
 
     def create(self, path: str, content: bytes) -> None:
@@ -171,7 +171,7 @@ class FsspecStore(Store):
         self.fs.pipe_file(path, content)
 
     def move(self, source: str, target: str) -> None:
-        """Move a file; how, is up to that file system."""
+        """Move a file, in the way of that file system."""
         self.fs.makedirs(target.rpartition("/")[0], exist_ok=True)
         self.fs.mv(source, target)
 
@@ -182,7 +182,7 @@ def _fsspec_entry(info: Mapping[str, Any]) -> FileEntry:
 
 
 def _modified_ms(info: Mapping[str, Any]) -> int:
-    # fsspec has no one name or type for it: seconds, a datetime, or milliseconds (HDFS).
+    # fsspec has several names and types for it: seconds, a datetime, or milliseconds (HDFS).
     for key in ("mtime", "LastModified", "last_modified", "modification_time", "modificationTime", "created"):
         value = info.get(key)
         if value is None:

@@ -1,5 +1,5 @@
-"""A table's storage: list, read, stat below its base path, on whatever store that lies; and the few writes of repairs
-and reservations.
+"""A table's storage: list, read, stat below its base path, on any store; and the few writes of repairs and
+reservations.
 """
 
 from __future__ import annotations
@@ -7,11 +7,11 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import fsspec
+from cachetools import LRUCache
 
 from airflow_lake_provider.errors import StorageError, StorageOptionError, TableNotFoundError
 from airflow_lake_provider.storage.store import FsspecStore, LocalStore, Store
@@ -21,18 +21,16 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.storage.store import FileEntry
 
-# --- Which store a base path lies on. One store, and so one client, serves all tables of the same scheme, authority
-# and
-# options.
+# --- The store of a base path. One store and client serves all tables of the same scheme, authority and options.
 
-# Options change when credentials are renewed; then the client of the old ones is let go some day.
+# Renewed credentials change options; the client of the old ones is dropped later.
 MAX_STORES = 64
 
 _LOCAL = LocalStore()
 
 
 def open_store(base_path: str, options: Mapping[str, Any]) -> tuple[Store, str]:
-    """Return the store and the base path in its spelling. A bare path is local.
+    """Return the store and the base path in its spelling. A path without a scheme is local.
 
     Raises StorageError when the scheme's library is not installed or the options do not fit.
     """
@@ -43,7 +41,7 @@ def open_store(base_path: str, options: Mapping[str, Any]) -> tuple[Store, str]:
     if opener is None:
         return _open_with_fsspec(base_path, options)
     authority, _, path = rest.partition("/")
-    # Hadoop takes several slashes for one, and so do the writers.
+    # Hadoop treats several slashes as one, and so do the writers.
     segments = [segment for segment in path.split("/") if segment]
     if opener is _open_s3:
         return _STORES.get("s3", authority, options, opener), "/".join([authority, *segments])
@@ -51,12 +49,11 @@ def open_store(base_path: str, options: Mapping[str, Any]) -> tuple[Store, str]:
 
 
 class _Stores:
-    """The stores in use, by what they were opened with."""
+    """The open stores, by the options that opened them."""
 
     def __init__(self, max_stores: int = MAX_STORES) -> None:
-        self._max_stores = max_stores
         self._lock = threading.Lock()
-        self._stores: OrderedDict[tuple[str, str, str], Store] = OrderedDict()
+        self._stores: LRUCache[tuple[str, str, str], Store] = LRUCache(max_stores)
 
     def get(
         self, scheme: str, authority: str, options: Mapping[str, Any], opener: Callable[[str, Mapping[str, Any]], Store]
@@ -66,9 +63,6 @@ class _Stores:
             store = self._stores.get(key)
             if store is None:
                 store = self._stores[key] = opener(f"{scheme}://{authority}", options)
-            self._stores.move_to_end(key)
-            while len(self._stores) > self._max_stores:
-                self._stores.popitem(last=False)
             return store
 
 
@@ -106,7 +100,7 @@ _OPENERS: dict[str, Callable[[str, Mapping[str, Any]], Store]] = {
 def _open_with_fsspec(base_path: str, options: Mapping[str, Any]) -> tuple[Store, str]:
     try:
         fs, root = fsspec.core.url_to_fs(base_path, **dict(options))
-    except ImportError as error:  # fsspec says which package is missing
+    except ImportError as error:  # fsspec names the missing package
         raise StorageOptionError(f"no storage for {base_path!r}: {error}") from error
     except (ValueError, TypeError, OSError) as error:
         raise StorageOptionError(f"no storage for {base_path!r} with options {sorted(options)}: {error}") from error
@@ -118,7 +112,7 @@ def _open_with_fsspec(base_path: str, options: Mapping[str, Any]) -> tuple[Store
 
 @dataclass(slots=True)
 class StorageCalls:
-    """How often the store was asked; read by benchmarks and tests."""
+    """Counters of calls to the store; read by benchmarks and tests."""
 
     lists: int = 0
     opens: int = 0
@@ -140,9 +134,9 @@ class Storage:
         return self.store.is_local
 
     @property
-    def folders_tell_time(self) -> bool:
-        """Whether a folder's modification time changes when its children come, go or are renamed."""
-        return self.store.folders_tell_time
+    def has_folder_times(self) -> bool:
+        """Whether a folder's modification time changes when children are added, removed or renamed."""
+        return self.store.has_folder_times
 
     def list_names(self, folder: str) -> list[str]:
         """Return the names in a folder, files and folders, in no order. Raises FileNotFoundError, StorageError."""
@@ -172,7 +166,7 @@ class Storage:
             raise _as_storage_error(error, full) from error
 
     def stat(self, path: str) -> FileEntry | None:
-        """Return size and time of one file or folder; None when it is not there."""
+        """Return size and time of one file or folder; None when it does not exist."""
         self.calls.stats += 1
         full = self._path(path)
         try:
@@ -188,7 +182,7 @@ class Storage:
         return self.store.moves_at_once
 
     def create(self, path: str, content: bytes) -> None:
-        """Write a new file as a whole, under a name that nobody else uses. Raises StorageError."""
+        """Write a new file as a whole, under a name that no other caller uses. Raises StorageError."""
         full = self._path(path)
         try:
             self.store.create(full, content)
@@ -201,7 +195,7 @@ class Storage:
         return self.store.lists_at_once
 
     def write(self, path: str, content: bytes = b"") -> None:
-        """Write a file, or write it anew; a reader may meet it unfinished. Raises StorageError."""
+        """Write a file, or write it anew; a reader may see it unfinished. Raises StorageError."""
         full = self._path(path)
         try:
             self.store.write(full, content)
@@ -209,7 +203,7 @@ class Storage:
             raise _as_storage_error(error, full) from error
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder with all that lies in it, unless it is gone already. Raises StorageError."""
+        """Remove a file, or a folder with its content, unless it does not exist. Raises StorageError."""
         full = self._path(path)
         try:
             self.store.remove(full)
@@ -219,7 +213,7 @@ class Storage:
             raise _as_storage_error(error, full) from error
 
     def move(self, source: str, target: str) -> None:
-        """Move a file to a name that nobody else uses. Raises FileNotFoundError, StorageError."""
+        """Move a file to a name that no other caller uses. Raises FileNotFoundError, StorageError."""
         full = self._path(source)
         try:
             self.store.move(full, self._path(target))
@@ -231,11 +225,13 @@ class Storage:
 
 
 def open_storage(base_path: str, storage_options: Mapping[str, Any] | None = None) -> Storage:
-    """Open the storage of a base path: a bare path is local, `hdfs://`, `s3://` and `s3a://` are known here, and
-    `scheme://` is otherwise what fsspec knows by that name.
+    """Open the storage of a base path.
+
+    A path without a scheme is local, `hdfs://`, `s3://` and `s3a://` are known here, and fsspec opens every other
+    `scheme://`.
 
     Raises StorageError when the scheme's library is not installed or the options do not fit, TableNotFoundError for
-    what no file system takes for a path.
+    a base path that no file system accepts.
     """
     try:
         impossible = "\0" in base_path or not os.fsencode(base_path)

@@ -1,16 +1,16 @@
-"""The archived instants that a cursor has not passed: the archive is read once per archival, not once per question.
+"""The archived instants that a cursor has not passed: the archive is read once per archival, not once per request.
 
 A commit that completed after a cursor may be archived although the active timeline begins before the cursor: Hudi
 archives writes by *requested* time, so a slow writer's commit goes first, and it never archives `indexing` and
-`restore`, which stay at the timeline's head for ever. So no comparison of a cursor with the active timeline tells that
-the archive holds nothing for it. What tells is that nothing was archived since the archive was read last:
+`restore`, which stay at the timeline's head. So no comparison of a cursor with the active timeline shows that
+the archive holds nothing for it. One fact shows it: nothing was archived since the last reading of the archive.
 
 Hudi's archivers take completed writes in the order of their requested times, all but savepoints, and stop at the first
 that must stay. An instant that was archived since the last reading was either on the timeline then, and is missing
 now; or it was requested later than each instant of that time, and then the completed writes of that time without a
 savepoint were archived before it, and are missing now. So if no write of that time is missing, and there is such a
-completed write, nothing was archived. Cleans and rollbacks go together with the writes around them; layout 1 archives
-them by themselves, and the archive is read each time for those who ask for them.
+completed write, nothing was archived. Cleans and rollbacks are archived together with the writes around them; layout 1
+archives them separately, so a query for those reads the archive each time.
 
 Source: Hudi 1.2 `TimelineArchiverV2.getCommitInstantsToArchive`, `TimelineArchiverV1.getCleanInstantsToArchive`. Both
 delete instants from the active timeline after they are in the archive, so the active timeline is read first.
@@ -19,13 +19,13 @@ delete instants from the active timeline after they are in the archive, so the a
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from cachetools import LRUCache
+
 from airflow_lake_provider.hudi.archive.timeline import ArchivedTimeline
-from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action, Layout
-from airflow_lake_provider.hudi.timeline import COMPLETED_WRITE_ACTIONS
+from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, WRITE_ACTIONS, Action, Layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -37,8 +37,8 @@ _ARCHIVED_APART = frozenset({Action.CLEAN, Action.ROLLBACK})
 
 
 @dataclass(frozen=True, slots=True)
-class ArchiveQuestion:
-    """Which archived instants completed after `after` (exclusive), beyond those that the snapshot shows."""
+class ArchiveQuery:
+    """A query for archived instants that completed after `after` (exclusive), beyond those that the snapshot shows."""
 
     snapshot: TimelineSnapshot
     after: str
@@ -46,12 +46,12 @@ class ArchiveQuestion:
 
     @property
     def follows_writes(self) -> bool:
-        """Whether the instants that are asked for leave the active timeline together with writes."""
+        """Whether the queried instants leave the active timeline together with writes."""
         return self.snapshot.properties.layout is not Layout.V1 or _ARCHIVED_APART.isdisjoint(self.actions)
 
 
 class ArchiveTail:
-    """The end of one table's archive, as far back as a cursor asked for it. Thread-safe; small."""
+    """The end of one table's archive, as far back as a cursor needed it. Thread-safe; small."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -59,40 +59,35 @@ class ArchiveTail:
         self._since = ""
         self._tail = ArchivedTimeline()
 
-    def read(self, question: ArchiveQuestion, load: Callable[[], ArchivedTimeline]) -> ArchivedTimeline:
+    def read(self, query: ArchiveQuery, load: Callable[[], ArchivedTimeline]) -> ArchivedTimeline:
         """Return what was archived and completed after the cursor; `load` reads that, or more, from the archive."""
-        if not question.follows_writes:
-            return _completed_after(load(), question.after)
-        now = _Writes.of(question.snapshot.timeline)
+        if not query.follows_writes:
+            return _completed_after(load(), query.after)
+        now = _Writes.of(query.snapshot.timeline)
         with self._lock:
             is_known = self._seen is not None and not now.may_lack_archived(self._seen)
-            if not is_known or question.after < self._since:
-                self._tail, self._since = _completed_after(load(), question.after), question.after
+            if not is_known or query.after < self._since:
+                self._tail, self._since = _completed_after(load(), query.after), query.after
             self._seen = now
-            return _completed_after(self._tail, question.after)
+            return _completed_after(self._tail, query.after)
 
 
 class ArchiveTails:
-    """Tails of the tables that were asked for most recently."""
+    """Tails of the tables with the most recent queries."""
 
     def __init__(self, most_tables: int) -> None:
-        self._most_tables = most_tables
         self._lock = threading.Lock()
-        self._tails: OrderedDict[str, ArchiveTail] = OrderedDict()
+        self._tails: LRUCache[str, ArchiveTail] = LRUCache(most_tables)
 
     def get(self, base_path: str) -> ArchiveTail:
         """Return the table's tail."""
         with self._lock:
-            tail = self._tails.setdefault(base_path, ArchiveTail())
-            self._tails.move_to_end(base_path)
-            while len(self._tails) > self._most_tables:
-                self._tails.popitem(last=False)
-            return tail
+            return self._tails.setdefault(base_path, ArchiveTail())
 
 
 @dataclass(frozen=True, slots=True)
 class _Writes:
-    """The requested times of a timeline's writes, as text: thousands of tables are remembered."""
+    """The requested times of a timeline's writes, as text, because the process stores those of thousands of tables."""
 
     all: str
     completed: str

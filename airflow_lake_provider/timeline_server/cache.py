@@ -1,7 +1,7 @@
-"""The timelines of many tables in one process: hints, heartbeats, one look at a time per table, bounded memory.
+"""The timelines of many tables in one process: hints, heartbeats, one refresh at a time per table, bounded memory.
 
-Every reader of this process shares them, and `server.py` serves them to others. A hint makes a look due, a silence
-beyond a table's rhythm does, a reader does who wants it newer; nothing else asks the storage.
+Every reader of this process shares them, and `server.py` serves them to others. Storage is read only on a hint, after a
+silence, or when a reader asks for fresher data.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from collections import Counter, OrderedDict, deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.errors import LakeError, StorageError
+from airflow_lake_provider.backoff import backoff
+from airflow_lake_provider.errors import LakeError, StorageError, TableNotFoundError
 from airflow_lake_provider.storage.table_storage import StorageCalls, open_storage
 from airflow_lake_provider.timeline_server.archive_tail import ArchiveTails
-from airflow_lake_provider.timeline_server.cached_table import Hints, Slot, new_commits
+from airflow_lake_provider.timeline_server.cached_table import CachedTimeline, Hints, completed_writes_among
 from airflow_lake_provider.timeline_server.refresh import (
     PROPERTIES_AFTER_MS,
     Depth,
     Known,
     folder_time,
-    folder_time_lies,
     has_same_properties,
-    look,
+    is_folder_time_unreliable,
+    refresh,
 )
 from airflow_lake_provider.timeline_server.schedule import NEVER, DueQueue, SharedLimits, fraction_of, pause_ms
-from airflow_lake_provider.timeline_server.snapshot import ANY_AGE, Freshness, TimelineChanges, add_up, pack
+from airflow_lake_provider.timeline_server.snapshot import ANY_AGE, Freshness, pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -43,11 +44,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# --- Which tables changed, in the order in which this process saw it; readers wait for what comes after their cursor
+# --- Which tables changed, in the order in which this process saw it; readers wait for entries after their cursor
 #
-# A cursor is `<epoch>.<number>`. The epoch is this log's own: whoever comes with another one (a restarted server, or
-# another of two) is told that it is not known, and compares versions instead. So nothing depends on this log's
-# memory.
+# A cursor is `<epoch>.<number>`. The epoch is this log's own: a reader with another one (of a restarted server, or of
+# another of two) learns that it is unknown, and compares versions instead. So nothing depends on this log's memory.
 
 _MOST_ENTRIES = 100_000
 
@@ -64,11 +64,11 @@ class ChangeLog:
 
     @property
     def cursor(self) -> str:
-        """The place after the newest entry."""
+        """The cursor after the newest entry."""
         return f"{self._epoch}.{self._last}"
 
     def add(self, base_path: str) -> None:
-        """Say that a table changed."""
+        """Record that a table changed."""
         with self._lock:
             self._last += 1
             self._entries.append((self._last, base_path))
@@ -95,7 +95,7 @@ class ChangeLog:
             return f"{self._epoch}.{self._last}", tuple(reversed(changed))
 
     async def wait(self, cursor: str, timeout_s: float) -> None:
-        """Return as soon as there is something after the cursor, or when the time is over."""
+        """Return when there is an entry after the cursor, or after the timeout."""
         event = asyncio.Event()
         waiter = (asyncio.get_running_loop(), event)
         with self._lock:
@@ -114,7 +114,7 @@ class ChangeLog:
 
 
 class TableMemory:
-    """Slots by base path. A slot that nobody needs goes with its snapshot; others keep version and schedule."""
+    """Timelines by base path. An unneeded one is dropped with its snapshot; others keep version and schedule."""
 
     def __init__(self, max_tables: int, hot_tables: int, open_table: Callable[[str], Storage]) -> None:
         self.lock = threading.Lock()
@@ -122,12 +122,12 @@ class TableMemory:
         self._max_tables = max_tables
         self._hot_tables = hot_tables
         self._open_table = open_table
-        self._slots: dict[str, Slot] = {}
+        self._timelines: dict[str, CachedTimeline] = {}
         self._kept: OrderedDict[str, None] = OrderedDict()
         self._hot: OrderedDict[str, Known] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self._timelines)
 
     @property
     def kept(self) -> int:
@@ -136,54 +136,54 @@ class TableMemory:
 
     def kept_bytes(self) -> int:
         """Return the size of the packed snapshots."""
-        return sum(len(slot.packed or b"") for _, slot in self.kept_slots())
+        return sum(len(cached.packed or b"") for _, cached in self.kept_timelines())
 
-    def kept_slots(self) -> list[tuple[str, Slot]]:
+    def kept_timelines(self) -> list[tuple[str, CachedTimeline]]:
         """Return the tables whose snapshots are kept."""
         with self.lock:
-            return [(path, slot) for path in self._kept if (slot := self._slots.get(path)) is not None]
+            return [(path, cached) for path in self._kept if (cached := self._timelines.get(path)) is not None]
 
-    def slots(self) -> list[Slot]:
-        """Return all slots."""
+    def timelines(self) -> list[CachedTimeline]:
+        """Return all entries."""
         with self.lock:
-            return list(self._slots.values())
+            return list(self._timelines.values())
 
     def open(self, base_path: str) -> Storage:
-        """Open a table's storage without keeping anything."""
+        """Open a table's storage without caching it."""
         return self._open_table(base_path)
 
-    def find(self, base_path: str) -> Slot | None:
-        """Return a table's slot; None when there is none."""
-        return self._slots.get(base_path)
+    def find(self, base_path: str) -> CachedTimeline | None:
+        """Return a table's entry; None when there is none."""
+        return self._timelines.get(base_path)
 
-    def get(self, base_path: str) -> Slot:
-        """Return a table's slot, made when there is none; its storage is not opened yet."""
-        slot = self._slots.get(base_path)
-        if slot is None:
-            made = Slot(lambda: self._open_table(base_path))
+    def get(self, base_path: str) -> CachedTimeline:
+        """Return a table's entry, created when there is none; its storage is not opened yet."""
+        cached = self._timelines.get(base_path)
+        if cached is None:
+            made = CachedTimeline(lambda: self._open_table(base_path))
             with self.lock:
-                slot = self._slots.setdefault(base_path, made)
-        return slot
+                cached = self._timelines.setdefault(base_path, made)
+        return cached
 
-    def known(self, base_path: str, slot: Slot) -> Known | None:
-        """Return what the last look left, from the hot ones or unpacked; None when it was evicted."""
+    def known(self, base_path: str, cached: CachedTimeline) -> Known | None:
+        """Return what the last refresh left, from the hot ones or unpacked; None when it was evicted."""
         with self.lock:
             hot = self._hot.get(base_path)
             if hot is not None:
                 self._hot.move_to_end(base_path)
             if base_path in self._kept:
                 self._kept.move_to_end(base_path)
-        if hot is not None and hot.snapshot.version == slot.version and slot.packed is not None:
-            if hot.snapshot.as_of_ms == slot.as_of_ms:
+        if hot is not None and hot.snapshot.version == cached.version and cached.packed is not None:
+            if hot.snapshot.as_of_ms == cached.as_of_ms:
                 return hot
-            return replace(hot, snapshot=replace(hot.snapshot, as_of_ms=slot.as_of_ms))
-        return slot.known()
+            return replace(hot, snapshot=replace(hot.snapshot, as_of_ms=cached.as_of_ms))
+        return cached.known()
 
-    def keep(self, base_path: str, slot: Slot, known: Known | None, now_ms: int) -> list[str]:
-        """Say that a slot has a new snapshot; return the tables that nobody needs and that are gone for it."""
-        gone = []
+    def keep(self, base_path: str, cached: CachedTimeline, known: Known | None, now_ms: int) -> list[str]:
+        """Record an entry's new snapshot; return the unneeded tables that were dropped for it."""
+        dropped = []
         with self.lock:
-            self._slots.setdefault(base_path, slot)
+            self._timelines.setdefault(base_path, cached)
             self._kept[base_path] = None
             self._kept.move_to_end(base_path)
             if known is not None:
@@ -195,27 +195,27 @@ class TableMemory:
                 evicted, _ = self._kept.popitem(last=False)
                 self._hot.pop(evicted, None)
                 self.evictions += 1
-                other = self._slots.get(evicted)
+                other = self._timelines.get(evicted)
                 if other is not None:
                     other.evict()
                     if not other.is_needed(now_ms):
-                        del self._slots[evicted]
-                        gone.append(evicted)
-        return gone
+                        del self._timelines[evicted]
+                        dropped.append(evicted)
+        return dropped
 
     def forget(self, base_path: str) -> None:
         """Drop a table altogether."""
         with self.lock:
-            for memory in (self._slots, self._kept, self._hot):
+            for memory in (self._timelines, self._kept, self._hot):
                 memory.pop(base_path, None)
 
     def pick_gated(self) -> str | None:
-        """Return one table at random whose folder's time is believed; None when there is none."""
-        gated = [path for path, slot in self.kept_slots() if slot.folder_ms]
+        """Return a random table whose folder time is trusted; None when there is none."""
+        gated = [path for path, cached in self.kept_timelines() if cached.folder_ms]
         return random.choice(gated) if gated else None
 
 
-# --- What a process's shared timelines did, counted
+# --- Counters of a process's shared timelines
 
 
 class TimelineStats:
@@ -237,17 +237,17 @@ class TimelineStats:
 
 
 _RETRY_AFTER_MS = 1000
-_MOST_BACKOFF_S = 600.0
+_FIRST_BACKOFF_S, _MOST_BACKOFF_S = 2.0, 600.0
 PROPERTIES_AT_LATEST_MS = 1_800_000
-"""Any look checks the properties after so long: a busy table has no heartbeats."""
+"""Every refresh checks the properties after so long: a busy table has no heartbeats."""
 
 _CHECKING = frozenset({Depth.FULL, Depth.FULL_LIST})
-"""Looks that check the properties."""
+"""Refreshes that check the properties."""
 
 
 class SharedTimelines:
-    """Hands out snapshots. `on_unannounced` is told of commits that no writer announced, `on_loaded` of tables that
-    were not known before: whether they went on meanwhile, only who keeps a record of them can tell.
+    """Returns snapshots to readers. It calls `on_unannounced` for commits without a notice, and `on_loaded` for tables
+    that were not known before: only a caller with a record of them can decide whether they changed meanwhile.
     """
 
     def __init__(
@@ -274,280 +274,297 @@ class SharedTimelines:
         storage.calls = self.calls
         return storage
 
-    # --- being told ----------------------------------------------------------------------------------------
+    # --- hints and watches ---------------------------------------------------------------------------------
 
     def hint(self, base_path: str, instants: Iterable[str] = (), mark: int = 0, *, is_by_writer: bool = False) -> None:
-        """Somebody says that the table changed; it is looked at soon, unless it shows the named instants already.
+        """Record that the table may have changed; it is refreshed soon, unless it shows the named instants already.
 
         `mark` is the number of the durable mark that this hint stands for.
         """
-        slot = self.memory.get(base_path)
+        cached = self.memory.get(base_path)
         with self.memory.lock:
-            slot.hints.add(tuple(instants), frozenset({mark} if mark else ()), is_by_writer=is_by_writer)
+            cached.hints.add(tuple(instants), frozenset({mark} if mark else ()), is_by_writer=is_by_writer)
         self.stats.count("hints")
         self.due.hint(base_path)
 
-    def watch(self, base_path: str, poll_interval_s: float, until_ms: int) -> None:
-        """Somebody waits for the table, and would else poll it himself at this interval."""
-        slot = self.memory.get(base_path)
+    def watch(
+        self, base_path: str, poll_interval_s: float, until_ms: int, unannounced_interval_s: float | None = None
+    ) -> None:
+        """Record that a reader waits for the table, which it would otherwise poll at this interval.
+
+        `unannounced_interval_s` holds for what no writer announces; None when the reader does not wait for that.
+        """
+        cached = self.memory.get(base_path)
         now_ms = self.now_ms()
-        others_s = slot.watched_pause_s(now_ms)
-        slot.watched_s = poll_interval_s if others_s is None else min(poll_interval_s, others_s)
-        slot.watched_until_ms = max(slot.watched_until_ms, until_ms)
-        if slot.as_of_ms:
-            self.due.put_earlier(base_path, slot.as_of_ms + pause_ms(base_path, slot, self.limits.heartbeat, now_ms))
+        if unannounced_interval_s is not None:
+            pause_s = cached.unannounced_pause_s(now_ms)
+            cached.unannounced_s = unannounced_interval_s if pause_s is None else min(unannounced_interval_s, pause_s)
+            cached.unannounced_until_ms = max(cached.unannounced_until_ms, until_ms)
+        others_s = cached.watched_pause_s(now_ms)
+        cached.watched_s = poll_interval_s if others_s is None else min(poll_interval_s, others_s)
+        cached.watched_until_ms = max(cached.watched_until_ms, until_ms)
+        if cached.as_of_ms:
+            self.due.put_earlier(
+                base_path, cached.as_of_ms + pause_ms(base_path, cached, self.limits.heartbeat, now_ms)
+            )
 
     def register(self, base_path: str, fixed_pause_s: float | None = None, *, was_announced: bool = False) -> None:
-        """Keep an eye on the table for good; `fixed_pause_s` replaces its adaptive heartbeat.
+        """Watch the table permanently; `fixed_pause_s` replaces its adaptive heartbeat.
 
-        `was_announced`: its last notice, to whichever process, was a writer's.
+        `was_announced`: its last notice, to any process, came from a writer.
         """
-        slot = self.memory.get(base_path)
-        slot.is_announced = slot.is_announced or (was_announced and not slot.begun)
-        slot.fixed_pause_s = fixed_pause_s
-        if not slot.is_registered:
-            slot.is_registered = True
+        cached = self.memory.get(base_path)
+        cached.is_announced = cached.is_announced or (was_announced and not cached.begun)
+        cached.fixed_pause_s = fixed_pause_s
+        if not cached.is_registered:
+            cached.is_registered = True
             spread_ms = int(self.limits.cold_start_s * 1000 * fraction_of(base_path))
             self.due.put_earlier(base_path, self.now_ms() + spread_ms)
 
     # --- reading -------------------------------------------------------------------------------------------
 
     def snapshot(self, base_path: str, freshness: Freshness = ANY_AGE, covering: int = 0) -> TimelineSnapshot:
-        """Return the table's timeline; look at the storage only if what is kept does not do.
+        """Return the table's timeline; read the storage only if the cached snapshot is too old.
 
-        It does not when it is older than the freshness allows, when a hint waits, or when the durable mark `covering`
-        came after it. Raises what a look raises.
+        It is too old when its age exceeds the freshness, when a hint waits, or when the durable mark `covering` came
+        after it. Raises what a refresh raises.
         """
         known = self.find_current(base_path, freshness, covering)
         if known is not None:
             return known
-        slot = self.memory.get(base_path)
-        if slot.error is not None and slot.failed_ms + _RETRY_AFTER_MS > self.now_ms():
-            raise slot.error
-        if slot.hints.is_hinted and freshness == ANY_AGE:
-            return self.look(base_path, Depth.LIST, covering)
-        # Who asks for the table as it is now means its properties as well.
-        is_now = freshness.most_s(is_announced=slot.is_announced) == 0
-        return self.look(base_path, Depth.FULL if is_now else Depth.GATE, covering)
+        cached = self.memory.get(base_path)
+        if cached.error is not None and cached.failed_ms + _RETRY_AFTER_MS > self.now_ms():
+            raise cached.error
+        if cached.hints.is_hinted and freshness == ANY_AGE:
+            return self.refresh(base_path, Depth.LIST, covering)
+        # A request for the table as it is now includes its properties.
+        is_now = freshness.most_s(is_announced=cached.is_announced) == 0
+        return self.refresh(base_path, Depth.FULL if is_now else Depth.GATE, covering)
 
     def confirm_properties(self, snapshot: TimelineSnapshot) -> TimelineSnapshot:
         """Return the snapshot, or a newer one if hoodie.properties changed since it was read; one stat.
 
-        Writers change the properties without an instant that says so: they begin an index with a commit, or drop one.
+        Writers change the properties without an instant that shows it: they begin an index with a commit, or drop one.
         """
-        slot = self.memory.get(snapshot.base_path)
-        if slot.version == snapshot.version and has_same_properties(slot.storage, slot.properties_stamp):
+        cached = self.memory.get(snapshot.base_path)
+        if cached.version == snapshot.version and has_same_properties(cached.storage, cached.properties_stamp):
             return snapshot
-        return self.look(snapshot.base_path, Depth.FULL_LIST)
+        return self.refresh(snapshot.base_path, Depth.FULL_LIST)
 
     def find_current(
         self, base_path: str, freshness: Freshness = ANY_AGE, covering: int = 0
     ) -> TimelineSnapshot | None:
-        """Return the snapshot in memory if it does (see `snapshot`), else None; asks no storage."""
-        slot = self.memory.get(base_path)
-        known = self.memory.known(base_path, slot) if self._is_current(slot, freshness, covering) else None
+        """Return the snapshot in memory if it is fresh enough (see `snapshot`), else None; reads no storage."""
+        cached = self.memory.get(base_path)
+        known = self.memory.known(base_path, cached) if self._is_current(cached, freshness, covering) else None
         return None if known is None else known.snapshot
 
     def find_shown(self, base_path: str) -> TimelineSnapshot | None:
-        """Return what the last look showed if it is kept, also when a hint waits since; asks no storage."""
-        slot = self.memory.get(base_path)
-        known = self.memory.known(base_path, slot) if slot.shown and slot.error is None else None
+        """Return the last refresh's result if it is cached, even when a hint waits; reads no storage."""
+        cached = self.memory.get(base_path)
+        known = self.memory.known(base_path, cached) if cached.shown and cached.error is None else None
         return None if known is None else known.snapshot
 
-    def _is_current(self, slot: Slot, freshness: Freshness, covering: int) -> bool:
-        # A restored snapshot (nobody looked yet) is compared with the storage first.
-        if not slot.shown or slot.error is not None or slot.hints.is_hinted or slot.covered_mark < covering:
+    def _is_current(self, cached: CachedTimeline, freshness: Freshness, covering: int) -> bool:
+        # A restored snapshot that is not refreshed yet is compared with the storage first.
+        if not cached.shown or cached.error is not None or cached.hints.is_hinted or cached.covered_mark < covering:
             return False
-        most_s = freshness.most_s(is_announced=slot.is_announced)
+        most_s = freshness.most_s(is_announced=cached.is_announced)
         # A clock that was set back makes an answer no younger.
-        return most_s == math.inf or 0 <= self.now_ms() - slot.as_of_ms < most_s * 1000
+        return most_s == math.inf or 0 <= self.now_ms() - cached.as_of_ms < most_s * 1000
 
     def unreadable(self) -> int:
-        """Return how many tables' last look failed."""
-        return sum(slot.error is not None for slot in self.memory.slots())
-
-    def changes_since(self, base_path: str, version: str, freshness: Freshness = ANY_AGE) -> TimelineChanges:
-        """Return what changed since a version."""
-        now = self.snapshot(base_path, freshness)
-        return add_up(base_path, version, self.memory.get(base_path).steps, now)
+        """Return how many tables' last refresh failed."""
+        return sum(cached.error is not None for cached in self.memory.timelines())
 
     def pause_ms(self, base_path: str) -> int:
-        """Return for how long the table may stay silent before it is looked at."""
+        """Return how long the table may stay silent before it is refreshed."""
         return pause_ms(base_path, self.memory.get(base_path), self.limits.heartbeat, self.now_ms())
 
-    # --- looking -------------------------------------------------------------------------------------------
+    # --- refreshing ----------------------------------------------------------------------------------------
 
-    def look(self, base_path: str, depth: Depth, covering: int = 0) -> TimelineSnapshot:
-        """Look at the storage now, or share the look of somebody who began after this call. Raises what it raises."""
-        slot = self.memory.get(base_path)
-        asked = slot.begun
-        with slot.lock:
-            known = self.memory.known(base_path, slot)
-            has_checked = depth not in _CHECKING or slot.properties_checked > asked
-            if slot.shown > asked and depth is not Depth.VERIFY and has_checked:
-                if slot.error is not None:
-                    raise slot.error
+    def refresh(self, base_path: str, depth: Depth, covering: int = 0) -> TimelineSnapshot:
+        """Refresh from the storage, or share a refresh that began after this call. Raises what the refresh raises."""
+        cached = self.memory.get(base_path)
+        begun_before = cached.begun
+        with cached.lock:
+            known = self.memory.known(base_path, cached)
+            has_checked = depth not in _CHECKING or cached.properties_checked > begun_before
+            if cached.shown > begun_before and depth is not Depth.VERIFY and has_checked:
+                if cached.error is not None:
+                    raise cached.error
                 if known is not None:
-                    slot.covered_mark = max(slot.covered_mark, covering)
+                    cached.covered_mark = max(cached.covered_mark, covering)
                     return known.snapshot
             with self.memory.lock:
-                hints, slot.hints = slot.hints, Hints()
-                slot.begun += 1
+                hints, cached.hints = cached.hints, Hints()
+                cached.begun += 1
             if hints.is_by_writer:
-                slot.is_announced = True
-            # One of our own jobs may have changed the properties, which a writer's commit rarely does.
+                cached.is_announced = True
+            # A job of the provider may have changed the properties, which a writer's commit rarely does.
             if depth is Depth.LIST and hints.is_hinted and not hints.is_by_writer:
                 depth = Depth.FULL_LIST
-            may_be_shown = depth is Depth.LIST and slot.error is None and slot.begun > 1
-            is_news = False
-            if known is not None and may_be_shown and hints.are_shown_by(known.snapshot, slot.covered_mark):
+            may_be_shown = depth is Depth.LIST and cached.error is None and cached.begun > 1
+            is_change = False
+            if known is not None and may_be_shown and hints.are_shown_by(known.snapshot, cached.covered_mark):
                 self.stats.count("hints_shown_already")
-                self._schedule(base_path, slot)
+                self._schedule(base_path, cached)
             else:
-                known, is_news = self._look_at_storage(base_path, slot, known, (depth, hints))
-            slot.shown = slot.begun
-            slot.covered_mark = max(slot.covered_mark, hints.mark, covering)
-            self._publish(base_path, slot, is_news=is_news)
+                known, is_change = self._refresh_from_storage(base_path, cached, known, (depth, hints))
+            cached.shown = cached.begun
+            cached.covered_mark = max(cached.covered_mark, hints.mark, covering)
+            self._publish(base_path, cached, is_change=is_change)
             return known.snapshot
 
-    def await_look(self, base_path: str, version: str) -> None:
-        """Look soon, and log the table then if it has another version than the given one, changed or not.
+    def await_refresh(self, base_path: str, version: str) -> None:
+        """Refresh soon, then log the table if its version differs from the given one, changed or not.
 
-        A reader who has that version and cannot be answered now is answered through the log.
+        A reader with that version that has to wait gets its answer through the log.
         """
-        slot = self.memory.get(base_path)
+        cached = self.memory.get(base_path)
         with self.memory.lock:
-            slot.awaited |= {version}
+            cached.awaited |= {version}
         self.due.put_earlier(base_path, self.now_ms())
 
-    def _publish(self, base_path: str, slot: Slot, *, is_news: bool) -> None:
-        # After `shown` is set: who reads the log finds the snapshot, and who came too late for this asks for a look.
+    def _publish(self, base_path: str, cached: CachedTimeline, *, is_change: bool) -> None:
+        # After `shown` is set: a reader of the log finds the snapshot, and a later reader requests a refresh.
         with self.memory.lock:
-            awaited, slot.awaited = slot.awaited, frozenset()
-        if is_news or awaited - {slot.version}:
+            awaited, cached.awaited = cached.awaited, frozenset()
+        if is_change or awaited - {cached.version}:
             self.log.add(base_path)
 
-    def look_if_due(self, base_path: str, *, is_hinted: bool) -> None:
-        """Do what a taken entry of the due queue asks for; errors are kept with the table."""
+    def refresh_if_due(self, base_path: str, *, is_hinted: bool) -> bool:
+        """Refresh a table that the due queue returned; the entry stores errors. Return whether no table is there."""
         try:
-            if is_hinted or not self._gate_says_unchanged(base_path):
-                self.look(base_path, Depth.LIST if is_hinted else Depth.GATE)
+            if is_hinted or not self._is_gate_unchanged(base_path):
+                self.refresh(base_path, Depth.LIST if is_hinted else Depth.GATE)
         except LakeError as error:
             log.warning("timeline of %s cannot be read: %s", base_path, error)
+            return isinstance(error, TableNotFoundError)
         finally:
             self.due.give_back(base_path)
+        return False
 
-    def _gate_says_unchanged(self, base_path: str) -> bool:
-        """Do a heartbeat's look with one stat and nothing unpacked; false when it takes more than that."""
-        slot = self.memory.get(base_path)
+    def forget(self, base_path: str) -> None:
+        """Stop watching a table and drop its snapshot; a later request or hint loads it anew."""
+        self.memory.forget(base_path)
+        self.due.put(base_path, NEVER)
+
+    def _is_gate_unchanged(self, base_path: str) -> bool:
+        """Do a heartbeat's refresh with one stat and nothing unpacked; false when it takes more than that."""
+        cached = self.memory.get(base_path)
         now_ms = self.now_ms()
-        with slot.lock:
-            is_gated = slot.folder_ms and slot.shown and not slot.hints.is_hinted and slot.error is None
-            if not is_gated or self._depth(slot, Depth.GATE, now_ms) is not Depth.GATE:
+        with cached.lock:
+            is_gated = cached.folder_ms and cached.shown and not cached.hints.is_hinted and cached.error is None
+            if not is_gated or self._depth(cached, Depth.GATE, now_ms) is not Depth.GATE:
                 return False
-            if folder_time(slot.storage, slot.timeline_path, now_ms) != slot.folder_ms:
+            if folder_time(cached.storage, cached.timeline_path, now_ms) != cached.folder_ms:
                 return False
-            slot.begun += 1
-            slot.shown, slot.as_of_ms = slot.begun, now_ms
-            self.stats.count("looks_gate")
-            self._schedule(base_path, slot)
-            self._publish(base_path, slot, is_news=False)
+            cached.begun += 1
+            cached.shown, cached.as_of_ms = cached.begun, now_ms
+            self.stats.count("refreshes_gate")
+            self._schedule(base_path, cached)
+            self._publish(base_path, cached, is_change=False)
             return True
 
     def verify_one(self) -> str | None:
-        """List one table at random although its folder's time says that nothing changed; return it."""
+        """List one table at random although its folder's time is unchanged; return it."""
         base_path = self.memory.pick_gated()
         if base_path is None:
             return None
         try:
-            self.look(base_path, Depth.VERIFY)
+            self.refresh(base_path, Depth.VERIFY)
         except LakeError as error:
             log.warning("timeline of %s cannot be verified: %s", base_path, error)
         return base_path
 
-    def _look_at_storage(
-        self, base_path: str, slot: Slot, before: Known | None, why: tuple[Depth, Hints]
+    def _refresh_from_storage(
+        self, base_path: str, cached: CachedTimeline, before: Known | None, why: tuple[Depth, Hints]
     ) -> tuple[Known, bool]:
-        """Look; return what is known now, and whether those who wait for changes are to be told."""
-        asked, hints = why
+        """Refresh; return what is known now, and whether readers that wait for changes need an answer."""
+        requested, hints = why
         now_ms = self.now_ms()
-        depth = self._depth(slot, asked, now_ms)
+        depth = self._depth(cached, requested, now_ms)
         try:
-            after = look(slot.storage, before, depth, now_ms)
+            after = refresh(cached.storage, before, depth, now_ms)
         except Exception as error:
-            raise self._fail(base_path, slot, error, hints) from error
-        self.stats.count(f"looks_{depth}")
+            raise self._fail(base_path, cached, error, hints) from error
+        self.stats.count(f"refreshes_{depth}")
         if depth in _CHECKING or before is None:
-            slot.properties_ms, slot.properties_checked = now_ms, slot.begun
-        if depth is Depth.VERIFY and before is not None and folder_time_lies(slot.storage, before, after):
-            slot.gate_lies = True
-            self.stats.count("gate_lies")
-            log.error("the folder time of %s did not change with its timeline; it is listed from now on", base_path)
-        step = slot.keep(before, after)
-        is_news = step is not None or not slot.changed_ms
-        if is_news:
-            slot.changed_ms = now_ms
-            self.stats.count("changes" if step is not None else "loads")
-        commits = () if step is None or hints.is_hinted else new_commits(step, after.snapshot)
+            cached.properties_ms, cached.properties_checked = now_ms, cached.begun
+        if depth is Depth.VERIFY and before is not None and is_folder_time_unreliable(cached.storage, before, after):
+            cached.is_gate_unreliable = True
+            self.stats.count("is_gate_unreliable")
+            log.error(
+                "the folder time of %s did not change with its timeline; the server lists it from now on", base_path
+            )
+        new_names = cached.keep(before, after)
+        is_change = new_names is not None or not cached.changed_ms
+        if is_change:
+            cached.changed_ms = now_ms
+            self.stats.count("changes" if new_names is not None else "loads")
+        commits = () if new_names is None or hints.is_hinted else completed_writes_among(new_names, after.snapshot)
         if commits:
-            # Its callback may still be on its way; the table is trusted again as soon as one arrives.
-            slot.is_announced = False
+            # Its callback may still be on its way; the table is trusted again when one arrives.
+            cached.is_announced = False
             self.stats.count("unannounced_commits", len(commits))
             self.on_unannounced(base_path, commits)
         if before is None and not hints.is_hinted:
             self.on_loaded(base_path, after.snapshot)
-        for gone in self.memory.keep(base_path, slot, after, now_ms):
-            self.due.put(gone, NEVER)
-        self._schedule(base_path, slot)
-        return after, is_news
+        for dropped in self.memory.keep(base_path, cached, after, now_ms):
+            self.due.put(dropped, NEVER)
+        self._schedule(base_path, cached)
+        return after, is_change
 
     @staticmethod
-    def _depth(slot: Slot, asked: Depth, now_ms: int) -> Depth:
-        unchecked_ms = now_ms - slot.properties_ms
-        if asked is Depth.VERIFY:
-            return asked
-        must_list = asked in {Depth.LIST, Depth.FULL_LIST} or slot.gate_lies
-        if asked in _CHECKING or unchecked_ms > (PROPERTIES_AT_LATEST_MS if must_list else PROPERTIES_AFTER_MS):
+    def _depth(cached: CachedTimeline, requested: Depth, now_ms: int) -> Depth:
+        unchecked_ms = now_ms - cached.properties_ms
+        if requested is Depth.VERIFY:
+            return requested
+        must_list = requested in {Depth.LIST, Depth.FULL_LIST} or cached.is_gate_unreliable
+        if requested in _CHECKING or unchecked_ms > (PROPERTIES_AT_LATEST_MS if must_list else PROPERTIES_AFTER_MS):
             return Depth.FULL_LIST if must_list else Depth.FULL
         return Depth.LIST if must_list else Depth.GATE
 
-    def _fail(self, base_path: str, slot: Slot, error: Exception, hints: Hints) -> LakeError:
-        slot.failures += 1
-        slot.failed_ms = self.now_ms()
-        slot.error = error if isinstance(error, LakeError) else StorageError(f"{base_path}: {error!r}")
-        slot.shown = slot.begun
-        if hints.is_hinted:  # what was announced is still to be seen
+    def _fail(self, base_path: str, cached: CachedTimeline, error: Exception, hints: Hints) -> LakeError:
+        cached.failures += 1
+        cached.failed_ms = self.now_ms()
+        cached.error = error if isinstance(error, LakeError) else StorageError(f"{base_path}: {error!r}")
+        cached.shown = cached.begun
+        if hints.is_hinted:  # the announced instants are still to be read
             with self.memory.lock:
-                slot.hints.add(hints.instants, hints.marks, is_by_writer=hints.is_by_writer)
-        self.stats.count("failed_looks")
-        if slot.failures == 1:
-            self.log.add(base_path)  # those who wait for it may want to know that it cannot be read
-        self._schedule(base_path, slot)
-        return slot.error
+                cached.hints.add(hints.instants, hints.marks, is_by_writer=hints.is_by_writer)
+        self.stats.count("failed_refreshes")
+        if cached.failures == 1:
+            self.log.add(base_path)  # waiting readers need to know that it cannot be read
+        self._schedule(base_path, cached)
+        return cached.error
 
-    # --- keeping -------------------------------------------------------------------------------------------
+    # --- caching -------------------------------------------------------------------------------------------
 
     def restore(self, base_path: str, known: Known, *, is_announced: bool) -> None:
-        """Take a snapshot from an earlier process; the next look compares it with the storage."""
-        slot = self.memory.get(base_path)
-        with slot.lock:
-            if slot.begun:
+        """Restore a snapshot from an earlier process; the next refresh compares it with the storage."""
+        cached = self.memory.get(base_path)
+        with cached.lock:
+            if cached.begun:
                 return
-            slot.packed, slot.version = pack(known.snapshot), known.snapshot.version
-            slot.timeline_path, slot.is_announced = known.snapshot.properties.timeline_path, is_announced
-            slot.folder_ms, slot.properties_stamp = known.folder_ms, known.properties_stamp
-            slot.changed_ms = slot.as_of_ms = known.snapshot.as_of_ms
-            self.memory.keep(base_path, slot, None, self.now_ms())
+            cached.packed, cached.version = pack(known.snapshot), known.snapshot.version
+            cached.timeline_path, cached.is_announced = known.snapshot.properties.timeline_path, is_announced
+            cached.folder_ms, cached.properties_stamp = known.folder_ms, known.properties_stamp
+            cached.changed_ms = cached.as_of_ms = known.snapshot.as_of_ms
+            self.memory.keep(base_path, cached, None, self.now_ms())
 
-    def _schedule(self, base_path: str, slot: Slot) -> None:
+    def _schedule(self, base_path: str, cached: CachedTimeline) -> None:
         now_ms = self.now_ms()
-        if slot.error is not None:
-            is_hopeless = not slot.error.retriable and not slot.is_registered and slot.watched_pause_s(now_ms) is None
-            if is_hopeless:
+        if cached.error is not None:
+            is_permanent = (
+                not cached.error.retriable and not cached.is_registered and cached.watched_pause_s(now_ms) is None
+            )
+            if is_permanent:
                 self.memory.forget(base_path)
-            backoff_s = min(2.0 ** min(slot.failures, 20), _MOST_BACKOFF_S)
-            self.due.put(base_path, NEVER if is_hopeless else now_ms + int(backoff_s * 1000))
-        elif slot.is_registered or slot.watched_pause_s(now_ms) is not None:
-            self.due.put(base_path, now_ms + pause_ms(base_path, slot, self.limits.heartbeat, now_ms))
+            pause_s = backoff(_FIRST_BACKOFF_S, cached.failures, _MOST_BACKOFF_S)
+            self.due.put(base_path, NEVER if is_permanent else now_ms + int(pause_s * 1000))
+        elif cached.is_registered or cached.watched_pause_s(now_ms) is not None:
+            self.due.put(base_path, now_ms + pause_ms(base_path, cached, self.limits.heartbeat, now_ms))
         else:
             self.due.put(base_path, NEVER)

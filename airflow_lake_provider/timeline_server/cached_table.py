@@ -1,4 +1,4 @@
-"""What a server keeps of one table between two looks: a packed snapshot and a few numbers."""
+"""What a server caches of one table between two refreshes: a packed snapshot and a few numbers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS
 from airflow_lake_provider.timeline_server.refresh import UNKNOWN, Known
-from airflow_lake_provider.timeline_server.schedule import find_rhythm_s
-from airflow_lake_provider.timeline_server.snapshot import Difference, find_difference, pack, remember, unpack
-from airflow_lake_provider.timeline_server.watch import COMMIT_ACTIONS
+from airflow_lake_provider.timeline_server.schedule import find_commit_interval_s
+from airflow_lake_provider.timeline_server.snapshot import find_new_names, pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,19 +24,19 @@ _MOST_HINTED = 64
 
 @dataclass(slots=True)
 class Hints:
-    """What was said of a table since its last look."""
+    """What the hints since a table's last refresh contain."""
 
     is_hinted: bool = False
     is_by_writer: bool = False
-    """Whether a writer announced a commit, not one of our own tasks."""
+    """Whether a writer announced a commit, not a task of the provider."""
     instants: tuple[str, ...] = ()
-    """Requested times that were named; cut when there are too many."""
+    """Requested times that hints named; cut when there are too many."""
     marks: frozenset[int] = frozenset()
-    """Numbers of the durable marks that the hints stand for."""
+    """Numbers of the durable marks that caused the hints."""
 
     def add(self, instants: tuple[str, ...], marks: frozenset[int], *, is_by_writer: bool) -> None:
         """Add one hint."""
-        # A hint that names nothing asks for a look, whatever the others name.
+        # A hint without instants requests a refresh, whatever the others name.
         names_nothing = not instants or (self.is_hinted and not self.instants)
         self.instants = () if names_nothing else (*self.instants, *instants)[: _MOST_HINTED + 1]
         self.is_hinted = True
@@ -49,10 +49,10 @@ class Hints:
         return max(self.marks, default=0)
 
     def are_shown_by(self, snapshot: TimelineSnapshot, covered_mark: int) -> bool:
-        """Whether the snapshot already has every named instant completed, so that nobody need look.
+        """Whether the snapshot already has every named instant completed, so that no refresh is needed.
 
-        Between `covered_mark` and the newest one there must be no mark that another process took: what that one
-        stands for is not named here.
+        Between `covered_mark` and the newest one there must be no mark that another process made: the instants of that
+        one are not named here.
         """
         if not self.instants or len(self.instants) > _MOST_HINTED:
             return False
@@ -63,13 +63,15 @@ class Hints:
 
 
 @dataclass(slots=True)
-class Slot:
-    """One table. Whoever looks holds `lock`; the other fields are read without it."""
+class CachedTimeline:
+    """One table. The thread that refreshes it holds `lock`; the other fields are read without it."""
 
     open_storage: Callable[[], Storage]
     lock: threading.Lock = field(default_factory=threading.Lock)
+    commits_lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the thread that reads commit metadata for a view (`planner.table_view`)."""
     begun: int = 0
-    """How many looks began; `shown` is the number of the one whose result is shown."""
+    """How many refreshes began; `shown` is the number of the one whose result is shown."""
     shown: int = 0
     packed: bytes | None = None
     version: str = ""
@@ -80,42 +82,44 @@ class Slot:
     properties_ms: int = 0
     """When the properties were last checked, ms since the epoch."""
     properties_checked: int = 0
-    """The number of the look that checked them."""
+    """The number of the refresh that checked them."""
     changed_ms: int = 0
-    rhythm_s: float | None = None
+    commit_interval_s: float | None = None
     is_announced: bool = False
-    gate_lies: bool = False
+    is_gate_unreliable: bool = False
     hints: Hints = field(default_factory=Hints)
     covered_mark: int = 0
     awaited: frozenset[str] = frozenset()
-    """Versions of readers who could not be answered: the next look that shows another one is logged."""
+    """Versions of readers that wait for an answer: the next refresh that shows another one is logged."""
     watched_s: float | None = None
     watched_until_ms: int = 0
+    unannounced_s: float | None = None
+    """How often watchers would poll it that wait for what no writer announces."""
+    unannounced_until_ms: int = 0
     is_registered: bool = False
     fixed_pause_s: float | None = None
     failures: int = 0
     error: LakeError | None = None
     failed_ms: int = 0
-    steps: tuple[Difference, ...] = ()
     _storage: Storage | None = None
 
     @property
     def storage(self) -> Storage:
-        """The table's storage, opened when it is first asked: to do so may read an Airflow connection."""
+        """The table's storage, opened on first use: opening may read an Airflow connection."""
         if self._storage is None:
             self._storage = self.open_storage()
         return self._storage
 
     def known(self) -> Known | None:
-        """Return what the last look left, unpacked; None when nothing is kept."""
+        """Return what the last refresh left, unpacked; None when nothing is cached."""
         packed = self.packed
         if packed is None:
             return None
         snapshot = replace(unpack(packed), as_of_ms=self.as_of_ms)
         return Known(snapshot, self.folder_ms, self.properties_stamp)
 
-    def keep(self, before: Known | None, after: Known) -> Difference | None:
-        """Keep a look's result; return what changed, None when nothing did."""
+    def keep(self, before: Known | None, after: Known) -> frozenset[str] | None:
+        """Keep what a refresh read; return the file names of new instants, None when nothing changed."""
         snapshot = after.snapshot
         self.as_of_ms, self.folder_ms, self.properties_stamp = (
             snapshot.as_of_ms,
@@ -126,37 +130,36 @@ class Slot:
         self.timeline_path = snapshot.properties.timeline_path
         if self.packed is not None and snapshot.version == self.version:
             return None
-        step = None
+        new_names = None
         if before is not None and snapshot.version != before.snapshot.version:
-            step = find_difference(before.snapshot, snapshot)
-            self.steps = remember(self.steps, step)
-        elif self.version and snapshot.version != self.version:  # evicted meanwhile: what changed is not known
-            self.steps = ()
-            names = tuple(instant.file_name for instant in snapshot.timeline.instants)
-            step = Difference(self.version, snapshot.version, names, ())
+            new_names = find_new_names(before.snapshot, snapshot)
+        elif self.version and snapshot.version != self.version:  # evicted meanwhile: what is new is not known
+            new_names = frozenset(instant.file_name for instant in snapshot.timeline.instants)
         self.packed, self.version = pack(snapshot), snapshot.version
-        self.rhythm_s = find_rhythm_s(snapshot.timeline)
-        return step
+        self.commit_interval_s = find_commit_interval_s(snapshot.timeline)
+        return new_names
 
     def evict(self) -> None:
         """Drop what is large; version and schedule stay."""
         self.packed = None
-        self.steps = ()
 
     def is_needed(self, now_ms: int) -> bool:
-        """Whether the table is registered, waited for, or hinted."""
+        """Whether the table is registered, watched, or hinted."""
         return self.is_registered or self.watched_until_ms > now_ms or self.hints.is_hinted
 
     def watched_pause_s(self, now_ms: int) -> float | None:
-        """Return how often those who wait for the table would poll it; None when nobody waits."""
+        """Return how often the watchers of the table would poll it; None without watchers."""
         return self.watched_s if self.watched_until_ms > now_ms else None
 
+    def unannounced_pause_s(self, now_ms: int) -> float | None:
+        """Return how often watchers would poll it that wait for what no writer announces; None without any."""
+        return self.unannounced_s if self.unannounced_until_ms > now_ms else None
 
-def new_commits(step: Difference | None, snapshot: TimelineSnapshot) -> tuple[Instant, ...]:
-    """Return the completed commits among the instants that a step put."""
-    put = set(step.put) if step is not None else set()
+
+def completed_writes_among(names: frozenset[str], snapshot: TimelineSnapshot) -> tuple[Instant, ...]:
+    """Return the completed writes among the instants with these file names."""
     return tuple(
         instant
         for instant in snapshot.timeline.instants
-        if instant.file_name in put and instant.is_completed and instant.action in COMMIT_ACTIONS
+        if instant.file_name in names and instant.is_completed and instant.action in COMPLETED_WRITE_ACTIONS
     )

@@ -1,7 +1,7 @@
 """HTTP clients of the timeline server, blocking and asynchronous, with the same answers and errors.
 
-An error of the table (`TableNotFoundError`, `StorageError`...) is raised as the server's own class. Everything else
-that is not an answer raises TimelineServerUnavailableError: readers then ask the file system.
+An error of the table (`TableNotFoundError`, `StorageError`...) is raised as the server's own class. Every other failure
+raises TimelineServerUnavailableError: readers then read the file system.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import httpx
 
 from airflow_lake_provider import errors
 from airflow_lake_provider.errors import LakeError, TimelineServerUnavailableError
-from airflow_lake_provider.timeline_server.wire import MOST_WAIT_S, changes_from_dict, snapshot_from_dict
+from airflow_lake_provider.timeline_server.wire import MOST_WAIT_S, snapshot_from_dict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_lake_provider.timeline_server.snapshot import Freshness, TimelineChanges, TimelineSnapshot
+    from airflow_lake_provider.timeline_server.snapshot import Freshness, TimelineSnapshot
 
-# What a server says about a table, as opposed to about the request or about itself.
+# Errors that a server reports about a table, as opposed to the request or itself.
 _TABLE_ERRORS = (
     "TableNotFoundError",
     "UnsupportedTableError",
@@ -40,18 +40,18 @@ class TimelineEndpoint:
     read_timeout_s: float = 30.0
 
     def client_options(self) -> dict[str, Any]:
-        """Return what both kinds of httpx client are made with."""
+        """Return the options of both kinds of httpx client."""
         return {
             "base_url": self.url.rstrip("/") + "/timeline",
             "headers": {"Authorization": f"Bearer {self.token}"},
             "timeout": httpx.Timeout(self.read_timeout_s, connect=self.connect_timeout_s),
-            # A proxy meant for the internet must not see what goes to a neighbour.
+            # A proxy for the internet must not see internal requests.
             "trust_env": False,
         }
 
 
 class TimelineClient:
-    """Asks the server; remembers versions, so that an unchanged timeline is not sent again."""
+    """Calls the server; remembers versions, so that an unchanged timeline is not sent again."""
 
     def __init__(self, endpoint: TimelineEndpoint) -> None:
         self._client = httpx.Client(**endpoint.client_options())
@@ -66,12 +66,6 @@ class TimelineClient:
         response = self._send("GET", "/view", params=view_params(base_path, freshness), headers=headers)
         return read_view(response, known)
 
-    def get_changes(self, base_path: str, since: str, freshness: Freshness | None) -> TimelineChanges:
-        """Return what changed since a version."""
-        params = view_params(base_path, freshness)
-        params.pop("unannounced_max_age_s", None)
-        return changes_from_dict(read_json(self._send("GET", "/changes", params=params | {"since": since})))
-
     def get_archive(
         self, base_path: str, after: str, until: str, completed_after: str = "", version: str = ""
     ) -> dict[str, Any]:
@@ -80,10 +74,6 @@ class TimelineClient:
         if completed_after:
             params |= {"completed_after": completed_after, "version": version}
         return read_json(self._send("GET", "/archive", params=params))
-
-    def send_hints(self, hints: Sequence[Mapping[str, Any]]) -> None:
-        """Tell the server which tables changed (shape of HintedTable)."""
-        read_json(self._send("POST", "/hints", json={"hints": list(hints)}))
 
     def _send(self, method: str, path: str, **request: Any) -> httpx.Response:
         try:
@@ -103,7 +93,7 @@ class AsyncTimelineClient:
         await self._client.aclose()
 
     async def get_view(self, base_path: str, known: TimelineSnapshot | None) -> TimelineSnapshot:
-        """Return the table's timeline as the server has it."""
+        """Return the table's timeline in the server."""
         headers = {} if known is None else {"If-None-Match": f'"{known.version}"'}
         return read_view(await self._send("GET", "/view", params={"base_path": base_path}, headers=headers), known)
 
@@ -113,7 +103,7 @@ class AsyncTimelineClient:
         timeout = httpx.Timeout(wait_s + 15.0, connect=2.0)
         answer = read_json(await self._send("POST", "/changes", json=body, timeout=timeout))
         if not isinstance(answer.get("changed"), list) or not isinstance(answer.get("cursor"), str):
-            raise TimelineServerUnavailableError("the timeline server's answer to a poll is not one")
+            raise TimelineServerUnavailableError("the timeline server's answer to a poll has the wrong shape")
         return answer
 
     async def _send(self, method: str, path: str, **request: Any) -> httpx.Response:
@@ -154,14 +144,14 @@ def read_json(response: httpx.Response) -> dict[str, Any]:
             f"{response.url} answered {response.status_code} without JSON; is this the timeline server?"
         ) from error
     if not isinstance(body, dict):
-        raise TimelineServerUnavailableError(f"{response.url} answered JSON that is no object")
+        raise TimelineServerUnavailableError(f"{response.url} answered JSON that is not an object")
     if response.is_success:
         return body
     raise error_of(str(body.get("error", "")), str(body.get("detail", body)), response.status_code)
 
 
 def error_of(name: str, detail: str, status: int = 0) -> LakeError:
-    """Return the error that a server named: the table's, or that the server cannot be used."""
+    """Return the error that a server reported: the table's, or that the server cannot be used."""
     if name in _TABLE_ERRORS:
         table_error: LakeError = getattr(errors, name)(detail)
         return table_error

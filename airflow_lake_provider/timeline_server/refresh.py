@@ -1,9 +1,9 @@
-"""One look at a table's storage, as cheap as what is known of it allows.
+"""One refresh of a table from its storage, as cheap as the cached state allows.
 
-Where a folder's modification time changes with its children, one stat tells that nothing happened. Else, or when it
-did, the timeline's folder is listed once. `hoodie.properties` is read again only when its own stat changed; a listing
-asks for that stat when instants vanished (an upgrade moves the timeline to another folder), and when an action
-completed that leaves the properties changed: an index build lists its index there before it completes.
+Where a folder's modification time changes with its children, one stat shows that nothing happened. Otherwise, or when
+something did, the refresh lists the timeline's folder once. It reads `hoodie.properties` again only when the file's
+stat changed; a listing needs that stat when instants vanished (an upgrade moves the timeline to another folder), and
+when an action completed that leaves the properties changed: an index build lists its index there before it completes.
 """
 
 from __future__ import annotations
@@ -33,38 +33,38 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A folder changed so shortly before it was listed may change again within the same tick of its clock.
+# A folder that changed so shortly before its listing may change again within the same tick of its clock.
 SETTLED_AFTER_MS = 2000
-# The same for a store with a clock of its own, which may be that far behind ours.
+# The same for a store with a clock of its own, which may be that far behind this machine's.
 SETTLED_REMOTELY_AFTER_MS = 60_000
 
 _PROPERTIES_ACTIONS = frozenset({Action.INDEXING, Action.RESTORE, Action.SCHEMACOMMIT})
 
 PROPERTIES_AFTER_MS = 600_000
-"""A look without a reason also checks the properties when that was not done for so long."""
+"""A heartbeat's refresh also checks the properties when the last check is so long ago."""
 
 UNKNOWN = 0
-"""A stamp that equals nothing: the next look has to list."""
+"""A stamp that equals nothing: the next refresh has to list."""
 
 
 class Depth(StrEnum):
-    """How much of the storage a look asks."""
+    """How much of the storage a refresh reads."""
 
     LIST = "list"
-    """Something happened, as somebody says: list at once."""
+    """A hint reports a change: list immediately."""
     GATE = "gate"
-    """Ask the folder's time first."""
+    """Read the folder's time first."""
     FULL = "full"
-    """Ask the properties' stat and the folder's time."""
+    """Read the properties' stat and the folder's time."""
     FULL_LIST = "full_list"
-    """Ask the properties' stat and list."""
+    """Read the properties' stat and list."""
     VERIFY = "verify"
-    """List whatever the folder's time says."""
+    """List whatever the folder's time is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What one look leaves for the next."""
+    """What one refresh leaves for the next."""
 
     snapshot: TimelineSnapshot
     folder_ms: int = UNKNOWN
@@ -75,8 +75,8 @@ class Known:
     """Names of all files, so that the next listing parses only new ones; may be dropped at any time."""
 
 
-def look(storage: Storage, known: Known | None, depth: Depth, now_ms: int) -> Known:
-    """Look at the table now. Raises what reading properties and timeline raises; `known` stays valid then."""
+def refresh(storage: Storage, known: Known | None, depth: Depth, now_ms: int) -> Known:
+    """Refresh the table. Raises what reading properties and timeline raises; `known` stays valid then."""
     if known is None:
         return _load(storage, now_ms)
     properties, stamp = known.snapshot.properties, known.properties_stamp
@@ -90,7 +90,7 @@ def look(storage: Storage, known: Known | None, depth: Depth, now_ms: int) -> Kn
             return replace(known, snapshot=replace(known.snapshot, as_of_ms=now_ms), properties_stamp=stamp)
     try:
         listing = load_listing(storage, properties, _comparable(known, properties))
-    except DamagedFileError:  # the folder is gone: an upgrade moves the timeline, a drop takes all of it
+    except DamagedFileError:  # the folder is missing: an upgrade moves the timeline, a drop removes all of it
         return _load(storage, now_ms)
     if not checks_properties and (_has_lost(known, listing) or _has_new_properties(known, listing)):
         again, stamp = _properties_again(storage, known)
@@ -128,7 +128,7 @@ def _properties_again(storage: Storage, known: Known) -> tuple[TableProperties, 
     if UNKNOWN not in stamp and stamp == known.properties_stamp:
         return known.snapshot.properties, stamp
     properties = load_table_properties(storage)
-    # The same object while the content is the same: that is how a look tells.
+    # The same object while the content is the same: a refresh compares by identity.
     return (known.snapshot.properties if properties == known.snapshot.properties else properties), stamp
 
 
@@ -138,8 +138,8 @@ def _properties_stamp(storage: Storage) -> tuple[int, int]:
 
 
 def folder_time(storage: Storage, timeline_path: str, now_ms: int) -> int:
-    """Return the modification time of the timeline's folder, UNKNOWN when it says nothing; one stat."""
-    if not storage.folders_tell_time:
+    """Return the modification time of the timeline's folder, UNKNOWN when it is unreliable; one stat."""
+    if not storage.has_folder_times:
         return UNKNOWN
     entry = storage.stat(timeline_path)
     settled_after_ms = SETTLED_AFTER_MS if storage.is_local else SETTLED_REMOTELY_AFTER_MS
@@ -158,7 +158,7 @@ def _has_new_properties(known: Known, listing: TimelineListing) -> bool:
 
 
 def has_same_properties(storage: Storage, stamp: tuple[int, int]) -> bool:
-    """Whether hoodie.properties still has the modification time and size that it had when it was read; one stat."""
+    """Whether hoodie.properties still has the modification time and size that it had when read; one stat."""
     now = _properties_stamp(storage)
     return UNKNOWN not in now and now == stamp
 
@@ -170,15 +170,15 @@ def _has_lost(known: Known, listing: TimelineListing) -> bool:
     return not names <= listing.names
 
 
-# --- Find a store whose folder times lie: the gate said that nothing changed, a listing shows that something did
+# --- Detect a store with unreliable folder times: the gate shows no change, a listing does
 
 
-def folder_time_lies(storage: Storage, before: Known, after: Known) -> bool:
-    """Whether the timeline changed while its folder's modification time, asked before and after, did not."""
-    gate_said_unchanged = before.folder_ms != UNKNOWN and after.folder_ms == before.folder_ms
-    if not gate_said_unchanged or before.snapshot.timeline.instants == after.snapshot.timeline.instants:
+def is_folder_time_unreliable(storage: Storage, before: Known, after: Known) -> bool:
+    """Whether the timeline changed while its folder's modification time, read before and after, did not."""
+    was_gate_unchanged = before.folder_ms != UNKNOWN and after.folder_ms == before.folder_ms
+    if not was_gate_unchanged or before.snapshot.timeline.instants == after.snapshot.timeline.instants:
         return False
-    # A change between that stat and the listing looks the same; asked again, an honest store shows it.
+    # A change between that stat and the listing appears the same; a second stat on a reliable store shows it.
     entry = storage.stat(after.snapshot.properties.timeline_path)
     return entry is not None and entry.modified_ms == before.folder_ms
 
@@ -195,20 +195,20 @@ _MOST_FILE_BYTES = 64 * 1024 * 1024
 
 
 def save(timelines: SharedTimelines, path: Path) -> int:
-    """Write all snapshots that are in memory; return how many. The old file stays until the new one is whole."""
+    """Write all snapshots in memory; return how many. The old file stays until the new one is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     saved = 0
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(_MAGIC)
-            for base_path, slot in timelines.memory.kept_slots():
-                packed = slot.packed
-                if packed is None or slot.error is not None:
+            for base_path, cached in timelines.memory.kept_timelines():
+                packed = cached.packed
+                if packed is None or cached.error is not None:
                     continue
-                stamps = {"folder_ms": slot.folder_ms, "properties_stamp": list(slot.properties_stamp)}
-                kept = {"base_path": base_path, "is_announced": slot.is_announced, **stamps}
-                header = json.dumps(kept).encode()
+                stamps = {"folder_ms": cached.folder_ms, "properties_stamp": list(cached.properties_stamp)}
+                entry = {"base_path": base_path, "is_announced": cached.is_announced, **stamps}
+                header = json.dumps(entry).encode()
                 stream.write(_PREFIX.pack(len(header), len(packed), zlib.crc32(header + packed)))
                 stream.write(header + packed)
                 saved += 1
@@ -222,7 +222,7 @@ def save(timelines: SharedTimelines, path: Path) -> int:
 
 
 def restore(timelines: SharedTimelines, path: Path) -> int:
-    """Give the shared timelines what the file holds; return how many tables. A missing file holds none."""
+    """Restore the file's tables into the shared timelines; return how many. A missing file holds none."""
     restored = 0
     try:
         with path.open("rb") as stream:

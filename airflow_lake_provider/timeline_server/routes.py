@@ -1,4 +1,4 @@
-"""The timeline server's endpoints (RFC-50), with the service token of Airflow's own tasks."""
+"""The timeline server's endpoints (RFC-50), with a token that may read."""
 
 from __future__ import annotations
 
@@ -15,27 +15,23 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from airflow_lake_provider import __version__
-from airflow_lake_provider.http import MOUNT_PATH, add_error_handlers, require_bearer
-from airflow_lake_provider.hudi.archive.archive import load_archive
+from airflow_lake_provider.config.access import Grant, Right
+from airflow_lake_provider.http import BEARER, MOUNT_PATH, BodyGuard, add_error_handlers, token_of_bearer
 from airflow_lake_provider.hudi.base_path import normalise_base_path
+from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS
 from airflow_lake_provider.timeline_server import routes as server_routes
-from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuestion
-from airflow_lake_provider.timeline_server.server import FedTable, TimelineServer
-from airflow_lake_provider.timeline_server.snapshot import ANY_AGE, NOW, Freshness
-from airflow_lake_provider.timeline_server.views import TableTimelineView
-from airflow_lake_provider.timeline_server.watch import COMMIT_ACTIONS, archive_begin
+from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuery
+from airflow_lake_provider.timeline_server.server import TimelineServer
+from airflow_lake_provider.timeline_server.snapshot import NOW, Freshness
+from airflow_lake_provider.timeline_server.views import MemoryTimelineView
 from airflow_lake_provider.timeline_server.wire import (
     ArchiveAnswer,
     ArchivedInstantAnswer,
-    ChangesAnswer,
     PollAnswer,
     PollBody,
     ProblemAnswer,
     TimelineAnswer,
     TimelineHealthAnswer,
-    TimelineHintsAnswer,
-    TimelineHintsBody,
-    changes_to_dict,
     snapshot_to_dict,
 )
 
@@ -46,7 +42,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.hudi.archive.timeline import ArchivedTimeline
     from airflow_lake_provider.timeline_server.cache import SharedTimelines
-    from airflow_lake_provider.timeline_server.snapshot import TimelineChanges, TimelineSnapshot
+    from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
     from airflow_lake_provider.timeline_server.wire import WatchedTable
 
 # --- The timeline server as an app of its own, with the same endpoints at the same place as in Airflow's API server
@@ -66,6 +62,10 @@ def create_timeline_app(open_timeline_server: Callable[[], TimelineServer]) -> F
     app.state.open_timeline_server = open_timeline_server
     app.include_router(server_routes.router, prefix=MOUNT_PATH)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
+    app.add_middleware(
+        BodyGuard,
+        check_token=lambda given: open_timeline_server().tokens.identify(given, where=BEARER, option="service_tokens"),
+    )
     add_error_handlers(app)
     return app
 
@@ -82,19 +82,19 @@ async def _run(app: FastAPI) -> AsyncIterator[None]:
             await job
 
 
-# --- Answer a long poll over many tables. It never waits for storage: what is not known is looked at and told later
+# --- Answer a long poll over many tables. It never waits for storage: a later poll returns what is not known yet
 
 WATCH_TTL_MS = 300_000
-"""How long a named table counts as waited for; callers name their tables again well before."""
+"""How long a named table counts as watched; callers name their tables again well before."""
 
 
 async def answer_poll(
-    server: TimelineServer, body: PollBody, to_answer: Callable[[TimelineSnapshot], dict[str, Any]]
+    server: TimelineServer, reader: Grant, body: PollBody, to_answer: Callable[[TimelineSnapshot], dict[str, Any]]
 ) -> dict[str, Any]:
     """Return the shape of a PollAnswer."""
     timelines = server.timelines
     found = timelines.log.find_after(body.cursor)
-    # The place is taken before the tables are compared: what changes meanwhile is told by the next poll.
+    # The cursor is read before the tables are compared: the next poll returns what changes meanwhile.
     cursor = body.cursor if found is not None else timelines.log.cursor
     changed = [entry for table in body.tables if (entry := _compare(timelines, table, to_answer)) is not None]
     server.wake()
@@ -102,11 +102,12 @@ async def answer_poll(
     if not changed and not is_unknown and body.wait_s > 0:
         await timelines.log.wait(cursor, body.wait_s)
     found = timelines.log.find_after(cursor)
-    if found is None:  # overtaken while it waited: the caller compares versions
+    if found is None:  # the log passed the cursor during the wait: the caller compares versions
         return {"cursor": timelines.log.cursor, "resync": True, "changed": changed}
     cursor, paths = found
     named = {entry["base_path"] for entry in changed}
-    changed += [_state_of(timelines, path) for path in paths if path not in named]
+    # The log holds the changes of all tables.
+    changed += [_state_of(timelines, path) for path in paths if path not in named and reader.covers(path)]
     return {"cursor": cursor, "resync": is_unknown, "changed": changed}
 
 
@@ -114,47 +115,48 @@ def _compare(
     timelines: SharedTimelines, table: WatchedTable, to_answer: Callable[[TimelineSnapshot], dict[str, Any]]
 ) -> dict[str, Any] | None:
     now_ms = timelines.now_ms()
-    timelines.watch(table.base_path, table.poll_interval_s, now_ms + WATCH_TTL_MS)
-    slot = timelines.memory.get(table.base_path)
-    if slot.error is not None:
+    until_ms = now_ms + WATCH_TTL_MS
+    timelines.watch(table.base_path, table.poll_interval_s, until_ms, table.unannounced_interval_s)
+    cached = timelines.memory.get(table.base_path)
+    if cached.error is not None:
         return _state_of(timelines, table.base_path) if not table.version else None
-    # What the last look showed will do, also while a hint waits: what that one's look finds is logged.
-    if slot.shown and slot.version == table.version:
+    # The last refresh's result is enough, even when a hint waits: the log gets the result of its refresh.
+    if cached.shown and cached.version == table.version:
         return None
     known = timelines.find_shown(table.base_path)
     if known is None:
-        timelines.await_look(table.base_path, table.version)
+        timelines.await_refresh(table.base_path, table.version)
         return None
     return _state_of(timelines, table.base_path) | {"version": known.version, "timeline": to_answer(known)}
 
 
 def _state_of(timelines: SharedTimelines, base_path: str) -> dict[str, Any]:
-    slot = timelines.memory.find(base_path)
-    error = slot.error if slot is not None else None
+    cached = timelines.memory.find(base_path)
+    error = cached.error if cached is not None else None
     return {
         "base_path": base_path,
-        "version": slot.version if slot is not None else "",
+        "version": cached.version if cached is not None else "",
         "timeline": None,
         "error": type(error).__name__ if error is not None else "",
         "detail": str(error) if error is not None else "",
     }
 
 
-# --- The timeline server's metrics in Prometheus' text format. No label: table names would be without bound
+# --- The timeline server's metrics in Prometheus' text format. No label: the number of table names is unbounded
 
 _COUNTERS = {
-    "hints": "Hints taken",
-    "hints_shown_already": "Hints that needed no look, because the timeline showed their instants",
-    "changes": "Changes of a timeline that were seen",
+    "hints": "Hints received",
+    "hints_shown_already": "Hints that needed no refresh, because the timeline showed their instants",
+    "changes": "Changes of timelines",
     "loads": "Timelines that were loaded for the first time",
-    "unannounced_commits": "Commits that no writer announced",
-    "failed_looks": "Looks that failed",
-    "gate_lies": "Folders whose modification time did not change with their children",
-    "looks_list": "Looks that listed at once",
-    "looks_gate": "Looks that asked the folder's time first",
-    "looks_full": "Looks that also checked the properties",
-    "looks_full_list": "Looks that listed at once and checked the properties",
-    "looks_verify": "Sampled listings that check the folder's time",
+    "unannounced_commits": "Commits without a notice",
+    "failed_refreshes": "Refreshes that failed",
+    "is_gate_unreliable": "Folders whose modification time did not change with their children",
+    "refreshes_list": "Refreshes that listed immediately",
+    "refreshes_gate": "Refreshes that read the folder's time first",
+    "refreshes_full": "Refreshes that also checked the properties",
+    "refreshes_full_list": "Refreshes that listed immediately and checked the properties",
+    "refreshes_verify": "Sampled listings that check the folder's time",
 }
 
 
@@ -183,7 +185,7 @@ class _Timelines(Collector):
             calls.add_metric([kind], count)
         yield calls
         yield CounterMetricFamily(
-            "lake_timeline_evictions", "Timelines that had to leave the memory", value=timelines.memory.evictions
+            "lake_timeline_evictions", "Timelines evicted from memory", value=timelines.memory.evictions
         )
         yield GaugeMetricFamily("lake_timeline_tables", "Tables that are known", value=len(timelines.memory))
         yield GaugeMetricFamily("lake_timeline_kept", "Timelines in memory", value=timelines.memory.kept)
@@ -191,38 +193,8 @@ class _Timelines(Collector):
             "lake_timeline_kept_bytes", "Size of the timelines in memory", value=timelines.memory.kept_bytes()
         )
         yield GaugeMetricFamily(
-            "lake_timeline_unreadable", "Tables whose last look failed", value=timelines.unreadable()
+            "lake_timeline_unreadable", "Tables whose last refresh failed", value=timelines.unreadable()
         )
-
-
-# --- The view of a reader that lives in the process of the shared timelines
-
-
-class MemoryTimelineView(TableTimelineView):
-    """Answers from the shared timelines."""
-
-    def __init__(self, base_path: str, timelines: SharedTimelines) -> None:
-        self.base_path = base_path
-        self._timelines = timelines
-
-    def snapshot(self, freshness: Freshness | None = None) -> TimelineSnapshot:
-        """See TableTimelineView."""
-        return self._timelines.snapshot(self.base_path, freshness or ANY_AGE)
-
-    def changes_since(self, version: str, freshness: Freshness | None = None) -> TimelineChanges:
-        """See TableTimelineView."""
-        return self._timelines.changes_since(self.base_path, version, freshness or ANY_AGE)
-
-    def archived(self, *, after: str = "", until: str = "") -> ArchivedTimeline:
-        """See TableTimelineView; archives are read from the storage each time."""
-        properties = self.snapshot().properties
-        storage = self._timelines.memory.get(self.base_path).storage
-        return load_archive(storage, properties, after=after, until=until)
-
-    def archived_after(self, question: ArchiveQuestion) -> ArchivedTimeline:
-        """See TableTimelineView; all readers of this process share what was read."""
-        tail = self._timelines.archives.get(self.base_path)
-        return tail.read(question, lambda: self.archived(after=archive_begin(question.after)))
 
 
 AS_OF_HEADER = "Lake-As-Of-Ms"
@@ -237,29 +209,36 @@ async def server_of(request: Request) -> TimelineServer:
 Server = Annotated[TimelineServer, Depends(server_of)]
 
 
-async def check_token(
+async def check_reader(
     server: Server, authorization: Annotated[str | None, Header(alias="Authorization")] = None
-) -> None:
-    """Refuse a caller without one of the configured service tokens."""
-    require_bearer(authorization, server.options.service_tokens)
+) -> Grant:
+    """Refuse a caller without a token that may read."""
+    given = token_of_bearer(authorization)
+    return server.tokens.authorise(given, Right.READ, where="header Authorization", option="service_tokens")
+
+
+Reader = Annotated[Grant, Depends(check_reader)]
 
 
 async def allowed_path(
-    server: Server, base_path: Annotated[str, Query(min_length=1, max_length=2000, description="The table")]
+    server: Server,
+    reader: Reader,
+    base_path: Annotated[str, Query(min_length=1, max_length=2000, description="The table")],
 ) -> str:
-    """Return the table's path in its one spelling; refuse what lies outside the allowed roots."""
+    """Return the table's normalised path; refuse a path outside the token's roots and the allowed ones."""
     path = normalise_base_path(base_path)
+    reader.require_path(path)
     server.require_allowed(path)
     return path
 
 
 Table = Annotated[str, Depends(allowed_path)]
-Age = Annotated[float | None, Query(ge=0, description="Oldest answer that will do, seconds")]
+Age = Annotated[float | None, Query(ge=0, description="Oldest acceptable answer, seconds")]
 UnannouncedAge = Annotated[
     float | None, Query(ge=0, description="The same, for tables whose writers do not announce their commits")
 ]
 
-router = APIRouter(prefix="/timeline", tags=["timeline server"], dependencies=[Depends(check_token)])
+router = APIRouter(prefix="/timeline", tags=["timeline server"], dependencies=[Depends(check_reader)])
 
 
 @router.get("/view", response_model=TimelineAnswer, responses={304: {"description": "The version is still current"}})
@@ -274,49 +253,25 @@ async def get_view(
     freshness = Freshness(max_age_s, unannounced_max_age_s)
     snapshot = server.timelines.find_current(table, freshness)
     if snapshot is None:
-        snapshot = await server.read(lambda: server.timelines.snapshot(table, freshness))
+        snapshot = await server.read(lambda: server.timelines.snapshot(table, freshness), table)
     headers = {"ETag": f'"{snapshot.version}"', "Cache-Control": "no-cache", AS_OF_HEADER: str(snapshot.as_of_ms)}
     if if_none_match is not None and snapshot.version in if_none_match.replace("W/", "").replace('"', "").split(", "):
         return Response(status_code=304, headers=headers)
     return JSONResponse(timeline_answer(server, snapshot), headers=headers)
 
 
-@router.get("/changes", response_model=ChangesAnswer)
-async def get_changes(
-    server: Server,
-    table: Table,
-    since: Annotated[str, Query(max_length=64, description="A version of this table")],
-    max_age_s: Age = None,
-) -> Response:
-    """Return what changed in one table since a version."""
-    changes = await server.read(lambda: server.timelines.changes_since(table, since, Freshness(max_age_s)))
-    return JSONResponse(changes_to_dict(changes))
-
-
 @router.post("/changes", response_model=PollAnswer)
-async def poll_changes(server: Server, body: PollBody) -> Response:
-    """Long poll over many tables: answers as soon as one of them changed, at the latest after `wait_s`.
+async def poll_changes(server: Server, reader: Reader, body: PollBody) -> Response:
+    """Long poll over many tables: answers when one of them changes, at the latest after `wait_s`.
 
-    Named tables are watched for some minutes; a caller that still waits names them again.
+    The server watches named tables for some minutes; a caller that still waits names them again.
     """
     for table in body.tables:
         table.base_path = normalise_base_path(table.base_path)
+        reader.require_path(table.base_path)
         server.require_allowed(table.base_path)
-    answer = await answer_poll(server, body, lambda snapshot: timeline_answer(server, snapshot))
+    answer = await answer_poll(server, reader, body, lambda snapshot: timeline_answer(server, snapshot))
     return JSONResponse(answer)
-
-
-@router.post("/hints")
-async def receive_hints(server: Server, body: TimelineHintsBody) -> TimelineHintsAnswer:
-    """Look at these tables now."""
-    hints = []
-    for hint in body.hints:
-        base_path = normalise_base_path(hint.base_path)
-        server.require_allowed(base_path)
-        hints.append(FedTable(base_path, instants=tuple(hint.instants)))
-    for fed in hints:
-        server.hint(fed)
-    return TimelineHintsAnswer(hinted=len(hints))
 
 
 @router.get("/archive")
@@ -330,8 +285,8 @@ async def get_archive(
 ) -> ArchiveAnswer:
     """Return archived instants by requested time.
 
-    With `completed_after`, instead, those that completed after this time; storage is asked only if something was
-    archived since it was asked last. What is neither in the answer nor in the timeline of `version` has not happened.
+    With `completed_after`, instead, those that completed after this time; reads storage only if something was archived
+    since the last reading. What is neither in the answer nor in the timeline of `version` has not happened.
     """
 
     def read() -> ArchivedTimeline:
@@ -341,9 +296,9 @@ async def get_archive(
         snapshot = view.snapshot()
         if snapshot.version != version:  # the caller may have a newer one, from another server
             snapshot = view.snapshot(NOW)
-        return view.archived_after(ArchiveQuestion(snapshot, completed_after, COMMIT_ACTIONS))
+        return view.archived_after(ArchiveQuery(snapshot, completed_after, COMPLETED_WRITE_ACTIONS))
 
-    archive = await server.read(read)
+    archive = await server.read(read, table)
     return ArchiveAnswer(
         base_path=table,
         instants=[
@@ -360,8 +315,9 @@ async def get_archive(
 
 
 @router.get("/health")
-async def get_health(server: Server) -> TimelineHealthAnswer:
-    """Say that the server answers, and how much it knows."""
+async def get_health(server: Server, reader: Reader) -> TimelineHealthAnswer:
+    """Report that the server answers, and how much it has in memory."""
+    reader.require_all_roots("the server's state")
     timelines = server.timelines
     return TimelineHealthAnswer(
         status="healthy",
@@ -374,8 +330,9 @@ async def get_health(server: Server) -> TimelineHealthAnswer:
 
 
 @router.get("/metrics")
-async def get_metrics(server: Server) -> Response:
+async def get_metrics(server: Server, reader: Reader) -> Response:
     """Return counters and gauges in Prometheus' text format."""
+    reader.require_all_roots("the server's state")
     body, content_type = render_metrics(server.timelines)
     return Response(body, media_type=content_type)
 
@@ -383,9 +340,9 @@ async def get_metrics(server: Server) -> Response:
 def timeline_answer(server: TimelineServer, snapshot: TimelineSnapshot) -> dict[str, Any]:
     """Return the shape of a TimelineAnswer."""
     timelines = server.timelines
-    slot = timelines.memory.find(snapshot.base_path)
+    cached = timelines.memory.find(snapshot.base_path)
     return snapshot_to_dict(snapshot) | {
         "stale_ms": max(0, timelines.now_ms() - snapshot.as_of_ms),
-        "next_look_ms": timelines.due.due_ms(snapshot.base_path) if server.options.is_watching else None,
-        "is_announced": slot is not None and slot.is_announced,
+        "next_evaluation_ms": timelines.due.due_ms(snapshot.base_path) if server.options.is_watching else None,
+        "is_announced": cached is not None and cached.is_announced,
     }

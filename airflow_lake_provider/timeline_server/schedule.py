@@ -1,4 +1,4 @@
-"""When a table that is kept in memory is looked at next, and the bounds of that memory."""
+"""When the server refreshes a cached table next, and the bounds of its memory."""
 
 from __future__ import annotations
 
@@ -7,74 +7,69 @@ import itertools
 import threading
 import zlib
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.instant_clock import instant_time_ms
+
 if TYPE_CHECKING:
     from airflow_lake_provider.hudi.timeline import Timeline
-    from airflow_lake_provider.timeline_server.cached_table import Slot
+    from airflow_lake_provider.timeline_server.cached_table import CachedTimeline
 
-# --- When a table that nobody speaks of is looked at once (RFC-43's heartbeat). Pure functions of a few numbers
+# --- When to refresh a table that sent no notice (RFC-43's heartbeat). Pure functions of a few numbers
 #
-# A table's own rhythm says how long a silence is normal. A table whose writers were heard to announce their commits
-# is left alone for longer; one that changed without a word is not trusted again until it announces the next change.
+# A table's commit interval shows how long a silence is normal. A table whose writers announced commits may stay silent
+# for longer; one that changed without a notice is not trusted again until it announces the next change. What no writer
+# announces (plans, cleans, writes in flight) is never expected to be: where a watcher waits for that, the table is
+# refreshed as often as the watcher would poll.
 
 SUSPICIOUS_AFTER_GAPS = 3.0
-"""A silence of this many usual gaps is worth a look."""
+"""A silence of this many commit intervals causes a refresh."""
 SILENCE_SHARE = 0.25
-"""A table that has been silent for long is looked at after another quarter of its silence."""
+"""A table that has been silent for long is refreshed after another quarter of its silence."""
 _GAPS = 10
-_SECONDS = 14
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatLimits:
-    """Bounds of the pause between two looks without a reason, in seconds."""
+    """Bounds of the pause between two refreshes without a hint, in seconds."""
 
     least_s: float = 60.0
     most_s: float = 600.0
-    """For a table of which nobody knows whether its writers announce commits."""
+    """For a table whose writers are not known to announce commits."""
     most_announced_s: float = 21_600.0
     """For a table whose last change was announced."""
 
 
-def find_rhythm_s(timeline: Timeline) -> float | None:
+def find_commit_interval_s(timeline: Timeline) -> float | None:
     """Return the usual gap between two completed writes in seconds (median of the last ten); None without two."""
-    times = [time for i in timeline.completed_writes_by_completion()[-_GAPS - 1 :] if (time := i.completed_time)]
-    moments = [moment for time in times if (moment := _parse(time)) is not None]
-    gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(moments)]
+    times = [time for i in timeline.completed_writes[-_GAPS - 1 :] if (time := i.completed_time)]
+    # Only differences count, so the table's time zone does not matter here.
+    times_ms = [time_ms for time in times if (time_ms := instant_time_ms(time, "UTC")) is not None]
+    gaps = [(later - earlier) / 1000 for earlier, later in pairwise(times_ms)]
     return median(gaps) if gaps else None
 
 
 def next_pause_s(
     *,
     silent_s: float,
-    rhythm_s: float | None,
+    commit_interval_s: float | None,
     is_announced: bool,
     watched_s: float | None,
     limits: HeartbeatLimits,
 ) -> float:
-    """Return how long to wait before the next look, counted from the last one.
+    """Return how long to wait before the next refresh, counted from the last one.
 
-    `silent_s` is how long nothing has changed, `watched_s` how often somebody who waits for the table would poll it
-    himself (None: nobody waits); that holds while nothing proves that the table's writers announce their commits.
+    `silent_s` is how long nothing has changed, `watched_s` how often a watcher of the table would poll it (None: no
+    watcher); that counts while nothing proves that the table's writers announce their commits.
     """
     most_s = limits.most_announced_s if is_announced else limits.most_s
     if watched_s is not None and not is_announced:
         return min(watched_s, most_s)
-    usual_s = SUSPICIOUS_AFTER_GAPS * rhythm_s if rhythm_s is not None else limits.least_s
+    usual_s = SUSPICIOUS_AFTER_GAPS * commit_interval_s if commit_interval_s is not None else limits.least_s
     left_s = max(usual_s - silent_s, 0.0) if silent_s < usual_s else SILENCE_SHARE * silent_s
     return min(max(left_s, limits.least_s), most_s)
-
-
-def _parse(instant_time: str) -> datetime | None:
-    # Only differences are taken, so the table's time zone does not matter here.
-    try:
-        return datetime.strptime(instant_time[:_SECONDS], "%Y%m%d%H%M%S")  # noqa: DTZ007
-    except ValueError:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,27 +78,30 @@ class SharedLimits:
 
     max_tables: int = 10_000
     hot_tables: int = 256
-    """Tables that are also kept unpacked, with all file names; what is looked at often is parsed only once."""
+    """Tables that are also cached unpacked, with all file names; those refreshed often are parsed only once."""
     heartbeat: HeartbeatLimits = field(default_factory=HeartbeatLimits)
     cold_start_s: float = 60.0
     """Tables that are registered but not loaded are loaded over this time."""
 
 
-def pause_ms(base_path: str, slot: Slot, limits: HeartbeatLimits, now_ms: int) -> int:
-    """Return how long to wait after a look before the next one without a reason."""
-    watched_s = slot.watched_pause_s(now_ms)
-    pause_s = slot.fixed_pause_s
+def pause_ms(base_path: str, cached: CachedTimeline, limits: HeartbeatLimits, now_ms: int) -> int:
+    """Return how long to wait after a refresh before the next one without a hint."""
+    watched_s = cached.watched_pause_s(now_ms)
+    pause_s = cached.fixed_pause_s
     if pause_s is None:
         pause_s = next_pause_s(
-            silent_s=max(now_ms - slot.changed_ms, 0) / 1000,
-            rhythm_s=slot.rhythm_s,
-            is_announced=slot.is_announced,
+            silent_s=max(now_ms - cached.changed_ms, 0) / 1000,
+            commit_interval_s=cached.commit_interval_s,
+            is_announced=cached.is_announced,
             watched_s=watched_s,
             limits=limits,
         )
-    elif watched_s is not None and not slot.is_announced:
+    elif watched_s is not None and not cached.is_announced:
         pause_s = min(watched_s, pause_s)
-    # Tables that were loaded together shall not be looked at together for ever.
+    unannounced_s = cached.unannounced_pause_s(now_ms)
+    if unannounced_s is not None:
+        pause_s = min(unannounced_s, pause_s)
+    # Tables that were loaded together must not be refreshed together indefinitely.
     return int(pause_s * 1000 * (0.95 + 0.05 * fraction_of(base_path)))
 
 
@@ -112,9 +110,9 @@ def fraction_of(base_path: str) -> float:
     return (zlib.crc32(base_path.encode("utf-8", "surrogatepass")) % 1000) / 1000
 
 
-# --- Which tables are to be looked at next: hinted ones at once, in order, the others when their time has come
+# --- Which tables to refresh next: hinted ones immediately, in order, the others when they are due
 #
-# A table that was taken is not handed out again before it is given back; a hint that comes meanwhile is kept.
+# A taken table is not returned again before it is given back; a hint that arrives meanwhile stays.
 
 NEVER = 1 << 62
 
@@ -130,12 +128,12 @@ class DueQueue:
         self._taken: set[str] = set()
 
     def hint(self, base_path: str) -> None:
-        """Say that a table is to be looked at as soon as possible."""
+        """Make a table due as soon as possible."""
         with self._lock:
             self._hinted[base_path] = None
 
     def put(self, base_path: str, due_ms: int) -> None:
-        """Say when a table is to be looked at without a hint; the latest word counts, NEVER takes it out."""
+        """Set when a table is due without a hint; the last call counts, NEVER takes it out."""
         with self._lock:
             if due_ms >= NEVER:
                 self._due.pop(base_path, None)
@@ -147,7 +145,7 @@ class DueQueue:
                 heapq.heapify(self._heap)
 
     def put_earlier(self, base_path: str, due_ms: int) -> None:
-        """Do as `put`, unless the table is due earlier anyway."""
+        """Do the same as `put`, unless the table is due earlier anyway."""
         with self._lock:
             if self._due.get(base_path, NEVER) <= due_ms:
                 return
@@ -166,7 +164,7 @@ class DueQueue:
                 due_ms, base_path = heapq.heappop(self._heap)
                 if self._due.get(base_path) != due_ms:
                     continue
-                # Whoever looks says when the next look is due; if he dies of a bug, the table comes again.
+                # Each refresh sets when the next one is due; if the worker crashes, the table is queued again.
                 self._due[base_path] = now_ms + 60_000
                 heapq.heappush(self._heap, (now_ms + 60_000, base_path))
                 if base_path not in self._taken:
@@ -175,7 +173,7 @@ class DueQueue:
         return taken
 
     def give_back(self, base_path: str) -> None:
-        """Say that a taken table was looked at."""
+        """Return a taken table after its refresh."""
         with self._lock:
             self._taken.discard(base_path)
 

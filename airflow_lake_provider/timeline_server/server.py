@@ -1,7 +1,8 @@
-"""The timeline server's work in one process: look at what is due, verify samples, take hints from a feed, save itself.
+"""The timeline server's work in one process: refresh due tables, verify samples, read hints from a feed, save itself.
 
-Looks happen in threads of its own. A store that does not answer can hold at most half of them, so the tables of other
-stores go on.
+Refreshes use threads of their own, and so do readers. While several stores are busy each has at most half of them, so
+the tables of other stores continue. A refresh that does not return for `_STUCK_S` (a hard-mounted NFS, a client without
+time-outs) keeps its thread, and another thread takes its place: a store that never answers costs its own tables only.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import logging
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from airflow_lake_provider.config.access import TokensSource
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.hudi.base_path import require_allowed
+from airflow_lake_provider.hudi.base_path import require_allowed, store_of
 from airflow_lake_provider.timeline_server import refresh as snapshot_file
 
 if TYPE_CHECKING:
@@ -29,11 +32,16 @@ T = TypeVar("T")
 
 _IDLE_MS = 250
 _BUSY_STORE_MS = 500
+_STUCK_S = 10.0
+_MOST_STORES_STUCK = 8
+"""For so many stores that never answer there are threads."""
+_LOOPS = 3
+"""Jobs of the server itself: the feed, the verification, the file of snapshots."""
 
 
 @dataclass(frozen=True, slots=True)
-class FedTable:
-    """What a feed says of a table: it is to be watched for good, and perhaps it changed."""
+class TableFeed:
+    """One table from a feed: the server watches it permanently, and it may have changed."""
 
     base_path: str
     mark: int = 0
@@ -43,9 +51,12 @@ class FedTable:
 
 
 class HintFeed(Protocol):
-    """Where hints that other processes took are found; asked about once a second."""
+    """Source of hints that other processes received; polled about once a second."""
 
-    def poll(self) -> Iterable[FedTable]:
+    def is_registered(self, base_path: str) -> bool:
+        """Whether the table is still to be watched."""
+
+    def poll(self) -> Iterable[TableFeed]:
         """Return the tables that are new or were marked since the last call."""
 
 
@@ -55,13 +66,14 @@ class ServerOptions:
 
     allowed_roots: tuple[str, ...] = ()
     service_tokens: tuple[str, ...] = ()
-    look_threads: int = 8
+    refresh_threads: int = 8
     feed_interval_s: float = 1.0
     verify_interval_s: float = 60.0
     save_interval_s: float = 60.0
     snapshot_path: Path | None = None
+    tokens_file: str = ""
     is_watching: bool = True
-    """Whether it looks at tables by itself; off in a process that only shares what its own readers ask."""
+    """Whether it refreshes tables by itself; off in a process that only shares what its own readers read."""
 
 
 class TimelineServer:
@@ -70,10 +82,15 @@ class TimelineServer:
     def __init__(self, timelines: SharedTimelines, options: ServerOptions, feed: HintFeed | None = None) -> None:
         self.timelines = timelines
         self.options = options
+        self.tokens = TokensSource((), options.service_tokens, options.tokens_file)
         self._feed = feed
-        self._lookers = ThreadPoolExecutor(options.look_threads, thread_name_prefix="lake-look")
-        self._readers = ThreadPoolExecutor(options.look_threads, thread_name_prefix="lake-read")
+        # Both start threads only when there is more to do than before.
+        most = options.refresh_threads * (_MOST_STORES_STUCK + 1)
+        self._refresh_pool = ThreadPoolExecutor(most, thread_name_prefix="lake-look")
+        self._readers = ThreadPoolExecutor(most, thread_name_prefix="lake-read")
+        self._loops = ThreadPoolExecutor(_LOOPS, thread_name_prefix="lake-loop")
         self._busy: Counter[str] = Counter()
+        self._reading: dict[str, asyncio.Semaphore] = {}
         self._wake: asyncio.Event | None = None
         self._event_loop: asyncio.AbstractEventLoop | None = None
 
@@ -82,62 +99,68 @@ class TimelineServer:
         require_allowed(base_path, self.options.allowed_roots)
 
     def pause_s(self, base_path: str) -> float:
-        """Return for how long this server leaves a silent table alone; 0 when it does not watch tables."""
+        """Return the heartbeat pause of a silent table in seconds; 0 when this server does not watch tables."""
         return self.timelines.pause_ms(base_path) / 1000 if self.options.is_watching else 0.0
 
-    def hint(self, fed: FedTable) -> None:
-        """Take a hint from any thread; the look begins at once when a thread is free."""
-        self.timelines.hint(fed.base_path, fed.instants, fed.mark, is_by_writer=fed.is_by_writer)
+    def hint(self, feed: TableFeed) -> None:
+        """Accept a hint from any thread; the refresh begins when a thread is free."""
+        self.timelines.hint(feed.base_path, feed.instants, feed.mark, is_by_writer=feed.is_by_writer)
         event_loop, wake = self._event_loop, self._wake
         if event_loop is not None and wake is not None and not event_loop.is_closed():
             event_loop.call_soon_threadsafe(wake.set)
 
     def wake(self) -> None:
-        """Look at the due queue now; to be called in the event loop."""
+        """Process the due queue now; call it in the event loop."""
         if self._wake is not None:
             self._wake.set()
 
-    async def read(self, question: Callable[[], T]) -> T:
-        """Run a question that may have to look at storage, off the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, question)
+    async def read(self, query: Callable[[], T], base_path: str) -> T:
+        """Run a query that may have to read a table's storage, off the event loop; at most so many of one store."""
+        # A waiting query costs no thread, so a store that does not answer keeps only its own readers waiting.
+        free = self._reading.setdefault(store_of(base_path), asyncio.Semaphore(self.options.refresh_threads))
+        async with free:
+            return await asyncio.get_running_loop().run_in_executor(self._readers, query)
 
     async def run(self) -> None:
         """Work until cancelled; then save what is known."""
         self._event_loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
         path = self.options.snapshot_path
         if path is not None:
-            restored = await self.read(lambda: snapshot_file.restore(self.timelines, path))
+            event_loop = asyncio.get_running_loop()
+            restored = await event_loop.run_in_executor(self._loops, snapshot_file.restore, self.timelines, path)
             log.info("timelines of %d tables restored from %s", restored, path)
         jobs = [self._repeat(self._take_feed, self.options.feed_interval_s)]
         if self.options.is_watching:
-            jobs += [self._look_forever(), self._repeat(self._verify, self.options.verify_interval_s)]
+            jobs += [self._refresh_continuously(), self._repeat(self._verify, self.options.verify_interval_s)]
         if path is not None:
             jobs.append(self._repeat(self._save, self.options.save_interval_s))
         try:
             await asyncio.gather(*jobs)
         finally:
-            self._lookers.shutdown(wait=False, cancel_futures=True)
+            self._refresh_pool.shutdown(wait=False, cancel_futures=True)
             self._readers.shutdown(wait=False, cancel_futures=True)
+            self._loops.shutdown(wait=False, cancel_futures=True)
             self._save()
 
-    async def _look_forever(self) -> None:
+    async def _refresh_continuously(self) -> None:
         event_loop, wake = asyncio.get_running_loop(), self._wake
         assert wake is not None
-        free = asyncio.Semaphore(self.options.look_threads)
+        free = asyncio.Semaphore(self.options.refresh_threads)
         while True:
             wake.clear()
             now_ms = self.timelines.now_ms()
-            for base_path, is_hinted in self.timelines.due.take(now_ms, self.options.look_threads):
+            for base_path, is_hinted in self.timelines.due.take(now_ms, self.options.refresh_threads):
                 await free.acquire()
-                if not self._may_use(_store_of(base_path)):
+                if not self._may_use(store_of(base_path)):
                     # Other stores' tables must not wait for a store that holds half of the threads already.
                     self.timelines.due.give_back(base_path)
                     self.timelines.due.put(base_path, now_ms + _BUSY_STORE_MS)
                     free.release()
                     continue
-                self._busy[_store_of(base_path)] += 1
-                future = event_loop.run_in_executor(self._lookers, self._look, base_path, is_hinted)
-                future.add_done_callback(lambda _, path=base_path: self._done(path, free))  # type: ignore[misc]
+                self._busy[store_of(base_path)] += 1
+                future = event_loop.run_in_executor(self._refresh_pool, self._refresh, base_path, is_hinted)
+                stuck = event_loop.call_later(_STUCK_S, free.release)
+                future.add_done_callback(partial(self._done, base_path, free, stuck))
             wait_ms = self.timelines.due.wait_ms(self.timelines.now_ms(), _IDLE_MS)
             if wait_ms:
                 try:
@@ -148,40 +171,47 @@ class TimelineServer:
                 await asyncio.sleep(0)
 
     def _may_use(self, store: str) -> bool:
-        return self._busy[store] < max(1, self.options.look_threads // 2) or len(+self._busy) <= 1
+        most = self.options.refresh_threads
+        # One that alone is busy may have all; those that do not return are among them.
+        return self._busy[store] < (most if len(+self._busy) <= 1 else max(1, most // 2))
 
-    def _look(self, base_path: str, is_hinted: bool) -> None:  # noqa: FBT001
+    def _refresh(self, base_path: str, is_hinted: bool) -> None:  # noqa: FBT001
         try:
-            self.timelines.look_if_due(base_path, is_hinted=is_hinted)
-        except Exception:  # one table's surprise must not stop the others
-            log.exception("looking at the timeline of %s failed unexpectedly", base_path)
+            is_missing = self.timelines.refresh_if_due(base_path, is_hinted=is_hinted)
+            # Another process may have had the registry forget it.
+            if is_missing and self._feed is not None and not self._feed.is_registered(base_path):
+                self.timelines.forget(base_path)
+        except Exception:  # an unexpected error of one table must not stop the others
+            log.exception("refreshing the timeline of %s failed unexpectedly", base_path)
 
-    def _done(self, base_path: str, free: asyncio.Semaphore) -> None:
-        self._busy[_store_of(base_path)] -= 1
-        free.release()
+    def _done(self, base_path: str, free: asyncio.Semaphore, stuck: asyncio.TimerHandle, _: object) -> None:
+        self._busy[store_of(base_path)] -= 1
+        if not stuck.cancelled() and stuck.when() > asyncio.get_running_loop().time():
+            stuck.cancel()
+            free.release()
 
     async def _repeat(self, job: Callable[[], None], interval_s: float) -> None:
         event_loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(interval_s)
             try:
-                await event_loop.run_in_executor(self._readers, job)
-            except Exception:  # the outermost loop: one bad round must not end all later ones
+                await event_loop.run_in_executor(self._loops, job)
+            except Exception:  # the outermost loop: one failed round must not end all later ones
                 log.exception("%s failed; again in %s s", getattr(job, "__name__", job), interval_s)
 
     def _take_feed(self) -> None:
         if self._feed is None:
             return
-        for fed in self._feed.poll():
+        for feed in self._feed.poll():
             try:
                 if self.options.is_watching:
-                    was_announced = not fed.mark and fed.is_by_writer
-                    self.timelines.register(fed.base_path, fed.fixed_pause_s, was_announced=was_announced)
-                slot = self.timelines.memory.get(fed.base_path)
-                if fed.mark > max(slot.covered_mark, slot.hints.mark):
-                    self.hint(fed)
+                    was_announced = not feed.mark and feed.is_by_writer
+                    self.timelines.register(feed.base_path, feed.fixed_pause_s, was_announced=was_announced)
+                cached = self.timelines.memory.get(feed.base_path)
+                if feed.mark > max(cached.covered_mark, cached.hints.mark):
+                    self.hint(feed)
             except LakeError as error:
-                log.warning("table %s cannot be watched: %s", fed.base_path, error)
+                log.warning("the server cannot watch table %s: %s", feed.base_path, error)
 
     def _verify(self) -> None:
         self.timelines.verify_one()
@@ -194,8 +224,3 @@ class TimelineServer:
             snapshot_file.save(self.timelines, path)
         except OSError as error:
             log.warning("timelines are not saved to %s: %s", path, error)
-
-
-def _store_of(base_path: str) -> str:
-    scheme, separator, rest = base_path.partition("://")
-    return f"{scheme}://{rest.partition('/')[0]}" if separator else ""

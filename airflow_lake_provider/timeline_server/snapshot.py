@@ -1,4 +1,4 @@
-"""A table's complete timeline at one moment, and what changed between two of them. Values and pure functions."""
+"""A table's complete timeline at one moment, and what is new since another. Values and pure functions."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ if TYPE_CHECKING:
     from airflow_lake_provider.hudi.properties import TableProperties
 
 _VERSION_LENGTH = 32
-_STEPS_REMEMBERED = 8
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineSnapshot:
     """The active timeline with requested, inflight and completed instants.
 
-    `version` is made of the content alone: it changes when, and only when, timeline or properties do, and is the same
-    whoever looked, so it outlives any server. Storage was asked at `as_of_ms` (ms since the epoch); what happened
-    later is not in it.
+    `version` depends on the content alone: it changes when, and only when, timeline or properties do, and is the same
+    for every reader, so it outlives any server. The storage was read at `as_of_ms` (ms since the epoch); later changes
+    are not in it.
     """
 
     base_path: str
@@ -39,88 +38,20 @@ class TimelineSnapshot:
     as_of_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineChanges:
-    """What is different since a version: `put` are instants that are new or in a new state, `gone` were removed.
-
-    When nobody remembers that version any more, `is_complete` is true and `put` is the whole timeline.
-    """
-
-    base_path: str
-    version: str
-    is_complete: bool
-    put: tuple[Instant, ...]
-    gone: tuple[str, ...] = ()
-    """File names of instants that were rolled back, archived or deleted."""
-    as_of_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One step from a version to the next, by file name."""
-
-    before: str
-    after: str
-    put: tuple[str, ...]
-    gone: tuple[str, ...]
-
-
 def version_of(timeline: Timeline, properties: TableProperties) -> str:
     """Return the version of a timeline: a hash of its instants and of the table's properties."""
-    # In layout 2 a name says everything; in layout 1 the completion time is not part of it.
+    # In layout 2 a name contains everything; in layout 1 the completion time is not part of it.
     names = [f"{i.file_name} {i.completed_time}" for i in timeline.instants]
     problems = [f"{problem.file_name} {problem.reason}" for problem in timeline.problems]
     text = "\n".join([repr(sorted(properties.raw.items())), *names, *problems])
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_VERSION_LENGTH]
 
 
-def find_difference(before: TimelineSnapshot, after: TimelineSnapshot) -> Difference:
-    """Return what changed; a layout 1 file that was rewritten in place counts as put."""
+def find_new_names(before: TimelineSnapshot, after: TimelineSnapshot) -> frozenset[str]:
+    """Return the file names of instants that are new or in a new state; a layout 1 file rewritten in place is new."""
     known = {(i.file_name, i.completed_time) for i in before.timeline.instants}
     now = {(i.file_name, i.completed_time) for i in after.timeline.instants}
-    names_now = {name for name, _ in now}
-    return Difference(
-        before.version,
-        after.version,
-        tuple(sorted(name for name, _ in now - known)),
-        tuple(sorted({name for name, _ in known} - names_now)),
-    )
-
-
-def remember(steps: tuple[Difference, ...], step: Difference) -> tuple[Difference, ...]:
-    """Return the steps with a new one at their end; only the last few are kept."""
-    return (*steps[1 - _STEPS_REMEMBERED :], step)
-
-
-def add_up(base_path: str, since: str, steps: Iterable[Difference], now: TimelineSnapshot) -> TimelineChanges:
-    """Return the changes from version `since` to `now`; complete when the steps do not lead from one to the other."""
-    if since == now.version:
-        return TimelineChanges(base_path, now.version, is_complete=False, put=(), as_of_ms=now.as_of_ms)
-    names_now = {instant.file_name: instant for instant in now.timeline.instants}
-    put: set[str] = set()
-    gone: set[str] = set()
-    at: str | None = None
-    for step in steps:
-        if step.before == since:
-            # A table may come back to a version that it had before: only the last stay there counts.
-            at, put, gone = since, set(), set()
-        if at is None or step.before != at:
-            at = None
-            continue
-        put |= set(step.put)
-        gone |= set(step.gone)
-        at = step.after
-    if at != now.version:
-        instants = now.timeline.instants
-        return TimelineChanges(base_path, now.version, is_complete=True, put=instants, as_of_ms=now.as_of_ms)
-    return TimelineChanges(
-        base_path,
-        now.version,
-        is_complete=False,
-        put=tuple(instant for name, instant in names_now.items() if name in put),
-        gone=tuple(sorted(gone - names_now.keys())),
-        as_of_ms=now.as_of_ms,
-    )
+    return frozenset(name for name, _ in now - known)
 
 
 def problems_text(problems: Iterable[TimelineProblem]) -> str:
@@ -128,7 +59,7 @@ def problems_text(problems: Iterable[TimelineProblem]) -> str:
     return "; ".join(f"{problem.file_name}: {problem.reason}" for problem in problems)
 
 
-# --- A snapshot as few bytes: what a server keeps of ten thousand tables, and what its snapshot file holds
+# --- A snapshot in few bytes: what a server caches of ten thousand tables, and what its snapshot file holds
 #
 # Packing and unpacking are inverses. One packed table is a few hundred bytes to a few kilobytes of compressed JSON.
 
@@ -205,20 +136,20 @@ class Freshness:
     """Bounds of an answer's age in seconds; None is no bound.
 
     `max_age_s` always holds. `unannounced_max_age_s` holds unless the table's writers are known to announce their
-    commits: then the server would have been told.
+    commits: the server would have got a notice.
     """
 
     max_age_s: float | None = None
     unannounced_max_age_s: float | None = None
 
     def most_s(self, *, is_announced: bool) -> float:
-        """Return the bound for a table whose writers are known, or not known, to announce their commits."""
+        """Return the bound for a table whose writers are, or are not, known to announce their commits."""
         bounds = [self.max_age_s, None if is_announced else self.unannounced_max_age_s]
         return min((bound for bound in bounds if bound is not None), default=math.inf)
 
 
 ANY_AGE = Freshness()
-"""Whatever the server deems current."""
+"""Any age that the server considers current."""
 
 NOW = Freshness(max_age_s=0.0)
-"""Storage is asked after the question was."""
+"""The storage is read after the request."""

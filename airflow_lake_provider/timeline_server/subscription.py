@@ -1,6 +1,6 @@
-"""What changed in the tables that many triggers of one process wait for: one long poll, or the file system without it.
+"""Changes of the tables that many triggers of one process wait for: one long poll, or the file system without it.
 
-Nothing depends on this stream's memory. A trigger names its tables and is given their whole timeline at first; it
+Nothing depends on this stream's memory. A trigger names its tables and gets their whole timeline at first; it
 decides by its own cursor. So a restart of the server or of the triggerer loses and repeats nothing.
 """
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.hudi.archive.timeline import ArchivedTimeline
     from airflow_lake_provider.storage.table_storage import Storage
-    from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuestion
+    from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuery
 
 log = logging.getLogger(__name__)
 
-# --- Which tables the watchers of one process wait for, how often each would be polled, and what was seen of it last
+# --- Which tables the watchers of one process wait for, how often each would be polled, and its last known version
 #
 # Used within one event loop.
 
@@ -41,48 +41,60 @@ class WatchedTables:
 
     def __init__(self) -> None:
         self._intervals: dict[str, Counter[float]] = {}
+        self._unannounced: dict[str, Counter[float]] = {}
         self._versions: dict[str, str] = {}
         self._due_s: dict[str, float] = {}
         self._new: dict[str, None] = {}
-        self._came = asyncio.Event()
+        self._arrived = asyncio.Event()
 
-    def add(self, base_paths: Iterable[str], interval_s: float) -> None:
-        """Add a watcher. It is told the tables' present state, even if others know that already."""
+    def add(self, base_paths: Iterable[str], interval_s: float, *, needs_unannounced: bool = False) -> None:
+        """Add a watcher. It gets the tables' present state, even if others already have it.
+
+        `needs_unannounced`: it waits for what no writer announces, so a poll is not replaced by waiting for a notice.
+        """
         for base_path in base_paths:
             self._intervals.setdefault(base_path, Counter())[interval_s] += 1
+            if needs_unannounced:
+                self._unannounced.setdefault(base_path, Counter())[interval_s] += 1
             self._versions.pop(base_path, None)
             self._due_s.pop(base_path, None)
             self._new[base_path] = None
-        self._came.set()
+        self._arrived.set()
 
-    def remove(self, base_paths: Sequence[str], interval_s: float) -> list[str]:
-        """Remove a watcher; return the tables that nobody watches any more."""
-        gone = []
+    def remove(self, base_paths: Sequence[str], interval_s: float, *, needs_unannounced: bool = False) -> list[str]:
+        """Remove a watcher that was added so; return the tables without any watcher left."""
+        unwatched = []
         for base_path in base_paths:
             intervals = self._intervals.get(base_path)
             if intervals is None:
                 continue
             intervals[interval_s] -= 1
+            if needs_unannounced and base_path in self._unannounced:
+                self._unannounced[base_path][interval_s] -= 1
             if not +intervals:
-                gone.append(base_path)
-                for memory in (self._intervals, self._versions, self._due_s, self._new):
+                unwatched.append(base_path)
+                for memory in (self._intervals, self._unannounced, self._versions, self._due_s, self._new):
                     memory.pop(base_path, None)
-        return gone
+        return unwatched
 
     def has(self, base_path: str) -> bool:
-        """Whether somebody watches the table."""
+        """Whether the table has a watcher."""
         return base_path in self._intervals
 
     def interval_s(self, base_path: str) -> float:
         """Return the shortest interval at which one of the table's watchers would poll it."""
         return min(+self._intervals[base_path])
 
+    def unannounced_interval_s(self, base_path: str) -> float | None:
+        """Return the same for watchers that wait for what no writer announces; None without any."""
+        return min(+self._unannounced.get(base_path, Counter()), default=None)
+
     def version_of(self, base_path: str) -> str:
-        """Return the version that all watchers of the table were told; empty: none."""
+        """Return the version that all watchers of the table have; empty: none."""
         return self._versions.get(base_path, "")
 
     def was_seen(self, base_path: str, version: str) -> None:
-        """Say that all watchers were told of this version; empty: that the table cannot be read."""
+        """Record that all watchers got this version; empty: that the table cannot be read."""
         self._versions[base_path] = version
 
     # --- for the server ------------------------------------------------------------------------------------
@@ -92,7 +104,7 @@ class WatchedTables:
         self._new = dict.fromkeys(self._intervals)
 
     def add_new(self, base_paths: Iterable[str]) -> None:
-        """Give tables back that could not be named."""
+        """Return tables that could not be named."""
         self._new |= {base_path: None for base_path in base_paths if base_path in self._intervals}
 
     def take_new(self, most: int) -> list[str]:
@@ -105,13 +117,13 @@ class WatchedTables:
     async def wait_for_new(self) -> None:
         """Return when there are tables to name."""
         while not self._new:
-            self._came.clear()
-            await self._came.wait()
+            self._arrived.clear()
+            await self._arrived.wait()
 
     # --- for the file system -------------------------------------------------------------------------------
 
     def take_due(self, now_s: float, most: int) -> list[str]:
-        """Take tables that were not looked at for their interval, longest waiting first."""
+        """Take tables whose interval has passed since the last refresh, longest waiting first."""
         due = sorted(
             (self._due_s.get(path, 0.0), path) for path in self._intervals if self._due_s.get(path, 0.0) <= now_s
         )
@@ -126,11 +138,11 @@ Seen: TypeAlias = "Mapping[str, TimelineSnapshot | LakeError]"
 
 WAIT_S = 25.0
 RENEW_AFTER_S = 120.0
-"""Tables are named again after this time: the server forgets who no longer waits."""
+"""Tables are named again after this time: the server drops watches that are not renewed."""
 SERVER_PAUSE_S = 5.0
 _CHUNK = 200
 _FEW = 8
-_LOOK_THREADS = 8
+_REFRESH_THREADS = 8
 _IDLE_S = 0.2
 
 
@@ -143,13 +155,13 @@ class StreamOptions:
     open_table: Callable[[str], Storage] = open_storage
 
     @property
-    def asks_server(self) -> bool:
-        """Whether there is a server to ask."""
+    def uses_server(self) -> bool:
+        """Whether the stream reads from a server."""
         return self.mode is not TimelineServerMode.OFF and self.endpoint is not None
 
 
 class TimelineStream:
-    """Serves all watchers of one process. `watched` is where they come and go; `events` is consumed once."""
+    """Serves all watchers of one process. `watched` is where they register; `events` has one consumer."""
 
     def __init__(self, options: StreamOptions) -> None:
         self.watched = WatchedTables()
@@ -157,14 +169,14 @@ class TimelineStream:
         self._views: dict[str, FileSystemTimelineView] = {}
         self._archives: TimelineViewManager | None = None
         self._named_for: dict[str, str] = {}
-        """Tables that are named to the server for this version of theirs, and not told yet."""
-        self._lookers = ThreadPoolExecutor(_LOOK_THREADS, thread_name_prefix="lake-watch")
+        """Tables that are named to the server for this version of theirs, without an answer yet."""
+        self._refresh_pool = ThreadPoolExecutor(_REFRESH_THREADS, thread_name_prefix="lake-watch")
 
     async def events(self) -> AsyncIterator[Seen]:
-        """Yield what changed, for ever."""
+        """Yield what changed, without end."""
         endpoint = self._options.endpoint
         while True:
-            if endpoint is None or not self._options.asks_server:
+            if endpoint is None or not self._options.uses_server:
                 async for seen in self._file_system_rounds(None):
                     yield seen
                 continue
@@ -186,7 +198,7 @@ class TimelineStream:
         event_loop = asyncio.get_running_loop()
         client = AsyncTimelineClient(endpoint)
         try:
-            # Whatever was said by another server, or before it went away, is compared by version.
+            # What another server reported, or this one before an outage, is compared by version.
             self.watched.all_are_new()
             cursor, named_s = "", event_loop.time()
             while True:
@@ -195,10 +207,10 @@ class TimelineStream:
                     named_s = event_loop.time()
                 new = self.watched.take_new(_CHUNK)
                 answer = await self._poll(client, cursor, new)
-                if answer is None:  # somebody came while it waited
+                if answer is None:  # a watcher arrived during the poll
                     continue
-                # The place moves on with each answer, so that the server sends each change once: what an answer says
-                # of a table without its timeline is remembered here, as a table that is still to be named.
+                # The cursor moves on with each answer, so that the server sends each change once: a table that an
+                # answer reports without its timeline is remembered here, as a table that is still to be named.
                 cursor = answer["cursor"]
                 if answer.get("resync"):
                     self.watched.all_are_new()
@@ -214,6 +226,7 @@ class TimelineStream:
                 "base_path": base_path,
                 "version": self.watched.version_of(base_path),
                 "poll_interval_s": self.watched.interval_s(base_path),
+                "unannounced_interval_s": self.watched.unannounced_interval_s(base_path),
             }
             for base_path in new
         ]
@@ -221,14 +234,14 @@ class TimelineStream:
             if new:
                 return await client.poll(cursor, tables, 0.0)
             poll = asyncio.ensure_future(client.poll(cursor, [], WAIT_S))
-            came = asyncio.ensure_future(self.watched.wait_for_new())
+            has_new = asyncio.ensure_future(self.watched.wait_for_new())
             try:
-                await asyncio.wait({poll, came}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({poll, has_new}, return_when=asyncio.FIRST_COMPLETED)
                 return poll.result() if poll.done() else None
             finally:
-                for task in (poll, came):
+                for task in (poll, has_new):
                     task.cancel()
-                await asyncio.gather(poll, came, return_exceptions=True)
+                await asyncio.gather(poll, has_new, return_exceptions=True)
         except TimelineServerUnavailableError:
             self.watched.add_new(new)
             raise
@@ -242,10 +255,11 @@ class TimelineStream:
                 seen[base_path] = error_of(str(entry["error"]), str(entry.get("detail", "")))
             elif entry.get("timeline"):
                 seen[base_path] = snapshot_from_dict(entry["timeline"])
-        unseen = {path: version for path, version in _bare(mine) if version != self.watched.version_of(path)}
+        named = _without_timeline(mine)
+        unseen = {path: version for path, version in named if version != self.watched.version_of(path)}
         if len(unseen) > _FEW:
-            # Many at once: to name them again brings their timelines by the hundred instead of one by one. Once per
-            # version: a server with less room than tables may have dropped the timeline again when it is asked.
+            # Many tables: naming them again returns their timelines by the hundred instead of one by one. Once per
+            # version: a server with less room than tables may have dropped the timeline again before the request.
             again = {path for path, version in unseen.items() if self._named_for.get(path) == version}
             self.watched.add_new(path for path in unseen if path not in again)
             self._named_for |= unseen
@@ -270,16 +284,16 @@ class TimelineStream:
     # --- the file system -----------------------------------------------------------------------------------
 
     async def _file_system_rounds(self, for_s: float | None) -> AsyncIterator[Seen]:
-        """Look at each table at its interval, for a time or until cancelled. Looks happen in threads."""
+        """Refresh each table at its interval, for a time or until cancelled. Refreshes run in threads."""
         event_loop = asyncio.get_running_loop()
         until_s = None if for_s is None else event_loop.time() + for_s
         while until_s is None or event_loop.time() < until_s:
-            due = self.watched.take_due(event_loop.time(), _LOOK_THREADS * 4)
+            due = self.watched.take_due(event_loop.time(), _REFRESH_THREADS * 4)
             if not due:
                 await asyncio.sleep(_IDLE_S)
                 continue
-            looks = [event_loop.run_in_executor(self._lookers, self._look, path) for path in due]
-            states = await asyncio.gather(*looks)
+            refreshes = [event_loop.run_in_executor(self._refresh_pool, self._refresh, path) for path in due]
+            states = await asyncio.gather(*refreshes)
             seen: dict[str, TimelineSnapshot | LakeError] = {}
             for base_path, state in zip(due, states, strict=True):
                 version = state.version if isinstance(state, TimelineSnapshot) else ""
@@ -289,7 +303,7 @@ class TimelineStream:
             if seen:
                 yield seen
 
-    def _look(self, base_path: str) -> TimelineSnapshot | LakeError:
+    def _refresh(self, base_path: str) -> TimelineSnapshot | LakeError:
         try:
             view = self._views.get(base_path)
             if view is None:
@@ -299,21 +313,21 @@ class TimelineStream:
         except LakeError as error:
             return error
 
-    async def archived_after(self, base_path: str, question: ArchiveQuestion) -> ArchivedTimeline:
+    async def archived_after(self, base_path: str, query: ArchiveQuery) -> ArchivedTimeline:
         """Return archived instants that a cursor has not passed; from memory, the server, or the file system."""
         if self._archives is None:
             self._archives = TimelineViewManager(self._options.mode, self._options.endpoint, self._options.open_table)
         view = self._archives.get_view(base_path)
-        return await asyncio.get_running_loop().run_in_executor(self._lookers, view.archived_after, question)
+        return await asyncio.get_running_loop().run_in_executor(self._refresh_pool, view.archived_after, query)
 
-    def forget(self, base_paths: Sequence[str], interval_s: float) -> None:
-        """Say that a watcher is gone; what nobody watches any more is dropped."""
-        for base_path in self.watched.remove(base_paths, interval_s):
+    def forget(self, base_paths: Sequence[str], interval_s: float, *, needs_unannounced: bool = False) -> None:
+        """Remove a watcher; drop the tables without any watcher left."""
+        for base_path in self.watched.remove(base_paths, interval_s, needs_unannounced=needs_unannounced):
             self._views.pop(base_path, None)
             self._named_for.pop(base_path, None)
 
 
-def _bare(changed: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+def _without_timeline(changed: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return base path and version of each entry that brings neither the timeline nor an error."""
     return [
         (str(entry["base_path"]), str(entry.get("version", "")))

@@ -1,7 +1,7 @@
-"""`TimelineViewManager` (RFC-50): hands out the right view of a table.
+"""`TimelineViewManager` (RFC-50): returns the right view of a table.
 
-In mode `auto` a view asks the timeline server while it answers, the file system while it does not, and the server
-again after a pause: by itself, question by question, so that no reader notices more than a slower answer.
+In mode `auto` a view reads from the timeline server while it answers, from the file system while it does not, and
+retries the server after a pause; each request chooses on its own, so readers notice no more than a slower answer.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict
 from typing import TYPE_CHECKING, TypeVar
+
+from cachetools import LRUCache
 
 from airflow_lake_provider.config.settings import TimelineServerMode
 from airflow_lake_provider.errors import ConfigError, TimelineServerUnavailableError
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from airflow_lake_provider.storage.table_storage import Storage
-    from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuestion
-    from airflow_lake_provider.timeline_server.snapshot import Freshness, TimelineChanges, TimelineSnapshot
+    from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuery
+    from airflow_lake_provider.timeline_server.snapshot import Freshness, TimelineSnapshot
 
 log = logging.getLogger(__name__)
 
-# --- The view of a reader that asks the timeline server over HTTP
+# --- The view of a reader that calls the timeline server over HTTP
 
 
 class RemoteTimelineView(TableTimelineView):
@@ -47,29 +48,25 @@ class RemoteTimelineView(TableTimelineView):
         self._tail = ArchiveTail()
 
     def snapshot(self, freshness: Freshness | None = None) -> TimelineSnapshot:
-        """See TableTimelineView; without bounds the server's own judgement decides on the age."""
+        """Return the server's timeline; without bounds the server decides on the age."""
         with self._lock:
             self._known = self._client.get_view(self.base_path, freshness, self._known)
             return self._known
 
-    def changes_since(self, version: str, freshness: Freshness | None = None) -> TimelineChanges:
-        """See TableTimelineView."""
-        return self._client.get_changes(self.base_path, version, freshness)
-
     def archived(self, *, after: str = "", until: str = "") -> ArchivedTimeline:
-        """See TableTimelineView."""
+        """Return archived instants by requested time, from the server."""
         return _archive_of(self._client.get_archive(self.base_path, after, until))
 
-    def archived_after(self, question: ArchiveQuestion) -> ArchivedTimeline:
-        """See TableTimelineView; the server is asked when instants may have been archived."""
-        return self._tail.read(question, lambda: self._load_after(question))
+    def archived_after(self, query: ArchiveQuery) -> ArchivedTimeline:
+        """Return the archived instants that a cursor has not passed; calls the server when some may be archived."""
+        return self._tail.read(query, lambda: self._load_after(query))
 
-    def _load_after(self, question: ArchiveQuestion) -> ArchivedTimeline:
-        after = archive_begin(question.after)
-        if not question.follows_writes:
+    def _load_after(self, query: ArchiveQuery) -> ArchivedTimeline:
+        after = archive_begin(query.after)
+        if not query.follows_writes:
             return self.archived(after=after)
-        version = question.snapshot.version
-        return _archive_of(self._client.get_archive(self.base_path, after, "", question.after, version))
+        version = query.snapshot.version
+        return _archive_of(self._client.get_archive(self.base_path, after, "", query.after, version))
 
 
 def _archive_of(body: Mapping[str, Any]) -> ArchivedTimeline:
@@ -87,7 +84,7 @@ def _archive_of(body: Mapping[str, Any]) -> ArchivedTimeline:
             tuple(TimelineProblem(str(p["file_name"]), str(p["reason"])) for p in body["problems"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise TimelineServerUnavailableError(f"the timeline server's answer is no archive: {error!r}") from error
+        raise TimelineServerUnavailableError(f"the timeline server's answer is not an archive: {error!r}") from error
 
 
 T = TypeVar("T")
@@ -97,7 +94,7 @@ _MOST_VIEWS = 10_000
 
 
 class TimelineViewManager:
-    """Hands out views; one object per process or task. `now_s` is a monotonic clock."""
+    """Returns views; one object per process or task. `now_s` is a monotonic clock."""
 
     def __init__(
         self,
@@ -107,7 +104,7 @@ class TimelineViewManager:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         if mode is TimelineServerMode.REQUIRED and endpoint is None:
-            raise ConfigError("[lake] timeline_server = required, but no address of the timeline server is known")
+            raise ConfigError("[lake] timeline_server = required, but the timeline server has no address; set one")
         self._mode = mode if endpoint is not None else TimelineServerMode.OFF
         self._endpoint = endpoint
         self._open_table = open_table
@@ -115,23 +112,21 @@ class TimelineViewManager:
         self._lock = threading.Lock()
         self._client: TimelineClient | None = None
         self._server_again_s = 0.0
-        self._views: OrderedDict[str, TableTimelineView] = OrderedDict()
+        self._views: LRUCache[str, TableTimelineView] = LRUCache(_MOST_VIEWS)
 
     @property
-    def is_asking_server(self) -> bool:
-        """Whether the next question goes to the server."""
+    def uses_server(self) -> bool:
+        """Whether the next request goes to the server."""
         if self._mode is TimelineServerMode.AUTO:
             return self._now_s() >= self._server_again_s
         return self._mode is TimelineServerMode.REQUIRED
 
     def get_view(self, base_path: str) -> TableTimelineView:
-        """Return the table's view; the same object for the same table, so that what it knows is used again."""
+        """Return the table's view; the same object for the same table, so that its cache is used again."""
         with self._lock:
             view = self._views.get(base_path)
             if view is None:
                 view = self._views[base_path] = self._make_view(base_path)
-                if len(self._views) > _MOST_VIEWS:
-                    self._views.popitem(last=False)
             return view
 
     def close(self) -> None:
@@ -140,8 +135,8 @@ class TimelineViewManager:
             self._client.close()
 
     def server_failed(self, error: TimelineServerUnavailableError) -> None:
-        """Say that the server did not answer; it is asked again after a pause."""
-        if self.is_asking_server:
+        """Record that the server did not answer; views retry it after a pause."""
+        if self.uses_server:
             log.warning("reading timelines from the file system for %s s: %s", RETRY_SERVER_AFTER_S, error)
         self._server_again_s = self._now_s() + RETRY_SERVER_AFTER_S
 
@@ -157,7 +152,7 @@ class TimelineViewManager:
 
 
 class _ServerFirstView(TableTimelineView):
-    """Asks the server, else the file system."""
+    """Reads from the server, else from the file system."""
 
     def __init__(
         self, remote: RemoteTimelineView, open_local: Callable[[], FileSystemTimelineView], manager: TimelineViewManager
@@ -169,27 +164,23 @@ class _ServerFirstView(TableTimelineView):
         self._manager = manager
 
     def snapshot(self, freshness: Freshness | None = None) -> TimelineSnapshot:
-        """See TableTimelineView."""
-        return self._ask(lambda view: view.snapshot(freshness))
-
-    def changes_since(self, version: str, freshness: Freshness | None = None) -> TimelineChanges:
-        """See TableTimelineView."""
-        return self._ask(lambda view: view.changes_since(version, freshness))
+        """Return the complete timeline."""
+        return self._read(lambda view: view.snapshot(freshness))
 
     def archived(self, *, after: str = "", until: str = "") -> ArchivedTimeline:
-        """See TableTimelineView."""
-        return self._ask(lambda view: view.archived(after=after, until=until))
+        """Return archived instants by requested time."""
+        return self._read(lambda view: view.archived(after=after, until=until))
 
-    def archived_after(self, question: ArchiveQuestion) -> ArchivedTimeline:
-        """See TableTimelineView."""
-        return self._ask(lambda view: view.archived_after(question))
+    def archived_after(self, query: ArchiveQuery) -> ArchivedTimeline:
+        """Return the archived instants that a cursor has not passed."""
+        return self._read(lambda view: view.archived_after(query))
 
-    def _ask(self, question: Callable[[TableTimelineView], T]) -> T:
-        if self._manager.is_asking_server:
+    def _read(self, read: Callable[[TableTimelineView], T]) -> T:
+        if self._manager.uses_server:
             try:
-                return question(self._remote)
+                return read(self._remote)
             except TimelineServerUnavailableError as error:
                 self._manager.server_failed(error)
         if self._local is None:
             self._local = self._open_local()
-        return question(self._local)
+        return read(self._local)

@@ -1,4 +1,4 @@
-"""`TableTimelineView` (RFC-50): a table's complete timeline, whoever reads it from wherever."""
+"""`TableTimelineView` (RFC-50): a table's complete timeline, for any reader from any source."""
 
 from __future__ import annotations
 
@@ -10,30 +10,24 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.hudi.archive.archive import load_archive
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.archive_tail import ArchiveTail
-from airflow_lake_provider.timeline_server.refresh import PROPERTIES_AFTER_MS, Depth, Known, look
-from airflow_lake_provider.timeline_server.snapshot import (
-    NOW,
-    Difference,
-    TimelineChanges,
-    add_up,
-    find_difference,
-    remember,
-)
+from airflow_lake_provider.timeline_server.refresh import PROPERTIES_AFTER_MS, Depth, Known, refresh
+from airflow_lake_provider.timeline_server.snapshot import ANY_AGE, NOW
 from airflow_lake_provider.timeline_server.watch import archive_begin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_lake_provider.hudi.archive.timeline import ArchivedTimeline
-    from airflow_lake_provider.hudi.instant import Action, Instant
+    from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.hudi.timeline import Timeline
     from airflow_lake_provider.storage.table_storage import Storage
-    from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuestion
+    from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuery
+    from airflow_lake_provider.timeline_server.cache import SharedTimelines
     from airflow_lake_provider.timeline_server.snapshot import Freshness, TimelineSnapshot
 
 
 class TableTimelineView(ABC):
-    """One table. Every question is answered from one snapshot; ask `snapshot` once to ask it several.
+    """One table. Every answer comes from one snapshot; read `snapshot` once for several answers.
 
     All methods raise TableNotFoundError, UnsupportedTableError, DamagedFileError and StorageError of the table.
     """
@@ -45,44 +39,27 @@ class TableTimelineView(ABC):
         """Return the complete timeline: requested, inflight and completed instants."""
 
     @abstractmethod
-    def changes_since(self, version: str, freshness: Freshness | None = None) -> TimelineChanges:
-        """Return what changed since a version; the complete timeline when that version is not remembered."""
-
-    @abstractmethod
     def archived(self, *, after: str = "", until: str = "") -> ArchivedTimeline:
         """Return archived instants with requested times after `after` (exclusive) up to `until` (inclusive)."""
 
     @abstractmethod
-    def archived_after(self, question: ArchiveQuestion) -> ArchivedTimeline:
-        """Return the archived instants that a cursor has not passed; asks the storage only if some were archived."""
+    def archived_after(self, query: ArchiveQuery) -> ArchivedTimeline:
+        """Return the archived instants that a cursor has not passed; reads the storage only if some were archived."""
 
     def timeline(self) -> Timeline:
         """Return the complete active timeline."""
         return self.snapshot().timeline
-
-    def latest_instant(self) -> Instant | None:
-        """Return the instant that was requested last, in any state; None on an empty timeline."""
-        instants = self.timeline().instants
-        return instants[-1] if instants else None
-
-    def latest_completed(self) -> Instant | None:
-        """Return the instant that completed last; None when none did."""
-        return self.timeline().latest_completed()
-
-    def pending(self, *actions: Action) -> tuple[Instant, ...]:
-        """Return requested and inflight instants, of the given actions or of all."""
-        return self.timeline().pending(*actions)
 
     def latest_write_without_holes(self) -> Instant | None:
         """Return the last completed write before the first pending one."""
         return self.timeline().latest_write_without_holes()
 
 
-# --- The view that asks the storage itself: what readers fall back on while no server answers
+# --- The view that reads the storage itself: the fallback of readers while no server answers
 
 
 class FileSystemTimelineView(TableTimelineView):
-    """Looks at each question, or takes the last look when the question allows that; a stat gates the listing."""
+    """Refreshes on each request, or returns the last snapshot when the request allows it; a stat gates the listing."""
 
     def __init__(
         self,
@@ -96,22 +73,19 @@ class FileSystemTimelineView(TableTimelineView):
         self._lock = threading.Lock()
         self._known: Known | None = None
         self._properties_ms = 0
-        self._steps: tuple[Difference, ...] = ()
         self._tail = ArchiveTail()
 
     def snapshot(self, freshness: Freshness | None = None) -> TimelineSnapshot:
-        """See TableTimelineView."""
+        """Return the timeline, refreshed unless the last snapshot is fresh enough."""
         with self._lock:
             now_ms = self._now_ms()
-            # Nobody announces anything to this view.
+            # This view gets no notices.
             most_s = (freshness or NOW).most_s(is_announced=False)
             if self._known is not None and 0 <= now_ms - self._known.snapshot.as_of_ms < most_s * 1000:
                 return self._known.snapshot
-            known = look(
+            known = refresh(
                 self._storage, self._known, self._depth(now_ms, is_now=freshness is not None and most_s == 0), now_ms
             )
-            if self._known is not None and known.snapshot.version != self._known.snapshot.version:
-                self._steps = remember(self._steps, find_difference(self._known.snapshot, known.snapshot))
             self._known = known
             return known.snapshot
 
@@ -121,15 +95,36 @@ class FileSystemTimelineView(TableTimelineView):
         self._properties_ms = now_ms
         return Depth.FULL
 
-    def changes_since(self, version: str, freshness: Freshness | None = None) -> TimelineChanges:
-        """See TableTimelineView; only versions that this very object has seen are remembered."""
-        now = self.snapshot(freshness)
-        return add_up(self.base_path, version, self._steps, now)
-
     def archived(self, *, after: str = "", until: str = "") -> ArchivedTimeline:
-        """See TableTimelineView."""
+        """Return archived instants by requested time, from the storage."""
         return load_archive(self._storage, self.snapshot().properties, after=after, until=until)
 
-    def archived_after(self, question: ArchiveQuestion) -> ArchivedTimeline:
-        """See TableTimelineView."""
-        return self._tail.read(question, lambda: self.archived(after=archive_begin(question.after)))
+    def archived_after(self, query: ArchiveQuery) -> ArchivedTimeline:
+        """Return the archived instants that a cursor has not passed, from the storage."""
+        return self._tail.read(query, lambda: self.archived(after=archive_begin(query.after)))
+
+
+# --- The view of readers in the process that shares the timelines
+
+
+class MemoryTimelineView(TableTimelineView):
+    """Answers from the shared timelines."""
+
+    def __init__(self, base_path: str, timelines: SharedTimelines) -> None:
+        self.base_path = base_path
+        self._timelines = timelines
+
+    def snapshot(self, freshness: Freshness | None = None) -> TimelineSnapshot:
+        """Return the shared timeline, as fresh as `freshness` requires."""
+        return self._timelines.snapshot(self.base_path, freshness or ANY_AGE)
+
+    def archived(self, *, after: str = "", until: str = "") -> ArchivedTimeline:
+        """Return archived instants by requested time; reads the archive from the storage each time."""
+        properties = self.snapshot().properties
+        storage = self._timelines.memory.get(self.base_path).storage
+        return load_archive(storage, properties, after=after, until=until)
+
+    def archived_after(self, query: ArchiveQuery) -> ArchivedTimeline:
+        """Return the archived instants that a cursor has not passed; all readers of this process share the archive."""
+        tail = self._timelines.archives.get(self.base_path)
+        return tail.read(query, lambda: self.archived(after=archive_begin(query.after)))

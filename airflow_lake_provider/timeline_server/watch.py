@@ -1,39 +1,36 @@
-"""Look at tables for a sensor: what is new since its cursor. Blocking; no Airflow in it."""
+"""Read tables for a sensor: what is new since its cursor. Blocking; no Airflow in it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.hudi.instant import Action, Instant, State
-from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuestion
-from airflow_lake_provider.timeline_server.snapshot import problems_text
+from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, Action, Instant, State
+from airflow_lake_provider.instant_clock import DAY_MS, shift_instant_time
+from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuery
+from airflow_lake_provider.timeline_server.snapshot import Freshness, problems_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from airflow_lake_provider.hudi.archive.timeline import ArchivedTimeline
     from airflow_lake_provider.hudi.timeline import Timeline
-    from airflow_lake_provider.timeline_server.snapshot import Freshness, TimelineSnapshot
+    from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
     from airflow_lake_provider.timeline_server.view_manager import TimelineViewManager
     from airflow_lake_provider.timeline_server.views import TableTimelineView
 
-# --- What a reader of a timeline asks about: commits after a point, index builds that are pending. Pure
+# --- What a reader selects from a timeline: commits after a point, pending index builds. Pure
 
-COMMIT_ACTIONS = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT})
-
-LONGEST_WRITE = timedelta(days=7)
+LONGEST_WRITE_MS = 7 * DAY_MS
 """A commit that was requested so long before a point may still have completed after it."""
-_SECONDS = 14
 
 
 def find_commits_after(
     timeline: Timeline,
     after: str,
-    actions: Collection[str] = COMMIT_ACTIONS,
+    actions: Collection[str] = COMPLETED_WRITE_ACTIONS,
     archive: ArchivedTimeline | None = None,
 ) -> tuple[Instant, ...]:
     """Return completed instants of the given actions that completed after `after` (exclusive), by completion.
@@ -63,11 +60,7 @@ def find_pending_index_builds(timeline: Timeline) -> tuple[Instant, ...]:
 
 def archive_begin(after: str) -> str:
     """Return the requested time from which on archived commits may have completed after `after`."""
-    try:
-        moment = datetime.strptime(after[:_SECONDS], "%Y%m%d%H%M%S")  # noqa: DTZ007 - only moved back, in its own zone
-    except ValueError:
-        return ""
-    return (moment - LONGEST_WRITE).strftime("%Y%m%d%H%M%S")
+    return shift_instant_time(after, -LONGEST_WRITE_MS)[:14]
 
 
 def _instants_of(archive: ArchivedTimeline) -> Iterable[Instant]:
@@ -84,11 +77,11 @@ def _completed_time_of(completed: Iterable[Instant], after: str) -> str:
 
 
 FindMissing: TypeAlias = "Callable[[str, TimelineSnapshot], tuple[str, ...]]"
-"""Says by base path and timeline what a table shall have and has not."""
+"""Returns by base path and timeline what a table must have and lacks."""
 
 
 def nothing_missing(base_path: str, snapshot: TimelineSnapshot) -> tuple[str, ...]:
-    """Want nothing of any table."""
+    """Return nothing: the watch requires no index."""
     return ()
 
 
@@ -101,42 +94,43 @@ class WatchKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Tables to look at. `after` of each table: see `find_commits_after`; pending index builds ignore it."""
+    """Tables to read. `after` of each table: see `find_commits_after`; pending index builds ignore it."""
 
     kind: WatchKind
     tables: tuple[tuple[str, str], ...]
     """Pairs of base path and `after`."""
-    actions: frozenset[str] = COMMIT_ACTIONS
+    actions: frozenset[str] = COMPLETED_WRITE_ACTIONS
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     find_missing: FindMissing = nothing_missing
-    """Asked by a watch for index builds, which are pending, or missing altogether."""
+    """Called by a watch for index builds, which are pending, or missing altogether."""
+
+    @property
+    def needs_unannounced(self) -> bool:
+        """Whether it waits for what no writer announces: a callback reports completed writes only."""
+        return self.kind is not WatchKind.COMMIT or not self.actions <= COMPLETED_WRITE_ACTIONS
+
+    def freshness(self, most_s: float) -> Freshness:
+        """Return what bounds an answer's age to so long, where no writer would have announced what is newer."""
+        return Freshness(max_age_s=most_s) if self.needs_unannounced else Freshness(unannounced_max_age_s=most_s)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What one table shows: new instants, or why it could not be looked at."""
+class TableChange:
+    """What changed in one table: new instants, or why it could not be read."""
 
     base_path: str
     instants: tuple[Instant, ...] = ()
     missing: tuple[str, ...] = ()
-    """Indexes that the table shall have and has not, by their folders in the metadata table."""
+    """Indexes that the table must have and lacks, by their folders in the metadata table."""
     error: LakeError | None = None
     incomplete: str = ""
     """Why instants of the archived timeline may be missing; empty when none are."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the shape that sensors push as XCom; `after` is the cursor to go on from."""
+        """Return the shape that sensors push as XCom; `after` is the cursor to continue from."""
         return {
             "base_path": self.base_path,
-            "instants": [
-                {
-                    "requested_time": instant.requested_time,
-                    "action": str(instant.action),
-                    "state": str(instant.state),
-                    "completed_time": instant.completed_time,
-                }
-                for instant in self.instants
-            ],
+            "instants": [instant.to_dict() for instant in self.instants],
             "missing": list(self.missing),
             "after": max((i.completed_time or i.requested_time for i in self.instants), default=""),
             "error": None if self.error is None else str(self.error),
@@ -144,40 +138,42 @@ class Finding:
         }
 
 
-def look(watch: Watch, views: TimelineViewManager, freshness: Freshness) -> tuple[Finding, ...]:
-    """Look at each table once; a table that cannot be read is a finding with its error and stops no other."""
-    return tuple(_look_at(views.get_view(base_path), after, watch, freshness) for base_path, after in watch.tables)
+def find_changes(watch: Watch, views: TimelineViewManager, freshness: Freshness) -> tuple[TableChange, ...]:
+    """Read each table once; a table that cannot be read yields its error and stops no other."""
+    return tuple(
+        _find_in_table(views.get_view(base_path), after, watch, freshness) for base_path, after in watch.tables
+    )
 
 
-def _look_at(view: TableTimelineView, after: str, watch: Watch, freshness: Freshness) -> Finding:
+def _find_in_table(view: TableTimelineView, after: str, watch: Watch, freshness: Freshness) -> TableChange:
     try:
         snapshot = view.snapshot(freshness)
-        archive = view.archived_after(question) if (question := ask_archive(watch, after, snapshot)) else None
+        archive = view.archived_after(query) if (query := archive_query(watch, after, snapshot)) else None
     except LakeError as error:
-        return Finding(view.base_path, error=error)
+        return TableChange(view.base_path, error=error)
     return examine(watch, view.base_path, after, snapshot, archive)
 
 
-def ask_archive(watch: Watch, after: str, snapshot: TimelineSnapshot) -> ArchiveQuestion | None:
-    """Return what to ask of the archived timeline, for the answer may lie partly there; None without a cursor."""
+def archive_query(watch: Watch, after: str, snapshot: TimelineSnapshot) -> ArchiveQuery | None:
+    """Return the query of the archived timeline, because the answer may lie partly there; None without a cursor."""
     if watch.kind is not WatchKind.COMMIT or not after:
         return None
-    return ArchiveQuestion(snapshot, after, watch.actions)
+    return ArchiveQuery(snapshot, after, watch.actions)
 
 
 def examine(
     watch: Watch, base_path: str, after: str, snapshot: TimelineSnapshot, archive: ArchivedTimeline | None = None
-) -> Finding:
-    """Return what a timeline has for the watch. Pure."""
+) -> TableChange:
+    """Return the part of a timeline that the watch waits for. Pure."""
     if watch.kind is WatchKind.PENDING_INDEX:
         missing = watch.find_missing(base_path, snapshot)
-        return Finding(base_path, find_pending_index_builds(snapshot.timeline), missing)
+        return TableChange(base_path, find_pending_index_builds(snapshot.timeline), missing)
     instants = find_commits_after(snapshot.timeline, after, watch.actions, archive)
-    return Finding(base_path, instants, incomplete="" if archive is None else problems_text(archive.problems))
+    return TableChange(base_path, instants, incomplete="" if archive is None else problems_text(archive.problems))
 
 
-def found(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that have new instants, or something missing."""
+def found(findings: Sequence[TableChange]) -> list[TableChange]:
+    """Return the changes with new instants, or with something missing."""
     return [finding for finding in findings if finding.instants or finding.missing]
 
 

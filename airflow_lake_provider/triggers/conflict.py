@@ -1,4 +1,4 @@
-"""The trigger of `HudiConflictSensor`: looks at one table until nobody stands in the way."""
+"""The trigger of `HudiConflictSensor`: polls one table until nothing is in the way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 class ConflictTrigger(BaseTrigger):
     """Fires once: `{"status": "success"}` when the partitions are free, `{"status": "error", "message": ...}` when the
-    table can never be looked at.
+    table can never be read.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ConflictTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look each `poll_interval_s`."""
+        """Poll each `poll_interval_s`."""
         preflight: Preflight | None = None
         while True:
             try:

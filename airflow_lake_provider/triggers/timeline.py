@@ -11,7 +11,7 @@ from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hooks.open_tables import stream_options
 from airflow_lake_provider.indexing.index_spec import parse_wanted
 from airflow_lake_provider.timeline_server.subscription import TimelineStream
-from airflow_lake_provider.timeline_server.watch import Finding, Watch, WatchKind, ask_archive, examine, found
+from airflow_lake_provider.timeline_server.watch import TableChange, Watch, WatchKind, archive_query, examine, found
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Hashable
@@ -24,10 +24,10 @@ _STREAMS: dict[str, TimelineStream] = {}
 
 
 class TimelineTrigger(BaseEventTrigger):
-    """Fires once, when one of the tables shows what is waited for, or when none of them can ever be read.
+    """Fires once, when one of the tables has what the sensor waits for, or when none of them can ever be read.
 
     The event is `{"status": "success", "findings": [...]}` or `{"status": "error", "message": ...}`. Its whole state
-    is in its arguments, so a restarted triggerer goes on without losing or repeating anything.
+    is in its arguments, so a restarted triggerer continues without losing or repeating anything.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class TimelineTrigger(BaseEventTrigger):
         self.actions = actions
         self.storage_options = storage_options
         self.lake_conn_id = lake_conn_id
-        # By base path; a trigger that was stored before there was such a thing wants none.
+        # By base path; a trigger that was stored by an older version has none.
         self.indexes = indexes or {}
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -88,21 +88,21 @@ class TimelineTrigger(BaseEventTrigger):
             parse_wanted(self.indexes).find_missing,
         )
         paths = sorted({base_path for base_path, _ in watch.tables})
-        stream.watched.add(paths, self.poll_interval_s)
+        stream.watched.add(paths, self.poll_interval_s, needs_unannounced=watch.needs_unannounced)
         try:
-            hopeless: dict[str, Finding] = {}
+            permanent: dict[str, TableChange] = {}
             async for seen in shared_stream:
-                findings = await self._examine(stream, watch, seen, hopeless)
+                findings = await self._examine(stream, watch, seen, permanent)
                 new = found(findings)
                 if new:
                     yield _event(status="success", findings=[finding.to_dict() for finding in new])
                     return
-                if len(hopeless) == len(paths):
-                    messages = "; ".join(str(finding.error) for finding in hopeless.values())
+                if len(permanent) == len(paths):
+                    messages = "; ".join(str(finding.error) for finding in permanent.values())
                     yield _event(status="error", message=messages)
                     return
         finally:
-            stream.forget(paths, self.poll_interval_s)
+            stream.forget(paths, self.poll_interval_s, needs_unannounced=watch.needs_unannounced)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Do the same with the stream for itself; used where streams are not shared."""
@@ -112,9 +112,9 @@ class TimelineTrigger(BaseEventTrigger):
             return
 
     async def _examine(
-        self, stream: TimelineStream, watch: Watch, seen: Seen, hopeless: dict[str, Finding]
-    ) -> list[Finding]:
-        """Look at what the stream brought; keep note of tables that can never be read."""
+        self, stream: TimelineStream, watch: Watch, seen: Seen, permanent: dict[str, TableChange]
+    ) -> list[TableChange]:
+        """Examine the stream's changes; remember tables that can never be read."""
         findings = []
         for base_path, after in watch.tables:
             state = seen.get(base_path)
@@ -122,30 +122,30 @@ class TimelineTrigger(BaseEventTrigger):
                 continue
             finding = await _examine_one(stream, watch, base_path, after, state)
             if finding.error is not None and not finding.error.retriable:
-                hopeless[base_path] = finding
+                permanent[base_path] = finding
             else:
-                hopeless.pop(base_path, None)
+                permanent.pop(base_path, None)
             findings.append(finding)
         return findings
 
 
 async def _examine_one(
     stream: TimelineStream, watch: Watch, base_path: str, after: str, state: TimelineSnapshot | LakeError
-) -> Finding:
+) -> TableChange:
     if isinstance(state, LakeError):
-        return Finding(base_path, error=state)
-    question = ask_archive(watch, after, state)
-    if question is None:
+        return TableChange(base_path, error=state)
+    query = archive_query(watch, after, state)
+    if query is None:
         return examine(watch, base_path, after, state)
     try:
-        archive = await stream.archived_after(base_path, question)
+        archive = await stream.archived_after(base_path, query)
     except LakeError as error:
-        return Finding(base_path, error=error)
+        return TableChange(base_path, error=error)
     return examine(watch, base_path, after, state, archive)
 
 
 def stream_key(lake_conn_id: str, storage_options: dict[str, Any]) -> str:
-    """Return what triggers must have in common to share a stream."""
+    """Return the key of a stream: triggers with the same key share one."""
     return json.dumps([lake_conn_id, storage_options], sort_keys=True, default=str)
 
 

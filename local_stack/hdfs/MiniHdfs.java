@@ -8,7 +8,7 @@ import org.apache.hadoop.hdfs.MiniDFSCluster;
 import org.apache.hadoop.hdfs.server.namenode.NameNode;
 
 /**
- * One NameNode and one DataNode on the loopback address, in this JVM, until it is told to end.
+ * One NameNode and one DataNode on the loopback address, in this JVM, until it is stopped.
  *
  * <p>Arguments: folder, RPC port, HTTP port, then Hadoop settings as key=value. The folder is formatted when it holds no
  * NameNode yet, so that a second start finds the files of the first. Its file READY appears when files can be written.
@@ -24,7 +24,7 @@ public final class MiniHdfs {
     Configuration settings = new Configuration();
     settings.set(MiniDFSCluster.HDFS_MINIDFS_BASEDIR, folder.resolve("cluster").toString());
     settings.set("dfs.replication", "1");
-    // The tests are no HDFS users; whoever they run as may write.
+    // The tests have no HDFS user; every user may write.
     settings.set("dfs.permissions.enabled", "false");
     for (int i = 3; i < arguments.length; i++) {
       String[] pair = arguments[i].split("=", 2);
@@ -45,7 +45,7 @@ public final class MiniHdfs {
     new CountDownLatch(1).await();
   }
 
-  /** The file is moved into place, so that nobody reads half of it. */
+  /** The file is moved into place, so that no reader sees half of it. */
   private static void announce(Path ready, NameNode nameNode) throws Exception {
     InetSocketAddress rpc = nameNode.getNameNodeAddress();
     InetSocketAddress http = nameNode.getHttpAddress();

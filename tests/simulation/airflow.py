@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.scheduling import Net, RunState, ServiceRun
+from airflow_lake_provider.manager.scheduling import (
+    SERVICE_DAG_ID,
+    WATCH_DAG_ID,
+    DagState,
+    Net,
+    RunState,
+    ServiceRun,
+)
 from tests.simulation.database import Transaction
 from tests.simulation.task import Task
 
@@ -18,6 +25,7 @@ RETRIES = (0, 4, 4, 4)
 RETRY_DELAY_S = 15
 MOST_RETRY_DELAY_S = 1800
 ZOMBIE_AFTER_MS = 150_000
+KILLED, LOST = "the task was killed", "the worker was lost"
 
 
 @dataclass
@@ -33,6 +41,10 @@ class DagRun:
     tries: int = 0
     tries_left: int = 1
     failures: list[str] = field(default_factory=list)
+    waits: int = 0
+    """Of the try that is under way."""
+    vanished: int = 0
+    """Tries whose task said nothing at its end."""
     task: Task | None = None
 
     @property
@@ -50,7 +62,7 @@ class DagRun:
 
 
 class Airflow:
-    """Implements the product's RunDoor, and runs what was created."""
+    """Implements the product's RunGateway, and runs what was created."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -58,13 +70,15 @@ class Airflow:
         self.tasks: list[Task] = []
         self._tries: dict[tuple[str, int], Task] = {}
         self.down_until_ms = 0
+        self._paused_until_ms = dict.fromkeys((SERVICE_DAG_ID, WATCH_DAG_ID), 0)
+        self.deleted: list[DagRun] = []
         self.retries = world.rng.choice(RETRIES)
 
     # --- the door ------------------------------------------------------------------------------------------
 
     def find_runs(self, session: Any, run_id_prefix: str) -> Sequence[ServiceRun]:
         return [
-            ServiceRun(run.run_id, run.state, run.ended_ms)
+            ServiceRun(run.run_id, run.state, run.ended_ms, is_void=self.is_void(run))
             for run in self.runs.values()
             if run.run_id.startswith(run_id_prefix)
         ]
@@ -73,16 +87,27 @@ class Airflow:
         return [run for run in self.find_runs(session, run_id_prefix) if run.active]
 
     def find_net(self, session: Any) -> Net:
-        return Net()
+        states = {
+            dag_id: DagState.PAUSED if self.world.now_ms < until_ms else DagState.ACTIVE
+            for dag_id, until_ms in self._paused_until_ms.items()
+        }
+        return Net(states)
 
     def find_runs_by_id(self, session: Any, run_ids: Sequence[str]) -> Sequence[ServiceRun]:
         found = [self.runs[run_id] for run_id in run_ids if run_id in self.runs]
-        return [ServiceRun(run.run_id, run.state, run.ended_ms) for run in found]
+        return [ServiceRun(run.run_id, run.state, run.ended_ms, is_void=self.is_void(run)) for run in found]
+
+    def is_void(self, run: DagRun) -> bool:
+        # As in Airflow's tables: of the last try nothing is recorded.
+        used_up = run.state is RunState.FAILED and run.tries_left <= 0 and self.retries > 0
+        return used_up and 2 * (run.tries - 1 - run.vanished) < run.tries - 1
 
     def create_run(self, session: Any, run_id: str, conf: dict[str, Any], note: str) -> None:
         assert isinstance(session, Transaction)
         world = self.world
         run = DagRun(run_id, conf, world.now_ms, since_ms=world.now_ms, tries_left=1 + self.retries)
+        if world.now_ms < self._paused_until_ms[SERVICE_DAG_ID]:
+            world.violate(f"run {run_id} is created although {SERVICE_DAG_ID} is paused")
         if run_id in self.runs:
             world.violate(f"run {run_id} is created a second time")
         active = [other.run_id for other in self.runs.values() if other.is_active and other.group == run.group]
@@ -99,11 +124,21 @@ class Airflow:
 
     # --- the scheduler -------------------------------------------------------------------------------------
 
+    @property
+    def sweeps(self) -> bool:
+        """Whether `lake_watch` runs now."""
+        return self.world.now_ms >= max(self.down_until_ms, self._paused_until_ms[WATCH_DAG_ID])
+
+    def recover(self) -> None:
+        """The scheduler is up, and no DAG is paused."""
+        self.down_until_ms = 0
+        self._paused_until_ms = dict.fromkeys(self._paused_until_ms, 0)
+
     def later(self, delay_ms: int, work: Callable[[], None]) -> None:
         """Do it after a while, when the scheduler is up."""
 
         def when_up() -> None:
-            wait_ms = self.down_until_ms - self.world.now_ms
+            wait_ms = max(self.down_until_ms, self._paused_until_ms[SERVICE_DAG_ID]) - self.world.now_ms
             if wait_ms > 0:
                 self.later(wait_ms + self.world.rng.randrange(1_000), work)
             else:
@@ -121,6 +156,22 @@ class Airflow:
             return
         run.tries += 1
         run.tries_left -= 1
+        run.waits = 0
+        self._start_task(run)
+
+    def try_waits(self, task: Task, wait_s: float, problem: str) -> None:
+        """A try waits for its surroundings: no other one is counted."""
+        run = task.run
+        if run.task is not task:
+            return
+        self.world.counts["waits for the surroundings"] += 1
+        self.world.say(f"{task.name} waits {wait_s:.0f} s: {problem[:150]}")
+        run.task, run.waits, tries = None, run.waits + 1, run.tries
+        self.later(int(wait_s * 1000), lambda: self._start_task(run) if run.tries == tries else None)
+
+    def _start_task(self, run: DagRun) -> None:
+        if run.state is not RunState.RUNNING or run.task is not None:
+            return
         run.task = Task(self.world, run, run.tries)
         self.tasks.append(run.task)
         self._tries[run.run_id, run.tries] = run.task
@@ -138,6 +189,7 @@ class Airflow:
             world.invariants.after_success(task)
             return
         run.failures.append(problem)
+        run.vanished += problem in {KILLED, LOST}
         world.counts[f"try failed: {problem.split(':')[0]}"] += 1
         world.say(f"{task.name} failed: {problem[:150]}")
         world.invariants.after_failed_try(task, problem)
@@ -157,12 +209,12 @@ class Airflow:
     def task_vanished(self, task: Task) -> None:
         """The worker sees its process die at once, or nobody does before the heartbeat is missed."""
         delay_ms = self.world.rng.choice((1_000, 3_000, ZOMBIE_AFTER_MS))
-        self.later(delay_ms, lambda: self.try_ended(task, "the task was killed"))
+        self.later(delay_ms, lambda: self.try_ended(task, KILLED))
 
     def lose_worker(self, task: Task) -> None:
         """A living task is given up; it hears of it some seconds later, and ends itself."""
         self.world.say(f"{task.name} is given up while it lives")
-        self.later(0, lambda: self.try_ended(task, "the worker was lost"))
+        self.later(0, lambda: self.try_ended(task, LOST))
         self.world.after(self.world.rng.randrange(1_000, 120_000), lambda: self._order_end(task))
 
     def _order_end(self, task: Task) -> None:
@@ -182,6 +234,29 @@ class Airflow:
         run.task, run.tries_left, run.ended_ms = None, 1 + self.retries, None
         run.state, run.since_ms = RunState.QUEUED, self.world.now_ms
         self.later(self.world.rng.randrange(100, 5_000), lambda: self._begin(run))
+
+    def pause(self, dag_id: str, until_ms: int) -> None:
+        """A person pauses a DAG: what runs goes on, and nothing begins."""
+        self.world.say(f"{dag_id} is paused for {until_ms - self.world.now_ms} ms")
+        self.world.counts["DAGs paused"] += 1
+        self._paused_until_ms[dag_id] = until_ms
+
+    def fail(self, run: DagRun) -> None:
+        """A person marks a run as failed: its task is ended."""
+        if run.is_active:
+            self.world.counts["runs failed by a person"] += 1
+            self.world.say(f"run {run.run_id} is marked as failed")
+            if run.task is not None:
+                self.world.after(self.world.rng.randrange(500, 10_000), run.task.end_by_order)
+            run.task = None
+            self._end(run, RunState.FAILED)
+
+    def delete(self, run: DagRun) -> None:
+        """A person deletes a run; Airflow refuses that while it runs."""
+        if run.state is not RunState.RUNNING:
+            self.world.counts["runs deleted"] += 1
+            self.world.say(f"run {run.run_id} is deleted, it was {run.state}")
+            self.deleted.append(self.runs.pop(run.run_id))
 
     def find_task(self, run_id: str, try_number: int) -> Task | None:
         """Return a try, dead or alive."""

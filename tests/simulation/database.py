@@ -14,7 +14,7 @@ from airflow_lake_provider.manager.db.schema import metadata
 
 _CLAIMABLE = """
     select min(case
-        when dirty_since_ms is not null and look_failures = 0 then claim_until_ms
+        when dirty_since_ms is not null and evaluation_failures = 0 then claim_until_ms
         when retry_ms is not null then max(retry_ms, claim_until_ms)
     end) from lake_table
 """
@@ -70,9 +70,8 @@ class Database:
         return found
 
     def has_work_for_a_sweep(self, now_ms: int) -> bool:
-        query = (
-            "select 1 from lake_table where dirty_since_ms is not null or next_look_ms <= ? or retry_ms <= ? limit 1"
-        )
+        due = "dirty_since_ms is not null or next_evaluation_ms <= ? or retry_ms <= ?"
+        query = f"select 1 from lake_table where {due} limit 1"
         return self.raw.execute(query, (now_ms, now_ms)).fetchone() is not None
 
     def rows(self) -> list[dict[str, Any]]:

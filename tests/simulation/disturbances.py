@@ -32,10 +32,11 @@ def _stop_scheduler(world: World) -> None:
     world.airflow.down_until_ms = world.now_ms + pause_ms
 
 
-def _stop_storage(world: World) -> None:
+def _stop_a_store(world: World) -> None:
     pause_ms = world.rng.randrange(2_000, 90_000)
-    world.say(f"the storage is down for {pause_ms} ms")
-    world.storage_down_until_ms = world.now_ms + pause_ms
+    path = world.rng.choice(list(world.tables))
+    world.say(f"the store of {path} is down for {pause_ms} ms")
+    world.stores.fail(path, world.now_ms + pause_ms)
 
 
 def _kill_a_server(world: World) -> None:
@@ -87,7 +88,7 @@ def _move_a_clock(world: World) -> None:
 
 _KINDS: tuple[Callable[[World], None], ...] = (
     _stop_scheduler,
-    _stop_storage,
+    _stop_a_store,
     _kill_a_server,
     _kill_all_servers,
     _kill_a_task,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sqlalchemy.exc import OperationalError
@@ -38,6 +39,10 @@ class Faults:
     late_notice: float = 0.0
     lose_worker: float = 0.0
     clear_run: float = 0.0
+    has_heartbeat_guard: bool = False
+    """Whether the heartbeat of a plan's executor keeps others away; without, the lease alone has to."""
+    outside: tuple[str, ...] = ()
+    """What people and other programs do (`outsiders.py`)."""
     disturbances: int = 0
     """Outages of the scheduler or the storage, kills at any moment, jumps of a clock."""
     most_jump_ms: int = 0
@@ -94,17 +99,40 @@ def database_error() -> OperationalError:
 
 def with_slow_submits(faults: Faults) -> Faults:
     """Let a job's start take longer than a lease, while managers come and go."""
-    return replace(faults, slow_submit_ms=120_000, kill_server=0.05, disturbances=10)
+    return replace(faults, has_heartbeat_guard=False, slow_submit_ms=120_000, kill_server=0.05, disturbances=10)
 
 
 def hot(faults: Faults) -> Faults:
     """More of what makes executors meet."""
-    return replace(faults, kill_task=0.15, lose_worker=0.05, kill_driver=0.05, disturbances=6, work_ms=(240_000,))
+    return replace(
+        faults,
+        has_heartbeat_guard=False,
+        kill_task=0.15,
+        lose_worker=0.05,
+        kill_driver=0.05,
+        disturbances=6,
+        work_ms=(240_000,),
+    )
+
+
+def only(*outside: str) -> Callable[[Faults], Faults]:
+    """Let outsiders do these things, and little else go wrong."""
+    return lambda faults: replace(Faults(), kill_server=0.003, disturbances=1, outside=outside)
+
+
+def workers_are_lost(faults: Faults) -> Faults:
+    """Let Airflow give up tasks whose jobs go on for minutes, and little else go wrong."""
+    return replace(Faults(), lose_worker=0.02, disturbances=6, work_ms=(240_000,))
+
+
+def hot_with(*outside: str) -> Callable[[Faults], Faults]:
+    """Let outsiders do these things while executors meet."""
+    return lambda faults: replace(hot(faults), lose_worker=0.2, outside=outside)
 
 
 def on_a_perfect_network(faults: Faults) -> Faults:
     """Let every notice arrive at once."""
-    return replace(faults, drop_notice=0.0, late_notice=0.0, double_notice=0.0)
+    return replace(faults, drop_notice=0.0, late_notice=0.0, double_notice=0.0, outside=())
 
 
 KNOWN: dict[str, re.Pattern[str]] = {}

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.heartbeat import HeartbeatRule
 from airflow_lake_provider.hudi.instant import Action
-from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.db.registry import Claim, LookResult, Notice
-from airflow_lake_provider.manager.reconciler import MAX_LOOK_BACKOFF_S
-from airflow_lake_provider.manager.scheduling import StartVerdict, decide_start, run_id_prefix
+from airflow_lake_provider.job_contract import Outcome, Service
+from airflow_lake_provider.manager.db.registry import EvaluationResult, Notice, TableLease
+from airflow_lake_provider.manager.reconciler import MAX_EVALUATION_BACKOFF_S
+from airflow_lake_provider.manager.scheduling import RunState, StartVerdict, decide_start, run_id_prefix
 from airflow_lake_provider.planner.decide import decide
+from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 from airflow_lake_provider.planner.verdict import PLANNED_AS
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
     from tests.simulation.task import Task
     from tests.simulation.world import World
 
+_INJECTED = ("injected", "has not returned for", "no table is decided until its settings are valid")
+_HARMLESS = ("ExecutorBusyError", "the heartbeat of", "WriterUnguardedError", "is neither pending nor completed")
+"""Why a try may fail although nothing goes wrong: a dead one's lease or heartbeat has not run out, a single writer
+is at work, others removed the plan."""
 _QUEUED_MS = 2 * 60_000
 _RUN_MS = 40 * 60_000
 
@@ -40,6 +46,9 @@ class Invariants:
         self.abandoned = 0
         self.completions: Counter[tuple[str, str]] = Counter()
         self.promises = 0
+        self._outside: set[tuple[str, str]] = set()
+        self.last_outcomes: dict[tuple[str, Service], Outcome] = {}
+        """Of each service's last job that ended."""
         self._executing: dict[tuple[str, str], list[Driver]] = {}
         self._promised: dict[str, set[str]] = {}
         self._seen: dict[str, set[str]] = {}
@@ -58,16 +67,16 @@ class Invariants:
         seen = {instant.requested_time for instant in view.timeline.completed()}
         self._seen.setdefault(table_id_of(base_path), set()).update(seen)
 
-    def after_settle(self, server: Server, claim: Claim, result: LookResult) -> None:
+    def after_release(self, server: Server, lease: TableLease, result: EvaluationResult) -> None:
         """A clean row has no promise open; a look fails only of what was injected."""
         world = self.world
-        if result.failed and "injected" not in result.problem:
+        if result.failed and not any(part in result.problem for part in _INJECTED):
             world.violate(f"a look failed of something that nobody injected: {result.problem}")
-        _, dirty_since_ms = world.database.mark_state(claim.table_id)
-        table = world.tables[claim.base_path]
-        missing = self._promised.get(claim.table_id, set()) - self._seen.get(claim.table_id, set()) - table.archived
+        _, dirty_since_ms = world.database.mark_state(lease.table_id)
+        table = world.tables[lease.base_path]
+        missing = self._promised.get(lease.table_id, set()) - self._seen.get(lease.table_id, set()) - table.archived
         if dirty_since_ms is None and missing:
-            world.violate(f"{server.name} says {claim.table_id} is clean, and nobody has seen {sorted(missing)}")
+            world.violate(f"{server.name} says {lease.table_id} is clean, and nobody has seen {sorted(missing)}")
 
     # --- plans: executed by one, completed once ------------------------------------------------------------
 
@@ -76,6 +85,8 @@ class Invariants:
 
     def begins(self, driver: Driver, base_path: str, plan: str) -> None:
         self.world.say(f"{driver.name} executes {plan}")
+        if (base_path, plan) in self._outside:
+            self.world.violate(f"{driver.name} executes {plan} while a foreign job executes it")
         for (path, other_plan), others in self._executing.items():
             for other in others:
                 is_same = path == base_path and other.request.service is driver.request.service
@@ -93,6 +104,24 @@ class Invariants:
     def completed_by(self, service: Service) -> list[tuple[str, str]]:
         """Return path and plan of what a service completed."""
         return self._completed_by.get(service, [])
+
+    def begins_outside(self, base_path: str, plan: str) -> None:
+        """Another program executes a plan from now on."""
+        self._outside.add((base_path, plan))
+
+    def is_executed_outside(self, base_path: str, plan: str) -> bool:
+        """Whether another program executes a plan."""
+        return (base_path, plan) in self._outside
+
+    def ends_outside(self, base_path: str, plan: str) -> None:
+        """It does so no longer."""
+        self._outside.discard((base_path, plan))
+
+    def completed_outside(self, base_path: str, plan: str) -> None:
+        """Another program completed a plan, and only it."""
+        self.completions[base_path, plan] += 1
+        if self.completions[base_path, plan] > 1:
+            self.world.violate(f"plan {plan} of {base_path} is completed twice")
 
     def stops(self, driver: Driver, base_path: str, plan: str) -> None:
         self._executing[base_path, plan].remove(driver)
@@ -117,7 +146,8 @@ class Invariants:
     def after_failed_try(self, task: Task, problem: str) -> None:
         """While nothing goes wrong, a try fails only because a dead one's lease has not run out."""
         quiet_ms = self.world.quiet_since_ms
-        if quiet_ms is not None and task.started_ms > quiet_ms and "ExecutorBusyError" not in problem:
+        is_well = quiet_ms is not None and task.started_ms > max(quiet_ms, self.world.stores.well_since_ms)
+        if is_well and not any(part in problem for part in _HARMLESS):
             self.world.violate(f"{task.name} failed while nothing went wrong: {problem}")
 
     # --- deadlines -----------------------------------------------------------------------------------------
@@ -127,6 +157,8 @@ class Invariants:
         world = self.world
         now = self._find_states()
         self._since = {state: self._since.get(state, world.now_ms) for state in now}
+        for server in world.servers:
+            server.check_health(int(world.settings.claim_lease_s * 1000) + 120_000)
         for state, since_ms in self._since.items():
             if world.now_ms - since_ms > now[state]:
                 world.violate(f"{state} for {(world.now_ms - since_ms) // 1000} s, allowed are {now[state] // 1000} s")
@@ -136,21 +168,25 @@ class Invariants:
         world = self.world
         claim_ms = int(world.settings.claim_lease_s * 1000) + MOST_JUMP_MS
         lease_ms = int(world.settings.executor_lease_s * 1000) + MOST_JUMP_MS
-        look_ms = claim_ms + int(MAX_LOOK_BACKOFF_S * 1000)
+        look_ms = claim_ms + int(MAX_EVALUATION_BACKOFF_S * 1000)
         states: dict[tuple[Any, ...], int] = {}
+        sick = {table_id_of(path) for path in world.tables if world.stores.is_sick(path)}
         for row in world.database.rows():
-            if row["dirty_since_ms"] is not None or row["look_failures"]:
+            if row["table_id"] in sick:
+                continue
+            if row["dirty_since_ms"] is not None or row["evaluation_failures"]:
                 states["dirty", row["table_id"]] = look_ms
             if row["claim_token"] is not None:
                 states["claimed", row["table_id"], row["claim_token"]] = claim_ms
         for run in world.airflow.runs.values():
-            if run.is_active:
+            if run.is_active and run.group.split(".")[0] not in sick:
                 states["run", run.run_id, run.state] = _QUEUED_MS if run.state == "queued" else _RUN_MS
         holders = {task.token for task in world.airflow.live_tasks() if task.is_alive}
         for table_id, service, token, until_ms in world.database.leases():
             if until_ms > world.now_ms and token not in holders:
                 states["lease of the dead", table_id, service, token] = lease_ms
-        states.update({("plan", path, plan): look_ms for path, plan in self._plans_left_alone()})
+        plan_ms = look_ms + int(world.policy.doctor.unguarded_after_s * 1000)  # others may have begun it
+        states.update({("plan", path, plan): plan_ms for path, plan in self._plans_left_alone()})
         silent_ms = int((world.settings.heartbeat_timeout_s + 2 * world.settings.heartbeat_max_s) * 1000)
         failed_ms = look_ms + silent_ms + int(world.policy.rollback.after_s * 1000) + HeartbeatRule().most_ms
         states.update({("failed", path, time): failed_ms for path, time in self._failures_left_alone()})
@@ -159,7 +195,11 @@ class Invariants:
     def _plans_left_alone(self) -> list[tuple[str, str]]:
         """Return pending plans that no active run will execute and that were not given up."""
         left = []
+        # A single writer blocks every service while it writes.
+        alone = {writer.table.base_path for writer in self.world.writers if writer.alone_with}
         for path, view in self._views():
+            if path in alone:
+                continue
             for service, action in PLANNED_AS.items():
                 prefix = run_id_prefix(table_id_of(path), service)
                 runs = [run for run in self.world.airflow.runs.values() if run.run_id.startswith(prefix)]
@@ -179,7 +219,9 @@ class Invariants:
             if any(run.is_active for run in runs):
                 continue  # the table's other services may have to end first
             beats = view.heartbeats_ms or {}
+            single = {writer.alone_with for writer in world.writers if writer.table.base_path == path}
             writes = [i for i in view.timeline.pending_writes() if self._is_dead(beats.get(i.requested_time))]
+            writes = [i for i in writes if i.requested_time not in single]
             times = sorted(i.requested_time for i in (*writes, *view.timeline.pending(Action.ROLLBACK)))
             # They share one decision, which is given up by the oldest.
             if times and not self._is_abandoned(times[0], runs):
@@ -191,7 +233,7 @@ class Invariants:
 
     def _is_abandoned(self, plan: str, runs: list[DagRun]) -> bool:
         tried = [run for run in runs if f".{plan}" in run.run_id]
-        return len(tried) >= self.world.policy.max_runs_per_instant
+        return sum(not self.world.airflow.is_void(run) for run in tried) >= self.world.policy.max_runs_per_instant
 
     # --- the end -------------------------------------------------------------------------------------------
 
@@ -204,15 +246,21 @@ class Invariants:
         active = [run.run_id for run in world.airflow.runs.values() if run.is_active]
         if active:
             return f"runs {active} have not ended"
+        sick = [path for path in world.tables if world.stores.is_sick(path)]
+        if sick:
+            return f"the stores of {sick} do not answer"
+        at_work = [writer.alone_with for writer in world.writers if writer.alone_with]
+        if at_work:
+            return f"single writers write {at_work}"
         rows = {row["base_path"]: row for row in world.database.rows()}
         for path in world.tables:
             row = rows.get(path)
             if row is None:
                 return f"table {path} is not in the registry"
-            if row["dirty_since_ms"] is not None or row["claim_token"] is not None or row["look_failures"]:
+            if row["dirty_since_ms"] is not None or row["claim_token"] is not None or row["evaluation_failures"]:
                 return f"table {path} is dirty, claimed or unreadable"
         self.abandoned = 0
-        for path, view in self._views():
+        for path, view in self._views(with_sick=True):
             problem = self._find_unrest_of(path, view, rows[path])
             if problem:
                 return problem
@@ -223,9 +271,12 @@ class Invariants:
         latest = view.timeline.latest_completed()
         if latest is not None and row["completed_time"] != latest.completed_time:
             return f"the registry knows {path} up to {row['completed_time']}, not {latest.completed_time}"
-        for decision in decide(view, self.world.policy, self.world.now_ms):
+        for decision in decide(TableFacts(view), self.world.policy, self.world.now_ms):
             if decision.verdict is Verdict.DUE:
-                problem = self._find_why_due(path, decision, json.loads(row["decisions"]))
+                recorded = json.loads(row["decisions"])
+                if decision.service is Service.CLEAN and self._is_nothing_to_clean(view, recorded):
+                    continue
+                problem = self._find_why_due(path, decision, recorded)
                 if problem:
                     return problem
         return ""
@@ -243,23 +294,48 @@ class Invariants:
         )
         if start.verdict is StartVerdict.ALREADY_RAN and decision.service is Service.ARCHIVE:
             return ""  # nothing may be archived beyond a dead writer's instant
-        if start.verdict is not StartVerdict.ABANDONED:
+        if self._waits_for_change(path, decision.service, recorded):
+            return ""  # the service's last job found nothing to do
+        is_given_up = start.verdict is StartVerdict.ABANDONED or self._has_failed_in_a_row(table_id, decision)
+        if not is_given_up:
             return f"{decision.service} of {path} is due and nobody does it: {decision.reason}; {start.reason}"
         if not any(entry.get("run") == "abandoned" and entry["run_reason"] for entry in recorded):
             return f"{decision.service} of {path} was given up and the registry does not say why"
         self.abandoned += 1
         return ""
 
-    def _views(self) -> list[tuple[str, TableView]]:
+    def _is_nothing_to_clean(self, view: TableView, recorded: list[dict[str, Any]]) -> bool:
+        """Whether the manager says so, and only delta commits came since the last clean, but for what is retained."""
+        kept = self.world.policy.clean.retained_commits
+        cleans = [i.requested_time for i in view.timeline.completed() if i.action is Action.CLEAN]
+        old = [i for i in view.timeline.completed_writes[:-kept] if i.ordering_time > max(cleans, default="")]
+        says_so = any(e["service"] == Service.CLEAN and "nothing to clean" in e["reason"] for e in recorded)
+        return says_so and all(i.action is Action.DELTACOMMIT for i in old)
+
+    def _waits_for_change(self, path: str, service: Service, recorded: list[dict[str, Any]]) -> bool:
+        """Whether the manager says that a run found nothing to do, and the service's last job did."""
+        says_so = any(entry["service"] == service and "nothing to do" in entry["reason"] for entry in recorded)
+        return says_so and self.last_outcomes.get((path, service)) is Outcome.NOTHING_TO_DO
+
+    def _has_failed_in_a_row(self, table_id: str, decision: Decision) -> bool:
+        """Whether the service's newest runs failed, as many as make the manager give up; a plan has its own count."""
+        airflow, prefix = self.world.airflow, run_id_prefix(table_id, decision.service)
+        runs = sorted((r for r in airflow.runs.values() if r.run_id.startswith(prefix)), key=lambda r: r.created_ms)
+        failed = takewhile(lambda run: run.state is RunState.FAILED, reversed(runs))
+        counted = sum(not airflow.is_void(run) for run in failed)
+        return not decision.plan_instants and counted >= self.world.policy.max_runs_per_instant
+
+    def _views(self, *, with_sick: bool = False) -> list[tuple[str, TableView]]:
         world = self.world
 
         def never(what: str) -> None:
             return None
 
+        paths = [path for path in world.tables if with_sick or not world.stores.is_sick(path)]
+
         views = TableViewCache(
             SharedTimelines(None, lambda path: open_on(world.disk, path, never), lambda: world.now_ms)
         )
         return [
-            (path, views.supplement(views.refresh(path), heartbeats=True, metadata_timeline=False))
-            for path in world.tables
+            (path, views.supplement(views.refresh(path), heartbeats=True, metadata_timeline=False)) for path in paths
         ]

@@ -1,4 +1,4 @@
-"""The Spark driver as a process: looks, plans, executes, completes; `spark_jobs/planned_service.py` in steps."""
+"""The Spark driver as a process: looks, plans, executes, completes; `lake_jobs/services/planned.py` in steps."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.heartbeat import HeartbeatRule, load_heartbeats
-from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action
+from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action, State
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import Timeline, load_timeline
-from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service, ServiceResult
+from airflow_lake_provider.job_contract import (
+    DEFAULT_HEARTBEAT_INTERVAL_MS,
+    PLANNED_BEAT_MS,
+    FailureKind,
+    Mode,
+    Outcome,
+    Service,
+    ServiceResult,
+)
 from airflow_lake_provider.planner.verdict import PLANNED_AS
 from tests.simulation.storage import open_on
+from tests.simulation.stores import Stalled
 
 if TYPE_CHECKING:
     from tests.simulation.task import Task
@@ -30,9 +39,13 @@ class Driver:
         self.is_alive = False
         self.result: ServiceResult | None = None
         self._on_end = on_end
-        self._storage = open_on(world.disk, task.base_path, world.before_storage_call)
+        self._storage = open_on(
+            world.disk, task.base_path, lambda what: world.before_storage_call(what, task.base_path)
+        )
         self._todo: list[str] = []
         self._done: list[str] = []
+        self.host = task.host
+        self._begun: frozenset[str] = frozenset()
         self._scheduled: tuple[str, ...] = ()
         self._plan = ""
 
@@ -51,6 +64,8 @@ class Driver:
                 return
             try:
                 step()
+            except Stalled as stalled:
+                self._then(stalled.until_ms - world.now_ms, step)
             except LakeError as error:
                 self._fail(FailureKind.OTHER, str(error))
 
@@ -73,9 +88,15 @@ class Driver:
         if self.request.service is Service.ROLLBACK:
             self._begin_rollback(timeline)
             return
-        pending = [instant.requested_time for instant in timeline.pending(self._action)]
+        plans = timeline.pending(self._action)
+        self._begun = frozenset(plan.requested_time for plan in plans if plan.state is State.INFLIGHT)
+        pending = [plan.requested_time for plan in plans]
         self._todo = list(self.request.instants) or pending
-        if self._todo or self.request.mode is Mode.EXECUTE:
+        is_apart = self._action is Action.COMPACTION  # Hudi itself keeps executors apart
+        others = [plan for plan in pending if not is_apart and not self.request.instants and not self._is_ours(plan)]
+        if others and (self.request.mode is not Mode.EXECUTE or self._begun.intersection(others)):
+            self._fail(FailureKind.BUSY, f"plans {others} belong to an executor without a heartbeat")
+        elif self._todo or self.request.mode is Mode.EXECUTE:
             self._next_plan()
         else:
             self._then(self.world.rng.randrange(100, 3_000), self._schedule)
@@ -85,7 +106,7 @@ class Driver:
             self._next_plan()
             return
         time = self.table.request(self._action)
-        self.table.beat(time)
+        self.table.beat(time, PLANNED_BEAT_MS)
         self.world.say(f"{self.name} planned {time}")
         self._scheduled, self._todo = (time,), [time]
         self._next_plan()
@@ -117,18 +138,49 @@ class Driver:
             self._next_plan()
         elif plan not in {instant.requested_time for instant in timeline.pending(self._action)}:
             self._fail(FailureKind.PLAN_GONE, f"the plan {plan} is neither pending nor completed")
+        elif self._may_have_other_executor(plan):
+            self._fail(FailureKind.BUSY, f"the heartbeat of {plan} is alive, or another executor began it")
         else:
+            # Under the table's lock, as the timeline was read.
             self._plan = plan
             self.world.invariants.begins(self, self.table.base_path, plan)
+            self._beat(plan)
             self._then(self.world.rng.randrange(50, 500), self._inflight)
 
+    def _is_ours(self, plan: str) -> bool:
+        """`planned.is_ours`: it has a heartbeat, and one of an executor where it is begun."""
+        beat_ms = load_heartbeats(self._storage).get(plan)
+        return beat_ms is not None and (beat_ms > PLANNED_BEAT_MS or not self.table.is_begun(plan))
+
+    def _may_have_other_executor(self, plan: str) -> bool:
+        """`be_sole_executor` and `_require_due`."""
+        now_ms = self.world.now_ms + self.world.offset_of_host_ms[self.host]
+        is_outside = self.world.invariants.is_executed_outside(self.table.base_path, plan)
+        if self.world.drawn.has_heartbeat_guard or is_outside:
+            beat_ms = load_heartbeats(self._storage).get(plan)
+            if HeartbeatRule().is_live(beat_ms, now_ms):
+                return True
+        is_begun_since = self.table.is_begun(plan) and plan not in self._begun
+        return is_begun_since and self._action is not Action.COMPACTION and not self._is_ours(plan)
+
+    def _beat(self, plan: str) -> None:
+        """Hudi's heartbeat thread; it ends with the execution."""
+        if self.is_alive and self._plan == plan and self.table.is_pending(plan):
+            self.table.beat(plan)
+            self.world.after(DEFAULT_HEARTBEAT_INTERVAL_MS, lambda: self._beat(plan))
+
     def _inflight(self) -> None:
-        self.table.beat(self._plan)
+        if not self.table.is_pending(self._plan):
+            self._fail(FailureKind.PLAN_GONE, f"the plan {self._plan} was removed")
+            return
         self.table.begin(self._plan, self._action)
         most_ms = self.world.rng.choice(self.world.faults.work_ms)
         self._then(self.world.rng.randrange(1_000, most_ms), self._complete)
 
     def _complete(self) -> None:
+        if not self.table.is_pending(self._plan):
+            self._fail(FailureKind.PLAN_GONE, f"the plan {self._plan} was removed while it was executed")
+            return
         self.table.complete(self._plan, self._action)
         self.world.invariants.completes(self, self.table.base_path, self._plan)
         self._stop_executing()
@@ -151,7 +203,7 @@ class Driver:
         keep = self.world.policy.archive.min_commits
         pending = timeline.pending(*WRITE_ACTIONS)
         boundary = pending[0].requested_time if pending else "9"
-        writes = sorted(i.requested_time for i in timeline.completed_writes_by_completion())
+        writes = sorted(i.requested_time for i in timeline.completed_writes)
         self._todo = [time for time in writes[: max(len(writes) - keep, 0)] if time < boundary]
         self._then(self.world.rng.randrange(1_000, 20_000), self._remove)
 
@@ -172,11 +224,12 @@ class Driver:
         begun = [plan.requested_time for plan in timeline.pending(Action.ROLLBACK)]
         planned = [self.table.rollbacks[time] for time in begun if not named or time in named]
         writes = [write.requested_time for write in timeline.pending_writes()]
+        now_ms = self.world.now_ms + self.world.offset_of_host_ms[self.host]
         dead = [
             time
             for time in writes
-            if (time in named and not rule.is_live(beats.get(time), self.world.now_ms))
-            or (not named and rule.has_expired(beats.get(time), self.world.now_ms))
+            if (time in named and not rule.is_live(beats.get(time), now_ms))
+            or (not named and rule.has_expired(beats.get(time), now_ms))
         ]
         self._todo = list(dict.fromkeys((*planned, *dead)))
         self._next_rollback()
@@ -230,6 +283,9 @@ class Driver:
     def _end(self, result: ServiceResult | None) -> None:
         self.is_alive = False
         self.result = result
+        if result is not None:
+            key = (self.table.base_path, self.request.service)
+            self.world.invariants.last_outcomes[key] = result.outcome
         self._on_end()
 
     def kill(self) -> None:

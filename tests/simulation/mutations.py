@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
+from airflow_lake_provider.config.tables_source import Settle
+from airflow_lake_provider.errors import StorageError
+from airflow_lake_provider.execution.table_reader import TableReader
+from airflow_lake_provider.hudi.heartbeat import HeartbeatRule
 from airflow_lake_provider.job_contract import Outcome
 from airflow_lake_provider.manager import scheduling as starts_module
 from airflow_lake_provider.manager.db.leases import ExecutorLease, Executors
-from airflow_lake_provider.manager.db.registry import Claim, LookResult, Registry
+from airflow_lake_provider.manager.db.registry import EvaluationResult, Registry, TableLease
 from airflow_lake_provider.manager.db.schema import lake_executor
+from airflow_lake_provider.manager.evaluators import Evaluators
 from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.scheduling import decide_start
+from airflow_lake_provider.manager.scheduling import RunScheduler, decide_start
 from airflow_lake_provider.planner.verdict import Judgement, judge
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from tests.simulation import task as task_module
+from tests.simulation.faults import Faults, hot, hot_with, only, workers_are_lost
+from tests.simulation.threads import SimMemory, ThreadLock
 
 Patch = pytest.MonkeyPatch
 
 
-def settle_always_cleans(patch: Patch) -> None:
+def release_always_cleans(patch: Patch) -> None:
     """A look wipes the marks that arrived while it looked."""
-    honest = Registry.settle
+    honest = Registry.release
 
-    def settle(self: Registry, claim: Claim, result: LookResult) -> bool:
-        row = self.find(claim.table_id)
-        return honest(self, replace(claim, dirty_seq=row["dirty_seq"] if row else 0), result)
+    def release(self: Registry, lease: TableLease, result: EvaluationResult) -> bool:
+        row = self.find(lease.table_id)
+        return honest(self, replace(lease, dirty_seq=row["dirty_seq"] if row else 0), result)
 
-    patch.setattr(Registry, "settle", settle)
+    patch.setattr(Registry, "release", release)
 
 
 def active_runs_are_ignored(patch: Patch) -> None:
@@ -80,10 +89,10 @@ def there_is_no_net(patch: Patch) -> None:
     patch.setattr("tests.simulation.server.Server._mark_unannounced", lambda *found: None)
 
 
-def claims_never_end(patch: Patch) -> None:
-    """The claim of a loop that died is never taken over."""
-    honest = Registry.claim
-    patch.setattr(Registry, "claim", lambda self, most, lease_s: honest(self, most, 1e7))
+def leases_never_end(patch: Patch) -> None:
+    """The lease of a loop that died is never taken over."""
+    honest = Registry.acquire
+    patch.setattr(Registry, "acquire", lambda self, most, lease_s, **others: honest(self, most, 1e7, **others))
 
 
 def drivers_outlive_their_task(patch: Patch) -> None:
@@ -107,15 +116,101 @@ def silent_tables_are_left_alone(patch: Patch) -> None:
     patch.setattr(ManagerLoop, "_may_have_pending", lambda self, base_path, dirty_seq: False)
 
 
-MUTATIONS: tuple[Callable[[Patch], None], ...] = (
-    settle_always_cleans,
-    active_runs_are_ignored,
-    leases_are_for_everybody,
-    marks_cover_nothing,
-    the_job_is_believed,
-    there_is_no_net,
-    claims_never_end,
-    drivers_outlive_their_task,
-    the_living_are_taken_for_dead,
-    silent_tables_are_left_alone,
+# --- what outsiders do, and the guarantees that each of them tries
+
+
+def evaluations_that_hang_are_not_reported(patch: Patch) -> None:
+    """An evaluation that never returns is on nobody's record."""
+    patch.setattr(Evaluators, "_list_stuck", lambda self: [])
+
+
+def requests_read_stores(patch: Patch) -> None:
+    """A request of `lake_watch` refreshes the tables that it postpones."""
+
+    def may_have_pending(self: ManagerLoop, base_path: str, dirty_seq: int) -> bool:
+        return bool(self._views.refresh(base_path).timeline.pending())
+
+    patch.setattr(ManagerLoop, "_may_have_pending", may_have_pending)
+
+
+def pauses_are_ignored(patch: Patch) -> None:
+    """Runs are created for a DAG that is paused."""
+    patch.setattr(starts_module, "wait_for_dag", lambda problem, now_ms: None)
+
+
+def plans_of_others_are_taken(patch: Patch) -> None:
+    """A plan is executed whoever may be executing it."""
+
+    def find_all(plans: Any, *facts: Any) -> tuple[str, ...]:
+        return tuple(plan.requested_time for plan in plans)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("airflow_lake_provider.planner.") and hasattr(module, "find_executable"):
+            patch.setattr(module, "find_executable", find_all)
+
+
+def silence_is_death(patch: Patch) -> None:
+    """A write without heartbeat counts as dead."""
+    patch.setattr(HeartbeatRule, "has_expired", lambda self, beat_ms, now_ms: not self.is_live(beat_ms, now_ms))
+
+
+def unguarded_writers_are_ignored(patch: Patch) -> None:
+    """A write without heartbeat counts as dead, and jobs begin next to it."""
+    silence_is_death(patch)
+    patch.setattr("airflow_lake_provider.planner.decide.block_while_unguarded", lambda unguarded, found, *rest: found)
+    patch.setattr(TableReader, "require_guarded_writers", lambda self, wanted: None)
+
+
+def tables_files_count_at_once(patch: Patch) -> None:
+    """A tables file takes effect while it is being written."""
+    patch.setattr("tests.simulation.tables_file._SETTLE_OF_SERVERS", Settle(0.0, 0.0))
+
+
+def deleted_runs_are_waited_for(patch: Patch) -> None:
+    """A run that a person deleted counts as one that still runs."""
+    honest = RunScheduler.follow_up
+
+    def follow_up(self: RunScheduler, last_runs: Any) -> Any:
+        with self._registry.transaction() as session:
+            known = {run.run_id for run in self._gateway.find_runs_by_id(session, last_runs.open_run_ids())}
+        if known.issuperset(last_runs.open_run_ids()):
+            return honest(self, last_runs)
+        raise StorageError("injected: a run is not there")
+
+    patch.setattr(RunScheduler, "follow_up", follow_up)
+
+
+def tables_share_a_lock(patch: Patch) -> None:
+    """The commits of all tables are read under one lock, so that a store that hangs holds up all others."""
+    locks: dict[str, ThreadLock] = {}
+
+    def make_locks() -> tuple[ThreadLock, ThreadLock]:
+        shared = locks.setdefault("", ThreadLock())
+        return ThreadLock(), shared
+
+    patch.setattr(SimMemory, "make_locks", staticmethod(make_locks))
+
+
+Mutation = Callable[[Patch], None]
+MUTATIONS: Mapping[Mutation, Callable[[Faults], Faults]] = MappingProxyType(
+    {
+        release_always_cleans: hot,
+        active_runs_are_ignored: hot,
+        leases_are_for_everybody: hot,
+        marks_cover_nothing: hot,
+        the_job_is_believed: hot,
+        there_is_no_net: hot,
+        leases_never_end: hot,
+        drivers_outlive_their_task: hot,
+        the_living_are_taken_for_dead: workers_are_lost,
+        silent_tables_are_left_alone: hot,
+        evaluations_that_hang_are_not_reported: only("a store hangs"),
+        requests_read_stores: only("a store hangs"),
+        pauses_are_ignored: only("a DAG is paused"),
+        plans_of_others_are_taken: only("foreign plans", "foreign jobs"),
+        unguarded_writers_are_ignored: only("single writers"),
+        tables_files_count_at_once: only("the tables file is edited"),
+        deleted_runs_are_waited_for: hot_with("people act on runs"),
+    }
 )
+"""Each with the faults among which it is searched for."""

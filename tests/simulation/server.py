@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
+from greenlet import GreenletExit, getcurrent
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from airflow_lake_provider.config.settings import LakeSettings
+from airflow_lake_provider.errors import TablesConfigError
 from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.manager.db.clock import ProcessClock
 from airflow_lake_provider.manager.db.leases import Executors
-from airflow_lake_provider.manager.db.registry import Claim, LookResult, Mark, Notice, Registry
+from airflow_lake_provider.manager.db.registry import EvaluationResult, Mark, Notice, Registry, TableLease
 from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.timeline_feed import RegistryFeed, ServerDoor, UnannouncedCommits
+from airflow_lake_provider.manager.timeline_feed import RegistryFeed, TimelineServerGateway, UnannouncedCommits
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.schedule import HeartbeatLimits, SharedLimits
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
-from tests.simulation.faults import ServerKilled, database_error
+from tests.simulation.faults import InjectedStoreError, ServerKilled, database_error
 from tests.simulation.storage import open_on
+from tests.simulation.threads import SimMemory, SimThread, simulated_threads, this_thread
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -44,25 +50,45 @@ class SimRegistry(Registry):
     """The product's registry; it reports to the world what it made durable."""
 
     def __init__(self, server: Server) -> None:
-        super().__init__(server.world.database.transactions(server.boundary), ProcessClock(server.world.now))
+        super().__init__(server.world.database.transactions(server.boundary), ProcessClock(server.database_now))
         self._server = server
 
     def mark_dirty(self, notice: Notice, *, may_register: bool = True) -> Mark:
         self._server.world.marks += 1
         return super().mark_dirty(notice, may_register=may_register)
 
-    def claim(self, most: int, lease_s: float) -> list[Claim]:
-        claims = super().claim(most, lease_s)
-        for claim in claims:
-            self._server.say(f"claims {claim.table_id[:2]}, mark {claim.dirty_seq}, retry {claim.is_retry}")
-        return claims
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        thread = getcurrent()
+        if not isinstance(thread, SimThread):
+            with super().transaction() as session:
+                yield session
+            return
+        thread.transactions += 1
+        try:
+            with super().transaction() as session:
+                yield session
+        finally:
+            thread.transactions -= 1
 
-    def settle(self, claim: Claim, result: LookResult) -> bool:
+    def acquire(
+        self, most: int, lease_s: float, *, except_stores: Sequence[str] = (), except_tables: Sequence[str] = ()
+    ) -> list[TableLease]:
+        world = self._server.world
+        ready_ms = world.database.next_claim_ms()
+        if ready_ms is None or ready_ms > world.now_ms:
+            return []  # what the query would find, for less
+        leases = super().acquire(most, lease_s, except_stores=except_stores, except_tables=except_tables)
+        for lease in leases:
+            self._server.say(f"acquires {lease.table_id[:2]}, mark {lease.dirty_seq}, retry {lease.is_retry}")
+        return leases
+
+    def release(self, lease: TableLease, result: EvaluationResult) -> bool:
         server = self._server
-        server.pass_by("about to settle")
-        clean = super().settle(claim, result)
-        server.say(f"settles {claim.table_id[:2]}, clean {clean} {result.problem[:60]} {result.retry_ms or ''}")
-        server.world.invariants.after_settle(server, claim, result)
+        server.pass_by("about to release")
+        clean = super().release(lease, result)
+        server.say(f"releases {lease.table_id[:2]}, clean {clean} {result.problem[:60]} {result.retry_ms or ''}")
+        server.world.invariants.after_release(server, lease, result)
         return clean
 
 
@@ -91,6 +117,7 @@ class Server:
         self.generation = 0
         self.is_alive = False
         self._busy = 0
+        self._parked: dict[SimThread, int] = {}
         self._planned: dict[str, int] = {}
         self._seen = (-1, -1)
         self.start()
@@ -106,12 +133,23 @@ class Server:
     def now_ms(self) -> int:
         return self.world.now_ms + self.offset_ms
 
+    def now(self) -> datetime:
+        """This server's own time."""
+        return datetime.fromtimestamp(self.now_ms() / 1000, UTC)
+
+    def database_now(self) -> datetime:
+        """What the product counts leases by."""
+        return self.world.now()
+
     # --- life and death ------------------------------------------------------------------------------------
 
     def start(self) -> None:
         if self.is_alive:
             return
         world = self.world
+        if world.tables_file is not None and world.tables_file.is_shrunken:
+            world.after(5_000, self.start)
+            return
         self.is_alive, self._busy = True, 0
         self._planned, self._seen = {}, (-1, -1)
         registry = SimRegistry(self)
@@ -122,15 +160,17 @@ class Server:
         )
         timelines = SharedTimelines(
             SharedLimits(heartbeat=heartbeat, cold_start_s=10.0),
-            lambda path: open_on(world.disk, path, self._before_storage_call),
+            lambda path: open_on(world.disk, path, lambda what: self._before_storage_call(what, path)),
             self.now_ms,
         )
+        timelines.memory.__class__ = SimMemory
+        load_tables = self.load_tables = world.open_tables()
         unannounced = UnannouncedCommits(registry)
         timelines.on_unannounced = lambda path, instants: self._mark_unannounced(unannounced, path, instants)
-        options = ServerOptions(allowed_roots=("/lake",))
-        server = TimelineServer(timelines, options, RegistryFeed(registry, world.load_tables, unannounced))
+        options = ServerOptions(allowed_roots=self.settings.allowed_roots)
+        server = TimelineServer(timelines, options, RegistryFeed(registry, load_tables, unannounced))
         views = SimViews(self, timelines)
-        loop = ManagerLoop(self.settings, registry, ServerDoor(server), views, world.airflow, world.load_tables)
+        loop = ManagerLoop(self.settings, registry, TimelineServerGateway(server), views, world.airflow, load_tables)
         executors = Executors(registry, self.settings.executor_lease_s)
         self.process = Process(registry, executors, server, loop)
         self.say("starts")
@@ -142,21 +182,95 @@ class Server:
             self.world.counts["servers killed"] += 1
             self.is_alive = False
             self.generation += 1
+            self.end_threads()
             self.world.after(self.world.rng.randrange(500, 60_000), self.start)
 
-    def run(self, work: Callable[[], T], *, is_busy: bool = True) -> T | None:
-        """Run work in this process; None when it died of it. Busy: its loop and looks wait meanwhile."""
+    def run(self, work: Callable[[], object], *, is_request: bool = False) -> None:
+        """Run work in a thread of this process; its loop and looks wait meanwhile, unless it waits for a store."""
+        SimThread(self, lambda: self._run_busy(work), is_request=is_request).switch()
+
+    def _run_busy(self, work: Callable[[], object]) -> None:
         generation = self.generation
-        self._busy += is_busy
+        self._busy += 1
+        try:
+            self.answer(work)
+        finally:
+            if self.generation == generation:
+                self._busy -= 1
+
+    def answer(self, work: Callable[[], T]) -> T | None:
+        """Run work in this process, which reads no store; None when it died of it."""
+        generation = self.generation
         try:
             return work()
         except ServerKilled:
             if self.generation == generation:
                 self.die()
             return None
-        finally:
-            if self.generation == generation:
-                self._busy -= is_busy
+
+    # --- threads -------------------------------------------------------------------------------------------
+
+    def begin_thread(self, target: Callable[[], None]) -> None:
+        """Run a function in a thread of its own, soon."""
+        generation = self.generation
+
+        def begin() -> None:
+            if generation == self.generation:
+                if self._busy:
+                    self.world.after(200, begin)
+                else:
+                    SimThread(self, lambda: self._run_busy(target), is_evaluator=True).switch()
+
+        self.world.after(self.world.rng.randrange(20), begin)
+
+    def park(self, thread: SimThread) -> None:
+        """Note that a thread stands aside."""
+        self._parked[thread] = self.world.now_ms
+        self._busy -= 1
+
+    def unpark(self, thread: SimThread) -> None:
+        """Note that it goes on."""
+        del self._parked[thread]
+        self._busy += 1
+
+    def wake(self, thread: SimThread) -> None:
+        """Let a thread that stands aside go on as soon as the process does."""
+
+        def go_on() -> None:
+            if thread not in self._parked:
+                return
+            if self._busy:
+                self.world.after(500, go_on)
+                return
+            try:
+                thread.go_on()
+            except SQLAlchemyError:  # as the product's outermost loops
+                self._seen = (-1, self._seen[1])
+
+        self.world.after(self.world.rng.randrange(1, 2_000), go_on)
+
+    def end_threads(self) -> None:
+        """End those that stand aside, as the end of their process does."""
+        parked, self._parked = self._parked, {}
+        for thread in parked:
+            thread.throw(GreenletExit)
+
+    def check_health(self, most_ms: int) -> None:
+        """Complain of an evaluation that has not returned for so long and that the product does not report.
+
+        A person reads the report, and restarts the process when its store answers others again.
+        """
+        world = self.world
+        late = [thread for thread, since_ms in self._parked.items() if world.now_ms - since_ms > most_ms]
+        if not any(thread.is_evaluator for thread in late):
+            return
+        with simulated_threads(lambda: world.now_ms):
+            problems = self.process.loop.find_problems()
+        if not problems:
+            world.violate(f"{self.name} has evaluations that do not return, and does not report them")
+        if not any(world.stores.is_hung(path) for path in world.tables):
+            self.say("a person restarts it")
+            self.die()
 
     # --- where it may be hit -------------------------------------------------------------------------------
 
@@ -193,9 +307,18 @@ class Server:
                 raise ServerKilled
             self._busy -= 1
 
-    def _before_storage_call(self, what: str) -> None:
+    def _before_storage_call(self, what: str, base_path: str) -> None:
+        if getattr(getcurrent(), "transactions", 0):
+            self.world.violate(f"{self.name} reads a store ({what} of {base_path}) inside a transaction")
         self.pass_by(what)
-        self.world.before_storage_call(what)
+        if self.world.stores.is_hung(base_path, what):
+            self.world.counts["calls that hung"] += 1
+            thread = this_thread()
+            self.say(f"{what} of {base_path} hangs")
+            self.world.stores.add_hung(base_path, thread)
+            thread.stand_aside(f"{what} of {base_path}")
+            raise InjectedStoreError(f"injected: {what} was answered too late")
+        self.world.before_storage_call(what, base_path)
 
     # --- its own work --------------------------------------------------------------------------------------
 
@@ -210,7 +333,9 @@ class Server:
                 self._plan("feed", world.now_ms + world.rng.randrange(1000))
             ready_ms = world.database.next_claim_ms()
             if ready_ms is not None:
-                self._plan("drain", max(ready_ms, world.now_ms) + world.rng.randrange(1000))
+                # While a thread stands aside its table stays claimable, for other servers.
+                pause_ms = 15_000 if self._parked else world.rng.randrange(1000)
+                self._plan("drain", max(ready_ms, world.now_ms) + pause_ms)
             self._seen = seen
         wait_ms = self.process.timelines.timelines.due.wait_ms(self.now_ms(), 1 << 40)
         if wait_ms < 1 << 40:
@@ -233,14 +358,13 @@ class Server:
         self._seen = (-1, self._seen[1])
         try:
             self.run(getattr(self, f"_{what}"))
-        except SQLAlchemyError:  # as the product's outermost loops: logged, and again a second later
+        except (SQLAlchemyError, TablesConfigError):  # as the product's outermost loops: logged, and again soon
             self._plan(what, self.world.now_ms + 1000)
 
     def _drain(self) -> None:
-        ready_ms = self.world.database.next_claim_ms()
-        if ready_ms is None or ready_ms > self.world.now_ms:
-            return  # the other server was faster
-        self.process.loop.drain(1)
+        self.process.loop.start()
+        if self._parked:  # the product passes every few seconds, and then sees what does not return
+            self._plan("drain", self.world.now_ms + 60_000)
 
     def _feed(self) -> None:
         self.process.timelines._take_feed()
@@ -248,7 +372,10 @@ class Server:
     def _look(self) -> None:
         server = self.process.timelines
         for base_path, is_hinted in server.timelines.due.take(self.now_ms(), 8):
-            server._look(base_path, is_hinted)
+            generation = self.generation
+            self.run(lambda path=base_path, hinted=is_hinted: server._refresh(path, hinted))
+            if self.generation != generation:
+                return
 
     def _verify(self) -> None:
         self._plan("verify", self.world.now_ms + 60_000)
@@ -256,8 +383,8 @@ class Server:
 
     def _mark_unannounced(self, unannounced: UnannouncedCommits, base_path: str, instants: tuple[Instant, ...]) -> None:
         self.say(f"finds {len(instants)} commits of {base_path} that nobody announced")
-        unannounced.tell(base_path, instants)
-        if unannounced.is_waiting:
+        unannounced.mark(base_path, instants)
+        if unannounced._waiting:
             self._plan("feed", self.world.now_ms + 1000)
 
     def jump_clock(self, offset_ms: int) -> None:

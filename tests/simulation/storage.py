@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from airflow_lake_provider.hudi.instant import Action
-from airflow_lake_provider.hudi.timeline import format_instant_time
+from airflow_lake_provider.instant_clock import format_instant_time
 from airflow_lake_provider.storage.store import FileEntry, Store, last_name
 from airflow_lake_provider.storage.table_storage import Storage
 
@@ -31,16 +31,16 @@ class Disk:
 
     now_ms: Callable[[], int]
     tick_ms: int = 1
-    folders_tell_time: bool = True
+    has_folder_times: bool = True
     folders: dict[str, dict[str, tuple[bytes, int]]] = field(default_factory=dict)
     times: dict[str, int] = field(default_factory=dict)
 
-    def write(self, path: str, content: bytes = b"") -> None:
+    def write(self, path: str, content: bytes = b"", modified_ms: int | None = None) -> None:
         folder, _, name = path.rpartition("/")
         files = self.folders.setdefault(folder, {})
         if name not in files:
             self._touch(folder)
-        files[name] = (content, self.now_ms())
+        files[name] = (content, self.now_ms() if modified_ms is None else modified_ms)
 
     def remove(self, path: str) -> None:
         folder, _, name = path.rpartition("/")
@@ -54,7 +54,7 @@ class Disk:
 class DiskStore(Store):
     """The product's way to the disk; `before_call` may raise, or let time pass."""
 
-    folders_tell_time: ClassVar[bool] = True
+    has_folder_times: ClassVar[bool] = True
 
     def __init__(self, disk: Disk, before_call: Callable[[str], None]) -> None:
         self._disk = disk
@@ -97,12 +97,12 @@ class DiskStore(Store):
 class ObjectStore(DiskStore):
     """The same without folder times, as S3."""
 
-    folders_tell_time: ClassVar[bool] = False
+    has_folder_times: ClassVar[bool] = False
 
 
 def open_on(disk: Disk, base_path: str, before_call: Callable[[str], None]) -> Storage:
     """Open a table for one reader."""
-    kind = DiskStore if disk.folders_tell_time else ObjectStore
+    kind = DiskStore if disk.has_folder_times else ObjectStore
     return Storage(base_path, kind(disk, before_call), base_path)
 
 
@@ -117,6 +117,7 @@ class SimTable:
         self.rollbacks: dict[str, str] = {}
         """Which write each planned rollback is for, as its plan says."""
         self._last_ms = 0
+        self._used_ms: set[int] = set()
         self._writes = 0
         properties = {
             "hoodie.table.name": self.name,
@@ -131,17 +132,28 @@ class SimTable:
         disk.folders[f"{base_path}/{TIMELINE}"] = {}
         disk.times[f"{base_path}/{TIMELINE}"] = disk.now_ms()
 
-    def request(self, action: Action) -> str:
-        """Begin an instant; return its requested time."""
-        time = self._next_time()
-        if action is Action.DELTACOMMIT:
+    def request(self, action: Action, offset_ms: int = 0, *, beats: bool = True) -> str:
+        """Begin an instant; return its requested time, by a clock that is so far ahead."""
+        time = self._next_time(offset_ms)
+        if action is Action.DELTACOMMIT and beats:
             self.beat(time)
         self._put(f"{time}.{action.value}.requested")
         return time
 
-    def beat(self, time: str) -> None:
-        """Say that the writer of an instant lives."""
-        self.disk.write(f"{self.base_path}/{HEARTBEATS}/{time}")
+    def beat(self, time: str, modified_ms: int | None = None) -> None:
+        """Say that the writer of an instant lives, or leave a heartbeat of another time."""
+        self.disk.write(f"{self.base_path}/{HEARTBEATS}/{time}", b"", modified_ms)
+
+    def find_pending(self, action: Action) -> list[str]:
+        """Return the requested times of an action's pending instants."""
+        names = self.disk.folders[f"{self.base_path}/{TIMELINE}"]
+        times = {name.split(".")[0] for name in names if name.split(".")[1:2] == [action.value]}
+        return sorted(time for time in times if self.is_pending(time))
+
+    def is_begun(self, time: str) -> bool:
+        """Whether an executor has begun a plan."""
+        names = self.disk.folders[f"{self.base_path}/{TIMELINE}"]
+        return any(name.startswith(time) and name.endswith(".inflight") for name in names)
 
     def is_pending(self, time: str) -> bool:
         """Whether an instant is on the timeline, and not completed."""
@@ -160,12 +172,12 @@ class SimTable:
     def begin(self, time: str, action: Action) -> None:
         self._put(f"{time}.{action.value}.inflight")
 
-    def complete(self, time: str, action: Action) -> None:
+    def complete(self, time: str, action: Action, offset_ms: int = 0) -> None:
         self._writes += 1
         body = json.dumps(
             {"operationType": OPERATIONS.get(action, ""), "partitionToWriteStats": {"p": [self._stat(action)]}}
         )
-        self._put(f"{time}_{self._next_time()}.{COMPLETES_AS[action].value}", body.encode())
+        self._put(f"{time}_{self._next_time(offset_ms)}.{COMPLETES_AS[action].value}", body.encode())
         self.disk.remove(f"{self.base_path}/{HEARTBEATS}/{time}")
 
     def remove_instant(self, time: str) -> None:
@@ -183,6 +195,14 @@ class SimTable:
         path = f"p/.a_0.log.{self._writes}_0-1-0" if is_log else f"p/a_{self._writes}.parquet"
         return {"fileId": "a", "path": path, "totalWriteBytes": 100, "fileSizeInBytes": 100}
 
-    def _next_time(self) -> str:
-        self._last_ms = max(self._last_ms + 1, self.disk.now_ms())
-        return format_instant_time(self._last_ms, "UTC")
+    def _next_time(self, offset_ms: int = 0) -> str:
+        if offset_ms:
+            time_ms = self.disk.now_ms() + offset_ms
+            while time_ms in self._used_ms:
+                time_ms += 1
+        else:
+            time_ms = self._last_ms = max(self._last_ms + 1, self.disk.now_ms())
+            while time_ms in self._used_ms:
+                time_ms = self._last_ms = time_ms + 1
+        self._used_ms.add(time_ms)
+        return format_instant_time(time_ms, "UTC")

@@ -12,6 +12,8 @@ from airflow_lake_provider.timeline_server.snapshot import Freshness
 from airflow_lake_provider.timeline_server.watch import Watch, WatchKind, examine
 
 if TYPE_CHECKING:
+    from sqlalchemy import RowMapping
+
     from tests.simulation.server import Server
     from tests.simulation.world import World
 
@@ -25,43 +27,66 @@ class Sweep:
         self.world = world
         self.is_on = True
         self._registered = False
+        self._quiet: list[str] = []
+        self._changed: list[Notice] = []
+        self._waiting: set[tuple[tuple[str, int], str]] = set()
         world.after(world.rng.randrange(60_000), self._tick)
 
     def _tick(self) -> None:
         world = self.world
         world.after(60_000, self._tick)
         server = world.pick_server(is_free=True)
-        if server is None or world.now_ms < world.airflow.down_until_ms or not self.is_on:
+        if server is None or not world.airflow.sweeps or not self.is_on:
             return
         if self._registered and not world.database.has_work_for_a_sweep(world.now_ms):
             return
         try:
-            server.run(lambda: self._watch(server))
+            self._watch(server)
         except (SQLAlchemyError, LakeError) as error:
             server.say(f"the sweep failed: {type(error).__name__}")
 
     def _watch(self, server: Server) -> None:
-        process = server.process
-        quiet, changed = [], []
-        for row in process.registry.list_silent():
-            watch = Watch(WatchKind.COMMIT, ((row["base_path"], row["completed_time"]),))
-            try:
-                snapshot = process.timelines.timelines.snapshot(row["base_path"], _ONCE)
-            except LakeError:
-                quiet.append(row["table_id"])  # a soft failure, as nothing found
+        process, generation = server.process, (server.name, server.generation)
+        self._quiet, self._changed = [], []
+        silent = []
+        server.run(lambda: silent.extend(process.registry.list_silent()))
+        for row in silent:
+            if (server.name, server.generation) != generation:
+                break
+            if (generation, row["table_id"]) in self._waiting:
+                self._quiet.append(row["table_id"])  # its sensor waits in vain, and ends with its time-out
                 continue
+            self._waiting.add((generation, row["table_id"]))
+            server.run(lambda row=row: self._examine(server, generation, row))
+        if (server.name, server.generation) == generation:
+            server.run(lambda: self._hint(server), is_request=True)
+
+    def _examine(self, server: Server, generation: tuple[str, int], row: RowMapping) -> None:
+        """A sensor of one table; it may wait for the store, and the others do not wait for it."""
+        watch = Watch(WatchKind.COMMIT, ((row["base_path"], row["completed_time"]),))
+        try:
+            snapshot = server.process.timelines.timelines.snapshot(row["base_path"], _ONCE)
+        except LakeError:
+            self._quiet.append(row["table_id"])  # a soft failure, as nothing found
+        else:
             found = examine(watch, row["base_path"], row["completed_time"], snapshot)
             if found.instants:
-                changed.append(Notice(row["base_path"], row["table_name"], Source.HINT, _times(found.instants)))
+                times = _times(found.instants)
+                self._changed.append(Notice(row["base_path"], row["table_name"], Source.HINT, times))
             else:
-                quiet.append(row["table_id"])
-        for notice in changed:
+                self._quiet.append(row["table_id"])
+        self._waiting.discard((generation, row["table_id"]))
+
+    def _hint(self, server: Server) -> None:
+        """`POST /hints` and `POST /sweep`."""
+        process = server.process
+        for notice in self._changed:
             server.say(f"the sweep found {notice.instants} of {notice.table_name}")
-            process.loop.mark_dirty(notice)
-        process.loop.postpone(quiet)
+            process.loop.notify(notice)
+        process.loop.postpone(self._quiet)
         process.loop.register_configured_tables()
-        self._registered = True
-        process.loop.drain()
+        self._registered = len(self.world.database.rows()) == len(self.world.tables)
+        process.loop.start()
 
 
 def _times(instants: tuple[object, ...]) -> tuple[str, ...]:

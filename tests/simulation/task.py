@@ -15,6 +15,7 @@ from airflow_lake_provider.errors import (
     ServiceRefusedError,
 )
 from airflow_lake_provider.execution.lease import MARGIN_S, LeaseTimes
+from airflow_lake_provider.execution.retry import Pauses, find_wait_s
 from airflow_lake_provider.execution.table_reader import TableReader
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.timeline import Timeline
@@ -23,6 +24,7 @@ from airflow_lake_provider.manager.db.registry import Notice, Source
 from airflow_lake_provider.planner.verdict import judge
 from tests.simulation.job import Driver
 from tests.simulation.storage import open_on
+from tests.simulation.stores import Stalled
 
 if TYPE_CHECKING:
     from tests.simulation.airflow import DagRun
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PATIENCE_MS = 600_000
+_RETRY_DELAY_S = 15.0
 _NOTICE_MS, _END_MS = 3_000, 12_000
 """Until a driver notices that its task is gone, and until it has ended: it waits for a moment without the lock."""
 
@@ -57,7 +60,9 @@ class Task:
         self.lease_ms = int(self.times.lease_s * 1000)
         self.driver: Driver | None = None
         self.is_alive = True
-        self._storage = open_on(world.disk, self.base_path, world.before_storage_call)
+        self._storage = open_on(
+            world.disk, self.base_path, lambda what: world.before_storage_call(what, self.base_path)
+        )
         self._reader = TableReader(self.base_path, lambda _: self._storage)
         self._before = Timeline()
         self.host = world.worker_rng.choice(world.hosts)
@@ -93,8 +98,17 @@ class Task:
             step()
         except TaskGone:
             return
+        except Stalled as stalled:
+            self._then(stalled.until_ms - self.world.now_ms, step)
         except LakeError as error:
-            self._end(f"{type(error).__name__}: {error}", is_final=not error.retriable)
+            problem = f"{type(error).__name__}: {error}"
+            wait_s = find_wait_s(error, self.run.waits, Pauses(_RETRY_DELAY_S, _RETRY_DELAY_S))
+            if wait_s is None:
+                self._end(problem, is_final=not error.retriable)
+            elif self.is_alive:
+                self.is_alive, self._is_ending = False, True
+                self._release()
+                self.world.airflow.try_waits(self, wait_s, problem)
 
     def _ask(self, work: Callable[[Server], T]) -> T:
         try:
@@ -113,7 +127,7 @@ class Task:
         self._then(self.world.rng.randrange(100, 2_000), self._acquire)
 
     def _acquire(self) -> None:
-        """One request of `LeaseClaim`."""
+        """One request of `LeaseRequest`."""
         asked_ms, me = self.world.now_ms, (self.run.run_id, self.try_number)
         try:
             lease = self._ask(
@@ -141,7 +155,7 @@ class Task:
         self._then(5_000, self._acquire)
 
     def _settle(self, busy: ExecutorBusyError) -> None:
-        """What `LeaseClaim` does about a lease that is held."""
+        """What `LeaseRequest` does about a lease that is held."""
         holder, world = busy.holder, self.world
         assert holder is not None
         if holder != self._ended_holder and self._has_ended(holder):
@@ -181,7 +195,7 @@ class Task:
                 task.driver.kill()
 
     def _renew(self) -> None:
-        """One renewal of `ExecutorLease`'s renewing thread."""
+        """One renewal of `LeaseKeeper`'s renewing thread."""
         if not self._is_holding:
             return
         asked_ms = self.world.now_ms
@@ -196,7 +210,7 @@ class Task:
         self._then(int(self.times.interval_s * 1000), self._renew)
 
     def _guard(self) -> None:
-        """One round of `ExecutorLease`'s guarding thread; it ends with its process."""
+        """One round of `LeaseKeeper`'s guarding thread; it ends with its process."""
         if not self.is_alive or not self._is_holding:
             return
         rest_ms = self._held_from_ms + self.lease_ms - int(self.times.reserve_s * 1000) - self.world.now_ms
@@ -217,7 +231,7 @@ class Task:
     def _submit(self) -> None:
         if self._is_lost or self.world.now_ms >= self._held_from_ms + self.lease_ms:
             self._release()
-            self._tell_manager()
+            self._notify_manager()
             raise LeaseLostError("the lease was lost before the job began")
         self._end_what_was_left()
         self.driver = Driver(self.world, self, self._driver_ended)
@@ -234,7 +248,7 @@ class Task:
                 raise LeaseLostError("the lease could not be kept")
             self._judge(self.driver.result)
         finally:
-            self._tell_manager()
+            self._notify_manager()
         self._end("")
 
     def _release(self) -> None:
@@ -256,10 +270,10 @@ class Task:
             raise ServiceRefusedError(judgement.reason)
         raise ServiceFailedError(judgement.reason)
 
-    def _tell_manager(self) -> None:
+    def _notify_manager(self) -> None:
         notice = Notice(self.base_path, str(self.run.conf["table_name"]), Source.HINT)
         try:
-            self._ask(lambda server: server.process.loop.mark_dirty(notice))
+            self._ask(lambda server: server.process.loop.notify(notice))
         except LakeError:
             self.world.say(f"{self.name} could not tell the manager")
 

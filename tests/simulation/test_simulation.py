@@ -13,16 +13,27 @@ from contextlib import suppress
 import pytest
 
 from tests.simulation.database import Database
-from tests.simulation.faults import Faults, Violated, hot, known_mistake, on_a_perfect_network
+from tests.simulation.faults import Faults, Violated, known_mistake, on_a_perfect_network
 from tests.simulation.mutations import MUTATIONS, Patch
 from tests.simulation.peer import lost_commits
 from tests.simulation.world import World
 
-SCHEDULES = int(os.environ.get("LAKE_SIMULATIONS", "300"))
+SCHEDULES = int(os.environ.get("LAKE_SIMULATIONS", "100"))
 ONE_SEED = os.environ.get("LAKE_SIMULATION_SEED", "")
 MOST_SEEDS_PER_MUTATION = 200
 STORY_LINES = 40
-PEER_SCHEDULES = 60
+PEER_SCHEDULES = 30
+NOTICED_BY = {
+    "release_always_cleans": 73,
+    "leases_are_for_everybody": 26,
+    "the_job_is_believed": 80,
+    "there_is_no_net": 15,
+    "drivers_outlive_their_task": 28,
+    "silent_tables_are_left_alone": 96,
+    "pauses_are_ignored": 1,
+    "plans_of_others_are_taken": 1,
+}
+"""The first schedules that noticed these when it was last recorded: played first. Any other one proves as much."""
 
 
 def find_violation(seed: int, database: Database, change: Callable[[Faults], Faults] | None = None) -> Violated | None:
@@ -98,8 +109,8 @@ def test_a_guarantee_that_is_switched_off_is_noticed(
     mutation: Callable[[Patch], None], database: Database, monkeypatch: Patch
 ) -> None:
     mutation(monkeypatch)
-    for seed in range(MOST_SEEDS_PER_MUTATION):
-        violated = find_violation(seed, database, hot)
+    for seed in (NOTICED_BY.get(mutation.__name__, 0), *range(MOST_SEEDS_PER_MUTATION)):
+        violated = find_violation(seed, database, MUTATIONS[mutation])
         if violated is not None and not known_mistake(str(violated)):
             return
     pytest.fail(f"{mutation.__name__}: {mutation.__doc__} Nobody noticed in {MOST_SEEDS_PER_MUTATION} schedules")

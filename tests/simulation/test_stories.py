@@ -10,12 +10,13 @@ from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.registry import Notice, Source
 from airflow_lake_provider.manager.scheduling import RunState, ServiceRun, StartVerdict, decide_start, run_id_of
 from airflow_lake_provider.planner.compaction import decide_compaction
+from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.snapshot import ANY_AGE
 from tests.simulation.database import Database
 from tests.simulation.faults import TICK_SAFE_JUMP_MS, Faults, Violated, known_mistake, with_slow_submits
-from tests.simulation.mutations import a_task_that_is_cut_off_works_on
+from tests.simulation.mutations import a_task_that_is_cut_off_works_on, tables_share_a_lock
 from tests.simulation.storage import Disk, SimTable, open_on
 from tests.simulation.world import BEGIN_MS, LOCK, World
 
@@ -47,7 +48,7 @@ def test_commits_during_the_execution_of_a_pending_plan_are_compacted_afterwards
     table.complete(plan, Action.COMPACTION)
     timelines = SharedTimelines(None, lambda path: open_on(table.disk, path, never), lambda: BEGIN_MS + 60_000)
     policy = TablePolicy(compaction=CompactionPolicy(delta_commits=3), hudi_options=LOCK)
-    decision = decide_compaction(TableViewCache(timelines).refresh("/lake/a"), policy, BEGIN_MS)
+    decision = decide_compaction(TableFacts(TableViewCache(timelines).refresh("/lake/a")), policy, BEGIN_MS)
     done = ServiceRun(run_id_of("a", Service.COMPACTION, plan), RunState.SUCCESS, BEGIN_MS)
     start = decide_start("a", decision, [done], now_ms=BEGIN_MS + 60_000, max_attempts=3, backoff_s=60)
     assert start.verdict is StartVerdict.START, start.reason
@@ -61,12 +62,12 @@ def test_a_plan_that_a_retry_left_is_found_although_the_table_was_not_due_when_i
     table, process = world.tables["/lake/a"], world.servers[0].process
     for _ in range(3):
         newest = commit(table)
-    process.loop.mark_dirty(Notice("/lake/a", "a", Source.COMMIT_CALLBACK, (newest,)))
+    process.loop.notify(Notice("/lake/a", "a", Source.COMMIT_CALLBACK, (newest,)))
     process.loop.drain()
     run = next(iter(world.airflow.runs.values()))
     run.state = RunState.RUNNING
     table.complete(table.request(Action.COMPACTION), Action.COMPACTION)
-    process.loop.mark_dirty(Notice("/lake/a", "a", Source.HINT))
+    process.loop.notify(Notice("/lake/a", "a", Source.HINT))
     process.loop.drain()
     plan = table.request(Action.COMPACTION)
     run.state, run.ended_ms = RunState.FAILED, world.now_ms
@@ -84,15 +85,61 @@ def test_a_rollback_that_died_after_it_deleted_the_write_is_ended(database: Data
     rollback = table.plan_rollback(dead)
     table.begin(rollback, Action.ROLLBACK)
     table.remove_instant(dead)
-    process.loop.mark_dirty(Notice("/lake/a", "a", Source.COMMIT_CALLBACK, (newest,)))
+    process.loop.notify(Notice("/lake/a", "a", Source.COMMIT_CALLBACK, (newest,)))
     world.pass_time(3 * 3_600_000)
     assert not table.is_pending(rollback)
     assert world.invariants.completions["/lake/a", dead] == 1
 
 
 def test_executors_never_meet_although_a_job_takes_longer_to_begin_than_its_lease_lasts(database: Database) -> None:
-    stories = [find_violation(seed, database) for seed in range(60)]
+    stories = [find_violation(seed, database) for seed in range(20)]
     assert [story for story in stories if story and not known_mistake(story)] == []
+
+
+def begin_a_plan(retries: int, database: Database) -> tuple[World, str]:
+    """Return a world without faults, where the run of a pending compaction plan has just been created."""
+    world = World(0, database, lambda faults: Faults(), is_idle=True)
+    world.airflow.retries = retries
+    table, process = world.tables["/lake/a"], world.servers[0].process
+    plan = table.request(Action.COMPACTION)
+    process.loop.notify(Notice("/lake/a", "a", Source.COMMIT_CALLBACK, (commit(table),)))
+    process.loop.drain()
+    assert len(world.airflow.runs) == 1
+    return world, plan
+
+
+@pytest.mark.parametrize("retries", [0, 4])
+@pytest.mark.parametrize("outage_ms", [180_000, 3_600_000])
+@pytest.mark.parametrize("what", ["store", "manager"])
+def test_an_outage_of_the_surroundings_uses_up_no_try_of_a_plan(
+    retries: int, outage_ms: int, what: str, database: Database
+) -> None:
+    world, plan = begin_a_plan(retries, database)
+    if what == "store":
+        world.stores.fail("/lake/a", world.now_ms + outage_ms)
+    else:
+        world.cut_off_until_ms |= dict.fromkeys(world.hosts, world.now_ms + outage_ms)
+    world.pass_time(outage_ms)
+    assert world.tables["/lake/a"].is_pending(plan)
+    world.pass_time(1_800_000)
+    assert not world.tables["/lake/a"].is_pending(plan)
+    (run,) = world.airflow.runs.values()
+    assert (run.tries, run.failures) == (1, [])
+
+
+def test_workers_that_are_killed_do_not_make_the_manager_give_a_plan_up(database: Database) -> None:
+    """Each task is killed before its driver reports, 18 times: more than all tries of three runs."""
+    world, plan = begin_a_plan(4, database)
+    killed = 0
+    while killed < 18 and world.now_ms < BEGIN_MS + 24 * 3_600_000:
+        world.pass_time(1_000)
+        for task in world.airflow.live_tasks():
+            if task.is_alive:
+                task.kill()
+                killed += 1
+    assert killed == 18
+    world.pass_time(3_600_000)
+    assert not world.tables["/lake/a"].is_pending(plan)
 
 
 def cut_a_worker_off(seed: int, database: Database) -> int:
@@ -105,7 +152,7 @@ def cut_a_worker_off(seed: int, database: Database) -> int:
     table, process = world.tables["/lake/a"], world.servers[0].process
     for _ in range(3):
         newest = commit(table)
-    process.loop.mark_dirty(Notice("/lake/a", "a", Source.COMMIT_CALLBACK, (newest,)))
+    process.loop.notify(Notice("/lake/a", "a", Source.COMMIT_CALLBACK, (newest,)))
     process.loop.drain()
     run = next(iter(world.airflow.runs.values()))
     while run.task is None or run.task.driver is None or not run.task.driver.is_executing:
@@ -145,3 +192,34 @@ def test_a_mark_is_seen_although_the_folder_time_did_not_tick_and_the_clock_is_a
     now_ms += 100
     seen = timelines.snapshot("/lake/a", ANY_AGE, covering=2)
     assert second in {instant.requested_time for instant in seen.timeline.completed()}
+
+
+def is_evaluated_beside_a_store_that_hangs(database: Database) -> bool:
+    """Let a store answer everything but reads of commits; say whether a table of another one is evaluated meanwhile."""
+    worlds = (World(seed, database, lambda faults: Faults(), is_idle=True) for seed in range(20))
+    world = next(world for world in worlds if len(world.tables) == 2)
+    well, sick = world.tables["/lake/a"], world.tables["hdfs://two/lake/b"]
+    world.pass_time(60_000)
+    world.stores.hang(sick.base_path, world.now_ms + 3_600_000, frozenset({"read"}))
+    process = world.servers[0].process
+    for table in (sick, sick, well):
+        process.loop.notify(Notice(table.base_path, table.name, Source.COMMIT_CALLBACK, (commit(table),)))
+        world.pass_time(20_000)
+    world.pass_time(1_200_000)
+    rows = {row["base_path"]: row for row in world.database.rows()}
+    for server in world.servers:
+        server.check_health(600_000)
+        server.end_threads()
+    assert rows[sick.base_path]["problem"]
+    return rows[well.base_path]["dirty_since_ms"] is None
+
+
+def test_a_store_that_hangs_holds_up_no_table_of_another_one(database: Database) -> None:
+    assert is_evaluated_beside_a_store_that_hangs(database)
+
+
+def test_tables_that_share_a_lock_are_held_up_by_a_store_that_hangs(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables_share_a_lock(monkeypatch)
+    assert not is_evaluated_beside_a_store_that_hangs(database)

@@ -6,6 +6,7 @@ import heapq
 import random
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ from airflow_lake_provider.config.policies import (
     CleanPolicy,
     ClusteringPolicy,
     CompactionPolicy,
+    DoctorPolicy,
     RollbackPolicy,
     TablePolicy,
 )
@@ -28,9 +30,13 @@ from tests.simulation.database import Database
 from tests.simulation.disturbances import plan_disturbances
 from tests.simulation.faults import TICK_SAFE_JUMP_MS, Faults, InjectedStoreError, Violated, draw
 from tests.simulation.invariants import Invariants
+from tests.simulation.outsiders import draw_outside, plan_outside
 from tests.simulation.server import Server
 from tests.simulation.storage import Disk, SimTable
+from tests.simulation.stores import Stores
 from tests.simulation.sweep import Sweep
+from tests.simulation.tables_file import TablesFile, simulated_time
+from tests.simulation.threads import simulated_threads
 from tests.simulation.writers import Writer
 
 T = TypeVar("T")
@@ -66,21 +72,24 @@ class World:
         self.counts: Counter[str] = Counter()
         self.events: deque[str] = deque(maxlen=60)
         self.quiet_since_ms: int | None = None
-        self.storage_down_until_ms = 0
+        self.stores = Stores(self)
         self.worker_rng = random.Random(f"workers {seed}")
         self.hosts = ("worker 1", "worker 2")
         self.cut_off_until_ms = dict.fromkeys(self.hosts, 0)
         self.delivered: list[tuple[int, str, str]] = []
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
-        self.faults = draw(self.rng)
+        self.outside_rng = random.Random(f"outside {seed}")
+        self.offset_of_host_ms = dict.fromkeys(self.hosts, 0)
+        outside, is_guarded = draw_outside(self.outside_rng), self.outside_rng.random() < 0.5
+        self.faults = replace(draw(self.rng), outside=outside, has_heartbeat_guard=is_guarded)
         if change is not None:
             self.faults = change(self.faults)
         self.drawn = self.faults
         self.faulty_ms = self.rng.randrange(4, 10) * 60_000
         self.faulty_until_ms = self.now_ms + self.faulty_ms
         self.settings = LakeSettings(
-            allowed_roots=("/lake",),
+            allowed_roots=("/lake", "hdfs://two"),
             heartbeat_timeout_s=self.rng.choice((120.0, 600.0)),
             heartbeat_max_s=900.0,
             # The short one, as before, lets leases end within a schedule.
@@ -91,16 +100,18 @@ class World:
         tick_ms = 1000 if may_be_coarse and self.rng.random() < 0.7 else 1
         self.disk = Disk(lambda: self.now_ms, tick_ms, self.rng.random() < 0.6)
         self.invariants = Invariants(self)
-        names = ("a", "b")[: self.rng.choice((1, 1, 2))]
-        self.tables = {f"/lake/{name}": SimTable(self.disk, f"/lake/{name}") for name in names}
+        paths = ("/lake/a", "hdfs://two/lake/b")[: self.rng.choice((1, 1, 2))]
+        self.tables = {path: SimTable(self.disk, path) for path in paths}
         entries = tuple(TableEntry(path, table.name, self.policy) for path, table in self.tables.items())
         self._config = TablesConfig(entries, self.policy)
+        self.tables_file = TablesFile(self) if "the tables file is edited" in self.faults.outside else None
         self.airflow = Airflow(self)
         self.servers = [Server(self, name, self.settings) for name in ("server 1", "server 2")]
         self.writers = [] if is_idle else [Writer(self, table) for table in self.tables.values()]
         self.sweep = Sweep(self)
         if not is_idle:
             plan_disturbances(self)
+            plan_outside(self)
 
     def _draw_policy(self) -> TablePolicy:
         rng = self.rng
@@ -111,6 +122,8 @@ class World:
             archive=ArchivePolicy(enabled=rng.random() < 0.2, min_commits=4, max_commits=7),
             # Where it is off the next writer rolls the dead back.
             rollback=RollbackPolicy(enabled=rng.random() < 0.8, after_s=rng.choice((10.0, 30.0, 600.0))),
+            # Short, so that what others left is taken up within a schedule.
+            doctor=DoctorPolicy(stuck_after_s=300.0, unguarded_after_s=900.0),
             hudi_options=LOCK,
             retry_backoff_s=rng.choice((20.0, 60.0)),
             max_active_runs=rng.choice((1, 1, 2)),
@@ -120,8 +133,9 @@ class World:
         """The database's time: what leases, marks and looks are counted by, whatever the servers' clocks say."""
         return datetime.fromtimestamp(self.now_ms / 1000, UTC)
 
-    def load_tables(self) -> TablesConfig:
-        return self._config
+    def open_tables(self) -> Callable[[], TablesConfig]:
+        """Return how a process that begins now loads the tables' settings."""
+        return self.tables_file.open_source() if self.tables_file is not None else lambda: self._config
 
     # --- the clock -----------------------------------------------------------------------------------------
 
@@ -132,6 +146,13 @@ class World:
 
     def pass_time(self, ms: int) -> None:
         """Let the world go on for so long; whoever calls stands still meanwhile."""
+        if self.nested:
+            self._pass_time(ms)
+        else:
+            with simulated_threads(lambda: self.now_ms), simulated_time(self):
+                self._pass_time(ms)
+
+    def _pass_time(self, ms: int) -> None:
         self.nested += 1
         end_ms = self.now_ms + ms
         while self._queue and self._queue[0][0] <= end_ms:
@@ -145,6 +166,15 @@ class World:
 
     def run(self) -> None:
         """Play the schedule. Raises Violated."""
+        try:
+            self._run()
+        finally:
+            for server in self.servers:
+                server.end_threads()
+            if self.tables_file is not None:
+                self.tables_file.close()
+
+    def _run(self) -> None:
         self.pass_time(self.faulty_ms)
         self._begin_quiet()
         is_thorough = self.rng.random() < THOROUGH
@@ -161,7 +191,11 @@ class World:
         self.say("--- nothing goes wrong from here on ---")
         self.quiet_since_ms = self.now_ms
         self.faults = self.faults.over()
-        self.storage_down_until_ms = self.airflow.down_until_ms = 0
+        self.stores.recover()
+        self.airflow.recover()
+        self.offset_of_host_ms = dict.fromkeys(self.hosts, 0)
+        for writer in self.writers:
+            writer.offset_ms = 0
         for server in self.servers:
             server.jump_clock(0)
             server.start()
@@ -176,9 +210,9 @@ class World:
 
     # --- storage and servers -------------------------------------------------------------------------------
 
-    def before_storage_call(self, what: str) -> None:
-        is_down = self.now_ms < self.storage_down_until_ms
-        if is_down or (self.faults.storage_error and self.rng.random() < self.faults.storage_error):
+    def before_storage_call(self, what: str, base_path: str) -> None:
+        self.stores.require_answer(base_path, what)
+        if self.faults.storage_error and self.rng.random() < self.faults.storage_error:
             self.counts["storage errors"] += 1
             raise InjectedStoreError(f"injected: {what} failed")
 
@@ -194,7 +228,7 @@ class World:
             raise ManagerUnreachableError("no server answers")
         self.requests += 1
         try:
-            answer = server.run(lambda: (work(server),), is_busy=False)
+            answer = server.answer(lambda: (work(server),))
         except SQLAlchemyError as error:
             raise ManagerUnreachableError("the manager answered 500") from error
         finally:
@@ -210,7 +244,7 @@ class World:
             self.say(f"notice of {notice.instants} finds no server")
             return
         try:
-            mark = server.run(lambda: server.process.loop.mark_dirty(notice), is_busy=False)
+            mark = server.answer(lambda: server.process.loop.notify(notice))
         except SQLAlchemyError:
             mark = None
         if mark is None:

@@ -1,14 +1,17 @@
 """Writers that commit in bursts, sometimes die with a commit inflight, and announce over a lossy network.
 
 Some take their time and send heartbeats; some of these stand still without, and are refused when they want to commit.
+A single writer (Hudi's default mode) sends none, takes up to an hour for a commit, has one at a time, and rolls its own
+failures back.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.hudi.heartbeat import DEFAULT_INTERVAL_MS, HeartbeatRule, load_heartbeats
+from airflow_lake_provider.hudi.heartbeat import HeartbeatRule, load_heartbeats
 from airflow_lake_provider.hudi.instant import Action
+from airflow_lake_provider.job_contract import DEFAULT_HEARTBEAT_INTERVAL_MS
 from airflow_lake_provider.manager.db.registry import Notice, Source
 from tests.simulation.storage import SimTable, open_on
 
@@ -23,6 +26,10 @@ class Writer:
         self.world = world
         self.table = table
         self._failed: list[str] = []
+        self.offset_ms = 0
+        self.is_single = "single writers" in world.faults.outside
+        self.alone_with = ""
+        """What a single writer writes now."""
         self.announces = world.rng.random() < 0.9
         at_ms = 0
         for _ in range(world.rng.randrange(1, 4)):
@@ -33,7 +40,10 @@ class Writer:
                     world.after(at_ms, self._begin)
 
     def _begin(self) -> None:
-        time = self.table.request(Action.DELTACOMMIT)
+        if self.is_single:
+            self._begin_alone()
+            return
+        time = self.table.request(Action.DELTACOMMIT, self.offset_ms)
         self.table.begin(time, Action.DELTACOMMIT)
         if self.world.faults.kill_writer and self.world.rng.random() < self.world.faults.kill_writer:
             self.world.say(f"writer of {self.table.name} dies with {time} inflight")
@@ -44,13 +54,43 @@ class Writer:
         else:
             self.world.after(self.world.rng.choice((100, 200, 300, 1_000, 8_000)), lambda: self._complete(time))
 
+    def _begin_alone(self, *, is_again: bool = False) -> None:
+        world, rng = self.world, self.world.outside_rng
+        if self.alone_with:
+            return
+        for failed in self._failed:
+            self.table.remove_instant(failed)
+        self._failed.clear()
+        time = self.alone_with = self.table.request(Action.DELTACOMMIT, self.offset_ms, beats=False)
+        self.table.begin(time, Action.DELTACOMMIT)
+        takes_ms = 5_000 if is_again else rng.choice((1_000, 20_000, 300_000, 3_600_000))
+        if not is_again and rng.random() < world.faults.kill_writer:
+            # It comes back after a while: nothing else can know that it is dead.
+            world.say(f"single writer of {self.table.name} dies with {time} inflight")
+            world.after(takes_ms, lambda: self._come_back(time))
+            return
+        world.counts["commits of single writers"] += 1
+        world.say(f"single writer of {self.table.name} takes {takes_ms} ms for {time}")
+        world.after(takes_ms, lambda: self._complete_alone(time))
+
+    def _come_back(self, time: str) -> None:
+        self._failed.append(time)
+        self.alone_with = ""
+        self._begin_alone(is_again=True)
+
+    def _complete_alone(self, time: str) -> None:
+        if not self.table.is_pending(time):
+            self.world.violate(f"the write {time} of {self.table.base_path} was rolled back while its writer lived")
+        self.alone_with = ""
+        self._complete(time)
+
     def _write_slowly(self, time: str) -> None:
         world = self.world
         takes_ms = world.rng.choice((200_000, 900_000, 1_500_000))
-        beats = 1 if world.rng.random() < 0.3 else takes_ms // DEFAULT_INTERVAL_MS
+        beats = 1 if world.rng.random() < 0.3 else takes_ms // DEFAULT_HEARTBEAT_INTERVAL_MS
         world.say(f"writer of {self.table.name} takes {takes_ms} ms for {time} and beats {beats} times")
         for beat in range(1, beats + 1):
-            world.after(beat * DEFAULT_INTERVAL_MS, lambda: self._beat(time))
+            world.after(beat * DEFAULT_HEARTBEAT_INTERVAL_MS, lambda: self._beat(time))
         world.after(takes_ms, lambda: self._complete_slowly(time))
 
     def _beat(self, time: str) -> None:
@@ -76,7 +116,7 @@ class Writer:
         # Hudi, without a service that does it: a later writer rolls back, before its own commit.
         if self._failed and not world.policy.rollback.enabled and world.rng.random() < 0.7:
             self.table.remove_instant(self._failed.pop(0))
-        self.table.complete(time, Action.DELTACOMMIT)
+        self.table.complete(time, Action.DELTACOMMIT, self.offset_ms)
         world.counts["commits"] += 1
         world.say(f"commit {time} of {self.table.name} is completed")
         if not self.announces:

@@ -17,7 +17,7 @@ from airflow_lake_provider.job_contract import (
     Service,
     ServiceRequest,
     ServiceResult,
-    result_to_json,
+    to_json,
 )
 
 
@@ -64,7 +64,7 @@ class FakeEngine:
         self._call("wait", handle.job)
         if handle.job.tag in self.running and self.writes_result:
             done = ServiceResult(handle.job.request.services[0].service, Outcome.COMPLETED)
-            write_text(handle.job.request.result_path, result_to_json(JobResult(handle.job.request.job_id, (done,))))
+            write_text(handle.job.request.result_path, to_json(JobResult(handle.job.request.job_id, (done,))))
         self.running.discard(handle.job.tag)
 
     def stop(self, handle: Handle) -> None:

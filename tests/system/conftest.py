@@ -1,4 +1,4 @@
-"""Whole Airflows as processes: one on SQLite, one on PostgreSQL, each started once per run."""
+"""Whole Airflows as processes, on SQLite or PostgreSQL; the database is migrated once per run, and copied."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from local_stack.airflow import LocalAirflow, ended_by_themselves
+from local_stack.airflow import LocalAirflow, MigratedHome, ended_by_themselves
 from local_stack.postgres import LocalPostgres
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,8 +21,17 @@ LOCK_OPTIONS = {
 }
 
 
-def make_airflow(name: str, *, database_url: str = "", claim_lease_s: int = 5, more_tables: str = "") -> LocalAirflow:
-    """Prepare an Airflow in a clean home with its own lake and a tables file: compaction after 3 delta commits."""
+migrated: dict[str, MigratedHome] = {}
+"""What each kind of database was once migrated to; every other Airflow gets a copy of it."""
+
+
+def make_airflow(
+    name: str, *, postgres: LocalPostgres | None = None, claim_lease_s: int = 5, more_tables: str = ""
+) -> LocalAirflow:
+    """Prepare an Airflow in a clean home with its own lake and a tables file: compaction after 3 delta commits.
+
+    It has an SQLite file, or a database of its own in the server.
+    """
     home = WORK / name
     shutil.rmtree(home, ignore_errors=True)
     lake = home / "lake"
@@ -40,9 +49,21 @@ def make_airflow(name: str, *, database_url: str = "", claim_lease_s: int = 5, m
         f"{more_tables}",
         encoding="utf-8",
     )
-    airflow = LocalAirflow(home / "airflow", (lake,), tables_file=tables_file, database_url=database_url)
-    airflow.settings = {"AIRFLOW__LAKE__CLAIM_LEASE_S": str(claim_lease_s)}
-    airflow.migrate()
+    airflow = LocalAirflow(home / "airflow", (lake,), tables_file=tables_file)
+    airflow.settings = {
+        "AIRFLOW__LAKE__CLAIM_LEASE_S": str(claim_lease_s),
+        # A scheduler that has nothing to do asks its database five times a second otherwise: a tenth of a core.
+        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+    }
+    airflow.database_url = template = postgres.url if postgres else ""
+    if template not in migrated:
+        airflow.migrate()
+        migrated[template] = MigratedHome.of(airflow)
+    else:
+        airflow.copy_migrated(migrated[template])
+    if postgres:
+        # What the URL above names stays untouched, to be copied.
+        airflow.database_url = postgres.create_database(name.replace("-", "_"), template="airflow")
     return airflow
 
 

@@ -21,6 +21,8 @@ PLAN = "20261121120100000"
 MOST_WORK_S = 3.0
 WORK_S = float(os.environ.get("PRETEND_WORK_S", "0"))
 """So long exactly, when it is set."""
+LINGER_S = float(os.environ.get("PRETEND_LINGER_S", "0"))
+"""So long it stays after it has completed the plan, as a driver does that stops Spark."""
 
 
 def install(folder: Path, journal: Path) -> None:
@@ -46,6 +48,7 @@ def main(journal: Path, request_path: Path) -> None:
         done = timeline / f"{PLAN}_{datetime.now(UTC):%Y%m%d%H%M%S%f}"[:-3]
         done.with_name(f"{done.name}.commit").write_text(json.dumps(body), encoding="utf-8")
         tell(journal, "completed", request)
+        time.sleep(LINGER_S)
     result = {
         "contract_version": request["contract_version"],
         "job_id": request["job_id"],
@@ -76,11 +79,11 @@ def tell(journal: Path, what: str, request: dict[str, Any]) -> None:
 
 
 def end_with_submitter(submitter: dict[str, Any]) -> None:
-    sys.path[:0] = [str(ROOT / "airflow_lake_provider"), str(ROOT / "spark_jobs")]
-    from job_contract import Submitter
-    from submitter_watch import watch_submitter
+    sys.path[:0] = [str(ROOT), str(ROOT / "spark_jobs")]
+    from airflow_lake_provider.job_contract import Submitter
+    from lake_jobs.driver.shutdown import exit_driver_when_orphaned
 
-    watch_submitter(Submitter(**submitter), lambda _reason: os._exit(75))
+    exit_driver_when_orphaned(Submitter(**submitter), lambda _reason: os._exit(75))
 
 
 if __name__ == "__main__":

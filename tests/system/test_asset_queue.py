@@ -1,7 +1,8 @@
 """Why not a plain asset-scheduled DAG: the same notices, kills and Airflow; one of the two loses commits.
 
 Each notice that arrives is handed to both, as Airflow's asset event and as Hudi's callback. `LAKE_PEER_ROUNDS` is the
-number of rounds. A commit counts as lost when everything has come to rest and nobody was given it.
+number of rounds. A commit counts as lost when everything has come to rest and nobody was given it. Part of `make soak`:
+before each landing tests/simulation says it of the queue, and the other files here of the manager.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tests.system.crashes.postman import Postman, to_url
 from tests.system.crashes.stage import COMPONENT_OF, SETTINGS, kill_all
 from tests.system.writers import notice_body
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.soak]
 
 ROUNDS = int(os.environ.get("LAKE_PEER_ROUNDS", "1"))
 TABLES, COMMITS = 4, 6
@@ -71,11 +72,9 @@ class Contest:
 
 
 @pytest.fixture(scope="module")
-def contest() -> Iterator[Contest]:
+def contest(postgres: LocalPostgres) -> Iterator[Contest]:
     # Asset events over REST hardly get through on SQLite.
-    postgres = LocalPostgres()
-    postgres.start()
-    airflow = make_airflow("asset-queue", database_url=postgres.url)
+    airflow = make_airflow("asset-queue", postgres=postgres)
     airflow.more_dags = {"peer": Path(__file__).parent / "peer_dags"}
     journal = airflow.home / "consumed.jsonl"
     airflow.settings |= SETTINGS | {"LAKE_PEER_JOURNAL": str(journal)}
@@ -88,7 +87,6 @@ def contest() -> Iterator[Contest]:
         airflow.stop()
         for session in sessions:
             kill_all(members_of_session(session))
-        postgres.stop()
 
 
 def configure(airflow: LocalAirflow, tables: list[HandMadeTable]) -> None:

@@ -21,12 +21,11 @@ from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage
-from local_stack.airflow import HUDI_JAR, LocalAirflow, scratch_env
-from local_stack.hudi_bundle import SPARK_PYTHON, spark_env
-from local_stack.processes import start
+from local_stack.airflow import LocalAirflow
 from local_stack.webhook_receiver import WebhookReceiver, webhook_receiver
+from local_stack.writer_process import StandingWriter
 from tests.support.tables import HandMadeTable
-from tests.system.conftest import LOCK_OPTIONS, ROOT, make_airflow
+from tests.system.conftest import LOCK_OPTIONS, make_airflow
 
 pytestmark = pytest.mark.system
 
@@ -77,40 +76,29 @@ def airflow(receiver: WebhookReceiver) -> Iterator[LocalAirflow]:
             {"type": "file", "log_file_path": str(lineage_file(airflow)), "append": True}
         ),
     }
+    writer = StandingWriter(airflow.home)
     try:
-        airflow.start()
-        airflow.wait_for_dags()
-        write(airflow)
+        try:
+            airflow.start()
+            writer.wait_until_ready()
+            airflow.wait_for_dags()
+            write(airflow, writer)
+        finally:
+            writer.stop()
         yield airflow
     finally:
         airflow.stop()
 
 
-def write(airflow: LocalAirflow) -> None:
-    """Run the stock writer with its callback on until all commits are made."""
-    lake = airflow.allowed_roots[0]
-    settings = {
-        "tables": [{"keys": 1000, "rows": 100, "pause_s": 0, **t, "base_path": str(lake / t["name"])} for t in TABLES],
-        "callback": {
-            "url": airflow.callback_url,
-            "token": airflow.callback_token,
-            "headers": {"X-Lake-Database": "shop"},
-        },
-        "hudi_options": LOCK_OPTIONS,
-        "spark_conf": {"spark.jars": str(HUDI_JAR)},
-    }
-    path = airflow.home / "writer.json"
-    path.write_text(json.dumps(settings), encoding="utf-8")
-    writer = start(
-        "writer",
-        [str(SPARK_PYTHON), str(ROOT / "local_stack" / "lake_writer.py"), str(path)],
-        airflow.home / "logs" / "writer.log",
-        env=spark_env() | scratch_env(airflow.home / "tmp"),
-    )
-    try:
-        assert writer.process.wait(timeout=600) == 0, writer.log_tail()
-    finally:
-        writer.stop()
+def write(airflow: LocalAirflow, writer: StandingWriter) -> None:
+    """Make all commits, one of each table in turn, by a stock writer with its callback on."""
+    headers = {"X-Lake-Database": "shop"}
+    callback = {"url": airflow.callback_url, "token": airflow.callback_token, "headers": headers}
+    for commit in range(max(table["commits"] for table in TABLES)):
+        for table in TABLES:
+            if commit < table["commits"]:
+                place = {"base_path": str(airflow.allowed_roots[0] / table["name"])}
+                writer.write({"keys": 1000, "rows": 100, **table, **place}, commit, callback, LOCK_OPTIONS)
 
 
 def runs_of(airflow: LocalAirflow, name: str) -> list[dict[str, Any]]:
@@ -257,7 +245,7 @@ def test_dry_run_says_what_it_would_do_and_does_nothing(airflow: LocalAirflow) -
     trigger(airflow, "dry", **AS_THE_FORM_SENDS_IT, base_path=str(table), table_name="dry", dry_run=True)
     airflow.wait_until(lambda: is_in_state(airflow, "dry", "success"), 60, "the dry run")
     log = task_log(airflow, "dry")
-    assert "dry run, nothing is started" in log
+    assert "dry run: nothing is started" in log
     assert "compaction, mode schedule_and_execute" in log
     assert "spark-submit --name lake-compaction-victim" in log
     assert sorted(path.name for path in (table / ".hoodie" / "timeline").iterdir()) == before

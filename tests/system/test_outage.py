@@ -15,13 +15,15 @@ from local_stack.airflow import LocalAirflow
 from tests.support.tables import HandMadeTable
 from tests.system import pretend_spark_submit
 from tests.system.conftest import make_airflow
+from tests.system.crashes.driver_watch import members_of_session
+from tests.system.crashes.stage import kill_all
 from tests.system.writers import send_notice
 
 pytestmark = pytest.mark.system
 
-AWAY_S = 60.0
+AWAY_S = 45.0
 """With Airflow's defaults a task is ended after 37 s; a lease of 60 s ended its job after 23 to 38 s."""
-WORK_S = 45.0
+WORK_S = 30.0
 """The job ends while nobody can be told: its task has to wait for the server as well."""
 
 
@@ -56,6 +58,34 @@ def test_job_outlasts_an_api_server_that_is_away_and_its_first_try_succeeds(airf
     airflow.wait_until(lambda: run_of(airflow).get("state") == "success", 60, "the run's success")
     assert told(journal, "begin") == 1
     assert [task["try_number"] for task in tasks_of(airflow)] == [1]
+
+
+@pytest.mark.soak
+def test_table_goes_on_soon_after_the_machine_of_a_finished_job_was_killed(airflow: LocalAirflow) -> None:
+    """Airflow itself misses the task after `task_instance_heartbeat_timeout`, here the 900 s that we recommend."""
+    airflow.stop()
+    airflow.settings |= {
+        "PRETEND_WORK_S": "1",
+        "PRETEND_LINGER_S": "600",
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "900",
+    }
+    airflow.start(("api-server", "scheduler", "dag-processor"))
+    airflow.wait_for_manager()
+    table = HandMadeTable.create(airflow.allowed_roots[0] / "served-by-a-machine-that-dies")
+    timeline = table.path / ".hoodie" / "timeline"
+    (timeline / f"{pretend_spark_submit.PLAN}.compaction.requested").touch()
+    instant = [table.commit(second) for second in (1, 2, 3)][-1]
+    assert send_notice(airflow, table.path, instant).status_code == 200
+    journal = airflow.home / "journal.jsonl"
+    airflow.wait_until(lambda: told(journal, "completed") == 1, 60, "the plan's completion")
+    kill_all(members_of_session(airflow.servers["scheduler"].process.pid))
+    airflow.servers["scheduler"].process.wait()
+    killed_s = time.monotonic()
+    airflow.start_component("scheduler")
+    airflow.wait_until(lambda: run_of(airflow).get("state") == "success", 150, "the end of the run")
+    print(f"the run ended {time.monotonic() - killed_s:.0f} s after the kill")
+    assert "the manager ended the run as successful" in (run_of(airflow).get("note") or "")
+    assert told(journal, "begin") == 1
 
 
 def told(journal: Path, what: str) -> int:

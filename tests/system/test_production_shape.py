@@ -33,7 +33,7 @@ from tests.system.writers import send_notice
 
 pytestmark = pytest.mark.system
 
-TABLES = int(os.environ.get("LAKE_TABLES", "24"))
+TABLES = int(os.environ.get("LAKE_TABLES", "16"))
 SEED = int(os.environ.get("LAKE_SHAPE_SEED", "1"))
 
 
@@ -70,11 +70,8 @@ class Shape:
 
 
 @pytest.fixture
-def shape() -> Iterator[Shape]:
-    # Of its own: another test's runs would be carried out here.
-    postgres = LocalPostgres()
-    postgres.start()
-    first = make_airflow("production-shape", database_url=postgres.url)
+def shape(postgres: LocalPostgres) -> Iterator[Shape]:
+    first = make_airflow("production-shape", postgres=postgres)
     programs, journal = first.home / "pretend", first.home / "journal.jsonl"
     pretend_spark_submit.install(programs, journal)
     first.settings |= SETTINGS | {
@@ -93,7 +90,6 @@ def shape() -> Iterator[Shape]:
             node.stop()
             for session in sessions:
                 kill_all(members_of_session(session))
-        postgres.stop()
 
 
 def test_servers_schedulers_and_tasks_die_and_every_table_gets_its_plan_completed_once(shape: Shape) -> None:

@@ -4,7 +4,6 @@ then runs that are killed, doubled, and cleared by hand: `LAKE_REPLICATION_KILLS
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import time
@@ -20,12 +19,11 @@ from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.planner.table_view import TableViewCache
 from demo.changes import Version, parse_versions, start_versions_reader
-from local_stack.airflow import HUDI_JAR, LocalAirflow, scratch_env
-from local_stack.hudi_bundle import SPARK_PYTHON, spark_env
+from local_stack.airflow import LocalAirflow
 from local_stack.kafka import LocalKafka
 from local_stack.kafka_consumer import Record, read_topic
-from local_stack.processes import start
-from tests.system.conftest import LOCK_OPTIONS, ROOT, make_airflow
+from local_stack.writer_process import StandingWriter
+from tests.system.conftest import LOCK_OPTIONS, make_airflow
 from tests.system.crashes.driver_watch import DriverWatch, members_of_session, parent_of
 from tests.system.crashes.faults import Victim
 from tests.system.crashes.stage import SETTINGS, kill_all
@@ -46,6 +44,7 @@ class Corridor:
     airflow: LocalAirflow
     broker: LocalKafka
     watch: DriverWatch
+    writer: StandingWriter
     commits: int = 0
 
     @property
@@ -65,31 +64,13 @@ class Corridor:
             "name": "orders",
             "base_path": self.base_path,
             "type": "COW",
-            "commits": commits,
-            "first_commit": self.commits,
             "keys": KEYS,
             "rows": ROWS,
-            "pause_s": 0,
             "hudi_options": {"hoodie.table.cdc.enabled": "true"},
         }
-        settings = {
-            "tables": [table],
-            "callback": {"url": self.airflow.callback_url, "token": self.airflow.callback_token},
-            "hudi_options": LOCK_OPTIONS,
-            "spark_conf": {"spark.jars": str(HUDI_JAR)},
-        }
-        path = self.airflow.home / "writer.json"
-        path.write_text(json.dumps(settings), encoding="utf-8")
-        writer = start(
-            "writer",
-            [str(SPARK_PYTHON), str(ROOT / "local_stack" / "lake_writer.py"), str(path)],
-            self.airflow.home / "logs" / "writer.log",
-            env=spark_env() | scratch_env(self.airflow.home / "tmp"),
-        )
-        try:
-            assert writer.process.wait(timeout=300) == 0, writer.log_tail()
-        finally:
-            writer.stop()
+        callback = {"url": self.airflow.callback_url, "token": self.airflow.callback_token}
+        for commit in range(self.commits, self.commits + commits):
+            self.writer.write(table, commit, callback, LOCK_OPTIONS)
         self.commits += commits
 
     def sink(self) -> dict[str, Any]:
@@ -114,7 +95,7 @@ class Corridor:
 
     def last_commits(self, count: int) -> list[str]:
         """Return the writer's last commits by their requested times, in the order of completion."""
-        writes = TableViewCache().refresh(self.base_path).timeline.completed_writes_by_completion()
+        writes = TableViewCache().refresh(self.base_path).timeline.completed_writes
         return [write.requested_time for write in writes if write.action is Action.COMMIT][-count:]
 
     def versions(self, commits: list[str]) -> dict[str, Version]:
@@ -190,12 +171,15 @@ def corridor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corridor]:
     }
     tables["tables"] = [{"name": "orders", "replication": [sink]}]
     airflow.tables_file.write_text(yaml.safe_dump(tables))
+    writer = StandingWriter(airflow.home)
     try:
         broker.start()
         airflow.start()
+        writer.wait_until_ready()
         airflow.wait_for_dags()
-        yield Corridor(airflow, broker, watch)
+        yield Corridor(airflow, broker, watch, writer)
     finally:
+        writer.stop()
         sessions = [server.process.pid for server in airflow.servers.values()]
         airflow.stop()
         for session in sessions:

@@ -103,7 +103,7 @@ def test_lost_notice_is_repaired_by_the_watch_dag_while_the_timeline_server_is_d
     """The net below the net: no heartbeat looks, no callback came."""
     table = make_tables(airflow, "lost", 1)[0]
     assert send_notice(airflow, table.path, table.commit(1)).status_code == 200
-    airflow.wait_until(lambda: row_of(airflow, table).get("looked_ms") is not None, 30, "the first look")
+    airflow.wait_until(lambda: row_of(airflow, table).get("evaluated_ms") is not None, 30, "the first look")
     airflow.servers["timeline-server"].kill()
     table.commit(2)
     airflow.pause("lake_watch", is_paused=False)

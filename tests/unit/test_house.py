@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tools.links import find_broken, list_pages
+from tools.words import find_code_words, find_words, list_modules
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "airflow_lake_provider"
 MOST_FILES = 190
 MOST_ROOT_MODULES = 7
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def name_of(path: Path, folder: Path) -> str:
@@ -70,20 +72,15 @@ def test_layers_of_the_documentation_are_those_that_are_checked() -> None:
     assert len(layers) <= 14
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_of_the_documentation_lead_somewhere(page: Path) -> None:
-    broken = []
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
-        if target.startswith(("http://", "https://", "mailto:")):
-            continue
-        path, _, anchor = target.partition("#")
-        file = (page.parent / path).resolve() if path else page
-        if not file.exists() or (anchor and anchor not in anchors_of(file)):
-            broken.append(target)
-    assert broken == []
+def test_links_of_the_documentation_lead_somewhere() -> None:
+    assert find_broken(ROOT) == []
 
 
-def anchors_of(page: Path) -> set[str]:
-    """Return the anchors of a page's headings, as GitHub makes them."""
-    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+def test_the_documentation_has_no_private_words() -> None:
+    found = {page.name: find_words(page.read_text(encoding="utf-8")) for page in list_pages(ROOT)}
+    assert {name: words for name, words in found.items() if words} == {}
+
+
+def test_the_code_has_no_private_words() -> None:
+    found = {path.name: find_code_words(path.read_text(encoding="utf-8")) for path in list_modules(ROOT)}
+    assert {name: words for name, words in found.items() if words} == {}

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airflow_lake_provider.hudi.job_zone import JobZone
 from airflow_lake_provider.instant_clock import (
+    DAY_MS,
     Foreign,
     Overtaken,
     Stamp,
     describe_foreign,
     find_foreign,
     find_overtaken,
+    format_instant_time,
+    instant_age_s,
+    shift_instant_time,
     stamps_of,
 )
 
@@ -206,4 +213,25 @@ def test_the_words_name_instants_zones_setting_and_what_to_do() -> None:
     assert f"{newest} (and 2 before) was named 5:00 h behind the clock of the jobs (Etc/UTC)" in text
     assert "hoodie.table.timeline.timezone=LOCAL" in text
     assert "spark.driver.extraJavaOptions: -Duser.timezone=<zone>" in text
-    assert "does not heed hoodie.table.timeline.timezone=UTC" in describe_foreign(found, "UTC", "UTC")
+    assert "ignores hoodie.table.timeline.timezone=UTC" in describe_foreign(found, "UTC", "UTC")
+
+
+@given(time_ms=st.integers(1_500_000_000_000, 1_900_000_000_000), by_ms=st.integers(-DAY_MS * 400, DAY_MS * 400))
+def test_shifted_instant_time_lies_as_far_away_as_asked(time_ms: int, by_ms: int) -> None:
+    """Python's own calendar judges."""
+    moment = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=time_ms)
+    expected = (moment + timedelta(milliseconds=by_ms)).isoformat(timespec="milliseconds")
+    shifted = shift_instant_time(format_instant_time(time_ms, "UTC"), by_ms)
+    assert shifted == re.sub(r"\D", "", expected.removesuffix("+00:00"))
+
+
+@pytest.mark.parametrize(("instant", "by_ms"), [("", 1), ("no time", 1), ("20260101000000", -(10**15))])
+def test_what_is_no_time_is_shifted_to_none(instant: str, by_ms: int) -> None:
+    assert shift_instant_time(instant, by_ms) == ""
+
+
+def test_age_is_never_negative_and_knows_the_zone() -> None:
+    now_s = datetime(2026, 1, 1, 0, 1, tzinfo=UTC).timestamp()
+    assert instant_age_s("20260101000000500", "UTC", now_s) == 59.5
+    assert instant_age_s("20260101000200000", "UTC", now_s) == 0
+    assert instant_age_s("", "UTC", now_s) == 0

@@ -17,10 +17,8 @@ from airflow_lake_provider.job_contract import (
     ServiceRequest,
     ServiceResult,
     Submitter,
-    request_from_json,
-    request_to_json,
-    result_from_json,
-    result_to_json,
+    from_json,
+    to_json,
 )
 
 SMALLEST = JobRequest("job", "/lake/t", "t", (), "/work/result.json")
@@ -56,13 +54,13 @@ RESULT = JobResult(
 
 @pytest.mark.parametrize("request_", [pytest.param(SMALLEST, id="smallest"), pytest.param(FULLEST, id="fullest")])
 def test_request_survives_its_file(request_: JobRequest) -> None:
-    assert request_from_json(request_to_json(request_)) == request_
+    assert from_json(JobRequest, to_json(request_)) == request_
 
 
 def test_result_survives_its_file() -> None:
-    assert result_from_json(result_to_json(RESULT)) == RESULT
+    assert from_json(JobResult, to_json(RESULT)) == RESULT
     empty = JobResult("job", ())
-    assert result_from_json(result_to_json(empty)) == empty
+    assert from_json(JobResult, to_json(empty)) == empty
 
 
 @pytest.mark.parametrize(
@@ -70,31 +68,44 @@ def test_result_survives_its_file() -> None:
     [
         pytest.param({"contract_version": 2}, "contract_version", id="newer-contract"),
         pytest.param({"base_path": None}, "base_path", id="wrong-type"),
-        pytest.param({"services": [{"service": "polishing", "mode": "execute"}]}, "polishing", id="unknown-service"),
+        pytest.param(
+            {"services": [{"service": "polishing", "mode": "execute", "instants": [], "options": {}}]},
+            r"'services\[0\].service' is 'polishing', allowed: compaction",
+            id="unknown-service",
+        ),
         pytest.param({"services": ["compaction"]}, "service", id="service-is-no-object"),
         pytest.param({"hudi_options": {"a": 1}}, "hudi_options", id="option-is-no-string"),
-        pytest.param({"submitter": {"host": "h"}}, "pid", id="half-a-submitter"),
+        pytest.param({"submitter": {"host": "h"}}, "'submitter.pid' is missing", id="half-a-submitter"),
+        pytest.param(
+            {"submitter": {"host": "h", "pid": True, "start_ticks": 1}}, "'submitter.pid' is True", id="flag-as-number"
+        ),
+        pytest.param({"tables": []}, "'tables' is unknown", id="unknown-field"),
+        pytest.param(
+            {"services": [{"service": "clean", "mode": "execute", "instants": ["1", 2], "options": {}}]},
+            r"'services\[0\].instants\[1\]' is 2, expected a text",
+            id="instant-is-no-text",
+        ),
     ],
 )
 def test_request_that_does_not_fit_is_refused_by_field(change: dict[str, object], named: str) -> None:
-    body = json.loads(request_to_json(SMALLEST)) | change
+    body = json.loads(to_json(SMALLEST)) | change
     with pytest.raises(ContractError, match=named):
-        request_from_json(json.dumps(body))
+        from_json(JobRequest, json.dumps(body))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "{}"])
 def test_file_that_is_torn_is_refused(text: str) -> None:
     with pytest.raises(ContractError):
-        request_from_json(text)
+        from_json(JobRequest, text)
     with pytest.raises(ContractError):
-        result_from_json(text)
+        from_json(JobResult, text)
 
 
 def test_every_field_that_is_missing_is_named() -> None:
-    body = json.loads(result_to_json(RESULT))
+    body = json.loads(to_json(RESULT))
     for key in body:
         with pytest.raises(ContractError, match=key):
-            result_from_json(json.dumps({name: value for name, value in body.items() if name != key}))
+            from_json(JobResult, json.dumps({name: value for name, value in body.items() if name != key}))
 
 
 def test_contract_needs_the_standard_library_only() -> None:

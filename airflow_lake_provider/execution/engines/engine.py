@@ -37,13 +37,13 @@ class EngineJob:
 
     @property
     def tag(self) -> str:
-        """A name that no other job has."""
+        """A name that is unique to this job."""
         return "lake-" + hashlib.sha256(self.request_path.encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A job that was started, or that somebody may have died while starting.
+    """A job that was started, or whose starter may have died in between.
 
     `external_id` is what the engine needs to follow the job from another process; empty when the job does not outlive
     the process that started it, or when its start was not recorded.
@@ -63,18 +63,18 @@ class Engine(Protocol):
         """Return when the job has ended, well or not: the timeline judges. Raises EngineError when that is unknown."""
 
     def stop(self, handle: Handle) -> None:
-        """End the job, whoever started it; called from any thread, and again. Returns only when it has ended.
+        """End the job of any starter; called from any thread, and repeatedly. Returns only when it has ended.
 
-        Raises EngineError when that cannot be told: then no other job may begin (G2).
+        Raises EngineError when that is unknown: then no other job may begin (G2).
         """
 
 
-# --- Finds engines by name: ours, and those that other packages register by entry point
+# --- Finds engines by name: the provider's own, and those that other packages register by entry point
 
 GROUP = "airflow_lake_provider.engines"
 DEFAULT_ENGINE = "spark-submit"
 _PACKAGE = "airflow_lake_provider.execution.engines"
-OURS = (
+BUILT_IN = (
     EntryPoint(DEFAULT_ENGINE, f"{_PACKAGE}.spark_submit:SparkSubmitEngine", GROUP),
     EntryPoint("in-process", f"{_PACKAGE}.in_process:InProcessEngine", GROUP),
     EntryPoint("flink", f"{_PACKAGE}.flink:FlinkEngine", GROUP),
@@ -82,20 +82,20 @@ OURS = (
 
 
 def create_engine(name: str, registered: Iterable[EntryPoint] | None = None) -> Engine:
-    """Create the engine of a name; nothing is imported for the others.
+    """Create the engine of a name, and import no other one.
 
-    `registered` are the entry points of other packages, those that are installed unless given. Raises ConfigError for
-    a name that nobody registered or that two packages registered, and when an engine cannot be imported.
+    `registered` are the entry points of other packages, by default the installed ones. Raises ConfigError for a name
+    that no package or two packages register, and when an engine cannot be imported.
     """
-    theirs = entry_points(group=GROUP) if registered is None else registered
-    known = [*OURS, *theirs]
+    others = entry_points(group=GROUP) if registered is None else registered
+    known = [*BUILT_IN, *others]
     found = [entry for entry in known if entry.name == name]
     if not found:
         names = ", ".join(sorted({entry.name for entry in known}))
         raise ConfigError(f"engine {name!r} is not registered; registered are: {names}")
     if len({entry.value for entry in found}) > 1:
-        claims = ", ".join(sorted(entry.value for entry in found))
-        raise ConfigError(f"engine {name!r} is registered more than once: {claims}; remove all but one")
+        values = ", ".join(sorted(entry.value for entry in found))
+        raise ConfigError(f"engine {name!r} is registered more than once: {values}; remove all but one")
     try:
         engine: Engine = found[0].load()()
     except (ImportError, AttributeError) as error:

@@ -1,8 +1,8 @@
 """Hudi's own Flink jobs: compaction and clustering, submitted with `flink run` and followed through Flink's REST API.
 
 Built from Hudi's `HoodieFlinkCompactor` and `HoodieFlinkClusteringJob` and Flink's documentation; tried against a fake
-`flink` and a fake REST API, never against Flink. The id of the job is chosen before it is submitted, so a job whose
-submitter died can be cancelled.
+`flink` and a fake REST API, never against Flink. The engine chooses the id of the job before it submits it, so it can
+cancel a job whose submitter died.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from airflow.sdk import BaseHook
 
-from airflow_lake_provider.errors import ConfigError, EngineError, ServiceRefusedError
+from airflow_lake_provider.config.owned_options import REFERENCE, SECRET_KEY, is_open_secret
+from airflow_lake_provider.errors import ConfigError, EngineAwayError, EngineError, ServiceRefusedError
 from airflow_lake_provider.execution.engines.engine import Handle
 from airflow_lake_provider.execution.engines.job_files import write_text
 from airflow_lake_provider.execution.engines.local_process import LocalProcess, is_of_this_host, kill_marked
@@ -27,7 +28,7 @@ from airflow_lake_provider.job_contract import (
     Outcome,
     Service,
     ServiceResult,
-    result_to_json,
+    to_json,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ CLUSTERING_JOB = "org.apache.hudi.sink.clustering.HoodieFlinkClusteringJob"
 
 
 @dataclass(frozen=True, slots=True)
-class FlinkPlace:
+class FlinkCluster:
     """A session cluster: the JobManager's REST address (`host:port`), the Hudi bundle, the client's program."""
 
     address: str
@@ -53,16 +54,22 @@ class FlinkPlace:
     program: str = "flink"
 
 
-def build_command(job: EngineJob, place: FlinkPlace, job_id: str) -> list[str]:
+def build_command(job: EngineJob, cluster: FlinkCluster, job_id: str) -> list[str]:
     """Return the command. Raises ServiceRefusedError for what Hudi's Flink jobs cannot do."""
     if len(job.request.services) != 1:
         raise ServiceRefusedError(f"table {job.request.base_path}: engine flink runs one service per job")
     (request,) = job.request.services
+    for key, value in {**job.conf, **job.request.hudi_options, **request.options}.items():
+        if value.startswith(REFERENCE):
+            raise ServiceRefusedError(
+                f"table {job.request.base_path}: {key} refers to a secret, and Flink's client takes settings on its "
+                "command line only: set it in the configuration of the Flink cluster"
+            )
     class_name, arguments = _hudi_job(request, job.request.base_path)
-    command = [place.program, "run", "--detached", "--jobmanager", place.address]
+    command = [cluster.program, "run", "--detached", "--jobmanager", cluster.address]
     command += [f"-D{key}={value}" for key, value in job.conf.items()]
-    # Flink's own option for high availability; nothing else finds a job whose submitter died before it said its id.
-    command += [f"-D$internal.pipeline.job-id={job_id}", "--class", class_name, place.bundle]
+    # Flink's own option for high availability; nothing else finds a job whose submitter died before it reported the id.
+    command += [f"-D$internal.pipeline.job-id={job_id}", "--class", class_name, cluster.bundle]
     command += ["--path", job.request.base_path, *arguments]
     for key, value in {**job.request.hudi_options, **request.options}.items():
         command += ["--hoodie-conf", f"{key}={value}"]
@@ -105,8 +112,8 @@ class FlinkEngine:
     def start(self, job: EngineJob) -> Handle:
         """Submit the job and wait until Flink has it. Raises EngineError, or ServiceRefusedError for other services."""
         job_id = job_id_of(job)
-        command = build_command(job, find_place(job.conn_id), job_id)
-        log.info("flink command: %s", command)
+        command = build_command(job, find_cluster(job.conn_id), job_id)
+        log.info("flink command: %s", [_masked(part) for part in command])
         code = LocalProcess.start(command).follow()
         if code != 0:
             self.stop(Handle(job))
@@ -125,34 +132,34 @@ class FlinkEngine:
             ServiceResult(service.service, outcome, failure_kind=kind, message=message)
             for service in handle.job.request.services
         )
-        write_text(handle.job.request.result_path, result_to_json(JobResult(handle.job.request.job_id, services)))
+        write_text(handle.job.request.result_path, to_json(JobResult(handle.job.request.job_id, services)))
 
     def stop(self, handle: Handle) -> None:
-        """Cancel the job. Raises EngineError when it lives on or Flink does not say."""
+        """Cancel the job. Raises EngineError when it still runs or Flink does not answer."""
         job_id = job_id_of(handle.job)
         if is_of_this_host(handle.job.host):
             kill_marked(_mark(job_id))
-        place = find_place(handle.job.conn_id)
+        cluster = find_cluster(handle.job.conn_id)
         deadline = time.monotonic() + END_PATIENCE_S
-        while _state(place, job_id) not in {*ENDED, None}:
+        while _state(cluster, job_id) not in {*ENDED, None}:
             if time.monotonic() > deadline:
                 raise EngineError(f"Flink job {job_id} of {handle.job.name} does not end")
-            _ask(place, "PATCH", f"/jobs/{job_id}", params={"mode": "cancel"})
+            _request(cluster, "PATCH", f"/jobs/{job_id}", params={"mode": "cancel"})
             time.sleep(PAUSE_S)
 
     def _follow(self, job: EngineJob) -> str | None:
-        place, job_id = find_place(job.conn_id), job_id_of(job)
-        heard = time.monotonic()
+        cluster, job_id = find_cluster(job.conn_id), job_id_of(job)
+        answered_s = time.monotonic()
         while True:
             try:
-                state = _state(place, job_id)
+                state = _state(cluster, job_id)
                 if state is None or state in ENDED:
                     return state
-                heard = time.monotonic()
+                answered_s = time.monotonic()
             except EngineError as error:
-                if time.monotonic() - heard > FOLLOW_PATIENCE_S:
+                if time.monotonic() - answered_s > FOLLOW_PATIENCE_S:
                     raise
-                log.warning("%s; asking again", error)
+                log.warning("%s; the engine tries again", error)
             time.sleep(PAUSE_S)
 
 
@@ -161,7 +168,7 @@ def job_id_of(job: EngineJob) -> str:
     return hashlib.md5(job.tag.encode(), usedforsecurity=False).hexdigest()
 
 
-def find_place(conn_id: str) -> FlinkPlace:
+def find_cluster(conn_id: str) -> FlinkCluster:
     """Read the connection. Raises ConfigError when something is missing."""
     connection = BaseHook.get_connection(conn_id)
     extra: dict[str, Any] = connection.extra_dejson
@@ -171,25 +178,33 @@ def find_place(conn_id: str) -> FlinkPlace:
             f"connection {conn_id!r}: engine flink needs the JobManager's REST address as host (and port), and the "
             "path of the Hudi Flink bundle as hudi-flink-bundle in the extra"
         )
-    return FlinkPlace(f"{connection.host}:{connection.port or 8081}", jar, str(extra.get("flink-binary", "flink")))
+    return FlinkCluster(f"{connection.host}:{connection.port or 8081}", jar, str(extra.get("flink-binary", "flink")))
+
+
+def _masked(part: str) -> str:
+    key, is_setting, value = part.partition("=")
+    return f"{key}=***" if is_setting and (SECRET_KEY.search(key) or is_open_secret(key, value)) else part
 
 
 def _mark(job_id: str) -> str:
     return f"-D$internal.pipeline.job-id={job_id}"
 
 
-def _state(place: FlinkPlace, job_id: str) -> str | None:
-    """Return the job's state; None when Flink knows no such job: there was nothing to run."""
-    answer = _ask(place, "GET", f"/jobs/{job_id}")
+def _state(cluster: FlinkCluster, job_id: str) -> str | None:
+    """Return the job's state; None when Flink has no such job: there was nothing to run."""
+    answer = _request(cluster, "GET", f"/jobs/{job_id}")
     return None if answer.status_code == httpx.codes.NOT_FOUND else str(answer.json()["state"])
 
 
-def _ask(place: FlinkPlace, method: str, path: str, **request: Any) -> httpx.Response:
+def _request(cluster: FlinkCluster, method: str, path: str, **request: Any) -> httpx.Response:
     try:
-        answer = httpx.request(method, f"http://{place.address}{path}", timeout=HTTP_TIMEOUT_S, **request)
-        # There is no such job, or it ended just before it was to be cancelled.
+        answer = httpx.request(method, f"http://{cluster.address}{path}", timeout=HTTP_TIMEOUT_S, **request)
+        # There is no such job, or it ended just before the cancellation.
         if answer.status_code not in {httpx.codes.NOT_FOUND, httpx.codes.CONFLICT}:
             answer.raise_for_status()
+    except httpx.HTTPStatusError as error:
+        message = f"Flink's REST API at {cluster.address} answers: {error}"
+        raise (EngineAwayError if error.response.is_server_error else EngineError)(message) from error
     except httpx.HTTPError as error:
-        raise EngineError(f"Flink's REST API at {place.address} does not answer: {error}") from error
+        raise EngineAwayError(f"Flink's REST API at {cluster.address} does not answer: {error}") from error
     return answer

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.execution.engines.local_process import LocalJob
-from airflow_lake_provider.execution.engines.packaging import CONTRACT, SPARK_CONF, application
+from airflow_lake_provider.execution.engines.packaging import (
+    SPARK_CONF,
+    application,
+    find_package,
+    without_secrets,
+    write_secret_conf,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,25 +54,28 @@ class InProcessEngine:
         self._local.wait(handle)
 
     def stop(self, handle: Handle) -> None:
-        """Kill the child and its JVM. Raises EngineError when one lives on."""
+        """Kill the child and its JVM. Raises EngineError when one still runs."""
         self._local.stop(handle)
 
 
 def build_command(job: EngineJob, environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Return command and variables of the child. Pure but for where the shipped jobs lie."""
-    conf = {**SPARK_CONF, **TINY_CONF, **job.conf}
+    """Return command and variables of the child. Pure but for the shipped jobs and their zip."""
+    conf = {**SPARK_CONF, **TINY_CONF, **without_secrets(job.conf)}
     if not conf["spark.master"].startswith("local"):
         raise ConfigError(f"engine in-process runs on local[n] only, not on {conf['spark.master']!r}: use spark-submit")
     named = (*(conf.get(key) for key in PYTHON_KEYS), *(environ.get(name) for name in PYTHON_VARIABLES))
     python = next((path for path in named if path), "python3")
     options = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
     options += ["--name", job.name]
+    secrets = write_secret_conf(job.conf, environ)
+    if secrets:
+        options += ["--properties-file", secrets]
     if job.jars:
         options += ["--driver-class-path", ":".join(jar.strip() for jar in job.jars.split(","))]
     elif job.packages:
         options += ["--packages", job.packages]
     return [python, application(), job.request_path], {
-        # The gateway ignores its argument; the JVM is found by it, should it not end with Python.
+        # The gateway ignores its argument; it marks the JVM, in case that does not end with Python.
         "PYSPARK_SUBMIT_ARGS": shlex.join([*options, "pyspark-shell", job.request_path]),
         "PYTHONPATH": os.pathsep.join(_module_folders(environ)),
     }
@@ -76,4 +85,4 @@ def _module_folders(environ: Mapping[str, str]) -> list[str]:
     spark_home = environ.get("SPARK_HOME", "")
     libraries = os.path.join(spark_home, "python", "lib")
     zips = sorted(name for name in os.listdir(libraries) if name.endswith(".zip")) if os.path.isdir(libraries) else []
-    return [str(CONTRACT.parent), *(os.path.join(libraries, name) for name in zips)]
+    return [str(find_package()), *(os.path.join(libraries, name) for name in zips)]

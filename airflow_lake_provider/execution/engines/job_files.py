@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import fsspec
+from airflow.sdk import BaseHook, Variable
+from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
+from airflow.sdk.log import mask_secret
+from fsspec.implementations.local import LocalFileSystem
 
+from airflow_lake_provider.config.owned_options import REFERENCE
+from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.execution.engines.engine import EngineJob, Handle
 from airflow_lake_provider.job_contract import (
     ContractError,
+    JobRequest,
     JobResult,
-    request_from_json,
-    request_to_json,
-    result_from_json,
+    from_json,
+    to_json,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from airflow_lake_provider.job_contract import Service
+
+_R = TypeVar("_R")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class JobFolder:
-    """Where the files of one try lie: `<work_dir>/jobs/<run id, made safe>/<try>`."""
+    """The folder of one try's files: `<work_dir>/jobs/<run id, made safe>/<try>`."""
 
     work_dir: str
     run_id: str
@@ -42,7 +57,7 @@ class JobFolder:
 
     @property
     def holder_path(self) -> str:
-        """The path of the file that says which process works on the try."""
+        """The path of the file that names the process of the try."""
         return self._path("holder.json")
 
     def of(self, run_id: str, try_number: int) -> JobFolder:
@@ -55,17 +70,39 @@ class JobFolder:
 
 
 def _open_store(path: str) -> tuple[Any, str]:
-    # Not a shared one: fsspec drops those in a forked child, where hdfs-native's never comes to an end.
+    # Not a shared one: fsspec drops those in a forked child, where dropping hdfs-native's hangs.
     fs, plain = fsspec.core.url_to_fs(path, skip_instance_cache=True)
     return fs, plain
 
 
 def write_text(path: str, text: str) -> None:
-    """Write a file, making its folder."""
+    """Write a file and create its folder; on a local disk only this process's user can read it."""
     fs, plain = _open_store(path)
     fs.makedirs(fs._parent(plain), exist_ok=True)
+    if isinstance(fs, LocalFileSystem):
+        write_private(plain, text)
+        return
     with fs.open(plain, "w", encoding="utf-8") as stream:
         stream.write(text)
+
+
+def write_private(path: str, text: str) -> None:
+    """Write a local file that only this process's user can read, also if it was there before."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.fchmod(descriptor, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as stream:
+        stream.write(text)
+
+
+def write_request(path: str, request: JobRequest) -> None:
+    """Write the request for the driver, with the secrets to which its options refer. Raises ConfigError."""
+    write_text(path, to_json(replace(request, hudi_options=resolve_secrets(request.hudi_options))))
+
+
+def hide_request(path: str, request: JobRequest) -> None:
+    """Replace the file of a job that has ended by one without secrets."""
+    if any(value.startswith(REFERENCE) for value in request.hudi_options.values()):
+        write_text(path, to_json(request))
 
 
 def find_text(path: str) -> str | None:
@@ -79,7 +116,7 @@ def find_text(path: str) -> str | None:
 
 
 def remove(path: str) -> None:
-    """Remove a file; it may be gone already."""
+    """Remove a file that may be missing."""
     fs, plain = _open_store(path)
     try:
         fs.rm_file(plain)
@@ -87,22 +124,36 @@ def remove(path: str) -> None:
         return
 
 
+def require_writable(path: str) -> None:
+    """Raise OSError when no file of a few kilobytes can be written next to a file."""
+    probe = f"{path}.probe"
+    try:
+        write_text(probe, " " * 8192)
+    finally:
+        remove(probe)
+
+
 def read_result(path: str) -> JobResult | None:
-    """Return the job's result; None when there is none or it is not whole (the job died)."""
+    """Return the result of a job of table services; None as with `find_result`."""
+    return find_result(path, JobResult)
+
+
+def find_result(path: str, kind: type[_R]) -> _R | None:
+    """Return a job's result; None when there is none or it is incomplete (the job died)."""
     text = find_text(path)
     try:
-        return None if text is None else result_from_json(text)
+        return None if text is None else from_json(kind, text)
     except ContractError:
         return None
 
 
-# --- What is remembered of the job that executes a service of a table, until it is known to have ended
+# --- The record of the job that executes a service of a table, until that job is known to have ended
 #
-# Written before a job starts, so that whoever takes the lease next knows what may still be running. Two files, each
+# Written before a job starts, so that the next holder of the lease knows what may still be running. Two files, each
 # written once: a half-written first one means that its writer died before it started anything.
 
 _PLAIN_FIELDS = ("engine", "name", "request_path", "host", "conn_id")
-# The rest of the settings is not needed to end a job, and may hold secrets.
+# Ending a job needs no other setting, and the others may hold secrets.
 _KEPT_CONF = ("spark.kubernetes.namespace",)
 
 
@@ -127,18 +178,18 @@ class ExecutorRecord:
         return Handle(job, external_id.strip() if tag == job.tag else "")
 
     def begin(self, job: EngineJob) -> None:
-        """Remember a job that is about to start."""
+        """Record a job that is about to start."""
         body = {name: getattr(job, name) for name in _PLAIN_FIELDS}
         body |= {"conf": {key: job.conf[key] for key in _KEPT_CONF if key in job.conf}}
-        write_text(self._path("job.json"), json.dumps(body | {"request": json.loads(request_to_json(job.request))}))
+        write_text(self._path("job.json"), json.dumps(body | {"request": json.loads(to_json(job.request))}))
 
     def started(self, handle: Handle) -> None:
-        """Remember how to find the job that has started."""
+        """Record how to find the job that has started."""
         if handle.external_id:
             write_text(self._path("external_id"), f"{handle.job.tag}\n{handle.external_id}\n")
 
     def forget(self) -> None:
-        """The job has ended."""
+        """Remove the record: the job has ended."""
         remove(self._path("job.json"))
 
     def _path(self, file_name: str) -> str:
@@ -150,5 +201,106 @@ def _parse(text: str) -> EngineJob:
     return EngineJob(
         **{name: str(body[name]) for name in _PLAIN_FIELDS},
         conf=dict(body["conf"]),
-        request=request_from_json(json.dumps(body["request"])),
+        request=from_json(JobRequest, json.dumps(body["request"])),
     )
+
+
+# --- Secrets, as late as possible: `secret://connection/<id>/password` and the like
+
+
+def resolve_secrets(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options with every reference replaced by its secret. Raises ConfigError that names the option."""
+    return {key: _resolve(key, value) if value.startswith(REFERENCE) else value for key, value in options.items()}
+
+
+def _resolve(key: str, reference: str) -> str:
+    kind, _, rest = reference.removeprefix(REFERENCE).partition("/")
+    if kind == "variable" and rest:
+        found = _find_variable(rest)
+    elif kind == "connection" and "/" in rest:
+        found = _find_in_connection(*rest.split("/", 1))
+    else:
+        raise ConfigError(
+            f"{key} is {reference!r}, allowed: {REFERENCE}variable/<name>, and {REFERENCE}connection/<id>/ with "
+            "password, login, host or extra/<key>"
+        )
+    if not found:
+        raise ConfigError(f"{key} is {reference!r}, and there is no such secret")
+    mask_secret(found)
+    return found
+
+
+def _find_variable(name: str) -> str:
+    try:
+        return str(Variable.get(name, default="") or "")
+    except AirflowRuntimeError:
+        return ""
+
+
+def _find_in_connection(conn_id: str, part: str) -> str:
+    try:
+        connection = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException:
+        return ""
+    if part.startswith("extra/"):
+        return str(connection.extra_dejson.get(part.removeprefix("extra/")) or "")
+    return str(getattr(connection, part) or "") if part in {"password", "login", "host"} else ""
+
+
+# --- Files of jobs that ended long ago
+
+KEPT_S = 7 * 86_400.0
+"""How long requests and results are kept: tries of one run read each other's, and people read them after a failure."""
+PRUNE_INTERVAL_S = 3600.0
+
+
+def prune_jobs(work_dir: str, now_s: float | None = None) -> int:
+    """Remove the folders of runs that changed nothing for `KEPT_S`, once an hour; return how many.
+
+    A job on record may still run, whatever its files' age. An error changes nothing for the caller.
+    """
+    now_s = time.time() if now_s is None else now_s
+    try:
+        return _prune(work_dir.rstrip("/"), now_s)
+    except Exception as error:  # noqa: BLE001 - of any store's library; old files do no harm for another hour
+        log.warning("old files in %s/jobs were not removed: %s", work_dir, error)
+        return 0
+
+
+def _prune(work_dir: str, now_s: float) -> int:
+    mark = f"{work_dir}/jobs/.pruned"
+    last = find_text(mark)
+    if last is not None and now_s - float(last or 0) < PRUNE_INTERVAL_S:
+        return 0
+    write_text(mark, f"{now_s:.0f}")
+    fs, jobs = _open_store(f"{work_dir}/jobs")
+    newest: dict[str, float] = {}
+    for path, facts in fs.find(jobs, detail=True).items():
+        run = path.removeprefix(jobs).strip("/").partition("/")[0]
+        newest[run] = max(newest.get(run, 0.0), _changed_s(facts, now_s))
+    newest.pop(".pruned", None)
+    old = {run for run, changed_s in newest.items() if now_s - changed_s > KEPT_S}
+    if old:
+        old -= set(_runs_on_record(work_dir))
+    for run in old:
+        fs.rm(f"{jobs}/{run}", recursive=True)
+    return len(old)
+
+
+def _changed_s(facts: Mapping[str, Any], now_s: float) -> float:
+    for key in ("mtime", "LastModified", "last_modified", "modified"):
+        value = facts.get(key)
+        if value is not None:
+            seconds = float(value.timestamp() if hasattr(value, "timestamp") else value)
+            return seconds / 1000 if seconds > 1e11 else seconds
+    return now_s  # a store without times: nothing is old
+
+
+def _runs_on_record(work_dir: str) -> Iterator[str]:
+    fs, executors = _open_store(f"{work_dir}/executors")
+    for path in fs.find(executors):
+        if path.endswith("/job.json"):
+            with fs.open(path, "r", encoding="utf-8") as stream:
+                found = re.search(r"/jobs/([^/\"]+)/", stream.read())
+            if found:
+                yield found[1]

@@ -1,6 +1,6 @@
 """A job that is a process of this machine: its output goes to the task's log, a mark in its arguments finds it.
 
-The mark finds the whole family (shell, launcher, JVM, Python), also when the process that started it is gone.
+The mark finds the whole family (shell, launcher, JVM, Python), even when the process that started it has ended.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import signal
 import socket
 import subprocess
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.errors import EngineError
+import psutil
+
+from airflow_lake_provider.errors import EngineAwayError, EngineError
 from airflow_lake_provider.execution.engines.engine import Handle
-from airflow_lake_provider.job_contract import Submitter
+from airflow_lake_provider.execution.engines.process_identity import find_start_ticks
+from airflow_lake_provider.job_contract import EXIT_NO_CLUSTER, Submitter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -30,13 +32,12 @@ log = logging.getLogger(__name__)
 
 KILL_PATIENCE_S = 10.0
 TERM_PATIENCE_S = 12.0
-"""For a Spark driver's Python, which ends its JVM at a moment without the table's lock (`spark_jobs/driver_end.py`)."""
+"""For a Spark driver's Python, which ends its JVM while it does not hold the table's lock (`driver/shutdown.py`)."""
 LINGER_S = 5.0
-"""How long output is followed when its process has ended: a child that outlives it may hold it open for good."""
+"""How long to read the output after the process has ended: a child that outlives it may hold it open indefinitely."""
 _PAUSE_S = 0.05
-_LOOK_EVERY_S = 0.2
+_POLL_INTERVAL_S = 0.2
 _CHUNK_BYTES = 65_536
-PROC = Path("/proc")
 
 
 class LocalProcess:
@@ -75,7 +76,7 @@ class LocalProcess:
         while time.monotonic() < until:
             if until == math.inf and self._process.poll() is not None:
                 until = time.monotonic() + linger_s
-            if not selector.select(_LOOK_EVERY_S):
+            if not selector.select(_POLL_INTERVAL_S):
                 continue
             chunk = os.read(output, _CHUNK_BYTES)
             if not chunk:
@@ -87,26 +88,25 @@ class LocalProcess:
             log.info("%s", rest.decode(errors="replace").rstrip())
 
     def kill(self) -> None:
-        """Kill this process alone, for machines without /proc."""
+        """Kill this process alone."""
         self._process.kill()
 
 
 def kill_marked(mark: str, patience_s: float = KILL_PATIENCE_S) -> int:
     """End every process of this machine with `mark` among its arguments; return how many there were.
 
-    A Python driver is asked (SIGTERM) and given `TERM_PATIENCE_S`: it ends its JVM where no lock file is left behind.
-    All others, and what is left then, are killed (-9): a JVM that is asked to end goes on writing meanwhile. Raises
-    EngineError when one lives on.
+    A Python driver gets a SIGTERM and `TERM_PATIENCE_S`: it ends its JVM where no lock file is left behind. All others,
+    and what is left then, get a SIGKILL: a JVM continues to write after a SIGTERM. Raises EngineError when one still
+    runs.
     """
     killed = _end_drivers(mark)
     deadline = time.monotonic() + patience_s
-    # Again and again: a process that was found may just have started the next one.
-    while found := list(find_marked(mark)):
+    # Repeatedly: a process on the list may just have started the next one.
+    while found := _find_processes(mark):
         if time.monotonic() > deadline:
             raise EngineError(f"processes {', '.join(map(str, found))} of job {mark} do not end")
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for process in found.values():
+            _send(process, signal.SIGKILL)
         killed.update(found)
         time.sleep(_PAUSE_S)
     return len(killed)
@@ -114,36 +114,41 @@ def kill_marked(mark: str, patience_s: float = KILL_PATIENCE_S) -> int:
 
 def _end_drivers(mark: str) -> set[int]:
     deadline = time.monotonic() + TERM_PATIENCE_S
-    asked: set[int] = set()
-    while (drivers := [pid for pid in find_marked(mark) if _is_python(pid)]) and time.monotonic() < deadline:
-        for pid in drivers:
-            if pid not in asked:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGTERM)
-        asked.update(drivers)
+    signalled: set[int] = set()
+    while time.monotonic() < deadline:
+        drivers = {pid: process for pid, process in _find_processes(mark).items() if _is_python(process)}
+        if not drivers:
+            break
+        for pid in drivers.keys() - signalled:
+            _send(drivers[pid], signal.SIGTERM)
+        signalled.update(drivers)
         time.sleep(_PAUSE_S)
-    return asked
+    return signalled
 
 
-def _is_python(pid: int, proc: Path = PROC) -> bool:
-    try:
-        command = (proc / str(pid) / "cmdline").read_bytes().split(b"\0", 1)[0]
-    except OSError:
-        return False
-    return os.path.basename(os.fsdecode(command)).startswith("python")
+def _send(process: psutil.Process, number: signal.Signals) -> None:
+    # psutil sends nothing to another process that has got the same id since.
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+        process.send_signal(number)
 
 
-def find_marked(mark: str, proc: Path = PROC) -> Iterator[int]:
-    """Find the living processes with `mark` among their arguments; none where there is no /proc."""
-    wanted = os.fsencode(mark)
-    for entry in proc.glob("[0-9]*/cmdline"):
-        pid = int(entry.parent.name)
-        if pid == os.getpid():
-            continue
-        # Another user's process, or one that is gone meanwhile.
-        with contextlib.suppress(OSError):
-            if wanted in entry.read_bytes().split(b"\0"):
-                yield pid
+def _is_python(process: psutil.Process) -> bool:
+    command: list[str] = process.info["cmdline"]
+    return os.path.basename(command[0]).startswith("python")
+
+
+def find_marked(mark: str) -> Iterator[int]:
+    """Find the running processes of this machine with `mark` among their arguments."""
+    yield from _find_processes(mark)
+
+
+def _find_processes(mark: str) -> dict[int, psutil.Process]:
+    # Without arguments: another user's process, or one that has just ended.
+    return {
+        process.pid: process
+        for process in psutil.process_iter(["cmdline"])
+        if process.pid != os.getpid() and mark in (process.info["cmdline"] or ())
+    }
 
 
 def is_of_this_host(host: str) -> bool:
@@ -152,16 +157,13 @@ def is_of_this_host(host: str) -> bool:
 
 
 def this_submitter() -> Submitter | None:
-    """Describe this process to the driver, so that it ends with it; None where /proc does not tell."""
-    try:
-        # The command's name stands in parentheses and may contain anything; the fields after it are fixed.
-        after_name = (PROC / "self" / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return Submitter(host=socket.gethostname(), pid=os.getpid(), start_ticks=int(after_name[19]))
+    """Describe this process to the driver, so that it ends with it; None where /proc does not show it."""
+    start_ticks = find_start_ticks(os.getpid())
+    return None if start_ticks is None else Submitter(socket.gethostname(), os.getpid(), start_ticks)
 
 
-# --- What engines share whose job is a process of the worker's machine, with the request's path among its arguments
+# --- The shared part of engines whose job is a process of the worker's machine, with the request's path in its
+# arguments
 
 FAMILY_PATIENCE_S = 5.0
 _END_CHECK_PAUSE_S = 0.1
@@ -174,28 +176,35 @@ class LocalJob:
         self._process: LocalProcess | None = None
 
     def start(self, job: EngineJob, command: Sequence[str], env: Mapping[str, str] | None = None) -> Handle:
-        """Start the command, which must hold the request's path. Raises EngineError."""
+        """Start the command, which must contain the request's path. Raises EngineError."""
         self._process = LocalProcess.start(command, env)
         return Handle(job)
 
     def wait(self, handle: Handle) -> None:
-        """Log the job's output until it ends; of another process's job, only wait for its end."""
+        """Log the job's output until it ends; of another process's job, only wait for its end.
+
+        Raises EngineAwayError for a driver that got no session, because its cluster did not answer.
+        """
         mark = handle.job.request_path
         if self._process is not None:
             code = self._process.follow(FAMILY_PATIENCE_S)
             # Not the verdict: a driver may die after its plan was completed.
             log.log(logging.INFO if code == 0 else logging.WARNING, "%s ended with code %d", handle.job.name, code)
-            # A JVM outlives its Python by a moment, or for good, and would go on writing.
+            # A JVM outlives its Python by a moment, or indefinitely, and would continue to write.
             _wait_for_family(mark, FAMILY_PATIENCE_S)
             kill_marked(mark)
+            if code == EXIT_NO_CLUSTER:
+                raise EngineAwayError(
+                    f"{handle.job.name}: Spark's cluster does not answer; the driver's output is above"
+                )
         elif is_of_this_host(handle.job.host):
             _wait_for_family(mark, math.inf)
 
     def stop(self, handle: Handle) -> None:
-        """Kill the whole family of the job's processes. Raises EngineError when one lives on.
+        """Kill the whole family of the job's processes. Raises EngineError when one still runs.
 
-        A driver of another host cannot be reached, and need not be: it watches its submitter, which ends it before it
-        loses its lease.
+        This cannot reach a driver of another host, and need not: that driver watches its submitter, which ends it
+        before it loses its lease.
         """
         if not is_of_this_host(handle.job.host):
             return

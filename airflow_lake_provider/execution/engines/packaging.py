@@ -1,58 +1,49 @@
-"""What Spark runs a job with, whatever starts it: the application, its modules, and Hudi's settings. Pure."""
+"""What Spark runs a job with, whatever starts it: the application, the zip that travels with it, and Hudi's settings.
+
+The zip holds the jobs' own package, and of this package what the jobs import. All engines send the same zip. A machine
+makes it once for each content: its name is a digest of the content, so processes that race to make it make one file.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
+import stat
+import tempfile
+import time
+import uuid
 import zipfile
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider import instant_clock, job_contract
+from airflow_lake_provider.config.owned_options import REFERENCE
 from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.job_contract import HUDI_SPARK_CONF
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_lake_provider.execution.engines.engine import EngineJob
 
-APPLICATION = "run_services.py"
-CONTRACT = Path(job_contract.__file__)
-SHARED_MODULES = (CONTRACT, Path(instant_clock.__file__))
-"""Modules of this package that the jobs import by their own names."""
+SERVICES = "run_services.py"
+REPLICATION = "replicate.py"
+JOBS_PACKAGE = "lake_jobs"
+SHARED = ("__init__.py", "errors.py", "instant_clock.py", "job_contract.py", "replication/**/*.py")
+"""What of this package travels: the contract, the arithmetic of instants, the sinks; all of it imports no more."""
 
-# Hudi needs Kryo and its own SQL extension; everything else is the connection's and the user's business.
-SPARK_CONF: Mapping[str, str] = {
-    "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
-    "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
-    "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
-    "spark.ui.enabled": "false",
-}
+SPARK_CONF: Mapping[str, str] = {**HUDI_SPARK_CONF, "spark.ui.enabled": "false"}
+"""Everything else is the connection's and the user's business."""
 
-
-def find_spark_jobs() -> Path:
-    """Return the folder of the shipped Spark jobs: inside the wheel, else beside the package in a checkout."""
-    package = CONTRACT.parent
-    for folder in (package / "_shipped" / "spark_jobs", package.parent / "spark_jobs"):
-        if (folder / APPLICATION).is_file():
-            return folder
-    raise ConfigError(f"the Spark job {APPLICATION} is not where the package should have it; reinstall the package")
-
-
-def application() -> str:
-    """Return the path of the application."""
-    return str(find_spark_jobs() / APPLICATION)
+_PACKAGE = Path(__file__).parents[2]
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The oldest time that a zip can store; a real one would give each machine another file."""
 
 
 def submit_arguments(job: EngineJob) -> dict[str, Any]:
     """Return the arguments of Spark's hook and operator. Paths and table names travel in the request file instead."""
-    siblings = sorted(str(path) for path in find_spark_jobs().glob("*.py") if path.name != APPLICATION)
-    arguments: dict[str, Any] = {
-        "conn_id": job.conn_id,
-        "name": job.name,
-        "conf": dict(SPARK_CONF) | dict(job.conf),
-        "py_files": ",".join([*map(str, SHARED_MODULES), *siblings]),
-        "application_args": [job.request_path],
-    }
+    arguments = _arguments(job.conn_id, job.name, job.request_path, job.conf)
     if job.jars:
         arguments["jars"] = job.jars
     elif job.packages:
@@ -60,37 +51,122 @@ def submit_arguments(job: EngineJob) -> dict[str, Any]:
     return arguments
 
 
-# --- What the replication job is submitted with: its replication_application, and the part of this package that
-# travels with it
-
-REPLICATION = "replicate.py"
-_PACKAGE = CONTRACT.parent
-
-
-def write_package(path: Path) -> None:
-    """Write the zip that makes `airflow_lake_provider.replication` importable in the driver; nothing else is in it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
-        for source in (_PACKAGE / "__init__.py", _PACKAGE / "errors.py", *sorted(_PACKAGE.glob("replication/**/*.py"))):
-            archive.write(source, f"{_PACKAGE.name}/{source.relative_to(_PACKAGE)}")
-    part.replace(path)
-
-
-def replication_arguments(
-    conn_id: str, name: str, request_path: str, package: Path, conf: Mapping[str, str]
-) -> dict[str, Any]:
+def replication_arguments(conn_id: str, name: str, request_path: str, conf: Mapping[str, str]) -> dict[str, Any]:
     """Return the arguments of Spark's hook. What is secret travels in the request file, never in argv."""
-    modules = sorted(str(path) for path in find_spark_jobs().glob("*.py") if path.name != REPLICATION)
+    return _arguments(conn_id, name, request_path, conf)
+
+
+def application() -> str:
+    """Return the path of the application that runs table services."""
+    return str(find_spark_jobs() / SERVICES)
+
+
+def replication_application() -> str:
+    """Return the path of the application that replicates."""
+    return str(find_spark_jobs() / REPLICATION)
+
+
+def find_spark_jobs() -> Path:
+    """Return the folder of the shipped Spark jobs: inside the wheel, else next to the package in a checkout."""
+    for folder in (_PACKAGE / "_shipped" / "spark_jobs", _PACKAGE.parent / "spark_jobs"):
+        if (folder / SERVICES).is_file():
+            return folder
+    raise ConfigError(f"the Spark job {SERVICES} is not where the package should have it; reinstall the package")
+
+
+def find_package() -> Path:
+    """Return the zip that a job needs in its `--py-files`, and make it when this machine does not have it yet.
+
+    It lies in a folder below the temporary one that only this process's user can write.
+    Raises ConfigError when another user could, OSError when it cannot be written.
+    """
+    content = _content()
+    digest = hashlib.sha256()
+    for name, body in content:
+        digest.update(f"{name}\0{len(body)}\0".encode() + body)
+    path = _own_folder() / f"{JOBS_PACKAGE}-{digest.hexdigest()[:16]}.zip"
+    if path.exists():
+        # Whatever clears temporary files by their age leaves what is in use.
+        path.touch()
+    else:
+        _write(path, content)
+    return path
+
+
+def write_secret_conf(conf: Mapping[str, str], environ: Mapping[str, str]) -> str:
+    """Return a file with the settings that refer to secrets, for `--properties-file`; "" when none does.
+
+    Spark then reads no spark-defaults.conf, so its lines come first. The file is in a folder that only this user can
+    read; Spark reads it at its start, and those that are an hour old are removed. Raises ConfigError, OSError.
+    """
+    secrets = {key: value for key, value in conf.items() if value.startswith(REFERENCE)}
+    if not secrets:
+        return ""
+    folder = _own_folder()
+    for old in folder.glob("*.properties"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - old.stat().st_mtime > 3600:
+                old.unlink()
+    # Here, because the zip alone is also made where there is no Airflow.
+    from airflow_lake_provider.execution.engines.job_files import resolve_secrets, write_private
+
+    resolved = resolve_secrets(secrets)
+    lines = [_defaults(environ), *(f"{key}={_escaped(value)}" for key, value in resolved.items())]
+    path = folder / f"{uuid.uuid4().hex}.properties"
+    write_private(str(path), "\n".join(lines) + "\n")
+    return str(path)
+
+
+def without_secrets(conf: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that may stand in a command."""
+    return {key: value for key, value in conf.items() if not value.startswith(REFERENCE)}
+
+
+def _defaults(environ: Mapping[str, str]) -> str:
+    folder = environ.get("SPARK_CONF_DIR") or os.path.join(environ.get("SPARK_HOME", ""), "conf")
+    path = Path(folder) / "spark-defaults.conf"
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def _escaped(value: str) -> str:
+    # Java's properties take a backslash for the begin of another character, and a line's end for the end of the value.
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+
+
+def _arguments(conn_id: str, name: str, request_path: str, conf: Mapping[str, str]) -> dict[str, Any]:
     return {
         "conn_id": conn_id,
         "name": name,
-        "conf": dict(SPARK_CONF) | dict(conf),
-        "py_files": ",".join([*map(str, SHARED_MODULES), str(package), *modules]),
+        "conf": dict(SPARK_CONF) | without_secrets(conf),
+        "py_files": str(find_package()),
         "application_args": [request_path],
     }
 
 
-def replication_application() -> str:
-    """Return the path of the replication_application."""
-    return str(find_spark_jobs() / REPLICATION)
+@cache
+def _content() -> tuple[tuple[str, bytes], ...]:
+    """Return names and bodies of the zip's files, in the order of their names."""
+    jobs = find_spark_jobs()
+    sources = {str(path.relative_to(jobs)): path for path in (jobs / JOBS_PACKAGE).rglob("*.py")}
+    for pattern in SHARED:
+        sources |= {f"{_PACKAGE.name}/{path.relative_to(_PACKAGE)}": path for path in _PACKAGE.glob(pattern)}
+    return tuple((name, sources[name].read_bytes()) for name in sorted(sources))
+
+
+def _own_folder() -> Path:
+    user = os.getuid()
+    folder = Path(tempfile.gettempdir()) / f"lake-spark-jobs-{user}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    # The driver runs what lies here.
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or found.st_mode & 0o022:
+        raise ConfigError(f"{folder} is not a folder that only user {user} can write; remove it, or set TMPDIR")
+    return folder
+
+
+def _write(path: Path, content: tuple[tuple[str, bytes], ...]) -> None:
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    with zipfile.ZipFile(part, "w") as archive:
+        for name, body in content:
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), body, zipfile.ZIP_DEFLATED)
+    part.replace(path)

@@ -1,4 +1,4 @@
-"""Which process of which machine: so that another one can make sure that it has ended."""
+"""The identity of a process on a machine, so that another process can verify that it has ended."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _PAUSE_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """A process among all there ever were: ids are used again, and containers number their processes afresh."""
+    """A unique process: operating systems reuse ids, and each container numbers its processes from 1."""
 
     boot_id: str
     """Of the machine's start: another id is another machine, or the same one after a restart."""
     pid_namespace: str
-    """Of the container: only here can the process be seen."""
+    """Of the container: only there is the process visible."""
     pid: int
     start_ticks: int
 
     @property
     def is_here(self) -> bool:
-        """Whether this process can see the other one, and so tell that it has ended."""
+        """Whether this process can see the other one, and so verify that it has ended."""
         here = this_process()
         return here is not None and (here.boot_id, here.pid_namespace) == (self.boot_id, self.pid_namespace)
 
     @property
     def is_alive(self) -> bool:
-        """Whether a process that is here still runs; a zombie does not. When in doubt it does."""
+        """Whether a process that is here still runs; a zombie does not. When unknown, it counts as running."""
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
@@ -57,14 +57,14 @@ class ProcessIdentity:
 
 
 def this_process() -> ProcessIdentity | None:
-    """Return this process; None where /proc does not tell."""
-    fields = _stat_fields(os.getpid())
+    """Return this process; None where /proc does not show it."""
+    start_ticks = find_start_ticks(os.getpid())
     try:
         boot_id = (PROC / "sys" / "kernel" / "random" / "boot_id").read_text(encoding="ascii").strip()
         pid_namespace = os.readlink(PROC / "self" / "ns" / "pid")
     except OSError:
         return None
-    return None if fields is None else ProcessIdentity(boot_id, pid_namespace, os.getpid(), int(fields[19]))
+    return None if start_ticks is None else ProcessIdentity(boot_id, pid_namespace, os.getpid(), start_ticks)
 
 
 def identity_to_text(identity: ProcessIdentity) -> str:
@@ -73,7 +73,7 @@ def identity_to_text(identity: ProcessIdentity) -> str:
 
 
 def identity_from_text(text: str) -> ProcessIdentity | None:
-    """Return what `identity_to_text` wrote; None when it is not whole."""
+    """Return what `identity_to_text` wrote; None when the text is incomplete."""
     try:
         body = json.loads(text)
         return ProcessIdentity(
@@ -83,10 +83,16 @@ def identity_from_text(text: str) -> ProcessIdentity | None:
         return None
 
 
+def find_start_ticks(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since the machine's start; None where /proc does not show it."""
+    fields = _stat_fields(pid)
+    return None if fields is None else int(fields[19])
+
+
 def _stat_fields(pid: int) -> list[str] | None:
     """Return what follows the command's name in /proc/<pid>/stat; None when that cannot be read."""
     try:
-        # The name stands in parentheses and may contain anything; the fields after it are fixed.
+        # The name is in parentheses and may contain anything; the fields after it are fixed.
         fields = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
         return None

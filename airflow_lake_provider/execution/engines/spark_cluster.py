@@ -1,13 +1,14 @@
 """Drivers that run inside a cluster and outlive the task: YARN and Kubernetes.
 
-Submitting and following is the Spark provider's (`SparkSubmitOperator` as a `ResumableJobMixin`: submit, poll, status
-by an external id). Ending a driver whose id nobody recorded is ours: each job carries its tag, as an application tag on
-YARN and as the driver pod's name on Kubernetes, so it is found without an id.
+The Spark provider submits and follows (`SparkSubmitOperator` as a `ResumableJobMixin`: submit, poll, status by an
+external id). This module ends a driver without a recorded id: each job carries its tag, as an application tag on YARN
+and as the driver pod's name on Kubernetes, which finds it without an id.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import time
 from dataclasses import replace
 from importlib import import_module
@@ -17,12 +18,11 @@ import requests
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_lake_provider.errors import ConfigError, EngineError
+from airflow_lake_provider.errors import ConfigError, EngineAwayError, EngineError
 from airflow_lake_provider.execution.engines.engine import Handle
-from airflow_lake_provider.execution.engines.job_files import write_text
+from airflow_lake_provider.execution.engines.job_files import write_request
 from airflow_lake_provider.execution.engines.local_process import is_of_this_host, kill_marked
-from airflow_lake_provider.execution.engines.packaging import application, submit_arguments
-from airflow_lake_provider.job_contract import request_to_json
+from airflow_lake_provider.execution.engines.packaging import application, submit_arguments, write_secret_conf
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -34,35 +34,37 @@ log = logging.getLogger(__name__)
 END_PATIENCE_S = 60.0
 PAUSE_S = 1.0
 HTTP_TIMEOUT_S = 30.0
+_ANSWERS_LATER = frozenset({408, 425, 429})
 YARN_ENDED = frozenset({"FINISHED", "FAILED", "KILLED"})
 
 
 def find_driver(master: str) -> YarnDriver | KubernetesDriver | None:
-    """Return what handles drivers inside a master's cluster; None where Spark runs no Python driver."""
+    """Return the handler of drivers inside a master's cluster; None where Spark runs no Python driver."""
     if master.startswith("yarn"):
         return YarnDriver()
     return KubernetesDriver() if master.startswith("k8s") else None
 
 
 class YarnDriver:
-    """Drivers in YARN's application masters. The connection must say where the ResourceManager's REST API is."""
+    """Drivers in YARN's application masters. The connection must name the ResourceManager's REST API."""
 
     def start(self, job: EngineJob) -> Handle:
         """Submit, and return YARN's application id. Raises EngineError; then no application is left."""
         conf = {"spark.yarn.tags": job.tag, "spark.yarn.maxAppAttempts": "1"}
-        operator = _operator(job, conf, yarn_track_via_rm_api=True)
+        operator = _operator(job, conf, with_secrets=True, yarn_track_via_rm_api=True)
         _require_resource_manager(operator._get_hook(), job)
         return _submit(operator, job, self.stop)
 
     def wait(self, handle: Handle) -> None:
-        """Follow the application. Raises EngineError when it runs on and cannot be followed."""
+        """Follow the application. Raises EngineError when it still runs and cannot be followed."""
         _poll(_operator(handle.job, {}, yarn_track_via_rm_api=True), handle)
         active = self._active(handle.job)
         if active:
-            raise EngineError(f"YARN application {', '.join(active)} runs on, but could not be followed")
+            # The poll ended because YARN's answers failed, and they have come back since.
+            raise EngineAwayError(f"YARN application {', '.join(active)} still runs, but cannot be followed")
 
     def stop(self, handle: Handle) -> None:
-        """Kill every application with the job's tag. Raises EngineError when one lives on."""
+        """Kill every application with the job's tag. Raises EngineError when one still runs."""
         _kill_submitting(handle.job)
         hook = _operator(handle.job, {}, yarn_track_via_rm_api=True)._get_hook()
         deadline = time.monotonic() + END_PATIENCE_S
@@ -70,13 +72,13 @@ class YarnDriver:
             if time.monotonic() > deadline:
                 raise EngineError(f"YARN application {', '.join(active)} of {handle.job.name} does not end")
             for application_id in active:
-                _ask_yarn(hook, "PUT", f"/{application_id}/state", json={"state": "KILLED"})
+                _request_yarn(hook, "PUT", f"/{application_id}/state", json={"state": "KILLED"})
             time.sleep(PAUSE_S)
 
     def _active(self, job: EngineJob) -> list[str]:
         hook = _operator(job, {}, yarn_track_via_rm_api=True)._get_hook()
         # "apps" is null when there is none.
-        found = _ask_yarn(hook, "GET", "", params={"applicationTags": job.tag}).get("apps") or {}
+        found = _request_yarn(hook, "GET", "", params={"applicationTags": job.tag}).get("apps") or {}
         return [app["id"] for app in found.get("app", []) if app["state"] not in YARN_ENDED]
 
 
@@ -85,18 +87,19 @@ class KubernetesDriver:
 
     def start(self, job: EngineJob) -> Handle:
         """Submit, and return `<namespace>:<pod>`. Raises EngineError; then no pod is left."""
-        operator = _operator(job, {"spark.kubernetes.driver.pod.name": _pod_name(job)}, track_driver_via_k8s_api=True)
+        conf = {"spark.kubernetes.driver.pod.name": _pod_name(job)}
+        operator = _operator(job, conf, with_secrets=True, track_driver_via_k8s_api=True)
         return _submit(operator, job, self.stop)
 
     def wait(self, handle: Handle) -> None:
-        """Follow the pod. Raises EngineError when it runs on and cannot be followed."""
+        """Follow the pod. Raises EngineError when it still runs and cannot be followed."""
         operator = _operator(handle.job, {}, track_driver_via_k8s_api=True)
         _poll(operator, handle)
         if self._is_active(operator, handle.job):
-            raise EngineError(f"driver pod {_pod_name(handle.job)} runs on, but could not be followed")
+            raise EngineAwayError(f"driver pod {_pod_name(handle.job)} still runs, but cannot be followed")
 
     def stop(self, handle: Handle) -> None:
-        """Delete the driver's pod; its executors go with it. Raises EngineError when it lives on."""
+        """Delete the driver's pod; its executors end with it. Raises EngineError when it still runs."""
         _kill_submitting(handle.job)
         operator = _operator(handle.job, {}, track_driver_via_k8s_api=True)
         deadline = time.monotonic() + END_PATIENCE_S
@@ -109,21 +112,26 @@ class KubernetesDriver:
     def _is_active(self, operator: SparkSubmitOperator, job: EngineJob) -> bool:
         try:
             status = operator.get_job_status(f"{_namespace(operator, job)}:{_pod_name(job)}", _context())
-        except Exception as error:  # the client's errors are of many kinds, and none tells that the pod has ended
-            raise EngineError(f"Kubernetes does not say how pod {_pod_name(job)} is: {error}") from error
+        except Exception as error:  # the client raises errors of many kinds, and none proves that the pod has ended
+            message = f"Kubernetes does not report the state of pod {_pod_name(job)}: {error}"
+            raise _unreported(message, error) from error
         # A node that is cut off reports "Unknown": its pod may be running.
         return status.upper() in {"PENDING", "RUNNING", "UNKNOWN"}
 
 
-def _operator(job: EngineJob, conf: dict[str, str], **tracking: Any) -> SparkSubmitOperator:
+def _operator(
+    job: EngineJob, conf: dict[str, str], *, with_secrets: bool = False, **tracking: Any
+) -> SparkSubmitOperator:
     arguments = submit_arguments(job)
     arguments["conf"] |= conf
+    if with_secrets:
+        arguments["properties_file"] = write_secret_conf(job.conf, os.environ) or None
     return SparkSubmitOperator(task_id="lake_driver", application=application(), **arguments, **tracking)
 
 
 def _submit(operator: SparkSubmitOperator, job: EngineJob, stop: Any) -> Handle:
-    # This driver outlives its submitter, so it must not watch it, should both be on one machine.
-    write_text(job.request_path, request_to_json(replace(job.request, submitter=None)))
+    # This driver outlives its submitter, so it must not watch it, in case both run on one machine.
+    write_request(job.request_path, replace(job.request, submitter=None))
     try:
         return Handle(job, str(operator.submit_job(_context())))
     except (AirflowException, RuntimeError, OSError) as error:
@@ -142,17 +150,17 @@ def _poll(operator: SparkSubmitOperator, handle: Handle) -> None:
     try:
         operator.poll_until_complete(handle.external_id, _context())
     except (AirflowException, RuntimeError) as error:
-        # Not the verdict: the timeline judges what a driver that failed has left.
+        # Not the verdict: the timeline judges what a failed driver has left.
         log.warning("%s: %s", handle.job.name, error)
 
 
 def _context() -> Any:
-    # The provider keeps its ids in the task's state store, which another run of the table could not read.
+    # The provider stores its ids in the task's state store, which another run of the table could not read.
     return {}
 
 
 def _kill_submitting(job: EngineJob) -> None:
-    # A spark-submit whose task was killed would submit after we have looked.
+    # A spark-submit of a killed task would submit after this check.
     if is_of_this_host(job.host):
         kill_marked(job.request_path)
 
@@ -167,14 +175,14 @@ def _require_resource_manager(hook: SparkSubmitHook, job: EngineJob) -> None:
         ) from error
 
 
-def _ask_yarn(hook: SparkSubmitHook, method: str, path: str, **request: Any) -> dict[str, Any]:
+def _request_yarn(hook: SparkSubmitHook, method: str, path: str, **request: Any) -> dict[str, Any]:
     url = f"{hook._get_yarn_rm_base_url()}/ws/v1/cluster/apps{path}"
     try:
         answer = requests.request(method, url, auth=hook._resolved_yarn_rm_auth, timeout=HTTP_TIMEOUT_S, **request)
         answer.raise_for_status()
         return dict(answer.json()) if answer.content else {}
     except (requests.RequestException, ValueError) as error:
-        raise EngineError(f"YARN's ResourceManager does not say what it runs: {error}") from error
+        raise _unreported(f"YARN's ResourceManager does not report what it runs: {error}", error) from error
 
 
 def _pod_name(job: EngineJob) -> str:
@@ -185,15 +193,29 @@ def _pod_name(job: EngineJob) -> str:
 def _namespace(operator: SparkSubmitOperator, job: EngineJob) -> str:
     namespace = operator._get_hook()._connection["namespace"]
     if not namespace:
-        raise ConfigError(f"connection {job.conn_id!r}: set `namespace` in its extra; drivers are looked for there")
+        raise ConfigError(f"connection {job.conn_id!r}: set `namespace` in its extra, the namespace of the drivers")
     return str(namespace)
 
 
 def _delete_pod(name: str, namespace: str) -> None:
-    # Only who runs Spark on Kubernetes has this package.
+    # Only installations with Spark on Kubernetes have this package.
     kube_client = import_module("airflow.providers.cncf.kubernetes.kube_client")
     try:
         kube_client.get_kube_client().delete_namespaced_pod(name, namespace)
     except kube_client.ApiException as error:
         if error.status != requests.codes.not_found:
-            raise EngineError(f"pod {name} cannot be deleted: {error}") from error
+            raise _unreported(f"pod {name} cannot be deleted: {error}", error) from error
+
+
+def _unreported(message: str, error: BaseException) -> EngineError:
+    """Return the error of a cluster that did not answer, or answered that the request is wrong or not allowed."""
+    chain: BaseException | None = error
+    while chain is not None:
+        # requests puts the status into the response, the client of Kubernetes into the error.
+        status = getattr(getattr(chain, "response", chain), "status_code", None) or getattr(chain, "status", None)
+        if isinstance(status, int) and 400 <= status < 500 and status not in _ANSWERS_LATER:
+            return EngineError(message)
+        if isinstance(chain, ImportError):
+            return EngineError(message)
+        chain = chain.__cause__ or chain.__context__
+    return EngineAwayError(message)

@@ -1,7 +1,8 @@
-"""Spark through spark-submit. The connection says where: client mode anywhere, cluster mode on YARN and Kubernetes."""
+"""Spark through spark-submit. The connection sets the place: client mode anywhere, cluster mode on YARN, Kubernetes."""
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.execution.engines.local_process import LocalJob
-from airflow_lake_provider.execution.engines.packaging import application, submit_arguments
+from airflow_lake_provider.execution.engines.packaging import application, submit_arguments, write_secret_conf
 
 if TYPE_CHECKING:
     from airflow_lake_provider.execution.engines.engine import Engine, EngineJob, Handle
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 class SparkSubmitEngine:
     """The default engine.
 
-    In client mode the driver runs beside the task, with its output in the task's log, and ends with it. In cluster mode
-    it outlives the task, so the next try follows the driver that is there.
+    In client mode the driver runs next to the task, with its output in the task's log, and ends with it. In cluster
+    mode it outlives the task, so the next try follows the running driver.
     """
 
     def __init__(self) -> None:
@@ -34,7 +35,7 @@ class SparkSubmitEngine:
         self._mode(handle.job).wait(handle)
 
     def stop(self, handle: Handle) -> None:
-        """End the driver. Raises EngineError when it may live on."""
+        """End the driver. Raises EngineError when it may still run."""
         self._mode(handle.job).stop(handle)
 
     def _mode(self, job: EngineJob) -> Engine:
@@ -45,13 +46,13 @@ class SparkSubmitEngine:
         master, mode = str(connection["master"]), connection["deploy_mode"]
         if mode != "cluster":
             return self._client
-        # Only who needs it waits for the provider's operator to be imported: a second of each task.
+        # Imported on use: the provider's operator costs a second of each task.
         cluster = import_module("airflow_lake_provider.execution.engines.spark_cluster")
         driver: Engine | None = cluster.find_driver(master)
         if driver is not None:
             return driver
         raise ConfigError(
-            f"connection {job.conn_id!r} asks for deploy-mode cluster on {master}, where Spark runs no Python driver: "
+            f"connection {job.conn_id!r} sets deploy-mode cluster on {master}, where Spark runs no Python driver: "
             "use deploy-mode client there, or YARN or Kubernetes"
         )
 
@@ -61,7 +62,7 @@ class _ClientMode:
         self._local = LocalJob()
 
     def start(self, job: EngineJob) -> Handle:
-        hook = SparkSubmitHook(**submit_arguments(job))
+        hook = SparkSubmitHook(**submit_arguments(job), properties_file=write_secret_conf(job.conf, os.environ) or None)
         # It logs the command, with secrets masked. Its own `submit` would not return before the job's end.
         return self._local.start(job, hook._build_spark_submit_command(application()))
 

@@ -1,7 +1,7 @@
 """The archive of layout 1: log files `.commits_.archive.<number>_<token>` of Avro records, one per instant and state.
 
 Hudi skips a block that was cut off or damaged. So do we, and report it: its archiver may be writing it right now, or
-may have died, and then its instants are still on the active timeline. Nothing outside a file says how long it should
+may have died, and then its instants are still on the active timeline. Nothing outside a file shows how long it should
 be, so a file that was cut off between two blocks shows only by an instant whose completion is missing.
 
 Source: Hudi 1.2 `ArchivedTimelineV1`, `TimelineArchiverV1`, `MetadataConversionUtils`, `HoodieArchivedMetaEntry`; 0.15
@@ -32,7 +32,7 @@ MERGE_PLAN = "mergeArchivePlan"
 # Far beyond what Hudi writes.
 MAX_FILE_BYTES = 2 << 30
 MAX_PLAN_BYTES = 16 << 20
-LOOKS = 4
+ATTEMPTS = 4
 
 _FILE = re.compile(r"\.commits_\.archive\.(\d{1,18})(_.*)?", re.ASCII)
 _ENTRY_FIELDS = frozenset({"commitTime", "actionType", "actionState", "stateTransitionTime"})
@@ -92,7 +92,7 @@ def load_log_archive(
     storage: Storage, history_path: str, requested: RequestedRange, *, with_content: bool
 ) -> ArchivedTimeline:
     """Load all archive files. Raises StorageError, DamagedFileError, UnsupportedTableError."""
-    for look in range(LOOKS):
+    for attempt in range(ATTEMPTS):
         try:
             sizes = {
                 entry.name: entry.size_bytes for entry in storage.list_entries(history_path) if not entry.is_folder
@@ -102,7 +102,7 @@ def load_log_archive(
         try:
             return _load_files(storage, history_path, sizes, _Gathering(requested, with_content))
         except FileNotFoundError as error:  # small files that were merged meanwhile: their instants are elsewhere now
-            if look == LOOKS - 1:
+            if attempt == ATTEMPTS - 1:
                 raise DamagedFileError(f"{error}: listed, but missing") from error
     raise AssertionError("unreachable")
 

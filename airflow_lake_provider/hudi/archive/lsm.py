@@ -1,9 +1,9 @@
 """The archive of layout 2: snapshots of Parquet files that are merged into layers, so the same instants may lie twice.
 
 `_version_` holds the number of the newest snapshot, `manifest_<number>` names its files. A file's name bounds the
-requested times in it, but for what Hudi wrote when it upgraded a table of layout 1. Writers go on while we read:
+requested times in it, but for what Hudi wrote when it upgraded a table of layout 1. Writers continue during a read:
 `_version_` is deleted and written anew, only a few snapshots are kept, and merged files vanish with the last snapshot
-that names them. So whatever is missing is looked for again first.
+that names them. So the reader first searches again for what is missing.
 
 Source: Hudi 1.2 `LSMTimeline`, `LSMTimelineWriter`, `HoodieLSMTimelineManifest`, `HoodieLSMTimelineInstant`.
 """
@@ -37,7 +37,7 @@ MAX_UNPACKED_BYTES = 4 << 30
 MAX_ROWS = 20_000_000
 MAX_MANIFEST_BYTES = 64 << 20
 MAX_VERSION_BYTES = 32
-LOOKS = 4
+ATTEMPTS = 4
 BATCH_ROWS = 512
 
 _MANIFEST = re.compile(r"manifest_(\d{1,18})", re.ASCII)
@@ -66,7 +66,7 @@ class ManifestFile:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What is asked of the archive."""
+    """Which instants of the archive to read."""
 
     requested: RequestedRange
     names_bound: bool
@@ -88,7 +88,7 @@ class _Folder:
         return f"{self.storage.base_path}/{self.path}/{name}"
 
     def read(self, name: str, limit: int, why: str) -> bytes:
-        """Read a whole file; it is measured first, because the store says how much will be allocated."""
+        """Read a whole file; it is measured first, because the store reports how much will be allocated."""
         size = self.sizes.get(name)
         if size is None:
             raise DamagedFileError(f"{self.where(name)}: missing, {why}")
@@ -109,7 +109,7 @@ def load_lsm_archive(
     """
     reading = _Reading(requested, names_bound, with_content)
     last_finding = ""
-    for look in range(LOOKS):
+    for attempt in range(ATTEMPTS):
         try:
             sizes = {entry.name: entry.size_bytes for entry in storage.list_entries(history_path)}
         except FileNotFoundError:
@@ -117,8 +117,8 @@ def load_lsm_archive(
         try:
             return _load_snapshot(_Folder(storage, history_path, sizes), reading)
         except DamagedFileError as error:
-            # A writer may have moved on between our steps. The same finding in two looks is no race.
-            if str(error) == last_finding or look == LOOKS - 1:
+            # A writer may have moved on between the steps. The same finding in two reads is no race.
+            if str(error) == last_finding or attempt == ATTEMPTS - 1:
                 raise
             last_finding = str(error)
     raise AssertionError("unreachable")
@@ -131,7 +131,7 @@ def _load_snapshot(folder: _Folder, reading: _Reading) -> ArchivedTimeline:
     instants: list[ArchivedInstant] = []
     manifest = f"manifest_{number}"
     for file in _read_manifest(folder, manifest):
-        # Also of files that the range excludes: a snapshot with a hole is damaged, whatever is asked of it.
+        # Also of files that the range excludes: a snapshot with a hole is damaged, whichever range is read.
         _check_size(folder, file, folder.sizes.get(file.name, file.size_bytes), manifest)
         if file.name not in folder.sizes or not reading.excludes(file):
             content = folder.read(file.name, MAX_FILE_BYTES, f"but {manifest} names it")
@@ -183,7 +183,8 @@ def _find_snapshot(folder: _Folder) -> tuple[int | None, list[TimelineProblem]]:
 
 
 def _file_without_manifest(folder: _Folder, match: re.Match[str]) -> TimelineProblem:
-    # The first archiver of a table is at work, or died; its instants are still active. Nobody merges without manifests.
+    # The first archiver of a table is at work, or died; its instants are still active. No merge happens without
+    # manifests.
     if match[3] != "0":
         raise DamagedFileError(f"{folder.where('manifest_*')}: missing, but there is {match[0]}")
     return TimelineProblem(match[0], "no manifest names it: its archiver is writing it, or has died")

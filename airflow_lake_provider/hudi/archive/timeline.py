@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.hudi.instant import COMPARABLE_ACTION
-from airflow_lake_provider.hudi.timeline import COMPLETED_WRITE_ACTIONS, TimelineProblem
+from airflow_lake_provider.hudi.instant import COMPARABLE_ACTION, COMPLETED_WRITE_ACTIONS
+from airflow_lake_provider.hudi.timeline import TimelineProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +35,7 @@ class ArchivedInstant:
     """One completed action that was archived.
 
     `completed_time` is None where the writer did not archive it (layout 1, before Hudi 0.14). `metadata` and `plan` are
-    what `content.decode` reads; None when they were not asked for, and when the archive has none.
+    what `content.decode` reads; None when they were not requested, and when the archive has none.
     """
 
     requested_time: str

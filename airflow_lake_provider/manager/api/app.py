@@ -13,8 +13,8 @@ from fastapi.middleware.gzip import GZipMiddleware
 
 from airflow_lake_provider import __version__
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.http import add_error_handlers
-from airflow_lake_provider.manager.api import callback, health, service_manager, sinks, tables
+from airflow_lake_provider.http import BEARER, BodyGuard, add_error_handlers
+from airflow_lake_provider.manager.api import callback, health, sinks, tables
 from airflow_lake_provider.timeline_server import routes
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def create_app(open_services: Callable[[], ManagerServices]) -> FastAPI:
     app = FastAPI(
         title="Lake table services",
         version=__version__,
-        description="Commit notices of Hudi writers, and what becomes of them.",
+        description="Commit notices of Hudi writers, and the table services that follow from them.",
         lifespan=_run,
     )
     app.state.open_services = open_services
@@ -38,7 +38,7 @@ def create_app(open_services: Callable[[], ManagerServices]) -> FastAPI:
     for router in (
         health.router,
         callback.router,
-        service_manager.router,
+        callback.service_router,
         tables.router,
         tables.discovery_router,
         tables.instances_router,
@@ -49,6 +49,11 @@ def create_app(open_services: Callable[[], ManagerServices]) -> FastAPI:
     ):
         app.include_router(router)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
+    app.add_middleware(
+        BodyGuard,
+        check_token=lambda given: open_services().tokens.identify(given, where=BEARER, option="service_tokens"),
+        own_paths=("/callback",),
+    )
     add_error_handlers(app)
     return app
 
@@ -59,12 +64,12 @@ async def _run(app: FastAPI) -> AsyncIterator[None]:
     try:
         services = app.state.open_services()
     except LakeError as error:
-        # A wrong [lake] setting must not take Airflow's API server down; every route of ours answers with it.
+        # A wrong [lake] setting must not stop Airflow's API server; every route of the manager answers with the error.
         log.error("the lake manager is not running: %s", error)
         yield
         return
-    # The server's start-up leaves a million objects that live for ever; a full collection that walks them all holds
-    # every answer back for more than half a second (seen).
+    # The server's start-up leaves a million objects that are never freed; a full collection that walks them all delays
+    # every answer by more than half a second (measured).
     gc.freeze()
     jobs = [asyncio.create_task(services.timeline_server.run(), name="lake-timeline-server")]
     if services.settings.loop_enabled:

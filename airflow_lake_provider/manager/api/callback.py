@@ -1,67 +1,188 @@
-"""`POST /callback`: Hudi's write-commit callback, the push that works with stock writers."""
+"""Notices from writers, both durable, answered immediately and never trusted.
+
+`POST /callback` is Hudi's write-commit callback, the push that works with stock writers. `GET
+/service/{compact,cluster,clean}` is what RFC-43's client inside Hudi sends.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import re
+from contextlib import suppress
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Request
 from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 
-from airflow_lake_provider.http import CALLBACK_KEY_HEADER, parse_body, read_body, require_token
-from airflow_lake_provider.hudi.base_path import normalise_base_path, require_allowed
-from airflow_lake_provider.manager.api.models import AcceptedAnswer, CommitCallbackBody
-from airflow_lake_provider.manager.api.services import ManagerServices, services_of
+from airflow_lake_provider.config.access import Grant, Right
+from airflow_lake_provider.errors import LakeError, MalformedRequestError, TableUnknownError
+from airflow_lake_provider.http import (
+    CALLBACK_KEY_HEADER,
+    announced_bytes,
+    parse_body,
+    read_body,
+    token_of_extra_params,
+)
+from airflow_lake_provider.hudi.base_path import normalise_base_path, require_allowed, table_id_of
+from airflow_lake_provider.manager.api.models import (
+    INSTANT_PATTERN,
+    AcceptedAnswer,
+    CommitCallbackBody,
+    refuse_control_characters,
+)
+from airflow_lake_provider.manager.api.services import ManagerServices, services_of, services_of_app
 from airflow_lake_provider.manager.db.registry import Notice, Source
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+
+    from starlette.responses import Response
+
+# The route parses the body by hand, so OpenAPI gets its schema here.
+_BODY_SCHEMA = CommitCallbackBody.model_json_schema()
 _OPENAPI_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {"schema": CommitCallbackBody.model_json_schema(ref_template="#/x-defs/{model}")}
-        },
-    }
+    "requestBody": {"required": True, "content": {"application/json": {"schema": _BODY_SCHEMA}}}
 }
-_OPENAPI_BODY["requestBody"]["content"]["application/json"]["schema"].pop("$defs", None)
 _MOST_HEADER_CHARACTERS = 500
 
 
 async def check_callback_key(
     services: Annotated[ManagerServices, Depends(services_of)],
     key: Annotated[str | None, Header(alias=CALLBACK_KEY_HEADER)] = None,
-) -> None:
-    """Refuse a writer without one of the configured keys, before its body is read."""
-    require_token(
-        key,
-        services.settings.callback_tokens,
-        where=f"header {CALLBACK_KEY_HEADER}",
-        option="callback_tokens",
-    )
+) -> Grant:
+    """Refuse a writer without a token that may notify, before its body is read."""
+    where = f"header {CALLBACK_KEY_HEADER}"
+    return services.tokens.authorise(key, Right.NOTIFY, where=where, option="callback_tokens")
 
 
-router = APIRouter(tags=["notices"], dependencies=[Depends(check_callback_key)])
+class NoticeRoute(APIRoute):
+    """Records each notice that the manager refuses: otherwise only the writer's log would name a wrong key or root."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the route's handler, which records an error of the caller before the app answers it."""
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except LakeError as error:
+                if error.http_status < 500:
+                    services_of_app(request.app).refusals.record(error.http_status, str(error))
+                raise
+            except RequestValidationError as error:
+                services_of_app(request.app).refusals.record(422, str(error))
+                raise
+
+        return handle
+
+
+router = APIRouter(tags=["notices"], dependencies=[Depends(check_callback_key)], route_class=NoticeRoute)
 
 
 @router.post("/callback", openapi_extra=_OPENAPI_BODY)
 async def receive_commit(
     request: Request,
     services: Annotated[ManagerServices, Depends(services_of)],
+    writer: Annotated[Grant, Depends(check_callback_key)],
     database: Annotated[str, Header(alias="X-Lake-Database", description="Database of the table")] = "",
     owner: Annotated[str, Header(alias="X-Lake-Owner", description="Owner of the table")] = "",
 ) -> AcceptedAnswer:
-    """Make the notice durable, then answer 200; the table is looked at within about a second."""
-    body = await parse_body(CommitCallbackBody, await read_body(request, services.settings.max_notice_bytes))
-    base_path = normalise_base_path(body.basePath)
-    require_allowed(base_path, services.settings.allowed_roots)
-    stats = body.hoodieWriteStat or []
-    notice = Notice(
+    """Make the notice durable, then answer 200; the loop evaluates the table within about a second."""
+    most_bytes = services.settings.max_notice_bytes
+    async with services.limits.admit(writer.name, announced_bytes(request, most_bytes)):
+        body = await parse_body(CommitCallbackBody, await read_body(request, most_bytes))
+        base_path = normalise_base_path(body.basePath)
+        writer.require_path(base_path)
+        require_allowed(base_path, services.settings.allowed_roots)
+        mark = await run_in_threadpool(services.notify, writer.name, _to_notice(base_path, body, database, owner))
+    return AcceptedAnswer(table_id=mark.table_id)
+
+
+def _to_notice(base_path: str, body: CommitCallbackBody, database: str, owner: str) -> Notice:
+    return Notice(
         base_path=base_path,
         table_name=body.tableName,
         source=Source.COMMIT_CALLBACK,
         instants=(body.commitTime,),
         database=database[:_MOST_HEADER_CHARACTERS],
         owner=owner[:_MOST_HEADER_CHARACTERS],
-        files=len(stats),
-        written_bytes=sum(stat.totalWriteBytes or 0 for stat in stats),
     )
-    mark = await run_in_threadpool(services.loop.mark_dirty, notice)
-    return AcceptedAnswer(table_id=mark.table_id)
+
+
+# --- What RFC-43's client inside Hudi sends (`HoodieTableServiceManagerClient`)
+#
+# Released clients fail before they send anything; fixed ones call inside the table lock, with no credential, and repeat
+# all pending instants each time.
+
+service_router = APIRouter(tags=["notices"], route_class=NoticeRoute)
+
+_INSTANT = re.compile(INSTANT_PATTERN)
+
+
+class ServicePath(StrEnum):
+    """Last part of the client's path."""
+
+    COMPACT = "compact"
+    CLUSTER = "cluster"
+    CLEAN = "clean"
+
+
+@service_router.get("/service/{service}", status_code=202)
+async def receive_request(
+    service: ServicePath,
+    request: Request,
+    services: Annotated[ManagerServices, Depends(services_of)],
+) -> AcceptedAnswer:
+    """Note that the table has pending plans; answers 202.
+
+    Without a token, where the settings allow that, it marks a registered table and stores nothing of the request; the
+    answer does not show whether the table is registered.
+    """
+    token = token_of_extra_params(request.query_params.get("extra_params", ""))
+    has_token = token is not None or services.settings.service_manager_needs_token
+    writer = None
+    if has_token:
+        writer = services.tokens.authorise(token, Right.NOTIFY, where="extra_params", option="callback_tokens")
+    notice = parse_request(request.query_params)
+    if writer is not None:
+        writer.require_path(notice.base_path)
+    require_allowed(notice.base_path, services.settings.allowed_roots)
+    if writer is not None:
+        async with services.limits.admit(writer.name):
+            mark = await run_in_threadpool(services.notify, writer.name, notice)
+        return AcceptedAnswer(table_id=mark.table_id)
+    bare = Notice(notice.base_path, "", Source.SERVICE_MANAGER_CLIENT)
+    with suppress(TableUnknownError):
+        async with services.limits.admit("none"):
+            await run_in_threadpool(services.loop.notify, bare, may_register=False)
+    return AcceptedAnswer(table_id=table_id_of(bare.base_path), accepted=False)
+
+
+def parse_request(query: Mapping[str, str]) -> Notice:
+    """Build the notice from the client's parameters; raise MalformedRequestError that names the parameter."""
+    action = query.get("action", "REQUEST")
+    if action != "REQUEST":
+        raise MalformedRequestError(f"action is {action!r}, allowed: REQUEST")
+    for required in ("basepath", "table_name"):
+        if not query.get(required):
+            raise MalformedRequestError(f"parameter {required!r} is missing or empty")
+    instants = tuple(part.strip() for part in query.get("instant", "").split(",") if part.strip())
+    for instant in instants:
+        if not _INSTANT.match(instant):
+            raise MalformedRequestError(f"instant {instant!r} is not an instant time")
+    names = {}
+    for key in ("table_name", "db_name", "username"):
+        try:
+            names[key] = refuse_control_characters(query.get(key, ""))[:500]
+        except ValueError as error:
+            raise MalformedRequestError(f"parameter {key!r} {error}") from error
+    return Notice(
+        base_path=normalise_base_path(query["basepath"]),
+        table_name=names["table_name"],
+        source=Source.SERVICE_MANAGER_CLIENT,
+        instants=tuple(sorted(instants)),
+        database=names["db_name"],
+        owner=names["username"],
+    )

@@ -7,7 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
-from airflow_lake_provider.manager.instances import InstanceState  # noqa: TC001 - pydantic reads it
+from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.manager.instances import InstanceState
+from airflow_lake_provider.planner.conformance import Conformity, Requirement
 
 INSTANT_PATTERN = r"^[0-9]{8,24}$"
 
@@ -24,19 +26,12 @@ TableName = Annotated[
 BasePath = Annotated[str, StringConstraints(min_length=1, max_length=2000), Field(description="The table's base path")]
 
 
-class WriteStatBody(BaseModel):
-    """What the notice uses of one file's write statistics (about 1 KB on the wire); the rest is ignored."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    totalWriteBytes: int | None = Field(default=0, description="Bytes written by this commit")
-
-
 class CommitCallbackBody(BaseModel):
     """Body of Hudi's `HoodieWriteCommitHttpCallback` (`HoodieWriteCommitCallbackMessage`).
 
-    `commitActionType` and `extraMetadata` arrive without their values (Hudi serialises its own Option as a bean), so
-    they are ignored.
+    The manager reads these three fields and ignores the others: the write statistics (about 1 KB a file) are in the
+    commit itself; `commitActionType` and `extraMetadata` arrive without their values, since Hudi serialises its own
+    Option as a bean.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -44,7 +39,6 @@ class CommitCallbackBody(BaseModel):
     commitTime: InstantTime
     tableName: TableName
     basePath: BasePath
-    hoodieWriteStat: list[WriteStatBody] | None = Field(default=None, description="One entry per written file")
 
     @field_validator("tableName")
     @classmethod
@@ -53,25 +47,28 @@ class CommitCallbackBody(BaseModel):
 
 
 class HintBody(BaseModel):
-    """One table that one of our own tasks wants looked at."""
+    """One table that a task of the provider wants evaluated."""
 
     base_path: BasePath
     table_name: TableName
     instants: list[InstantTime] = Field(default_factory=list, description="New instants, oldest first")
+    is_own: bool = Field(default=False, description="A service of the provider ended, and completed these instants")
 
 
 class HintsBody(BaseModel):
-    """Tables to look at, and tables that were looked at from outside and showed nothing new."""
+    """Tables to evaluate, and tables that a sensor read and found unchanged."""
 
     hints: list[HintBody] = Field(default_factory=list, max_length=10_000)
-    quiet_table_ids: list[str] = Field(default_factory=list, max_length=10_000)
+    unchanged_table_ids: list[str] = Field(default_factory=list, max_length=10_000)
 
 
 class AcceptedAnswer(BaseModel):
-    """The notice is durable; the table will be looked at."""
+    """The notice is durable; the loop evaluates the table next."""
 
     table_id: str = Field(description="The table's identifier here")
-    accepted: bool = True
+    accepted: bool = Field(
+        default=True, description="False: the request had no token; it marks a registered table and says no more"
+    )
 
 
 class HintsAnswer(BaseModel):
@@ -82,12 +79,12 @@ class HintsAnswer(BaseModel):
 
 
 class SweepAnswer(BaseModel):
-    """How many dirty tables this call looked at, and what it did about deadlines."""
+    """How many tables waited for an evaluation, and what the sweep did about deadlines."""
 
-    looked: int
+    waiting: int = Field(description="Tables that are evaluated next, 1,000 at most")
     ended: int = Field(default=0, description="Runs that were ended because they passed their deadline_s")
-    overdue: int = Field(default=0, description="Instances that stand in one state past its deadline")
-    repaired: int = Field(default=0, description="Repairs that the doctor did, as the tables' policies allow")
+    overdue: int = Field(default=0, description="Instances that are past the deadline of their state")
+    repaired: int = Field(default=0, description="Repairs since the last sweep, as the tables' policies allow")
 
 
 class TryBody(BaseModel):
@@ -98,9 +95,9 @@ class TryBody(BaseModel):
 
 
 class ExecutorBody(TryBody):
-    """Who wants to execute a service."""
+    """The run that requests to execute a service."""
 
-    ended: TryBody | None = Field(default=None, description="A holder of which the caller knows that it has ended")
+    ended: TryBody | None = Field(default=None, description="A holder that the caller knows to have ended")
 
 
 class LeaseBody(BaseModel):
@@ -110,7 +107,7 @@ class LeaseBody(BaseModel):
 
 
 class LeaseAnswer(BaseModel):
-    """A held lease. `lease_s` is for how long from now it holds unless renewed."""
+    """A held lease. It ends `lease_s` seconds from now unless renewed."""
 
     token: str
     lease_s: float
@@ -134,18 +131,18 @@ class TableAnswer(BaseModel):
     owner: str
     identified: Annotated[
         bool,
-        Field(description="The name is hoodie.properties' own; otherwise what was announced, and selects no policy"),
+        Field(description="hoodie.properties give the name; otherwise a notice announced it, and it selects no policy"),
     ]
     dirty: bool
     notices: int
     last_notice_ms: int | None
     last_notice_source: str
     last_notice_instant: str
-    looked_ms: int | None
-    look_failures: int
-    next_look_ms: int | None
+    evaluated_ms: int | None
+    evaluation_failures: int
+    next_evaluation_ms: int | None
     retry_ms: int | None
-    completed_time: str = Field(description="Completed time of the newest instant at the last look")
+    completed_time: str = Field(description="Completed time of the newest instant at the last evaluation")
     decisions: list[dict[str, Any]]
     problem: str
 
@@ -159,16 +156,34 @@ class TablesAnswer(BaseModel):
 class InstanceAnswer(BaseModel):
     """One instance of a table service. Times are milliseconds since the epoch."""
 
-    service: str = Field(description="The service; `look` while it is not known what a notice leads to")
+    service: str = Field(description="The service; `evaluation` while the loop has not evaluated a notice")
     state: InstanceState
-    owner: str = Field(description="Who has to act next; empty when nobody has to")
+    owner: str = Field(description="What has to act next; empty when the instance has ended")
     reason: str
     run_id: str = Field(description="The DAG run; empty while there is none")
     plans: list[str] = Field(description="Requested times of the plans that it was created for")
     since_ms: int | None
-    deadline_ms: int | None = Field(description="Until when it may stay in this state")
+    deadline_ms: int | None = Field(description="When its time in this state ends")
     overdue: bool
     tries: int
+
+
+class RequirementAnswer(BaseModel):
+    """One thing that a table requires of its writers."""
+
+    requirement: Requirement
+    state: Conformity = Field(description="unknown: nothing proves either")
+    evidence: str
+    endangers: str = Field(description="What a writer that breaks it endangers")
+    settings: list[str] = Field(description="What to set in the writers, key=value")
+    blocks: list[Service] = Field(description="Services that start only when the writers meet it")
+
+
+class ConformanceAnswer(BaseModel):
+    """The last check of a table's writers."""
+
+    checked_ms: int | None = Field(description="When, ms since the epoch; null: they were never checked")
+    requirements: list[RequirementAnswer]
 
 
 class InstancesAnswer(BaseModel):
@@ -179,9 +194,9 @@ class InstancesAnswer(BaseModel):
 
 
 class PolicyAnswer(BaseModel):
-    """What the tables file says of one service of one table."""
+    """The settings of one service of one table in the tables file."""
 
-    hudi_options: dict[str, str] = Field(description="With those by which the policy travels: retention and the like")
+    hudi_options: dict[str, str] = Field(description="Hudi options, including those that carry the policy")
     engine: str = Field(description="Empty: [lake] engine")
     spark_conn_id: str = Field(description="Empty: [lake] spark_conn_id")
     spark_conf: dict[str, str]
@@ -192,14 +207,17 @@ class PolicyAnswer(BaseModel):
 class HealthAnswer(BaseModel):
     """The app is mounted and its database answers."""
 
-    status: str
+    status: str = Field(description="ok; failing: no table is decided, `problems` says why")
     version: str
     loop: bool
     tables_config: ConfigState = Field(
-        description="ok; last_good: the tables' settings are wrong, those before them hold; none: nothing is decided"
+        description="ok; last_good: the tables' settings are wrong, the previous ones hold; none: nothing is decided"
     )
-    last_sweep_s: int | None = Field(description="How long ago lake_watch last succeeded; null: never")
-    problems: list[str] = Field(description="What is wrong with the DAGs that run and watch services")
+    last_sweep_s: int | None = Field(description="Seconds since lake_watch last succeeded; null: never")
+    problems: list[str] = Field(
+        description="What is wrong with the tables' settings, the DAGs that run and watch services, this process's "
+        "loop, or a store"
+    )
 
 
 class ConfigAnswer(BaseModel):
@@ -227,7 +245,7 @@ RunId = Annotated[str, Field(min_length=1, max_length=250, description="The DAG 
 
 
 class ClaimBody(BaseModel):
-    """A run asks for what is due."""
+    """A run requests the sinks that are due."""
 
     run_id: RunId
 
@@ -242,18 +260,18 @@ class BeginBody(BaseModel):
 
 
 class BeginAnswer(BaseModel):
-    """Whether the run must begin with a snapshot, and the request that it obeys with it."""
+    """Whether the run must begin with a snapshot, and the snapshot request that it fulfils."""
 
     needs_snapshot: bool
     request: str
 
 
-class NewsBody(BaseModel):
-    """What a run tells of itself."""
+class ProgressBody(BaseModel):
+    """What a run reports about itself."""
 
     run_id: RunId
     checkpoint: Annotated[str, Field(max_length=1_000_000, description="Durable in the sink; empty: none new")] = ""
-    completed_time: Annotated[str, Field(max_length=40, description="How far the table was, nothing left")] = ""
+    completed_time: Annotated[str, Field(max_length=40, description="The table's state, nothing left to do")] = ""
     problem: Annotated[str, Field(max_length=10_000)] = ""
     ended: bool = False
 
@@ -269,7 +287,7 @@ class SafepointAnswer(BaseModel):
 
     instant: Annotated[str | None, Field(description="Requested time; 0 is everything, null is nothing")]
     holder: str
-    released: Annotated[list[str], Field(description="Sinks that were released by this very question")]
+    released: Annotated[list[str], Field(description="Sinks that this request released")]
 
 
 class DueSink(BaseModel):
@@ -297,8 +315,8 @@ class SinkAnswer(BaseModel):
     """One sink of a table."""
 
     name: str
-    hold: Annotated[str, Field(description="Requested time from which on files and instants are held; 0: all")]
-    hold_ends_ms: Annotated[int, Field(description="When the hold is released unless renewed, ms since the epoch")]
+    hold: Annotated[str, Field(description="Requested time from which the sink holds files and instants; 0: all")]
+    hold_ends_ms: Annotated[int, Field(description="When the hold ends unless renewed, ms since the epoch")]
     needs_snapshot: bool
     paused: bool
     checkpoint: dict[str, Any]
@@ -323,7 +341,7 @@ class RootAnswer(BaseModel):
 
     root: str
     depth: int = Field(description="How many levels below the root")
-    problem: str = Field(description="Why it must not be searched; empty when it may")
+    problem: str = Field(description="Why the search is not allowed; empty when it is")
 
 
 class RootsAnswer(BaseModel):
@@ -346,7 +364,7 @@ class DiscoveredBody(BaseModel):
 
 
 class DiscoveredAnswer(BaseModel):
-    """How many tables are new to the registry; they are looked at next."""
+    """How many tables are new to the registry; the loop evaluates them next."""
 
     registered: int
     known: int

@@ -1,4 +1,4 @@
-"""Routes of replication (bearer token): which sinks are due, what runs tell, and the safepoint of a table."""
+"""Routes of replication: which sinks are due, what runs report, and the safepoint of a table."""
 
 from __future__ import annotations
 
@@ -8,56 +8,56 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 
+from airflow_lake_provider.config.access import Right
 from airflow_lake_provider.manager.api.models import (
     BeginAnswer,
     BeginBody,
     ClaimBody,
     DueAnswer,
     DueSink,
-    NewsBody,
     PauseBody,
+    ProgressBody,
     SafepointAnswer,
     SinkAnswer,
     SinksAnswer,
 )
-from airflow_lake_provider.manager.api.tables import Services, check_service_token
+from airflow_lake_provider.manager.api.services import Operator, Reader, Services, check_operate_table, check_read_table
 from airflow_lake_provider.manager.db.registry import is_identified, policy_of
-from airflow_lake_provider.manager.db.sinks import RunNews, Sinks
+from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks, is_as_configured
 from airflow_lake_provider.manager.sink_state import hold_ends_ms, problem_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from sqlalchemy import RowMapping
 
+    from airflow_lake_provider.config.access import Grant
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.manager.api.services import ManagerServices
 
-router = APIRouter(tags=["replication"], dependencies=[Depends(check_service_token)])
+router = APIRouter(tags=["replication"])
+
+_CHECK_OPERATOR = [Depends(check_operate_table)]
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
 
-@router.get("/sinks/due")
-def list_due(services: Services, limit: Limit = 100) -> DueAnswer:
-    """List the configured sinks whose tables moved, that failed and may be tried again, or that need a snapshot."""
-    return DueAnswer(sinks=list(islice(_find_due(services, ""), limit)))
-
-
 @router.post("/sinks/claim")
-def claim_due(services: Services, body: ClaimBody, limit: Limit = 100) -> DueAnswer:
-    """Give the sinks that are due to one run, and answer which; it must begin each within three minutes.
+def claim_due(services: Services, operator: Operator, body: ClaimBody, limit: Limit = 100) -> DueAnswer:
+    """Give the due sinks to one run, and return them; the run must begin each within three minutes.
 
-    Whoever asks again under the same run, because the answer got lost, is given the same ones.
+    A run that repeats the request, because the answer was lost, gets the same sinks.
     """
     sinks = Sinks(services.registry)
-    mine = (due for due in _find_due(services, body.run_id) if sinks.claim(due.table_id, due.name, body.run_id))
+    mine = (
+        due for due in _find_due(services, operator, body.run_id) if sinks.claim(due.table_id, due.name, body.run_id)
+    )
     return DueAnswer(sinks=list(islice(mine, limit)))
 
 
-@router.get("/tables/{table_id}/safepoint")
+@router.get("/tables/{table_id}/safepoint", dependencies=_CHECK_OPERATOR)
 def get_safepoint(services: Services, table_id: str) -> SafepointAnswer:
-    """Return what cleaning and archiving must not pass; what is past its time to live is released by asking."""
+    """Return what cleaning and archiving must not pass; the request releases what is past its time to live."""
     sinks, row = Sinks(services.registry), services.registry.find(table_id)
     if row is not None:
         _configure(services, table_id, _policy(services, row))
@@ -65,59 +65,69 @@ def get_safepoint(services: Services, table_id: str) -> SafepointAnswer:
     return SafepointAnswer(instant=found.instant, holder=found.holder, released=list(found.released))
 
 
-@router.get("/tables/{table_id}/sinks")
-def list_sinks(services: Services, table_id: str) -> SinksAnswer:
-    """List a table's sinks with their holds and problems: also those that the tables file has since just now."""
+@router.get("/tables/{table_id}/sinks", dependencies=[Depends(check_read_table)])
+def list_sinks(services: Services, reader: Reader, table_id: str) -> SinksAnswer:
+    """List a table's sinks with their holds and problems.
+
+    For a token that may operate, sinks that were just added to the tables file are among them.
+    """
     sinks, row, now_ms = Sinks(services.registry), services.registry.find(table_id), services.registry.now_ms()
-    if row is not None:
+    # Adding and retiring sinks is a change.
+    if row is not None and Right.OPERATE in reader.rights:
         _configure(services, table_id, _policy(services, row))
     return SinksAnswer(sinks=[_to_answer(row, now_ms) for row in sinks.list_sinks(table_id)])
 
 
-@router.post("/tables/{table_id}/sinks/{sink}/begin")
+@router.post("/tables/{table_id}/sinks/{sink}/begin", dependencies=_CHECK_OPERATOR)
 def begin(services: Services, table_id: str, sink: str, body: BeginBody) -> BeginAnswer:
-    """Take note that a run begins; the answer says whether it must take a snapshot. 409 while another run has it."""
+    """Record that a run begins; the answer shows whether it must take a snapshot. 409 while another has the sink."""
     row = Sinks(services.registry).begin_run(table_id, sink, body.ttl_s, body.run_id)
     request = f"released.{row['renewed_ms']}" if row["needs_snapshot"] else ""
     return BeginAnswer(needs_snapshot=bool(row["needs_snapshot"]), request=request)
 
 
-@router.post("/tables/{table_id}/sinks/{sink}/news", status_code=204)
-def tell(services: Services, table_id: str, sink: str, body: NewsBody) -> None:
-    """Take note of a run's progress, or of its end."""
-    news = RunNews(body.run_id, body.checkpoint, body.completed_time, body.problem, body.ended)
-    Sinks(services.registry).tell(table_id, sink, news)
+@router.post("/tables/{table_id}/sinks/{sink}/progress", status_code=204, dependencies=_CHECK_OPERATOR)
+def record_progress(services: Services, table_id: str, sink: str, body: ProgressBody) -> None:
+    """Record a run's progress, or its end."""
+    progress = RunProgress(body.run_id, body.checkpoint, body.completed_time, body.problem, body.ended)
+    Sinks(services.registry).record_progress(table_id, sink, progress)
 
 
-@router.post("/tables/{table_id}/sinks/{sink}/pause", status_code=204)
+@router.post("/tables/{table_id}/sinks/{sink}/pause", status_code=204, dependencies=_CHECK_OPERATOR)
 def pause(services: Services, table_id: str, sink: str, body: PauseBody) -> None:
-    """Pause or resume a sink. A paused one holds until its time to live is over."""
+    """Pause or resume a sink. A paused one holds until its time to live ends."""
     Sinks(services.registry).pause(table_id, sink, paused=body.paused)
 
 
-@router.delete("/tables/{table_id}/sinks/{sink}", status_code=204)
+@router.delete("/tables/{table_id}/sinks/{sink}", status_code=204, dependencies=_CHECK_OPERATOR)
 def forget(services: Services, table_id: str, sink: str) -> None:
-    """Release a sink's hold for good; a configured one comes back with the next look at the configuration."""
+    """Release a sink's hold; the next reading of the configuration adds a configured sink again."""
     Sinks(services.registry).forget(table_id, sink)
 
 
-def _find_due(services: ManagerServices, run_id: str) -> Iterator[DueSink]:
+def _find_due(services: ManagerServices, operator: Grant, run_id: str) -> Iterator[DueSink]:
+    """Return the due sinks, with a few queries for each thousand tables: it answers each minute."""
     sinks, after = Sinks(services.registry), ""
-    while rows := services.registry.list_tables(1000, after):
-        after = rows[-1]["table_id"]
-        for row in rows:
-            yield from _due_of(services, sinks, row, run_id)
+    while tables := services.registry.list_names(1000, after):
+        before, after = after, tables[-1]["table_id"]
+        # A name from a notice must neither begin nor end a stream; the first evaluation is under way.
+        wanted = [row for row in tables if is_identified(row) and operator.covers(row["base_path"])]
+        policies = {row["table_id"]: _policy(services, row) for row in wanted}
+        known = sinks.list_between(before, after)
+        for table_id, policy in policies.items():
+            if not is_as_configured(known.get(table_id, {}), _ttls_s(policy)):
+                _configure(services, table_id, policy)
+        # A sink that is up to date has no run that could renew its hold.
+        sinks.renew(*(table_id for table_id, policy in policies.items() if policy.replication))
+        known = sinks.list_between(before, after)
+        for row in wanted:
+            yield from _due_of(sinks, row, policies[row["table_id"]], known.get(row["table_id"], {}), run_id)
 
 
-def _due_of(services: ManagerServices, sinks: Sinks, table: RowMapping, run_id: str) -> list[DueSink]:
-    if not is_identified(table):
-        return []  # what a notice calls the table must neither begin nor end a stream; its first look is under way
-    policy, table_id = _policy(services, table), table["table_id"]
-    _configure(services, table_id, policy)
-    if policy.replication:
-        # No run begins for a sink that lacks nothing, so none could say that it is alive.
-        sinks.renew(table_id)
-    rows = {row["sink"]: row for row in sinks.list_sinks(table_id)} if policy.replication else {}
+def _due_of(
+    sinks: Sinks, table: RowMapping, policy: TablePolicy, rows: Mapping[str, RowMapping], run_id: str
+) -> list[DueSink]:
+    table_id = table["table_id"]
     return [
         DueSink(
             table_id=table_id,
@@ -137,8 +147,11 @@ def _due_of(services: ManagerServices, sinks: Sinks, table: RowMapping, run_id: 
 
 
 def _configure(services: ManagerServices, table_id: str, policy: TablePolicy) -> None:
-    ttls_s = {sink.name: sink.ttl_s for sink in policy.replication}
-    Sinks(services.registry).configure(table_id, ttls_s, services.settings.sink_grace_s)
+    Sinks(services.registry).configure(table_id, _ttls_s(policy), services.settings.sink_grace_s)
+
+
+def _ttls_s(policy: TablePolicy) -> dict[str, float]:
+    return {sink.name: sink.ttl_s for sink in policy.replication}
 
 
 def _policy(services: ManagerServices, table: RowMapping) -> TablePolicy:

@@ -1,18 +1,18 @@
-"""Routes for Airflow's own tasks (bearer token): what is registered, hints, the sweep."""
+"""Routes for Airflow's own tasks and people: what is registered, hints, the sweep."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import APIRouter, Depends, Header, Query
+from fastapi import APIRouter, Depends, Query
 
 from airflow_lake_provider.errors import LeaseHolder, PathNotAllowedError
-from airflow_lake_provider.http import require_bearer
 from airflow_lake_provider.hudi.base_path import normalise_base_path, require_allowed
 from airflow_lake_provider.job_contract import Service  # noqa: TC001 - FastAPI reads the annotation
 from airflow_lake_provider.manager.api.models import (
+    ConformanceAnswer,
     DiscoveredAnswer,
     DiscoveredBody,
     ExecutorBody,
@@ -23,77 +23,122 @@ from airflow_lake_provider.manager.api.models import (
     LeaseAnswer,
     LeaseBody,
     PolicyAnswer,
+    RequirementAnswer,
     RootAnswer,
     RootsAnswer,
     SweepAnswer,
     TableAnswer,
     TablesAnswer,
 )
-from airflow_lake_provider.manager.api.services import ManagerServices, services_of
+from airflow_lake_provider.manager.api.services import (
+    ManagerServices,
+    Operator,
+    Reader,
+    Services,
+    check_operate_table,
+    check_read_table,
+)
 from airflow_lake_provider.manager.db.registry import Notice, Source, is_identified
 from airflow_lake_provider.manager.instances import load_instances
+from airflow_lake_provider.manager.writers import recorded_report, row_to_dict
 from airflow_lake_provider.planner.decide import service_options
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sqlalchemy import RowMapping
 
-Services = Annotated[ManagerServices, Depends(services_of)]
+    from airflow_lake_provider.config.access import Grant
 
+router = APIRouter(tags=["tables"])
 
-async def check_service_token(
-    services: Services, authorization: Annotated[str | None, Header(alias="Authorization")] = None
-) -> None:
-    """Refuse a caller without one of the configured service tokens."""
-    require_bearer(authorization, services.settings.service_tokens)
-
-
-router = APIRouter(tags=["tables"], dependencies=[Depends(check_service_token)])
+_MOST_ROWS = 10_000
 
 
 @router.get("/tables")
 def list_tables(
     services: Services,
+    reader: Reader,
     after: Annotated[str, Query(description="Table id, exclusive")] = "",
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> TablesAnswer:
-    """List the registry."""
-    return TablesAnswer(tables=[_to_answer(row) for row in services.registry.list_tables(limit, after)])
+    """List the registry, as far as the token's roots reach."""
+    rows = islice(_list_readable(services, reader, limit, after), limit)
+    return TablesAnswer(tables=[_to_answer(row) for row in rows])
 
 
 @router.get("/tables/silent")
-def list_silent_tables(services: Services, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000) -> TablesAnswer:
+def list_silent_tables(
+    services: Services, reader: Reader, limit: Annotated[int, Query(ge=1, le=_MOST_ROWS)] = 1000
+) -> TablesAnswer:
     """List the tables that were silent past their heartbeat, longest overdue first."""
-    return TablesAnswer(tables=[_to_answer(row) for row in services.registry.list_silent(limit)])
+    silent = services.registry.list_silent(limit if reader.roots is None else _MOST_ROWS)
+    rows = islice((row for row in silent if reader.covers(row["base_path"])), limit)
+    return TablesAnswer(tables=[_to_answer(row) for row in rows])
 
 
-@router.get("/tables/{table_id}")
+@router.get("/tables/{table_id}", dependencies=[Depends(check_read_table)])
 def get_table(services: Services, table_id: str) -> TableAnswer:
-    """Return one table with what the last look decided, and why."""
+    """Return one table with the last evaluation's decisions and their reasons."""
     return _to_answer(services.registry.get(table_id))
 
 
+@router.delete("/tables/{table_id}", status_code=204, dependencies=[Depends(check_operate_table)])
+def forget_table(services: Services, table_id: str) -> None:
+    """Forget a table with its sinks and holds; 409 while a job executes one of its services.
+
+    The next notice, the tables file or discovery registers a table that is still there anew.
+    """
+    services.loop.forget(table_id)
+
+
 @router.post("/hints")
-def receive_hints(services: Services, body: HintsBody) -> HintsAnswer:
-    """Mark tables to be looked at, and postpone those that a sensor found unchanged."""
+def receive_hints(services: Services, operator: Operator, body: HintsBody) -> HintsAnswer:
+    """Mark tables for evaluation, and postpone those that a sensor found unchanged."""
     notices = []
     for hint in body.hints:
         base_path = normalise_base_path(hint.base_path)
+        operator.require_path(base_path)
         require_allowed(base_path, services.settings.allowed_roots)
-        notices.append(Notice(base_path, hint.table_name, Source.HINT, tuple(hint.instants)))
+        instants = tuple(hint.instants)
+        notices.append(Notice(base_path, hint.table_name, Source.HINT, instants, is_own=hint.is_own))
     for notice in notices:
-        services.loop.mark_dirty(notice)
-    services.loop.postpone(body.quiet_table_ids)
-    return HintsAnswer(marked=len(notices), postponed=len(body.quiet_table_ids))
+        services.loop.notify(notice)
+    unchanged = _keep_covered(services, operator, body.unchanged_table_ids)
+    services.loop.postpone(unchanged)
+    return HintsAnswer(marked=len(notices), postponed=len(unchanged))
 
 
 @router.post("/sweep")
-def sweep(services: Services) -> SweepAnswer:
-    """Register the configured tables, look at every dirty one now, whoever left it; then deadlines and repairs."""
+def sweep(services: Services, operator: Operator) -> SweepAnswer:
+    """Register the configured tables, begin to evaluate waiting ones, act on deadlines, begin repairs.
+
+    The answer waits for no table's storage: evaluations and repairs run in threads of this process.
+    """
+    operator.require_all_roots("a sweep")
     services.loop.register_configured_tables()
-    looked = services.loop.drain()
+    waiting = services.registry.count_waiting()
+    services.loop.start()
+    services.loop.forget_missing_tables()
     swept = services.deadlines.sweep()
-    repaired = services.repairs.run()
-    return SweepAnswer(looked=looked, ended=swept.ended, overdue=swept.overdue, repaired=repaired)
+    repaired = services.repairs.start()
+    return SweepAnswer(waiting=waiting, ended=swept.ended, overdue=swept.overdue, repaired=repaired)
+
+
+def _list_readable(services: ManagerServices, reader: Grant, limit: int, after: str) -> Iterator[RowMapping]:
+    """Yield the rows that the token covers: an answer with fewer than `limit` is the last one."""
+    page = limit if reader.roots is None else _MOST_ROWS
+    while rows := services.registry.list_tables(page, after):
+        after = rows[-1]["table_id"]
+        yield from (row for row in rows if reader.covers(row["base_path"]))
+
+
+def _keep_covered(services: ManagerServices, operator: Grant, table_ids: list[str]) -> list[str]:
+    # A table of another team is left out like one that does not exist.
+    if operator.roots is None:
+        return table_ids
+    rows = ((table_id, services.registry.find(table_id)) for table_id in table_ids)
+    return [table_id for table_id, row in rows if row is not None and operator.covers(row["base_path"])]
 
 
 def _to_answer(row: RowMapping) -> TableAnswer:
@@ -109,9 +154,9 @@ def _to_answer(row: RowMapping) -> TableAnswer:
         last_notice_ms=row["last_notice_ms"],
         last_notice_source=row["last_notice_source"],
         last_notice_instant=row["last_notice_instant"],
-        looked_ms=row["looked_ms"],
-        look_failures=row["look_failures"],
-        next_look_ms=row["next_look_ms"],
+        evaluated_ms=row["evaluated_ms"],
+        evaluation_failures=row["evaluation_failures"],
+        next_evaluation_ms=row["next_evaluation_ms"],
         retry_ms=row["retry_ms"],
         completed_time=row["completed_time"],
         decisions=json.loads(row["decisions"]),
@@ -119,34 +164,36 @@ def _to_answer(row: RowMapping) -> TableAnswer:
     )
 
 
-# --- `GET /policy`: what the tables file says of one service of one table, for a run that the manager did not create
+# --- `GET /policy`: the settings of one service of one table, for a run that the manager did not create
 
-policy_router = APIRouter(tags=["policy"], dependencies=[Depends(check_service_token)])
+policy_router = APIRouter(tags=["policy"])
 
 
 @policy_router.get("/policy")
 def get_policy(
     services: Services,
+    operator: Operator,
     base_path: Annotated[str, Query(min_length=1, max_length=1000)],
     table_name: Annotated[str, Query(description="hoodie.table.name", max_length=250)],
     service: Service,
 ) -> PolicyAnswer:
-    """Return what holds for a run of the service: the same that a run of the manager's gets."""
+    """Return what holds for a run of the service: the same that a run created by the manager gets."""
     path = normalise_base_path(base_path)
+    operator.require_path(path)
     policy = services.tables.load().policy_for(path, table_name)
     return PolicyAnswer(
         hudi_options={**policy.hudi_options, **service_options(service, policy)},
         engine=policy.engine,
         spark_conn_id=policy.spark_conn_id,
         spark_conf=dict(policy.spark_conf),
-        conflict=asdict(policy.conflict),
+        conflict=policy.conflict.model_dump(),
         timeout_s=policy.timeout_s,
     )
 
 
-# --- `GET /tables/{id}/instances` (bearer token): a table's services, what state each is in, and who acts next
+# --- `GET /tables/{id}/instances`: a table's services, the state of each, and what has to act next
 
-instances_router = APIRouter(tags=["instances"], dependencies=[Depends(check_service_token)])
+instances_router = APIRouter(tags=["instances"], dependencies=[Depends(check_read_table)])
 
 
 @instances_router.get("/tables/{table_id}/instances")
@@ -156,7 +203,7 @@ def list_instances(
     ended: Annotated[int, Query(ge=0, le=200, description="How many ended instances at most")] = 20,
 ) -> InstancesAnswer:
     """List what is requested, scheduled, running or retrying, then the newest ended instances."""
-    found = load_instances(services.registry, services.instance_door, services.views, table_id, ended)
+    found = load_instances(services.registry, services.instance_gateway, services.views, table_id, ended)
     now_ms = services.registry.now_ms()
     return InstancesAnswer(
         now_ms=now_ms,
@@ -178,19 +225,32 @@ def list_instances(
     )
 
 
-# --- Routes for running tasks (bearer token): the lease of the one executor of a table's service
+@instances_router.get("/tables/{table_id}/conformance")
+def get_conformance(services: Services, table_id: str) -> ConformanceAnswer:
+    """Return the last check of the table's writers: what it requires of them, and which setting to change.
+
+    The answer reads no storage: the manager checks after commits, at most every ten minutes.
+    """
+    report, checked_ms = recorded_report(services.registry.get(table_id))
+    return ConformanceAnswer(
+        checked_ms=checked_ms or None,
+        requirements=[RequirementAnswer(**row_to_dict(row)) for row in report.rows],
+    )
+
+
+# --- Routes for running tasks: the lease of the one executor of a table's service
 
 
 leases_router = APIRouter(
     prefix="/tables/{table_id}/executors/{service}",
     tags=["executors"],
-    dependencies=[Depends(check_service_token)],
+    dependencies=[Depends(check_operate_table)],
 )
 
 
 @leases_router.post("")
 def acquire(services: Services, table_id: str, service: Service, body: ExecutorBody) -> LeaseAnswer:
-    """Take the lease, of a holder that has ended as well; 409 names who holds it."""
+    """Acquire the lease, also of a holder that has ended; 409 names the holder."""
     ended = None if body.ended is None else LeaseHolder(body.ended.run_id, body.ended.try_number)
     lease = services.executors.acquire(table_id, service, body.run_id, body.try_number, ended)
     return LeaseAnswer(token=lease.token, lease_s=services.settings.executor_lease_s)
@@ -205,18 +265,19 @@ def renew(services: Services, table_id: str, service: Service, body: LeaseBody) 
 
 @leases_router.post("/release", status_code=204)
 def release(services: Services, table_id: str, service: Service, body: LeaseBody) -> None:
-    """Give the lease back."""
+    """Release the lease."""
     services.executors.release(table_id, service, body.token)
 
 
-# --- Routes for `lake_discovery` (bearer token): which roots to search, and the tables that were found there
+# --- Routes for `lake_discovery`: which roots to search, and the tables that were found there
 
-discovery_router = APIRouter(prefix="/discovery", tags=["discovery"], dependencies=[Depends(check_service_token)])
+discovery_router = APIRouter(prefix="/discovery", tags=["discovery"])
 
 
 @discovery_router.get("/roots")
-def list_roots(services: Services) -> RootsAnswer:
+def list_roots(services: Services, operator: Operator) -> RootsAnswer:
     """List the roots of the `discover` entries; one outside the allowed roots comes with its problem."""
+    operator.require_all_roots("the list of the roots")
     discoveries = services.tables.load().discoveries
     return RootsAnswer(
         roots=[
@@ -227,11 +288,12 @@ def list_roots(services: Services) -> RootsAnswer:
 
 
 @discovery_router.post("/tables")
-def receive_tables(services: Services, body: DiscoveredBody) -> DiscoveredAnswer:
-    """Register the tables that are not known yet; one outside the allowed roots refuses them all."""
+def receive_tables(services: Services, operator: Operator, body: DiscoveredBody) -> DiscoveredAnswer:
+    """Register the tables that are not known yet; one outside the allowed roots makes the manager refuse them all."""
     notices = []
     for table in body.tables:
         base_path = normalise_base_path(table.base_path)
+        operator.require_path(base_path)
         require_allowed(base_path, services.settings.allowed_roots)
         notices.append(Notice(base_path, table.table_name, Source.DISCOVERY))
     registered = sum(services.registry.register(notice) for notice in notices)

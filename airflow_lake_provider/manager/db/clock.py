@@ -1,8 +1,8 @@
-"""What time it is for leases: the database's time, because servers' clocks differ and claims must not overlap.
+"""The time that leases use: the database's, because servers' clocks differ and leases must not overlap.
 
-A lease is compared with the database's own clock, within the statement's transaction. For everything else (when to look
-again, how long ago) that clock is carried on by this machine's monotonic one, and asked again now and then: it neither
-costs a query each time nor follows a jump of this machine's clock.
+A lease is compared with the database's own clock, within the statement's transaction. For everything else (when to
+evaluate again, how long ago) this machine's monotonic clock continues that time, and a query corrects it now and then:
+this neither costs a query each time nor follows a jump of this machine's clock.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ class Clock(Protocol):
 
 
 class ProcessClock:
-    """One clock for both: of a single process, or of a test."""
+    """One clock for both: for a single process, or a test."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
 
     def now_ms(self) -> int:
-        """See Clock."""
+        """Return the time of `now`."""
         return int(self._now().timestamp() * 1000)
 
     def read_ms(self, session: Session) -> int:
-        """See Clock."""
+        """Return the same time as `now_ms`; the session is not used."""
         return self.now_ms()
 
 
@@ -69,14 +69,14 @@ class DatabaseClock:
         """Database's milliseconds, and this machine's monotonic seconds at that moment."""
 
     def now_ms(self) -> int:
-        """See Clock. While the database does not answer, the time of the last answer is carried on."""
+        """Return the database's time, continued from the last query; a failed query changes nothing."""
         measured = self._measured
         if measured is None or not 0 <= self._monotonic_s() - measured[1] < MEASURE_EVERY_S:
             measured = self._measure(measured)
         return measured[0] + int((self._monotonic_s() - measured[1]) * 1000)
 
     def read_ms(self, session: Session) -> int:
-        """See Clock."""
+        """Return the database's time at this statement; raise StorageError for a database without a known query."""
         dialect = session.get_bind().dialect.name
         if dialect not in NOW_MS:
             raise StorageError(f"the time of a {dialect} database cannot be read; use {', '.join(NOW_MS)}")
@@ -85,13 +85,13 @@ class DatabaseClock:
     def _measure(self, before: tuple[int, float] | None) -> tuple[int, float]:
         try:
             with self._open_session() as session:
-                asked_s = self._monotonic_s()
+                sent_s = self._monotonic_s()
                 now_ms = self.read_ms(session)
                 answered_s = self._monotonic_s()
         except SQLAlchemyError:
             if before is None:
                 raise
-            log.warning("the database's time cannot be read, the last answer is carried on", exc_info=True)
+            log.warning("the manager cannot read the database's time and continues the last answer", exc_info=True)
             return before
-        self._measured = (now_ms, (asked_s + answered_s) / 2)
+        self._measured = (now_ms, (sent_s + answered_s) / 2)
         return self._measured

@@ -1,27 +1,32 @@
 """One running executor per table and service: a lease in the database that the running task renews.
 
-A lease that is not renewed runs out, so a dead worker blocks nobody for longer than the lease; a worker that cannot
-renew must end its own job before the lease ends (the operator does), so two executors never overlap (G2). Before its
-end a lease passes on only to a task that has seen the holder's process to be gone.
+A lease that is not renewed ends, so a dead worker blocks others for the length of a lease at most; a worker that
+cannot renew must end its own job before the lease ends (the operator does), so two executors never overlap (G2). Before
+its end a lease passes only to a task that has checked that the holder's process has ended.
 """
 
 from __future__ import annotations
 
+import hashlib
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, delete, false, or_, select, update
+from sqlalchemy import and_, delete, false, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.errors import ExecutorBusyError, LeaseHolder, LeaseLostError
-from airflow_lake_provider.manager.db.schema import lake_executor
+from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.manager.db.schema import lake_executor, lake_report
+from airflow_lake_provider.manager.db.search import record_run
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sqlalchemy import ColumnElement, RowMapping
     from sqlalchemy.orm import Session
 
-    from airflow_lake_provider.job_contract import Service
     from airflow_lake_provider.manager.db.registry import Registry
 
 
@@ -38,7 +43,7 @@ class ExecutorLease:
 
 
 class Executors:
-    """Hands out leases. Shares the registry's transactions and clock."""
+    """Grants leases. Shares the registry's transactions and clock."""
 
     def __init__(self, registry: Registry, lease_s: float) -> None:
         self._registry = registry
@@ -47,9 +52,9 @@ class Executors:
     def acquire(
         self, table_id: str, service: Service, run_id: str, try_number: int, ended: LeaseHolder | None = None
     ) -> ExecutorLease:
-        """Take the lease, or raise ExecutorBusyError that names the holder and until when it holds.
+        """Acquire the lease, or raise ExecutorBusyError that names the holder and when its lease ends.
 
-        `ended` is a holder whose process the caller has seen to be gone; only that one's lease is taken over.
+        `ended` is a holder whose process has ended, as the caller has checked; only that holder's lease is taken over.
         """
         token = uuid.uuid4().hex
         mine = (lake_executor.c.table_id == table_id, lake_executor.c.service == service.value)
@@ -71,10 +76,11 @@ class Executors:
                     session.execute(lake_executor.insert().values(table_id=table_id, service=service.value, **values))
         except IntegrityError as error:
             raise self._busy(table_id, service) from error
+        self._record(table_id, service, run_id, now_ms)
         return ExecutorLease(table_id, service.value, token, run_id, try_number, now_ms + self._lease_ms)
 
     def renew(self, table_id: str, service: Service, token: str) -> int:
-        """Prolong the lease and return its new end in ms; raise LeaseLostError when it is not ours any more."""
+        """Prolong the lease and return its new end in ms; raise LeaseLostError when another executor has it."""
         with self._registry.transaction() as session:
             lease_until_ms = self._registry.clock.read_ms(session) + self._lease_ms
             renewed: Any = session.execute(
@@ -85,14 +91,40 @@ class Executors:
         return lease_until_ms
 
     def release(self, table_id: str, service: Service, token: str) -> None:
-        """Give the lease back; doing so twice, or after it was lost, changes nothing."""
+        """Release the lease; doing so twice, or after losing it, changes nothing."""
         with self._registry.transaction() as session:
             session.execute(delete(lake_executor).where(*_held(table_id, service, token)))
 
+    def find_silent(self, table_id: str, silent_ms: int) -> list[RowMapping]:
+        """Return the table's leases that were not renewed for so long, in ms, whether they have ended or not."""
+        renewed_ms = lake_executor.c.lease_until_ms - self._lease_ms
+        with self._registry.transaction() as session:
+            before_ms = self._registry.clock.read_ms(session) - silent_ms
+            query = select(lake_executor).where(lake_executor.c.table_id == table_id, renewed_ms <= before_ms)
+            return list(session.execute(query).mappings())
+
+    def lock_unchanged(self, session: Session, found: Mapping[Any, Any]) -> bool:
+        """Lock a lease in the caller's transaction; false when it was renewed, released or passed on since."""
+        mine = _held(found["table_id"], Service(found["service"]), found["token"])
+        is_same = lake_executor.c.lease_until_ms == found["lease_until_ms"]
+        locked: Any = session.execute(update(lake_executor).where(*mine, is_same).values(token=found["token"]))
+        return bool(locked.rowcount)
+
+    def drop_ended(self, session: Session, found: Mapping[Any, Any]) -> None:
+        """Remove a lease in the caller's transaction if it has ended; before, its executor may still be alive (G2)."""
+        has_ended = lake_executor.c.lease_until_ms <= self._registry.clock.read_ms(session)
+        mine = _held(found["table_id"], Service(found["service"]), found["token"])
+        session.execute(delete(lake_executor).where(*mine, has_ended))
+
     def find_active(self, table_id: str) -> list[RowMapping]:
-        """Return the table's leases that have not run out."""
+        """Return the table's leases that have not ended."""
         with self._registry.transaction() as session:
             return find_leases(session, table_id, self._registry.clock.read_ms(session))
+
+    def _record(self, table_id: str, service: Service, run_id: str, now_ms: int) -> None:
+        """Record the run: the manager does so when it creates one, but nothing else announces a run by hand."""
+        with suppress(IntegrityError), self._registry.transaction() as session:
+            record_run(session, table_id, run_id, service.value, now_ms)
 
     def _busy(self, table_id: str, service: Service) -> ExecutorBusyError:
         now_ms = self._registry.now_ms()
@@ -100,7 +132,7 @@ class Executors:
             if row["service"] == service.value:
                 rest_s = max(0, row["lease_until_ms"] - now_ms) / 1000
                 return ExecutorBusyError(
-                    f"{service} of table {table_id} is being executed by run {row['run_id']} "
+                    f"run {row['run_id']} executes {service} of table {table_id} "
                     f"(try {row['try_number']}); its lease ends in {rest_s:.0f} s unless renewed",
                     LeaseHolder(row["run_id"], row["try_number"], rest_s),
                 )
@@ -108,7 +140,7 @@ class Executors:
 
 
 def find_leases(session: Session, table_id: str, now_ms: int) -> list[RowMapping]:
-    """Return the table's leases that have not run out, within the caller's transaction."""
+    """Return the table's leases that have not ended, within the caller's transaction."""
     query = select(lake_executor).where(lake_executor.c.table_id == table_id, lake_executor.c.lease_until_ms > now_ms)
     return list(session.execute(query).mappings())
 
@@ -125,3 +157,55 @@ def _held(table_id: str, service: Service, token: str) -> tuple[Any, ...]:
         lake_executor.c.service == service.value,
         lake_executor.c.token == token,
     )
+
+
+# --- Which notifications people got, so that each is sent once, with any number of servers, sweeps and restarts
+
+
+NOTIFY_WITHIN_MS = 300_000
+"""How long a server may take to notify; after that it counts as dead, and the next sweep notifies again."""
+KEEP_MS = 30 * 86_400_000
+"""A problem that still exists after so long may be notified again."""
+
+
+def report_id_of(*parts: str) -> str:
+    """Return a report's key: the same for the same parts, of one length however long they are."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+class NotificationLog:
+    """Reads and writes `lake_report`. Safe with any number of servers."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def begin(self, report_id: str) -> bool:
+        """Return whether the caller must notify: no server has, and none is doing so now."""
+        try:
+            with self._registry.transaction() as session:
+                return self._begin(session, report_id)
+        except IntegrityError:
+            return False  # another server was faster
+
+    def end(self, report_id: str) -> None:
+        """Record that people were notified."""
+        with self._registry.transaction() as session:
+            now_ms = self._registry.clock.read_ms(session)
+            session.execute(update(lake_report).where(lake_report.c.report_id == report_id).values(notified_ms=now_ms))
+
+    def forget_old(self) -> None:
+        """Delete the notifications that ended or began long ago."""
+        with self._registry.transaction() as session:
+            oldest_ms = self._registry.clock.read_ms(session) - KEEP_MS
+            session.execute(delete(lake_report).where(lake_report.c.claim_until_ms < oldest_ms))
+
+    def _begin(self, session: Session, report_id: str) -> bool:
+        now_ms = self._registry.clock.read_ms(session)
+        mine, values = lake_report.c.report_id == report_id, {"claim_until_ms": now_ms + NOTIFY_WITHIN_MS}
+        # A query comes before the insert: databases log each refused insert, and every sweep comes here.
+        if session.execute(select(lake_report.c.report_id).where(mine)).first() is None:
+            session.execute(insert(lake_report).values(report_id=report_id, **values))
+            return True
+        is_left = and_(lake_report.c.notified_ms.is_(None), lake_report.c.claim_until_ms <= now_ms)
+        begun: Any = session.execute(update(lake_report).where(mine, is_left).values(**values))
+        return bool(begun.rowcount)

@@ -1,7 +1,7 @@
-"""The table registry: durable dirty marks, claims, and what each look said.
+"""The table registry: durable dirty marks, table leases, and the results of evaluations.
 
-Every statement is safe with any number of API servers at once. A mark is one upsert; a claim is a conditional
-update of one row, so that no row can be claimed twice while its lease lasts, on every database.
+Every statement is safe with any number of API servers. A mark is one upsert; a lease is acquired by a conditional
+update of one row, so that on every database no second loop acquires it before it ends.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, case, func, or_, select, update
+from sqlalchemy import String, and_, case, delete, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from airflow_lake_provider.errors import LeaseLostError, TableUnknownError
+from airflow_lake_provider.errors import ExecutorBusyError, LeaseHolder, LeaseLostError, TableUnknownError
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.properties import load_table_properties
-from airflow_lake_provider.manager.db.schema import lake_table
-from airflow_lake_provider.planner.rules import Verdict
+from airflow_lake_provider.manager.db.leases import find_leases
+from airflow_lake_provider.manager.db.schema import lake_executor, lake_run, lake_search, lake_sink, lake_table
+from airflow_lake_provider.manager.db.search import SEVERITY, TableState, search_names, search_verdicts, summarise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -36,20 +37,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# --- Marks, claims and looks: how a table gets from a notice to a look, as values of the registry
+# --- Marks, leases and evaluations: how a table gets from a notice to an evaluation, as values of the registry
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A durable dirty mark: whoever looks at the table after it was made has seen what it stands for."""
+    """A durable dirty mark: an evaluation that begins after it sees the change that caused it."""
 
     table_id: str
     seq: int
+    base_path: str
+    """As the registry spells it: the first notice's spelling is kept, since jobs and readers use the path."""
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """The right to look at one dirty table until the lease ends."""
+class TableLease:
+    """The right to evaluate one dirty table until the lease ends."""
 
     table_id: str
     base_path: str
@@ -58,28 +61,41 @@ class Claim:
     token: str
     dirty_seq: int
     dirty_since_ms: int
-    look_failures: int
-    looked_ms: int | None = None
-    """When the table was looked at before; None when it never was."""
+    evaluation_failures: int
+    evaluated_ms: int | None = None
+    """When the table was evaluated before; None when it never was."""
     is_retry: bool = False
-    """The loop's own time to look again has come; otherwise only the marks up to `dirty_seq` made the table due."""
-    turns: str | None = None
-    """The services' last runs, as text (`planner.turns`)."""
+    """The loop's own time to retry has come; otherwise only the marks up to `dirty_seq` made the table due."""
+    last_runs: str | None = None
+    """The services' last runs, as text (`planner.last_runs`)."""
+    decisions: str = "[]"
+    """The decisions of the last evaluation that did not fail, as the registry stores them."""
     is_identified: bool = False
     """Name and database come from hoodie.properties; otherwise they are what a notice announced."""
     has_database: bool = False
     """hoodie.properties name a database; otherwise `database` is what a commit callback announced."""
+    is_only_discovered: bool = False
+    """Discovery registered it, and no writer has announced a commit since."""
+    real_id: str | None = None
+    """`table_id_of` where a local path leads, as the last evaluation found it."""
+    registered_ms: int = 0
+    announced: str = ""
+    """The newest commits that a commit callback announced (`parse_instants`)."""
+    served: str = ""
+    """The newest instants that tasks reported as their own, with the moments of the reports (`parse_instants`)."""
+    conformance: str | None = None
+    """What the checks of the table's writers proved, as text (`planner.conformance`)."""
 
 
 @dataclass(frozen=True, slots=True)
-class LookResult:
-    """What a look at a table said.
+class EvaluationResult:
+    """What an evaluation of a table found.
 
-    `next_look_ms` is when the table counts as silent. `retry_ms` is when the loop itself shall look again although
-    nothing was announced: a back-off ends, a run should have ended, a failed look is due again.
+    `next_evaluation_ms` is when the table counts as silent. `retry_ms` is when the loop evaluates the table again
+    without a notice: a back-off ends, a run should have ended, a failed evaluation is due again.
     """
 
-    next_look_ms: int
+    next_evaluation_ms: int
     retry_ms: int | None = None
     completed_time: str = ""
     view_version: str = ""
@@ -87,33 +103,36 @@ class LookResult:
     holes: int = 0
     problem: str = ""
     failed: bool = False
-    turns_json: str = ""
-    """Of a look that did not fail."""
+    is_missing: bool = False
+    """No table is at the base path; only with `failed`."""
+    last_runs_json: str = ""
+    """Set by an evaluation that did not fail."""
+    conformance: str | None = None
+    """Set by an evaluation that checked the table's writers; None leaves what is stored."""
 
 
-# --- A notice: somebody says that a table changed. It makes us look and is never believed
+# --- A notice: a caller claims that a table changed. It causes an evaluation and is never trusted
 
 
 class Source(StrEnum):
-    """Who sent the notice."""
+    """The sender of the notice."""
 
     COMMIT_CALLBACK = "commit_callback"
     SERVICE_MANAGER_CLIENT = "service_manager_client"
     HINT = "hint"
-    """Our own tasks: a service ended, or a sensor saw a commit that nobody announced."""
+    """A task of the provider: a service ended, or a sensor saw a commit without a notice."""
     CONFIG = "config"
     DISCOVERY = "discovery"
     """The search of a root found the table."""
     HEARTBEAT = "heartbeat"
-    """The timeline server pulled a silent table and found a commit that nobody announced."""
+    """The timeline server refreshed a silent table and found a commit without a notice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One table changed, as somebody says.
+    """One table changed, as the sender claims.
 
-    `base_path` is normalised. `instants` are requested times, oldest first, and may be empty. `files` and
-    `written_bytes` sum up the write statistics that came along.
+    `base_path` is normalised. `instants` are requested times, oldest first, and may be empty.
     """
 
     base_path: str
@@ -122,11 +141,23 @@ class Notice:
     instants: tuple[str, ...] = ()
     database: str = ""
     owner: str = ""
-    files: int = 0
-    written_bytes: int = 0
+    is_own: bool = False
+    """A task of this product reports the end of a service; `instants` are those that it completed."""
 
 
 LONGEST_NAME = 500
+_MOST_INSTANTS_CHARACTERS = 900
+_INSTANT_CHARACTERS = 18
+FAILED_BEHIND_MS = 600_000
+"""How much longer than its back-off a table whose last evaluation failed waits while others wait as well."""
+
+
+IDS_PER_QUERY = 500
+
+
+def batched(ids: Sequence[str], most: int) -> Iterator[Sequence[str]]:
+    """Return the ids in parts, for `IN` lists of bounded length."""
+    return (ids[begin : begin + most] for begin in range(0, len(ids), most))
 
 
 class Registry:
@@ -158,13 +189,13 @@ class Registry:
     def mark_dirty(self, notice: Notice, *, may_register: bool = True) -> Mark:
         """Make the notice durable and return its mark; when this returns, the mark is committed.
 
-        A registered table keeps its name: hoodie.properties alone say it (`identify`). Raises TableUnknownError for a
+        A registered table keeps its name: only hoodie.properties change it (`identify`). Raises TableUnknownError for a
         table that is not registered when `may_register` is false.
         """
         try:
             return self._mark_dirty(notice, may_register=may_register)
         except IntegrityError:
-            # Somebody else inserted the row between our update and our insert; now the update finds it.
+            # Another transaction inserted the row between this update and insert; now the update finds it.
             return self._mark_dirty(notice, may_register=may_register)
 
     def _mark_dirty(self, notice: Notice, *, may_register: bool) -> Mark:
@@ -179,9 +210,16 @@ class Registry:
         }
         if notice.instants:
             values["last_notice_instant"] = notice.instants[-1][:40]
+        announced = _listed(notice.instants) if notice.source is Source.COMMIT_CALLBACK else ""
+        served = _listed((*notice.instants, str(now_ms))) if notice.is_own else ""
         with self.transaction() as session:
             known = update(lake_table).where(lake_table.c.table_id == table_id)
-            marked = _rows(session.execute(known.values(**values, **_announced(notice))))
+            listed = {
+                name: _with_newest(lake_table.c[name], instants)
+                for name, instants in (("announced", announced), ("served", served))
+                if instants
+            }
+            marked = _rows(session.execute(known.values(**values, **_announced(notice), **listed)))
             if marked == 0:
                 if not may_register:
                     raise TableUnknownError(f"no table at {notice.base_path!r} in the registry")
@@ -194,49 +232,74 @@ class Registry:
                             "table_name": notice.table_name,
                             "database_name": notice.database,
                             "owner": notice.owner,
+                            "is_only_discovered": notice.source is Source.DISCOVERY,
                             "registered_ms": now_ms,
                             "notices": 1,
                             "dirty_seq": 1,
                             "dirty_since_ms": now_ms,
+                            "announced": announced,
+                            "served": served,
                         }
                     )
                 )
-            # The row is locked by our own update: this is our mark's number, nobody can have raised it since.
-            seq = session.execute(select(lake_table.c.dirty_seq).where(lake_table.c.table_id == table_id)).scalar_one()
-        return Mark(table_id, seq)
+                session.execute(
+                    lake_search.insert().values(
+                        table_id=table_id, **search_names(notice.table_name, notice.database, notice.base_path)
+                    )
+                )
+            # This transaction's update locks the row, so the number is this mark's: no other transaction can have
+            # raised it.
+            row = select(lake_table.c.dirty_seq, lake_table.c.base_path).where(lake_table.c.table_id == table_id)
+            seq, base_path = session.execute(row).one()
+        return Mark(table_id, seq, base_path)
 
     def register(self, notice: Notice) -> bool:
-        """Add a table that nobody announced, once, and return whether it is new; one that is there stays as it is."""
+        """Add a table without a notice, once, and return whether it is new; an existing one stays as it is."""
         if self.find(table_id_of(notice.base_path)) is not None:
             return False
         self.mark_dirty(notice)
         return True
 
-    # --- claims --------------------------------------------------------------------------------------------
+    def list_unknown(self, table_ids: Sequence[str]) -> frozenset[str]:
+        """Return which of the tables the registry does not have."""
+        known: set[str] = set()
+        with self.transaction() as session:
+            for some in batched(table_ids, IDS_PER_QUERY):
+                known.update(session.scalars(select(lake_table.c.table_id).where(lake_table.c.table_id.in_(some))))
+        return frozenset(table_ids) - known
 
-    def claim(self, most: int, lease_s: float) -> list[Claim]:
-        """Claim up to `most` dirty tables, oldest mark first, for `lease_s` seconds."""
-        # After a failed look only its time counts: notices must not turn a broken table into a busy loop.
-        dirty = and_(lake_table.c.dirty_since_ms.is_not(None), lake_table.c.look_failures == 0)
-        # A table from before an upgrade, of which nothing but an announced name is known.
-        unidentified = and_(lake_table.c.identified_ms.is_(None), lake_table.c.look_failures == 0)
+    # --- leases --------------------------------------------------------------------------------------------
+
+    def acquire(
+        self, most: int, lease_s: float, *, except_stores: Sequence[str] = (), except_tables: Sequence[str] = ()
+    ) -> list[TableLease]:
+        """Lease up to `most` dirty tables for `lease_s` seconds: the oldest mark first, failed ones later.
+
+        A table that failed waits `FAILED_BEHIND_MS` longer than its time, so that tables that cannot be read are never
+        in front of all others. `except_stores` are stores (`store_of`), `except_tables` table ids.
+        """
+        # After a failed evaluation only its retry time counts: notices must not turn a broken table into a busy loop.
+        dirty = and_(lake_table.c.dirty_since_ms.is_not(None), lake_table.c.evaluation_failures == 0)
+        # A table from before an upgrade, with only an announced name.
+        unidentified = and_(lake_table.c.identified_ms.is_(None), lake_table.c.evaluation_failures == 0)
         with self.transaction() as session:
             now_ms = self.clock.read_ms(session)
             retry = lake_table.c.retry_ms <= now_ms
             candidates = session.execute(
                 select(lake_table.c.table_id)
                 .where(or_(dirty, retry, unidentified), lake_table.c.claim_until_ms <= now_ms)
-                .order_by(func.coalesce(lake_table.c.dirty_since_ms, lake_table.c.retry_ms, now_ms))
+                .where(*(~_is_in(store) for store in except_stores), lake_table.c.table_id.not_in(except_tables))
+                .order_by(_waiting_since(now_ms))
                 .limit(most)
                 .with_for_update(skip_locked=True)
             ).scalars()
             return [
-                claim
+                lease
                 for table_id in candidates.all()
-                if (claim := self._claim_one(session, table_id, now_ms, lease_s)) is not None
+                if (lease := self._acquire_one(session, table_id, now_ms, lease_s)) is not None
             ]
 
-    def _claim_one(self, session: Session, table_id: str, now_ms: int, lease_s: float) -> Claim | None:
+    def _acquire_one(self, session: Session, table_id: str, now_ms: int, lease_s: float) -> TableLease | None:
         token = uuid.uuid4().hex
         taken = _rows(
             session.execute(
@@ -248,7 +311,7 @@ class Registry:
         if taken == 0:
             return None
         row = session.execute(select(lake_table).where(lake_table.c.table_id == table_id)).mappings().one()
-        return Claim(
+        return TableLease(
             table_id=table_id,
             base_path=row["base_path"],
             table_name=row["table_name"],
@@ -256,110 +319,177 @@ class Registry:
             token=token,
             dirty_seq=row["dirty_seq"],
             dirty_since_ms=row["dirty_since_ms"] or now_ms,
-            look_failures=row["look_failures"],
-            looked_ms=row["looked_ms"],
+            evaluation_failures=row["evaluation_failures"],
+            evaluated_ms=row["evaluated_ms"],
             is_retry=row["retry_ms"] is not None and row["retry_ms"] <= now_ms,
-            turns=row["turns"],
+            last_runs=row["last_runs"],
+            decisions=row["decisions"],
             is_identified=row["identified_ms"] is not None,
             has_database=row["has_database"],
+            is_only_discovered=row["is_only_discovered"],
+            real_id=row["real_id"],
+            registered_ms=row["registered_ms"],
+            announced=row["announced"],
+            served=row["served"],
+            conformance=row["conformance"],
         )
 
-    def identify(self, claim: Claim, properties: TableProperties) -> Claim:
-        """Keep the name and database that hoodie.properties say, and return the claim with them.
+    def identify(self, lease: TableLease, properties: TableProperties) -> TableLease:
+        """Store the name and database of hoodie.properties, and return the lease with them.
 
-        Whatever is decided for the table comes after this: a notice's name selects no policy. Raises LeaseLostError
-        when the claim has passed on.
+        Every decision for the table comes after this: a notice's name selects no policy. Raises LeaseLostError when
+        another loop has acquired the lease.
         """
         name, database = properties.name[:LONGEST_NAME], properties.database[:LONGEST_NAME]
-        known = (claim.is_identified, claim.table_name, claim.database if claim.has_database else "")
+        known = (lease.is_identified, lease.table_name, lease.database if lease.has_database else "")
         if known == (True, name, database):
-            return claim
+            return lease
         values: dict[str, Any] = {
             "table_name": name,
             "has_database": bool(database),
             "identified_ms": self.now_ms(),
         }
-        if database or claim.has_database:
+        if database or lease.has_database:
             values["database_name"] = database
         with self.transaction() as session:
-            mine = and_(lake_table.c.table_id == claim.table_id, lake_table.c.claim_token == claim.token)
+            mine = and_(lake_table.c.table_id == lease.table_id, lake_table.c.claim_token == lease.token)
             if _rows(session.execute(update(lake_table).where(mine).values(**values))) == 0:
-                raise _lost(claim)
-        if claim.table_name != name:
+                raise _lost(lease)
+        if lease.table_name != name:
             log.warning(
-                "table %s is %r by its hoodie.properties and was %r so far: that name selects its policy",
-                claim.base_path, name, claim.table_name,
+                "table %s is %r by its hoodie.properties and was %r so far: the new name selects its policy",
+                lease.base_path, name, lease.table_name,
             )  # fmt: skip
         return replace(
-            claim,
+            lease,
             table_name=name,
-            database=values.get("database_name", claim.database),
+            database=values.get("database_name", lease.database),
             is_identified=True,
             has_database=bool(database),
         )
 
-    def hold(self, session: Session, claim: Claim) -> None:
-        """Lock the claimed row in the caller's transaction; raise LeaseLostError when the claim has passed on.
+    def find_other_path(self, lease: TableLease, real_id: str) -> RowMapping | None:
+        """Return the row of the same table that was registered first by another path; None when this one was.
 
-        What the caller writes in the same transaction (a DAG run) is thereby serialised per table, even if a loop
-        slept through its lease and another one took over.
+        `real_id` is `table_id_of` where the lease's path leads. A row whose table is missing does not count.
+        """
+        table = lake_table.c
+        if lease.real_id != real_id:
+            # Committed before the question, so that of two evaluations at once at least one sees both rows.
+            with self.transaction() as session:
+                mine = and_(table.table_id == lease.table_id, table.claim_token == lease.token)
+                session.execute(update(lake_table).where(mine).values(real_id=real_id))
+        with self.transaction() as session:
+            query = (
+                select(table.table_id, table.base_path, table.table_name)
+                .where(table.real_id == real_id, table.missing_since_ms.is_(None))
+                .order_by(table.registered_ms, table.table_id)
+                .limit(1)
+            )
+            first = session.execute(query).mappings().one_or_none()
+        return None if first is None or first["table_id"] == lease.table_id else first
+
+    def hold(self, session: Session, lease: TableLease) -> None:
+        """Lock the leased row in the caller's transaction; raise LeaseLostError when another loop has the lease.
+
+        This serialises what the caller writes in the same transaction (a DAG run) per table, even if a loop stalls past
+        the end of its lease and another one takes over.
         """
         held = _rows(
             session.execute(
                 update(lake_table)
-                .where(lake_table.c.table_id == claim.table_id, lake_table.c.claim_token == claim.token)
-                .values(claim_token=claim.token)
+                .where(lake_table.c.table_id == lease.table_id, lake_table.c.claim_token == lease.token)
+                .values(claim_token=lease.token)
             )
         )
         if held == 0:
-            raise _lost(claim)
+            raise _lost(lease)
 
-    def keep_turns(self, session: Session, claim: Claim, turns: str) -> None:
-        """Record the services' last runs in the caller's transaction, in which the claim is held."""
+    def keep_last_runs(self, session: Session, lease: TableLease, last_runs: str) -> None:
+        """Record the services' last runs in the caller's transaction, which holds the lease."""
         session.execute(
             update(lake_table)
-            .where(lake_table.c.table_id == claim.table_id, lake_table.c.claim_token == claim.token)
-            .values(turns=turns)
+            .where(lake_table.c.table_id == lease.table_id, lake_table.c.claim_token == lease.token)
+            .values(last_runs=last_runs)
         )
 
-    def settle(self, claim: Claim, result: LookResult) -> bool:
-        """Record a look and give the claim back; return whether the table is clean now.
+    def release(self, lease: TableLease, result: EvaluationResult) -> bool:
+        """Record an evaluation and release the lease; return whether the table is clean now.
 
-        It stays dirty when a notice arrived since the claim, or when the look failed.
+        It stays dirty when a notice arrived after the lease was acquired, or when the evaluation failed.
         """
         now_ms = self.now_ms()
-        mine = and_(lake_table.c.table_id == claim.table_id, lake_table.c.claim_token == claim.token)
+        mine = and_(lake_table.c.table_id == lease.table_id, lake_table.c.claim_token == lease.token)
         values: dict[str, Any] = {
             "claim_token": None,
             "claim_until_ms": 0,
-            "looked_ms": now_ms,
-            "next_look_ms": result.next_look_ms,
+            "evaluated_ms": now_ms,
+            "next_evaluation_ms": result.next_evaluation_ms,
             "retry_ms": result.retry_ms,
             "problem": result.problem,
         }
         if result.failed:
-            values["look_failures"] = lake_table.c.look_failures + 1
+            values["evaluation_failures"] = lake_table.c.evaluation_failures + 1
+            # What made this evaluation due is still to be evaluated, since this time.
+            values["dirty_since_ms"] = func.coalesce(lake_table.c.dirty_since_ms, now_ms)
+            since_ms = func.coalesce(lake_table.c.missing_since_ms, now_ms)
+            values["missing_since_ms"] = since_ms if result.is_missing else None
         else:
             values |= {
-                "look_failures": 0,
+                "evaluation_failures": 0,
+                "missing_since_ms": None,
                 "completed_time": result.completed_time,
                 "view_version": result.view_version,
                 "decisions": result.decisions_json,
                 "holes": result.holes,
-                "turns": result.turns_json,
+                "last_runs": result.last_runs_json,
             }
+            if result.conformance is not None:
+                values["conformance"] = result.conformance
         with self.transaction() as session:
             clean = 0
             if not result.failed:
                 clean = _rows(
                     session.execute(
                         update(lake_table)
-                        .where(mine, lake_table.c.dirty_seq == claim.dirty_seq)
+                        .where(mine, lake_table.c.dirty_seq == lease.dirty_seq)
                         .values(dirty_since_ms=None)
                     )
                 )
             session.execute(update(lake_table).where(mine).values(**values))
+            _update_search(session, lease.table_id, result)
         return clean == 1
+
+    # --- removal -------------------------------------------------------------------------------------------
+
+    def list_missing(self, since_ms: int, limit: int = 100) -> Sequence[RowMapping]:
+        """Return tables that no evaluation has found at their path since a time or longer, the longest first."""
+        missing_ms = lake_table.c.missing_since_ms
+        with self.transaction() as session:
+            query = select(lake_table).where(missing_ms <= since_ms).order_by(missing_ms).limit(limit)
+            return session.execute(query).mappings().all()
+
+    def forget(self, table_id: str) -> str:
+        """Remove a table with its leases, sinks and holds, and return its base path; a later notice registers it anew.
+
+        Raises TableUnknownError, and ExecutorBusyError while a job executes one of its services.
+        """
+        with self.transaction() as session:
+            now_ms = self.clock.read_ms(session)
+            for executor in find_leases(session, table_id, now_ms):
+                rest_s = (executor["lease_until_ms"] - now_ms) / 1000
+                raise ExecutorBusyError(
+                    f"run {executor['run_id']} executes {executor['service']} of table {table_id}; forget the table "
+                    "when the run has ended",
+                    LeaseHolder(executor["run_id"], executor["try_number"], rest_s),
+                )
+            path = select(lake_table.c.base_path).where(lake_table.c.table_id == table_id)
+            base_path = session.execute(path).scalar_one_or_none()
+            if base_path is None:
+                raise TableUnknownError(f"no table {table_id!r} in the registry")
+            for rows in (lake_run, lake_sink, lake_executor, lake_search, lake_table):
+                session.execute(delete(rows).where(rows.c.table_id == table_id))
+        return str(base_path)
 
     # --- reading -------------------------------------------------------------------------------------------
 
@@ -381,50 +511,72 @@ class Registry:
             query = select(lake_table).where(lake_table.c.table_id > after).order_by(lake_table.c.table_id)
             return session.execute(query.limit(limit)).mappings().all()
 
+    def list_names(self, limit: int = 1000, after: str = "") -> Sequence[RowMapping]:
+        """Return what selects policies and shows progress, without decisions, in the order of `list_tables`."""
+        table = lake_table.c
+        columns = (table.table_id, table.base_path, table.table_name, table.identified_ms, table.completed_time)
+        with self.transaction() as session:
+            query = select(*columns).where(table.table_id > after).order_by(table.table_id).limit(limit)
+            return session.execute(query).mappings().all()
+
+    def find_by_name(self, table_name: str, limit: int = 100) -> Sequence[RowMapping]:
+        """Return the tables of this name, in the order of their ids."""
+        with self.transaction() as session:
+            query = select(lake_table).where(lake_table.c.table_name == table_name).order_by(lake_table.c.table_id)
+            return session.execute(query.limit(limit)).mappings().all()
+
     def list_silent(self, limit: int = 1000) -> Sequence[RowMapping]:
-        """Return the tables whose time to be looked at without a notice has come, longest overdue first."""
+        """Return the tables that are due for an evaluation without a notice, longest overdue first."""
         now_ms = self.now_ms()
         with self.transaction() as session:
             query = (
                 select(lake_table)
-                .where(lake_table.c.next_look_ms <= now_ms, lake_table.c.dirty_since_ms.is_(None))
-                .order_by(lake_table.c.next_look_ms)
+                .where(lake_table.c.next_evaluation_ms <= now_ms, lake_table.c.dirty_since_ms.is_(None))
+                .order_by(lake_table.c.next_evaluation_ms)
                 .limit(limit)
             )
             return session.execute(query).mappings().all()
 
     def count_holes(self) -> int:
-        """Return how many holes the last looks saw, over all tables."""
+        """Return how many holes the last evaluations saw, over all tables."""
         with self.transaction() as session:
-            return int(session.execute(select(func.coalesce(func.sum(lake_table.c.holes), 0))).scalar_one())
+            holes = select(func.coalesce(func.sum(lake_table.c.holes), 0)).where(lake_table.c.holes > 0)
+            return int(session.execute(holes).scalar_one())
+
+    def count_waiting(self, most: int = 1000) -> int:
+        """Return how many tables wait for an evaluation, by a mark or by their own time, at most `most`."""
+        with self.transaction() as session:
+            some = select(lake_table.c.table_id).where(_is_waiting(self.now_ms())).limit(most).subquery()
+            return int(session.execute(select(func.count()).select_from(some)).scalar_one())
 
     def list_waiting(self, limit: int = 1000) -> Sequence[RowMapping]:
-        """Return the tables that a mark or their own time asks to be looked at, longest waiting first."""
+        """Return the tables that wait for an evaluation, by a mark or by their own time, longest waiting first."""
         since_ms = func.coalesce(lake_table.c.dirty_since_ms, lake_table.c.retry_ms)
         with self.transaction() as session:
-            query = select(lake_table).where(since_ms <= self.now_ms()).order_by(since_ms).limit(limit)
+            query = select(lake_table).where(_is_waiting(self.now_ms())).order_by(since_ms).limit(limit)
             return session.execute(query).mappings().all()
 
-    def postpone(self, table_id: str, next_look_ms: int) -> None:
-        """Say that a silent table was looked at from outside and showed nothing new."""
+    def postpone(self, table_id: str, next_evaluation_ms: int) -> None:
+        """Record that a sensor read a silent table and found nothing new."""
         with self.transaction() as session:
             session.execute(
                 update(lake_table)
-                .where(lake_table.c.table_id == table_id, lake_table.c.next_look_ms < next_look_ms)
-                .values(next_look_ms=next_look_ms)
+                .where(lake_table.c.table_id == table_id, lake_table.c.next_evaluation_ms < next_evaluation_ms)
+                .values(next_evaluation_ms=next_evaluation_ms)
             )
 
 
 def _announced(notice: Notice) -> dict[str, Any]:
-    """Return what a notice may change of a known table's row beside its mark: what people read, until a look knows it.
+    """Return what a notice changes in a known table's row besides its mark: what people read until an evaluation.
 
-    Only the callback of a commit may, for it alone comes from the table's writer and carries a token.
+    Only a commit callback changes it, because only that comes from the table's writer and carries a token.
     """
     if notice.source is not Source.COMMIT_CALLBACK:
         return {}
     table = lake_table.c
     values: dict[str, Any] = {
-        "table_name": case((table.identified_ms.is_(None), notice.table_name), else_=table.table_name)
+        "is_only_discovered": False,
+        "table_name": case((table.identified_ms.is_(None), notice.table_name), else_=table.table_name),
     }
     if notice.database:
         values["database_name"] = case((table.has_database.is_(False), notice.database), else_=table.database_name)
@@ -433,82 +585,63 @@ def _announced(notice: Notice) -> dict[str, Any]:
     return values
 
 
-def _lost(claim: Claim) -> LeaseLostError:
-    return LeaseLostError(f"the claim on table {claim.base_path!r} has passed to another loop")
+def _update_search(session: Session, table_id: str, result: EvaluationResult) -> None:
+    """Bring the table's row for searches up to date; most evaluations change nothing there."""
+    table, search = lake_table.c, lake_search.c
+    names = select(table.table_name, table.database_name, table.base_path).where(table.table_id == table_id)
+    row = session.execute(names).one_or_none()
+    if row is None:
+        return
+    values: dict[str, Any] = {**search_names(*row), "has_problem": bool(result.problem)}
+    if result.failed:
+        values |= {"state": TableState.UNREADABLE.value, "severity": SEVERITY[TableState.UNREADABLE]}
+    else:
+        values |= search_verdicts(result.decisions_json)
+        values |= summarise(result.decisions_json, problem=result.problem, evaluated=True).columns()
+    differs = or_(*(search[name] != value for name, value in values.items()))
+    session.execute(update(lake_search).where(search.table_id == table_id, differs).values(**values))
+
+
+def _listed(instants: Sequence[str]) -> str:
+    """Return instants as the registry keeps them: only those that Hudi may have made, a space behind each."""
+    named = [instant for instant in instants if instant.isascii() and instant.isdigit() and len(instant) <= 17]
+    return "".join(f"{instant} " for instant in named[-20:])
+
+
+def _with_newest(column: ColumnElement[str], instants: str) -> ColumnElement[str]:
+    """Return the column with instants behind its own; the oldest go first. One that is cut is no instant any more."""
+    rest = func.substr(column, 20 * _INSTANT_CHARACTERS + 1, type_=String)
+    kept = case((func.length(column) > _MOST_INSTANTS_CHARACTERS - len(instants), rest), else_=column)
+    return kept + instants
+
+
+def parse_instants(text: str) -> frozenset[str]:
+    """Return the instants, and moments, that a column of the registry lists."""
+    return frozenset(text.split())
+
+
+def _is_in(store: str) -> ColumnElement[bool]:
+    return lake_table.c.base_path.startswith(f"{store}/", autoescape=True)
+
+
+def _is_waiting(now_ms: int) -> ColumnElement[bool]:
+    return or_(lake_table.c.dirty_since_ms.is_not(None), lake_table.c.retry_ms <= now_ms)
+
+
+def _waiting_since(now_ms: int) -> ColumnElement[int]:
+    table = lake_table.c
+    failed_ms = table.retry_ms + FAILED_BEHIND_MS
+    waiting_ms = func.coalesce(table.dirty_since_ms, table.retry_ms, now_ms)
+    return case((table.evaluation_failures > 0, failed_ms), else_=waiting_ms)
+
+
+def _lost(lease: TableLease) -> LeaseLostError:
+    return LeaseLostError(f"the lease on table {lease.base_path!r} has passed to another loop")
 
 
 def _rows(result: Any) -> int:
     outcome: CursorResult[Any] = result
     return outcome.rowcount
-
-
-# --- Find tables in the registry as people ask for them: by a part of the name or path, by what is the matter
-
-PAGE_SIZE = 100
-
-
-class Show(StrEnum):
-    """Which tables are shown."""
-
-    ALL = "all"
-    DUE = "due"
-    BLOCKED = "blocked"
-    PROBLEM = "problem"
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """What somebody asks for. `page` counts from 1."""
-
-    text: str = ""
-    show: Show = Show.ALL
-    page: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One page of rows, at most PAGE_SIZE, and how many there are on all pages."""
-
-    rows: tuple[RowMapping, ...]
-    total: int
-
-    @property
-    def pages(self) -> int:
-        """Return how many pages there are, at least one."""
-        return max(1, -(-self.total // PAGE_SIZE))
-
-
-def search_tables(registry: Registry, search: Search) -> Found:
-    """Return a page of the tables that match, by name."""
-    matches = [*_text_clauses(search.text), *_show_clauses(search.show)]
-    page = (
-        select(lake_table)
-        .where(*matches)
-        .order_by(lake_table.c.table_name, lake_table.c.table_id)
-        .limit(PAGE_SIZE)
-        .offset((search.page - 1) * PAGE_SIZE)
-    )
-    with registry.transaction() as session:
-        total = session.execute(select(func.count()).select_from(lake_table).where(*matches)).scalar_one()
-        return Found(tuple(session.execute(page).mappings().all()), total)
-
-
-def _text_clauses(text: str) -> list[ColumnElement[bool]]:
-    wanted = text.strip().lower()
-    if not wanted:
-        return []
-    columns = (lake_table.c.table_name, lake_table.c.base_path, lake_table.c.database_name)
-    return [or_(*(func.lower(column).contains(wanted, autoescape=True) for column in columns))]
-
-
-def _show_clauses(show: Show) -> list[ColumnElement[bool]]:
-    if show is Show.PROBLEM:
-        return [lake_table.c.problem != ""]
-    if show is Show.ALL:
-        return []
-    verdict = Verdict.DUE if show is Show.DUE else Verdict.BLOCKED
-    # The loop keeps decisions as json.dumps writes them.
-    return [lake_table.c.decisions.contains(f'"verdict": "{verdict.value}"', autoescape=True)]
 
 
 # --- The name that selects a table's policy: `hoodie.table.name`, never what a notice calls the table
@@ -520,9 +653,9 @@ def is_identified(row: RowMapping) -> bool:
 
 
 def policy_of(row: RowMapping, tables: TablesConfig, open_table: Callable[[str], Storage]) -> TablePolicy:
-    """Return the policy of a table of the registry, for whatever may delete something or release a hold.
+    """Return the policy of a table of the registry, for callers that may delete something or release a hold.
 
-    The manager's evaluation keeps the name in the row. Before the first one the properties are read here; raises what
+    The manager's evaluation stores the name in the row. Before the first one this reads the properties, and raises what
     reading them raises.
     """
     base_path = row["base_path"]

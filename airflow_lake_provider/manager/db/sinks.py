@@ -1,8 +1,8 @@
 """Replication's sinks in the database: what each holds back, until when, and what is wrong with it.
 
-A hold is released, and its sink marked as needing a snapshot, in the transaction that answers the safepoint; so whoever
-cleans by an answer can be sure that the sink knows. Who lacks nothing is renewed in that transaction, before it: a
-sink of a quiet table has no runs that could tell of it.
+A hold is released, and its sink marked as needing a snapshot, in the transaction that answers the safepoint; so a clean
+that uses the answer can rely on the sink knowing. A sink that is up to date renews its hold in the same transaction,
+before: a sink of a silent table has no runs that could report.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
+from airflow_lake_provider.backoff import backoff
 from airflow_lake_provider.config.settings import SINK_GRACE_S
 from airflow_lake_provider.errors import SinkBusyError, SinkUnknownError
+from airflow_lake_provider.manager.db.registry import IDS_PER_QUERY, batched
 from airflow_lake_provider.manager.db.schema import lake_sink, lake_table
 from airflow_lake_provider.manager.instances import moment
 from airflow_lake_provider.planner.rules import Hold
@@ -32,22 +34,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RUN_LEASE_MS = 90_000
-"""A run that was not heard of for so long is over; another one may begin. Sinks bear two at once, so this is thrift."""
+"""A run without a report for so long counts as ended. Two concurrent runs are harmless; this only saves work."""
 CLAIM_LEASE_MS = 180_000
-"""So long a run that has claimed a sink may wait for a worker."""
+"""How long a run that has claimed a sink may wait for a worker."""
 FIRST_RETRY_MS, LAST_RETRY_MS = 30_000, 1_800_000
 
 
 @dataclass(frozen=True, slots=True)
-class RunNews:
-    """What a run tells of itself: while it lasts, and when it has ended."""
+class RunProgress:
+    """What a run reports about itself: while it lasts, and when it has ended."""
 
     run_id: str
 
     checkpoint: str = ""
-    """The durable checkpoint's text; empty when there is none, or none that is new."""
+    """The durable checkpoint's text; empty when there is none, or no new one."""
     completed_time: str = ""
-    """Set by a run that left nothing to do: how far the table was."""
+    """Set by a run that left nothing to do: the table's completed time."""
     problem: str = ""
     ended: bool = False
 
@@ -59,10 +61,10 @@ class Sinks:
         self._registry = registry
 
     def configure(self, table_id: str, ttls_s: Mapping[str, float], grace_s: float = SINK_GRACE_S) -> None:
-        """Make the configured sinks of a table count from now on; those that are configured no more go after a grace.
+        """Make the configured sinks of a table count from now on; release others after a grace.
 
-        Meanwhile such a sink holds what it holds, and loses nothing when it is configured again: `grace_s` seconds, in
-        which its time to live stands still.
+        For `grace_s` seconds such a sink keeps its hold, its time to live stops, and it loses nothing when it is
+        configured again.
         """
         rows = {row["sink"]: row for row in self.list_sinks(table_id)}
         for sink, ttl_s in ttls_s.items():
@@ -74,27 +76,28 @@ class Sinks:
                 self._take_back(table_id, sink)
             if row["ttl_s"] != int(ttl_s) or not row["is_configured"]:
                 self._update(table_id, sink, ttl_s=int(ttl_s), is_configured=True)
-        gone = [row for sink, row in rows.items() if row["is_configured"] and sink not in ttls_s]
-        for row in gone:
+        dropped = [row for sink, row in rows.items() if row["is_configured"] and sink not in ttls_s]
+        for row in dropped:
             if row["retire_ms"] is None:
                 self._give_notice(table_id, row["sink"], grace_s)
-        if gone:
+        if dropped:
             with self._registry.transaction() as session:
                 self._retire(session, table_id)
 
     def forget(self, table_id: str, sink: str) -> None:
-        """Hold nothing for this sink any more, and know nothing of it."""
+        """Delete the sink with its hold."""
         with self._registry.transaction() as session:
             session.execute(delete(lake_sink).where(*_of(table_id, sink)))
         log.warning("sink %s of table %s is forgotten: its hold is released", sink, table_id)
 
-    def renew(self, table_id: str) -> None:
-        """Renew the holds of a table's sinks that have all that the table had at its last look, and work."""
+    def renew(self, *table_ids: str) -> None:
+        """Renew the holds of tables' working sinks that have everything up to their table's last evaluation."""
         with self._registry.transaction() as session:
-            self._renew(session, table_id)
+            for some in batched(table_ids, IDS_PER_QUERY):
+                self._renew(session, *some)
 
     def safepoint(self, table_id: str) -> Safepoint:
-        """Return what cleaning and archiving must not pass, releasing what is past its time to live."""
+        """Return what cleaning and archiving must not pass, and release what is past its time to live."""
         with self._registry.transaction() as session:
             self._retire(session, table_id)
             self._renew(session, table_id)
@@ -103,15 +106,15 @@ class Sinks:
             safepoint = find_safepoint([_hold_of(row, now_ms) for row in rows], now_ms)
             for sink in safepoint.released:
                 if not self._release(session, table_id, sink, now_ms):
-                    # A run has renewed it between our two statements: its hold counts.
+                    # A run renewed it between the two statements: its hold counts.
                     return Safepoint(EVERYTHING, sink)
         return safepoint
 
     def find_hold(self, table_id: str) -> Hold | None:
-        """Return the hold that the safepoint is, None when nothing is held. An overdue one is over, and not released.
+        """Return the hold that sets the safepoint, None when nothing is held. An overdue one does not count.
 
-        A look at a table asks this before it takes note of what is new, so sinks are renewed until the table moves,
-        whether or not the DAG of replication is running.
+        An evaluation calls this before it records what is new, so sinks are renewed until the table changes, whether or
+        not the DAG of replication runs.
         """
         if not self.list_sinks(table_id):
             return None
@@ -124,13 +127,13 @@ class Sinks:
         return Hold(found.instant, found.holder, holds[found.holder].ends_ms())
 
     def claim(self, table_id: str, sink: str, run_id: str) -> bool:
-        """Give the sink to a run that will begin soon; whether it has it now. Who asks again has it still."""
+        """Give the sink to a run that will begin soon; return whether the run has it. It may repeat the call."""
         return self._take(table_id, sink, run_id, CLAIM_LEASE_MS)
 
     def begin_run(self, table_id: str, sink: str, ttl_s: float, run_id: str) -> RowMapping:
-        """Take note that a run begins; return the sink's row. A sink that nobody configured counts from now on.
+        """Record that a run begins; return the sink's row. A sink that is not configured counts from now on.
 
-        A later try of the same run begins at once. Raises SinkBusyError while another run has the sink.
+        A later try of the same run begins immediately. Raises SinkBusyError while another run has the sink.
         """
         if self._find(table_id, sink) is None:
             self._insert(table_id, sink, ttl_s, is_configured=False)
@@ -138,37 +141,37 @@ class Sinks:
             raise self._busy(table_id, sink)
         return self.get(table_id, sink)
 
-    def tell(self, table_id: str, sink: str, news: RunNews) -> None:
-        """Take note of a run's news: progress and being up to date renew the hold, an error does not.
+    def record_progress(self, table_id: str, sink: str, progress: RunProgress) -> None:
+        """Record a run's report: progress and being up to date renew the hold, an error does not.
 
-        Raises SinkBusyError when another run has taken over: what that one tells is newer.
+        Raises SinkBusyError when another run has taken over: its reports are newer.
         """
         row, now_ms = self.get(table_id, sink), self._registry.now_ms()
-        values: dict[str, Any] = {"run_id": "" if news.ended else news.run_id}
-        values["running_until_ms"] = 0 if news.ended else now_ms + RUN_LEASE_MS
-        if news.checkpoint and news.checkpoint != row["checkpoint"]:
-            checkpoint = from_text(news.checkpoint)
+        values: dict[str, Any] = {"run_id": "" if progress.ended else progress.run_id}
+        values["running_until_ms"] = 0 if progress.ended else now_ms + RUN_LEASE_MS
+        if progress.checkpoint and progress.checkpoint != row["checkpoint"]:
+            checkpoint = from_text(progress.checkpoint)
             values |= {
-                "checkpoint": news.checkpoint,
+                "checkpoint": progress.checkpoint,
                 "hold": checkpoint.hold or EVERYTHING,
                 "renewed_ms": now_ms,
                 "needs_snapshot": False,
             }
-        if news.ended and not news.problem:
-            values |= {"renewed_ms": now_ms, "completed_time": news.completed_time}
+        if progress.ended and not progress.problem:
+            values |= {"renewed_ms": now_ms, "completed_time": progress.completed_time}
             values |= {"failures": 0, "retry_ms": 0, "problem": ""}
-        elif news.problem:
+        elif progress.problem:
             failures = row["failures"] + 1
-            pause_ms = min(LAST_RETRY_MS, FIRST_RETRY_MS * 2 ** min(failures - 1, 10))
-            values |= {"failures": failures, "retry_ms": now_ms + pause_ms, "problem": news.problem}
-        mine = lake_sink.c.run_id.in_(("", news.run_id))
+            pause_ms = int(backoff(FIRST_RETRY_MS, failures, LAST_RETRY_MS))
+            values |= {"failures": failures, "retry_ms": now_ms + pause_ms, "problem": progress.problem}
+        mine = lake_sink.c.run_id.in_(("", progress.run_id))
         with self._registry.transaction() as session:
-            told: Any = session.execute(update(lake_sink).where(*_of(table_id, sink), mine).values(**values))
-        if told.rowcount == 0:
+            updated: Any = session.execute(update(lake_sink).where(*_of(table_id, sink), mine).values(**values))
+        if updated.rowcount == 0:
             raise self._busy(table_id, sink)
 
     def pause(self, table_id: str, sink: str, *, paused: bool) -> None:
-        """Start no more runs, or start them again. A paused sink holds until its time to live is over."""
+        """Start no more runs, or start them again. A paused sink holds until its time to live ends."""
         self.get(table_id, sink)
         self._update(table_id, sink, paused=paused)
 
@@ -185,6 +188,15 @@ class Sinks:
             query = select(lake_sink).where(lake_sink.c.table_id == table_id).order_by(lake_sink.c.sink)
             return session.execute(query).mappings().all()
 
+    def list_between(self, after: str, until: str) -> Mapping[str, Mapping[str, RowMapping]]:
+        """Return the rows of tables' sinks, by table id and name; ids from `after` (exclusive) to `until`."""
+        found: dict[str, dict[str, RowMapping]] = {}
+        with self._registry.transaction() as session:
+            query = select(lake_sink).where(lake_sink.c.table_id > after, lake_sink.c.table_id <= until)
+            for row in session.execute(query).mappings():
+                found.setdefault(row["table_id"], {})[row["sink"]] = row
+        return found
+
     def list_all(self) -> Sequence[RowMapping]:
         """Return the rows of all tables' sinks."""
         with self._registry.transaction() as session:
@@ -192,7 +204,7 @@ class Sinks:
             return session.execute(query).mappings().all()
 
     def list_retiring(self) -> Sequence[RowMapping]:
-        """Return the rows of all tables' sinks that are configured no more and still hold, with their base paths."""
+        """Return the rows of all tables' sinks that are no longer configured and still hold, with their base paths."""
         with self._registry.transaction() as session:
             query = (
                 select(lake_sink, lake_table.c.base_path)
@@ -203,23 +215,25 @@ class Sinks:
             return session.execute(query).mappings().all()
 
     def is_due(self, row: RowMapping, table_completed_time: str, run_id: str = "") -> bool:
-        """Whether a run should begin now, given how far the table is; `run_id` is the one that asks."""
+        """Whether a run should begin now, given the table's completed time; `run_id` is the run that checks."""
         now_ms = self._registry.now_ms()
         is_taken = row["running_until_ms"] > now_ms and row["run_id"] != run_id
         if row["paused"] or is_taken or row["retry_ms"] > now_ms:
             return False
         return bool(row["needs_snapshot"] or row["problem"] or row["completed_time"] != table_completed_time)
 
-    def _renew(self, session: Session, table_id: str) -> None:
+    def _renew(self, session: Session, *table_ids: str) -> None:
         now_ms = self._registry.now_ms()
-        seen = select(lake_table.c.completed_time).where(lake_table.c.table_id == table_id).scalar_subquery()
+        seen = (
+            select(lake_table.c.completed_time).where(lake_table.c.table_id == lake_sink.c.table_id).scalar_subquery()
+        )
         has_all = (lake_sink.c.completed_time == seen, lake_sink.c.completed_time != "")
         works = (lake_sink.c.paused.is_(False), lake_sink.c.needs_snapshot.is_(False), lake_sink.c.problem == "")
-        # Not before a tenth of its time is over: or each minute's look would write each row.
+        # Not before a tenth of its time to live has passed, or each minute's evaluation would write each row.
         is_worth_it = lake_sink.c.renewed_ms + lake_sink.c.ttl_s * 100 <= now_ms
         session.execute(
             update(lake_sink)
-            .where(lake_sink.c.table_id == table_id, *has_all, *works, is_worth_it)
+            .where(lake_sink.c.table_id.in_(table_ids), *has_all, *works, is_worth_it)
             .values(renewed_ms=now_ms)
         )
 
@@ -229,19 +243,19 @@ class Sinks:
         log.warning("sink %s of table %s is %s", sink, table_id, retiring_text(retire_ms))
 
     def _take_back(self, table_id: str, sink: str) -> None:
-        # Its time to live stood still.
+        # Its time to live did not run during the grace.
         self._update(table_id, sink, retire_ms=None, renewed_ms=self._registry.now_ms())
-        log.warning("sink %s of table %s is configured again: it goes on from its hold", sink, table_id)
+        log.warning("sink %s of table %s is configured again: it continues from its hold", sink, table_id)
 
     def _retire(self, session: Session, table_id: str) -> None:
         is_over = (lake_sink.c.table_id == table_id, lake_sink.c.retire_ms <= self._registry.now_ms())
         for sink in session.execute(select(lake_sink.c.sink).where(*is_over)).scalars().all():
             retired: Any = session.execute(delete(lake_sink).where(lake_sink.c.sink == sink, *is_over))
             if retired.rowcount:
-                log.error("sink %s of table %s is configured no more: its hold is released", sink, table_id)
+                log.error("sink %s of table %s is no longer configured: its hold is released", sink, table_id)
 
     def _release(self, session: Session, table_id: str, sink: str, now_ms: int) -> bool:
-        problem = "its time to live is over: what it held is released, and it will begin with a new snapshot"
+        problem = "its time to live has ended: the manager released its hold, and it will begin with a new snapshot"
         overdue = (lake_sink.c.renewed_ms + lake_sink.c.ttl_s * 1000 <= now_ms, lake_sink.c.needs_snapshot.is_(False))
         released: Any = session.execute(
             update(lake_sink).where(*_of(table_id, sink), *overdue).values(needs_snapshot=True, problem=problem)
@@ -251,7 +265,8 @@ class Sinks:
         return bool(released.rowcount)
 
     def _take(self, table_id: str, sink: str, run_id: str, lease_ms: int) -> bool:
-        # One conditional update: of any number of runs that ask at once, on any database, one finds the sink free.
+        # One conditional update: of any number of runs that try at the same time, on any database, one finds the sink
+        # free.
         with self._registry.transaction() as session:
             now_ms = self._registry.clock.read_ms(session)
             is_free = or_(lake_sink.c.running_until_ms <= now_ms, lake_sink.c.run_id == run_id)
@@ -263,7 +278,7 @@ class Sinks:
         row = self.get(table_id, sink)
         rest_s = max(0, row["running_until_ms"] - self._registry.now_ms()) // 1000
         return SinkBusyError(
-            f"sink {sink} of table {table_id} is run {row['run_id']}'s for {rest_s} s more, unless that run goes on"
+            f"run {row['run_id']} has sink {sink} of table {table_id} for {rest_s} s more, unless it reports again"
         )
 
     def _find(self, table_id: str, sink: str) -> RowMapping | None:
@@ -293,17 +308,24 @@ class Sinks:
             with self._registry.transaction() as session:
                 session.execute(lake_sink.insert().values(**values))
         except IntegrityError:
-            return  # somebody else inserted it just now
+            return  # another server inserted it just now
 
     def _update(self, table_id: str, sink: str, **values: Any) -> None:
         with self._registry.transaction() as session:
             session.execute(update(lake_sink).where(*_of(table_id, sink)).values(**values))
 
 
+def is_as_configured(rows: Mapping[str, Mapping[Any, Any]], ttls_s: Mapping[str, float]) -> bool:
+    """Whether `configure` would change nothing; `rows` are the table's sinks by name."""
+    kept = {sink: row["ttl_s"] for sink, row in rows.items() if row["is_configured"] and row["retire_ms"] is None}
+    is_any_retiring = any(row["is_configured"] and row["retire_ms"] is not None for row in rows.values())
+    return not is_any_retiring and kept == {sink: int(ttl_s) for sink, ttl_s in ttls_s.items()}
+
+
 def retiring_text(retire_ms: int) -> str:
-    """Return what people read of a sink that is configured no more."""
+    """Return the text that people read about a sink that is no longer configured."""
     return (
-        f"no longer configured: its hold is released at {moment(retire_ms)} UTC. Configured again before, it goes on "
+        f"no longer configured: its hold is released at {moment(retire_ms)} UTC. Configured again before, it continues "
         "from its hold; action forget of lake_replication releases it now"
     )
 
@@ -314,8 +336,8 @@ def _of(table_id: str, sink: str) -> tuple[Any, Any]:
 
 def _hold_of(row: RowMapping, now_ms: int) -> SinkHold:
     if row["needs_snapshot"] and row["running_until_ms"] > now_ms:
-        # Its snapshot is being taken: nothing may go meanwhile. Only while it runs, or a sink that fails each time
-        # would hold for ever.
+        # A run takes its snapshot: nothing may be released meanwhile. Only while it runs, or a sink that always fails
+        # would hold indefinitely.
         return SinkHold(row["sink"], EVERYTHING, now_ms, row["ttl_s"])
     if row["retire_ms"] is not None:
         return SinkHold(row["sink"], row["hold"], row["retire_ms"], 0, bool(row["needs_snapshot"]))

@@ -103,7 +103,7 @@ _JSON = "application/vnd.schemaregistry.v1+json"
 
 @dataclass(frozen=True, slots=True)
 class SchemaRegistry:
-    """One subject of a registry. By the standard library alone: Spark's driver has no other client for certain."""
+    """One subject of a registry. Uses the standard library alone: Spark's driver may have no other client."""
 
     url: str
     subject: str
@@ -135,15 +135,15 @@ class SchemaRegistry:
                 answer: Any = json.loads(response.read())
             return int(answer["id"])
         except urllib.error.HTTPError as error:
-            said = f"the schema registry answers {error.code} for {address}: {_said(error)}"
+            reason = f"the schema registry answers {error.code} for {address}: {_reason_of(error)}"
             if error.code in {408, 429} or error.code >= 500:
-                raise SinkUnavailableError(said) from error
-            raise SinkRefusedError(said) from error
+                raise SinkUnavailableError(reason) from error
+            raise SinkRefusedError(reason) from error
         except (OSError, http.client.HTTPException) as error:
             raise SinkUnavailableError(f"the schema registry does not answer at {address}: {error}") from error
         except (ValueError, TypeError, KeyError) as error:
-            raise SinkUnavailableError(f"what answers at {address} is no schema registry") from error
+            raise SinkUnavailableError(f"the server at {address} is not a schema registry") from error
 
 
-def _said(error: urllib.error.HTTPError) -> str:
+def _reason_of(error: urllib.error.HTTPError) -> str:
     return error.read(2000).decode("utf-8", "replace")

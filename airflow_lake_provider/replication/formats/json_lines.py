@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from airflow_lake_provider.replication.change import Batch, Mode
 
 _MARK = b'{"checkpoint": '
-# A checkpoint names at most some dozen commits; a schema may make it longer, and then the whole file is read.
+# A checkpoint names at most some dozen commits; a schema may make it longer, and then this reads the whole file.
 _TAIL_BYTES = 16_384
 
 
 class JsonLinesPart:
-    """One file that nobody sees yet."""
+    """One file that is not visible yet."""
 
     def __init__(self, stream: BinaryIO, mode: Mode) -> None:
         self._stream = stream
@@ -34,12 +34,12 @@ class JsonLinesPart:
         self._stream.write(_MARK + checkpoint.encode() + b"}\n")
 
     def close(self) -> None:
-        """There is nothing to give up but the stream."""
+        """Do nothing: the caller closes the stream."""
 
 
 def checkpoint_in(stream: BinaryIO, path: str) -> str:
     """Return the checkpoint of a file. Raises CheckpointDamagedError."""
-    # Not every store's stream returns where it stands.
+    # Not every store's stream returns its position from seek.
     stream.seek(0, 2)
     size = stream.tell()
     for length in (_TAIL_BYTES, size):

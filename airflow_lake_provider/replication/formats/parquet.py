@@ -73,7 +73,7 @@ class ParquetPart:
         self._writer = None
 
     def close(self) -> None:
-        """Give the file up."""
+        """Drop the file."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -114,14 +114,14 @@ def checkpoint_in(stream: BinaryIO, path: str) -> str:
     try:
         found = (pq.read_metadata(stream).metadata or {}).get(CHECKPOINT_KEY.encode())
     except pa.ArrowException as error:
-        raise CheckpointDamagedError(f"{path} is not a whole Parquet file: {error}") from error
+        raise CheckpointDamagedError(f"{path} is not a complete Parquet file: {error}") from error
     if found is None:
         raise CheckpointDamagedError(f"{path} has no checkpoint in its footer ({CHECKPOINT_KEY})")
     return bytes(found).decode()
 
 
 def arrow_type(types: RowTypes, schema: Any) -> pa.DataType:
-    """Return Arrow's type for an Avro schema. Raises SourceRefusedError for what has no form in Parquet."""
+    """Return Arrow's type for an Avro schema. Raises SourceRefusedError for a type without a form in Parquet."""
     kind, _ = types.resolve(schema)
     name = kind if isinstance(kind, str) else kind["type"]
     if name == "record":

@@ -1,4 +1,4 @@
-"""Rows as JSON text, turned into values of the types that the table's Avro schema names.
+"""Rows as JSON text, turned into values of the types in the table's Avro schema.
 
 Spark wrote the JSON: dates and timestamps ISO 8601, bytes base64, decimals as numbers, with all of their digits.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 META_PREFIX = "_hoodie_"
 Schema = Any
-"""An Avro schema as its JSON says it: a name, a list (union), or an object."""
+"""An Avro schema in its JSON form: a name, a list (union), or an object."""
 
 _LOGICAL: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
     {
@@ -71,7 +71,7 @@ _SCALARS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
 
 
 class RowTypes:
-    """The types of one table as one commit wrote it. `pairs` gives maps as lists of pairs, as Arrow wants them."""
+    """The types of one table as one commit wrote it. `pairs` returns maps as lists of pairs, for Arrow."""
 
     def __init__(self, schema: str, *, pairs: bool = False) -> None:
         self._pairs = pairs
@@ -87,7 +87,7 @@ class RowTypes:
         self._collect(self.record, "")
 
     def resolve(self, schema: Schema) -> tuple[Schema, bool]:
-        """Return what a schema is apart from null, named types looked up, and whether null is allowed."""
+        """Return a schema without null, with named types resolved, and whether null is allowed."""
         is_nullable = False
         if isinstance(schema, list):
             others = [branch for branch in schema if branch != "null"]
@@ -100,7 +100,7 @@ class RowTypes:
         return schema, is_nullable or schema == "null"
 
     def key_record(self, key: str) -> dict[str, Any]:
-        """Return the schema of the key's fields, which a key has the names of; the table's own where it has them."""
+        """Return the schema of the key's fields; the table's own types where it has the field."""
         types = {field["name"]: field["type"] for field in self.record["fields"]}
         fields = [{"name": name, "type": types.get(name, ["null", "string"])} for name in _load(key)]
         return {"type": "record", "name": "lake_key", "fields": fields}
@@ -117,7 +117,7 @@ class RowTypes:
         kind, is_nullable = self.resolve(schema)
         if value is None:
             if not is_nullable:
-                raise RecordRefusedError(f"field {path} is null, and the table's schema says {kind}")
+                raise RecordRefusedError(f"field {path} is null, and its type in the table's schema is {kind}")
             return None
         name = kind if isinstance(kind, str) else kind["type"]
         nested: Mapping[str, Callable[[Any, Schema, str], Any]]
@@ -136,7 +136,7 @@ class RowTypes:
     def _record(self, value: dict[str, Any], schema: Schema, path: str) -> dict[str, Any]:
         path = f"{path}." if path else ""
         names = {field["name"] for field in schema["fields"]}
-        # Rows are read with the table's newest schema: what came later is null in earlier commits.
+        # Rows are read with the table's newest schema: fields that were added later are null in earlier commits.
         later = next((name for name, part in value.items() if name not in names and part is not None), None)
         if later is not None:
             raise RecordRefusedError(f"field {path}{later} has a value and is not in the commit's schema")
@@ -153,7 +153,7 @@ class RowTypes:
         return pairs if self._pairs else dict(pairs)
 
     def _collect(self, schema: Schema, space: str) -> None:
-        """Remember the named types: a schema may define one and name it again later."""
+        """Store the named types: a schema may define one and name it again later."""
         if isinstance(schema, list):
             for branch in schema:
                 self._collect(branch, space)

@@ -1,9 +1,9 @@
 """A database table through SQLAlchemy: the newest version of each row, and the checkpoint in the same transaction.
 
 The table must exist, with a column for each field of the rows (`columns` narrows that) and a key that is unique there.
-Checkpoints lie in a table of ours beside it, `lake_checkpoint`, made on first use. Opening a stream raises its epoch,
-so that a run which was opened before finds its epoch gone when it commits. A second one, `lake_target`, says whose each
-table is: a snapshot empties its table, so two streams must not share one.
+Checkpoints are in a table of the provider next to it, `lake_checkpoint`, created on first use. Opening a stream raises
+its epoch, so that an earlier run finds its epoch replaced when it commits. Another table, `lake_target`, records the
+stream of each table: a snapshot empties its table, so two streams must not share one.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class DatabaseSink:
         self._epoch = 0
 
     def open(self) -> str | None:
-        """Find the table, make it the stream's, raise the stream's epoch, return its checkpoint."""
+        """Find the table, reserve it for the stream, raise the stream's epoch, return its checkpoint."""
         try:
             _metadata.create_all(self._engine)
             schema, _, name = self._table_name.rpartition(".")
@@ -92,18 +92,18 @@ class DatabaseSink:
             raise self._as_lake_error(error) from error
 
     def write(self, batch: Batch) -> None:
-        """Check the changes and put them aside: the database is asked in one go, so that its locks are held shortly."""
+        """Check the changes and buffer them: the database gets them in one go, so that its locks are short."""
         self._opened()
         newest = {change.key: change for change in batch.changes}
         keys = [self._key(change) for change in newest.values()]
         rows = [self._row(change) for change in newest.values() if change.op is not Op.DELETE]
         if self._spool is None:
-            # Beyond some megabytes it goes on on disk: a commit has any number of rows.
+            # Beyond some megabytes the buffer is on disk: a commit has any number of rows.
             self._spool = tempfile.SpooledTemporaryFile(SPOOL_BYTES)  # noqa: SIM115 - closed by commit or close
         pickle.dump(_Step(batch.begins_snapshot, keys, rows), self._spool)
 
     def commit(self, checkpoint: Checkpoint) -> None:
-        """Write the checkpoint under our epoch, then the rows, and commit. Raises SinkFencedError."""
+        """Write the checkpoint under this run's epoch, then the rows, and commit. Raises SinkFencedError."""
         table = self._opened()
         mine = (_checkpoints.c.stream == self._settings.stream, _checkpoints.c.epoch == self._epoch)
         try:
@@ -120,7 +120,7 @@ class DatabaseSink:
             self._forget()
 
     def close(self) -> None:
-        """Forget what was put aside, and disconnect."""
+        """Drop the buffer, and disconnect."""
         self._forget()
         self._engine.dispose()
 
@@ -133,7 +133,7 @@ class DatabaseSink:
                     connection.execute(sa.insert(_targets).values(target=target, stream=mine))
                 return
             except IntegrityError:
-                owner = self._owner_of(target)  # somebody took it between the two statements
+                owner = self._owner_of(target)  # another run took it between the two statements
         if owner != mine:
             raise SinkRefusedError(
                 f"table {self._table_name} is stream {owner}'s, and a snapshot of stream {mine} would empty it: name "
@@ -152,7 +152,7 @@ class DatabaseSink:
         raised = connection.execute(sa.update(_checkpoints).where(mine).values(epoch=_checkpoints.c.epoch + 1))
         if raised.rowcount == 0:
             connection.execute(sa.insert(_checkpoints).values(stream=self._settings.stream, epoch=1))
-        # The update holds the row's lock, so this is what any rival before us left.
+        # The update holds the row's lock, so this is the last rival's checkpoint.
         row = connection.execute(sa.select(_checkpoints).where(mine)).one()
         self._epoch = row.epoch
         return None if row.checkpoint is None else str(row.checkpoint)
@@ -193,7 +193,7 @@ class DatabaseSink:
     def _column(self, table: sa.Table, name: str) -> sa.Column[Any]:
         if name not in table.c:
             raise SinkRefusedError(
-                f"table {self._table_name} has no column {name!r}: add it, or list the wanted ones in columns"
+                f"table {self._table_name} has no column {name!r}: add it, or list the wanted columns in `columns`"
             )
         return table.c[name]
 
@@ -203,8 +203,8 @@ class DatabaseSink:
         return self._table
 
     def _as_lake_error(self, error: SQLAlchemyError) -> LakeError:
-        said = str(getattr(error, "orig", error)).strip().splitlines()[:1] or [type(error).__name__]
-        what = f"table {self._table_name}: {said[0]}"
+        lines = str(getattr(error, "orig", error)).strip().splitlines()[:1] or [type(error).__name__]
+        what = f"table {self._table_name}: {lines[0]}"
         if isinstance(error, OperationalError) or (isinstance(error, DBAPIError) and error.connection_invalidated):
             return SinkUnavailableError(what)
         if isinstance(error, IntegrityError):
@@ -214,7 +214,7 @@ class DatabaseSink:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Rows to be put in place of what has these keys; `begins_snapshot`: of everything."""
+    """Rows that replace the rows with these keys; with `begins_snapshot`, all rows."""
 
     begins_snapshot: bool
     keys: list[dict[str, Any]]
@@ -235,12 +235,12 @@ def _apply(connection: sa.Connection, table: sa.Table, step: _Step) -> None:
 def _create_engine(url: str) -> sa.Engine:
     try:
         return sa.create_engine(url, json_serializer=_json_text)
-    except TypeError:  # a database without a type for JSON has no such setting
+    except TypeError:  # a database without a JSON type has no such setting
         return sa.create_engine(url)
 
 
 def _keeps_decimals(dialect: sa.Dialect) -> bool:
-    """Whether the driver gets decimals as they are: `supports_native_decimal` is false for PostgreSQL's drivers too."""
+    """Whether the driver accepts decimals: `supports_native_decimal` is false for PostgreSQL's drivers too."""
     process = sa.Numeric().dialect_impl(dialect).bind_processor(dialect)
     return process is None or not isinstance(process(Decimal(1)), float)
 
@@ -252,7 +252,7 @@ def _load(text: str) -> dict[str, Any]:
 
 
 def _json_text(value: Any) -> str:
-    """Print JSON with all digits of its decimals, which the standard library's printer does not take."""
+    """Print JSON with all digits of its decimals, which the standard library's printer rejects."""
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, dict):
@@ -263,7 +263,7 @@ def _json_text(value: Any) -> str:
 
 
 def _bound(column: sa.Column[Any], value: Any, *, keeps_decimals: bool) -> Any:
-    """Return a JSON value as the column's type takes it. Raises ValueError."""
+    """Return a JSON value as the column's type accepts it. Raises ValueError."""
     if value is None or isinstance(column.type, sa.JSON):
         return value
     if isinstance(value, (dict, list)):
@@ -291,8 +291,8 @@ def _bound_number(column: sa.Column[Any], value: Decimal, *, keeps_decimals: boo
     # Java prints some doubles with one digit more than they need.
     if value not in {Decimal(repr(number)), Decimal(f"{number:.17g}")}:
         raise ValueError(
-            f"column {column.name} would keep {number!r} of {value}: this database has no exact decimals, declare the "
-            "column as text"
+            f"column {column.name} would store {number!r} for {value}: this database has no exact decimals, declare "
+            "the column as text"
         )
     return value
 

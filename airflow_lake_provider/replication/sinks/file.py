@@ -1,8 +1,8 @@
-"""Files of JSON lines or Parquet, one for each commit of the table (or part of a snapshot), on any store fsspec knows.
+"""Files of JSON lines or Parquet, one for each commit of the table (or part of a snapshot), on any store of fsspec.
 
-A file appears whole or not at all, and its name is a number, `<sequence>.jsonl` or `.parquet`. The checkpoint is part
-of it (last line, or footer), so data and checkpoint are durable in the same moment. The sequence number is what two
-writers race for: only one can make the file of a number, the other is fenced.
+A file appears complete or not at all, and its name is a number, `<sequence>.jsonl` or `.parquet`. The checkpoint is
+part of it (last line, or footer), so data and checkpoint become durable together. Two writers race for the sequence
+number: only one can create the file of a number, the other is fenced.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"})
 
 
 class Part(Protocol):
-    """A file of one format that nobody sees yet."""
+    """A file of one format that is not visible yet."""
 
     def write(self, batch: Batch) -> None:
         """Append changes."""
 
     def finish(self, checkpoint: str) -> None:
-        """End it with the checkpoint; the stream stays open."""
+        """End the file with the checkpoint; the stream stays open."""
 
     def close(self) -> None:
-        """Give it up."""
+        """Drop the file."""
 
 
 class FileSink:
-    """Options: `path` (a folder for this stream alone), `format`; `storage.<option>` is handed to fsspec."""
+    """Options: `path` (a folder for this stream alone), `format`; `storage.<option>` goes to fsspec."""
 
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
@@ -62,7 +62,7 @@ class FileSink:
         if form not in FORMATS:
             allowed = ", ".join(FORMATS)
             raise ConfigError(f"the file sink of {settings.table_name}: format is {form!r}, allowed: {allowed}")
-        # Of its own: fsspec drops the shared ones in a forked child, where hdfs-native's never comes to an end.
+        # Not shared: fsspec drops the shared ones in a forked child, where dropping hdfs-native's hangs.
         self._fs, self._folder = fsspec.core.url_to_fs(path, skip_instance_cache=True, **storage)
         protocols = {self._fs.protocol} if isinstance(self._fs.protocol, str) else set(self._fs.protocol)
         self._is_local = "file" in protocols
@@ -83,7 +83,7 @@ class FileSink:
                 return None
             path = f"{self._folder}/{name}"
             if not name.endswith(self._suffix):
-                raise ConfigError(f"{path} is there already: files of another format need another path")
+                raise ConfigError(f"{path} exists already: files of another format need another path")
             with self._fs.open(path, "rb") as stream:
                 return self._checkpoint_in(stream, path)
         except OSError as error:
@@ -103,11 +103,11 @@ class FileSink:
         return [str(path).rsplit("/", 1)[-1] for path in paths]
 
     def write(self, batch: Batch) -> None:
-        """Append to a file that nobody sees yet."""
+        """Append to a file that is not visible yet."""
         self._begun()[1].write(batch)
 
     def commit(self, checkpoint: Checkpoint) -> None:
-        """Add the checkpoint and give the file its name. Raises SinkFencedError when somebody else took the number."""
+        """Add the checkpoint and give the file its name. Raises SinkFencedError when another run took the number."""
         stream, part = self._begun()
         part.finish(to_text(checkpoint))
         stream.flush()
@@ -133,7 +133,7 @@ class FileSink:
     def _begun(self) -> tuple[BinaryIO, Part]:
         if self._stream is not None and self._part is not None:
             return self._stream, self._part
-        # Beside the others when that is a local folder: a link does not reach across file systems.
+        # Next to the others when that is a local folder: a link cannot cross file systems.
         folder = self._folder if self._is_local else tempfile.gettempdir()
         self._part_path = f"{folder}/.{uuid.uuid4().hex}.part"
         self._stream = open(self._part_path, "wb")  # noqa: SIM115 - closed by commit or close
@@ -143,18 +143,18 @@ class FileSink:
     def _publish(self, sequence: int, target: str) -> None:
         try:
             if self._is_local:
-                # Unlike a rename, a link fails when the name is taken.
+                # Unlike a rename, a link fails when the name exists.
                 os.link(self._part_path, target)
             elif self._is_hdfs:
                 self._publish_by_rename(target)
             else:
-                # Object stores show a file when it is whole, and only if nobody made it meanwhile.
+                # Object stores show a file when it is complete, and only if no other run created it meanwhile.
                 self._copy_part(target, "xb")
         except FileExistsError:
             raise SinkFencedError(f"another run has written number {sequence} of {self._folder} already") from None
 
     def _publish_by_rename(self, target: str) -> None:
-        # A file on HDFS is seen while it is written, and what is renamed never takes another one's place.
+        # A file on HDFS is visible while it is written, and a rename never replaces a file.
         aside = f"{self._folder}/{os.path.basename(self._part_path)}"
         try:
             self._copy_part(aside, "wb")
@@ -178,5 +178,5 @@ def _parquet() -> tuple[Callable[[BinaryIO, Mode], Part], Callable[[BinaryIO, st
         # Not at the top: JSON must do without it.
         from airflow_lake_provider.replication.formats import parquet
     except ModuleNotFoundError as error:
-        raise ConfigError(f"format: parquet needs {error.name} beside Spark's driver: install pyarrow") from error
+        raise ConfigError(f"format: parquet needs {error.name} on Spark's driver: install pyarrow") from error
     return parquet.ParquetPart, parquet.checkpoint_in

@@ -1,8 +1,8 @@
 """Kafka: one transaction for each commit of the table (or part of a snapshot), the checkpoint inside it.
 
 The checkpoint goes to a topic of its own (`<topic>.checkpoints`, compacted, one partition) and not into a consumer
-group's offsets: those are forgotten after a week without a consumer. Consumers of the changes must read committed.
-The transactional id is the stream's name, so a producer that opens it shuts out the one before (KIP-98).
+group's offsets: Kafka drops those after a week without a consumer. Consumers of the changes must read committed.
+The transactional id is the stream's name, so a producer that opens it fences the one before (KIP-98).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.replication.checkpoint import Checkpoint
     from airflow_lake_provider.replication.sink import SinkSettings
 
-# What a record needs beside key and value, with room to spare: lengths, headers, the batch's own header.
+# The size of a record besides key and value, with a margin: lengths, headers, the batch's own header.
 RECORD_OVERHEAD_BYTES = 512
 
 
@@ -53,7 +53,7 @@ class KafkaSink:
         self._avro = None if self._options.format != AVRO else open_avro(self._options, settings.mode)
 
     def open(self) -> str | None:
-        """Check the topics, shut out other producers of the stream, read the last committed checkpoint."""
+        """Check the topics, fence other producers of the stream, read the last committed checkpoint."""
         self._max_bytes = KafkaTopics(self._options, self._settings.stream).require()
         timeout_s = self._options.timeout_s
         self._producer = confluent_kafka.Producer(
@@ -88,12 +88,12 @@ class KafkaSink:
         self._commit = checkpoint.commit.requested_time if checkpoint.commit is not None else ""
         self._begin()
         self._send(self._options.checkpoint_topic, self._settings.stream.encode(), to_text(checkpoint).encode(), [])
-        # It flushes first. Not flushed apart: the client's flush breaks when the producer was fenced meanwhile.
+        # It flushes first. No separate flush: the client's flush breaks when the producer was fenced meanwhile.
         self._call(lambda: self._producer.commit_transaction(self._options.timeout_s))
         self._in_transaction = False
 
     def close(self) -> None:
-        """Abort what is open."""
+        """Abort the open transaction."""
         if self._producer is None:
             return
         if self._in_transaction:
@@ -126,7 +126,7 @@ class KafkaSink:
         except RecordRefusedError as error:
             if not self._options.dead_letter_topic:
                 raise RecordRefusedError(
-                    f"{error}; a dead_letter_topic would get its key, and the rest go on"
+                    f"{error}; a dead_letter_topic would get its key, and the others continue"
                 ) from error
             self._send(self._options.dead_letter_topic, key, None, [*headers, ("error", str(error).encode())])
         else:
@@ -149,7 +149,7 @@ class KafkaSink:
                 self._raise_failure(wait_s=0.1)
                 if time.monotonic() > deadline:
                     raise SinkUnavailableError(
-                        f"the broker {self._options.bootstrap_servers} took nothing for {self._options.timeout_s:g} s"
+                        f"broker {self._options.bootstrap_servers} accepted nothing for {self._options.timeout_s:g} s"
                     ) from None
             except confluent_kafka.KafkaException as error:
                 raise self._as_lake_error(error.args[0]) from error
@@ -157,22 +157,22 @@ class KafkaSink:
                 return
 
     def _delivered(self, error: KafkaError | None, message: Any) -> None:
-        # A purged record is not the cause: the transaction's own error says why it was given up.
+        # A purged record is not the cause: the transaction's own error names why it was aborted.
         if error is not None and error.code() not in PURGED and self._failure is None:
-            # Not polled for the cause: this is called from within a poll.
+            # No poll for the cause: a poll calls this function.
             self._failure = self._error_of(error)
 
     def _raise_failure(self, wait_s: float = 0.0) -> None:
         try:
             self._producer.poll(wait_s)
         except confluent_kafka.KafkaException as error:
-            # A poll raises what made the producer useless, once.
+            # A poll raises once what made the producer unusable.
             raise self._error_of(error.args[0]) from error
         if self._failure is not None:
             raise self._failure
 
     def _call(self, call: Callable[[], Any]) -> Any:
-        """Call the producer until it succeeds, as long as its errors say that the same call may be repeated."""
+        """Call the producer until it succeeds, as long as its errors allow repeating the same call."""
         deadline = time.monotonic() + self._options.timeout_s
         while True:
             try:
@@ -180,7 +180,7 @@ class KafkaSink:
             except confluent_kafka.KafkaException as error:
                 cause = error.args[0]
                 if not cause.retriable() or time.monotonic() > deadline:
-                    # What became of a single record says more than "must be aborted".
+                    # The error of a single record has more detail than "must be aborted".
                     raise self._failure or self._as_lake_error(cause) from error
                 time.sleep(0.2)
 
@@ -193,12 +193,12 @@ class KafkaSink:
         found = as_lake_error(error, self._options, self._settings.stream)
         took_s, allowed_s = time.monotonic() - self._began_s, self._options.transaction_timeout_ms / 1000
         if isinstance(found, SinkFencedError) and self._in_transaction and took_s > allowed_s:
-            # The broker shuts the producer of an overdue transaction out in the way that a rival does.
+            # The broker fences the producer of an overdue transaction in the same way as a rival.
             return transaction_overdue(self._options, self._settings.stream, self._commit, took_s)
         return found
 
     def _fatal_cause(self, error: KafkaError) -> KafkaError:
-        """Return what made the producer useless (as a rule a rival's fence), which it says when it is polled."""
+        """Return what made the producer unusable (usually a rival's fence), which a poll reports."""
         try:
             self._producer.poll(0)
         except confluent_kafka.KafkaException as cause:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.replication.sinks.kafka_options import KafkaOptions
 
-_LOOK_BACK_RECORDS = 64
+_SCAN_BACK_RECORDS = 64
 
 
 class KafkaCheckpoints:
@@ -31,7 +31,7 @@ class KafkaCheckpoints:
         consumer, everything = self._consumer("read_committed"), self._consumer("read_uncommitted")
         try:
             low, high = self._wait_until_stable(consumer, self._watermarks(everything)[1])
-            back = _LOOK_BACK_RECORDS
+            back = _SCAN_BACK_RECORDS
             while high > low:
                 start = max(low, high - back)
                 found = self._scan(consumer, start)
@@ -58,9 +58,9 @@ class KafkaCheckpoints:
         )
 
     def _wait_until_stable(self, consumer: Any, end: int) -> tuple[int, int]:
-        """Return the ends of what is committed, once nothing before `end` is undecided.
+        """Return the end offsets of the committed part, once nothing before `end` is undecided.
 
-        A transaction that another stream left open in a shared topic hides every later checkpoint, ours as well.
+        An open transaction of another stream in a shared topic hides every later checkpoint, this stream's as well.
         """
         deadline = time.monotonic() + self._options.timeout_s
         while True:
@@ -75,7 +75,7 @@ class KafkaCheckpoints:
             time.sleep(0.2)
 
     def _watermarks(self, consumer: Any) -> tuple[int, int]:
-        """Ask for the ends of the checkpoint topic; a topic made just now is not known everywhere at once."""
+        """Read the end offsets of the checkpoint topic; not every broker knows a new topic immediately."""
         partition = confluent_kafka.TopicPartition(self._options.checkpoint_topic, 0)
         deadline = time.monotonic() + self._options.timeout_s
         while True:
@@ -115,29 +115,29 @@ def _text_of(value: bytes | None, topic: str) -> str:
     return value.decode("utf-8", "replace")
 
 
-# --- The topics of a stream: there, or made; and how large a record may be
+# --- The topics of a stream, existing or created; and how large a record may be
 
 
 class KafkaTopics:
-    """Asks the broker about the topics of one stream."""
+    """Reads and creates the topics of one stream."""
 
     def __init__(self, options: KafkaOptions, stream: str) -> None:
         self._options = options
         self._stream = stream
 
     def require(self) -> int:
-        """Make sure that the topics are there; return the largest record in bytes that the topic takes.
+        """Make sure that the topics exist; return the largest record in bytes that the topic accepts.
 
         Raises SinkUnavailableError, SinkRefusedError.
         """
-        heard: list[KafkaError] = []
-        settings: dict[str, Any] = {**self._options.client_settings, "error_cb": heard.append}
+        errors: list[KafkaError] = []
+        settings: dict[str, Any] = {**self._options.client_settings, "error_cb": errors.append}
         admin = kafka_admin.AdminClient(settings)
         options = self._options
         wanted = {options.topic: options.partitions, options.checkpoint_topic: 1}
         if options.dead_letter_topic:
             wanted[options.dead_letter_topic] = 1
-        known = self._list_topics(admin, heard)
+        known = self._list_topics(admin, errors)
         missing = [topic for topic in wanted if topic not in known]
         if missing and not options.create_topics:
             raise SinkUnavailableError(
@@ -150,13 +150,13 @@ class KafkaTopics:
             raise SinkRefusedError(f"checkpoint topic {options.checkpoint_topic} must have one partition")
         return self._topic_limit(admin)
 
-    def _list_topics(self, admin: Any, heard: list[KafkaError]) -> dict[str, Any]:
+    def _list_topics(self, admin: Any, errors: list[KafkaError]) -> dict[str, Any]:
         try:
             topics = admin.list_topics(timeout=min(self._options.timeout_s, 15)).topics
         except confluent_kafka.KafkaException as error:
-            # The client goes on with a refused login until the time is over; the cause it only tells on the side.
+            # The client retries a refused login until the time-out; it reports the cause only through a callback.
             admin.poll(0)
-            refused = next((told for told in heard if told.code() in REFUSALS), error.args[0])
+            refused = next((found for found in errors if found.code() in REFUSALS), error.args[0])
             raise self._as_lake_error(refused) from error
         return {name: topic.partitions for name, topic in topics.items() if topic.error is None}
 
@@ -178,8 +178,8 @@ class KafkaTopics:
             except confluent_kafka.KafkaException as error:
                 code = error.args[0].code()
                 if code in REFUSALS:
-                    return 1_000_000  # may not be asked: what both sides have when nobody set anything
-                # A topic made just now is not known everywhere at once.
+                    return 1_000_000  # the client may not read it: the default of both sides
+                # Not every broker knows a new topic immediately.
                 if code != confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > deadline:
                     raise self._as_lake_error(error.args[0]) from error
                 time.sleep(0.2)

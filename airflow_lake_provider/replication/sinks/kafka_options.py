@@ -30,19 +30,19 @@ FORMATS = (JSON, AVRO)
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
-    """The options of a `kafka` entry. `kafka.<setting>` is handed to the client as `<setting>`."""
+    """The options of a `kafka` entry. `kafka.<setting>` goes to the client as `<setting>`."""
 
     bootstrap_servers: str
     topic: str
     checkpoint_topic: str
     create_topics: bool
-    """Off: a missing topic is an error that says so. On: it is created with `partitions` and `replication_factor`."""
+    """Off: a missing topic is an error that names it. On: it is created with `partitions` and `replication_factor`."""
     partitions: int
     replication_factor: int
     dead_letter_topic: str
-    """Where keys go of records that are too large or misfit the Avro schema; without it such a record stops all."""
+    """Topic for the keys of records that are too large or misfit the Avro schema; without it they stop the run."""
     timeout_s: float
-    """How long a broker that is away is waited for before the run gives up."""
+    """How long a run waits for a broker that does not answer before it gives up."""
     client: dict[str, str]
     format: str = JSON
     """`json` or `avro`. The key is JSON in both: it names the row, byte for byte."""
@@ -53,15 +53,15 @@ class KafkaOptions:
 
     @property
     def transaction_timeout_ms(self) -> int:
-        """How long the broker leaves a transaction open: `kafka.transaction.timeout.ms`, or what suits large commits.
+        """How long the broker leaves a transaction open: `kafka.transaction.timeout.ms`, or a default.
 
-        Fifteen minutes is what a broker allows unless its `transaction.max.timeout.ms` says otherwise.
+        Fifteen minutes is the most that a broker allows unless its `transaction.max.timeout.ms` is higher.
         """
         return int(self.client.get("transaction.timeout.ms", max(600_000, min(self.timeout_s * 1000, 900_000))))
 
     @property
     def client_settings(self) -> dict[str, str | int | float | bool]:
-        """What each client of the broker is made with."""
+        """The settings of each client of the broker."""
         return {"bootstrap.servers": self.bootstrap_servers, "log_level": "2", **self.client}
 
 
@@ -105,7 +105,7 @@ def parse_options(settings: SinkSettings) -> KafkaOptions:
     return parsed
 
 
-# --- What Kafka's errors mean to a stream: try again, give up, or make way for another run
+# --- What Kafka's errors mean to a stream: retry, give up, or make way for another run
 
 REFUSALS = frozenset(
     {
@@ -127,7 +127,7 @@ _FENCED = frozenset(
 
 
 def as_lake_error(error: KafkaError, options: KafkaOptions, stream: str) -> LakeError:
-    """Return the error of ours that says what happened, where, and by its class what to do."""
+    """Return the provider's error with what happened and where; its class shows what to do."""
     where = f"{options.bootstrap_servers}, topic {options.topic}"
     code = error.code()
     if code in _FENCED:
@@ -140,7 +140,7 @@ def as_lake_error(error: KafkaError, options: KafkaOptions, stream: str) -> Lake
 
 
 def transaction_overdue(options: KafkaOptions, stream: str, commit: str, took_s: float) -> LakeError:
-    """Return the error of a commit that was written for longer than the broker leaves a transaction open."""
+    """Return the error of a commit whose write took longer than the broker leaves a transaction open."""
     return SinkUnavailableError(
         f"the broker has ended the transaction of commit {commit}, stream {stream} ({options.bootstrap_servers}, topic "
         f"{options.topic}): it was open for {took_s:.0f} s, and kafka.transaction.timeout.ms is "
@@ -148,16 +148,16 @@ def transaction_overdue(options: KafkaOptions, stream: str, commit: str, took_s:
     )
 
 
-# --- Avro for a topic. Apart from the sink: only who asks for Avro needs its library in Spark's driver
+# --- Avro for a topic. Not in the sink's module: only a run with Avro needs its library in Spark's driver
 
 
 def open_avro(options: KafkaOptions, mode: Mode) -> AvroFormat:
-    """Return the format that the options ask for. Raises ConfigError where fastavro is not installed."""
+    """Return the format of the options. Raises ConfigError where fastavro is not installed."""
     try:
         # Not at the top: JSON must do without it.
         from airflow_lake_provider.replication.formats.avro import AvroFormat
     except ModuleNotFoundError as error:
-        raise ConfigError(f"format: avro needs {error.name} beside Spark's driver: install fastavro") from error
+        raise ConfigError(f"format: avro needs {error.name} on Spark's driver: install fastavro") from error
     if not options.schema_registry:
         return AvroFormat(mode)
     registry = SchemaRegistry(

@@ -1,6 +1,6 @@
 "use strict";
 // Airflow shows these pages in a frame that must not open windows nor navigate its parent. A link into Airflow itself
-// is therefore followed by the parent: in its document, by its own click.
+// is therefore followed by the parent: in its document, by a click there.
 document.addEventListener("click", (event) => {
   const link = event.target.closest("a[data-outside]");
   if (!link || window.parent === window) return;

@@ -41,7 +41,7 @@ os.environ.update(
         ),
         "AIRFLOW__LAKE__CALLBACK_TOKENS": CALLBACK_TOKEN,
         "AIRFLOW__LAKE__SERVICE_TOKENS": SERVICE_TOKEN,
-        "AIRFLOW__LAKE__ALLOWED_ROOTS": str(LAKE),
+        "AIRFLOW__LAKE__ALLOWED_ROOTS": f"{LAKE},/lake,{tempfile.gettempdir()}",
         "AIRFLOW__LAKE__WORK_DIR": str(HOME / "work"),
         "AIRFLOW__LAKE__MANAGER_PATIENCE_S": "2",
         # Tests drain when they want.

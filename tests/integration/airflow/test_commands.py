@@ -48,7 +48,7 @@ def test_explain_says_of_each_service_whether_and_why(table: HandMadeTable, caps
     assert output.count("no hoodie.write.lock.provider is configured") == 1
     assert re.search(r"rules +enabled yes, delta_commits 5", output)
     assert re.search(r"found +delta_commits 6", output)
-    assert "next look never: not in the registry" in output
+    assert "next evaluation never: not in the registry" in output
     for service in DECIDED:
         assert service in output
     _, text = run(capsys, "explain", str(table.path), "-o", "json")
@@ -74,7 +74,7 @@ def test_explain_says_what_would_be_started_now_and_starts_nothing(
 ) -> None:
     """The lock comes from the Variable, so this also shows that commands see it."""
     from airflow_lake_provider.hudi.base_path import table_id_of
-    from airflow_lake_provider.plugins.dag_runs import AirflowRunDoor
+    from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
     from airflow_lake_provider.plugins.lake_plugin import open_registry
 
     code, output = run(capsys, "explain", str(table.path), "--dry-run")
@@ -98,16 +98,18 @@ def test_explain_says_what_would_be_started_now_and_starts_nothing(
     assert "last completed instant without holes: 20261121120006000\n" in output
     assert re.search(r"in the way: deltacommit 20261121120009000 .*writer, .*\): its writer is dead", output)
     assert re.search(r"now +start \S+\.rollback\.20261121120009000\n", output)
-    assert re.search(r"now +waiting: waits for \S+\.rollback\.\d+: at most 1 service of a table", output)
+    assert re.search(
+        r"now +waiting \S+: waits for \S+\.rollback\.\d+: a table runs at most 1 service at a time", output
+    )
     assert run(capsys, "explain", str(table.path), "--dry-run")[1].count("would start") == 1
     with open_registry().transaction() as session:
-        assert AirflowRunDoor().find_runs(session, table_id_of(str(table.path))) == []
+        assert AirflowRunGateway().find_active_runs(session, table_id_of(str(table.path))) == []
 
 
 def test_runs_lists_the_instances_of_a_table(table: HandMadeTable, capsys: pytest.CaptureFixture[str]) -> None:
     from airflow_lake_provider.hudi.base_path import table_id_of
     from airflow_lake_provider.manager.db.registry import Notice, Source
-    from airflow_lake_provider.plugins.dag_runs import AirflowRunDoor
+    from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
     from airflow_lake_provider.plugins.lake_plugin import open_registry
 
     assert "TableUnknownError" in run(capsys, "runs", str(table.path))[1]
@@ -116,10 +118,10 @@ def test_runs_lists_the_instances_of_a_table(table: HandMadeTable, capsys: pytes
     plan = table.plan(9)
     conf = {"base_path": str(table.path), "service": "compaction", "instants": [plan]}
     with registry.transaction() as session:
-        AirflowRunDoor().create_run(session, f"{table_id}.compaction.{plan}", conf, note="why")
+        AirflowRunGateway().create_run(session, f"{table_id}.compaction.{plan}", conf, note="why")
     code, output = run(capsys, "runs", str(table.path))
     assert code == 0
-    assert re.search(r"requested +look .*\n +a commit callback asks for a look", output)
+    assert re.search(r"requested +evaluation .*\n +a commit callback requests an evaluation", output)
     assert re.search(rf"scheduled +compaction .*until .*: Airflow's scheduler +{table_id}\.compaction\.{plan}", output)
     rows = json.loads(run(capsys, "runs", str(table.path), "-o", "json")[1])
     assert [row["plans"] for row in rows] == [[], [plan]]
@@ -139,7 +141,7 @@ def test_tables_file_is_checked_with_the_variable_and_its_schema_printed(
     path.write_text("defaults:\n  compaction: {delta_commits: 0}", encoding="utf-8")
     code, output = run(capsys, "tables-file", "--check", str(path))
     assert code == 1
-    assert "tables.yaml:2: delta_commits is '0', allowed: a whole number from 1, or null for off" in output
+    assert "tables.yaml:2: compaction.delta_commits is '0', allowed: a whole number from 1, or null for off" in output
     assert json.loads(run(capsys, "tables-file", "--schema")[1])["properties"]["tables"]["type"] == "array"
 
 
@@ -164,7 +166,7 @@ def test_doctor_and_explain_name_a_damaged_commit_once(tmp_path: Path, capsys: p
     assert (code, output.count(f"unreadable_file: {file.name}: damaged JSON")) == (1, 1)
     assert "nothing is stuck" not in output
     code, output = run(capsys, "doctor", str(path), "-o", "json")
-    damage = [row for row in json.loads(output) if row["shape"] == "unreadable_file"]
+    damage = [row for row in json.loads(output) if row["kind"] == "unreadable_file"]
     assert (code, [row["instant"] for row in damage]) == (1, [file.name.partition(".")[0]])
     code, output = run(capsys, "explain", str(path))
     assert (code, output.count(file.name)) == (0, 1)
@@ -200,5 +202,5 @@ def test_tables_lists_the_registry(table: HandMadeTable, capsys: pytest.CaptureF
     open_registry().mark_dirty(Notice(str(table.path), "cli-orders", Source.HINT))
     code, output = run(capsys, "tables")
     assert code == 0
-    assert re.search(rf"cli-orders +{re.escape(str(table.path))}  looked -  next \d{{4}}-.*  due: -", output)
+    assert re.search(rf"cli-orders +{re.escape(str(table.path))}  evaluated -  next \d{{4}}-.*  due: -", output)
     assert run(capsys, "explain", "cli-orders")[0] == 0

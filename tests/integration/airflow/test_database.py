@@ -46,7 +46,7 @@ def test_migrations_build_what_the_code_expects(tmp_path: Path) -> None:
 
 def test_of_runs_that_ask_for_a_sink_at_once_one_has_it() -> None:
     from airflow_lake_provider.errors import SinkBusyError
-    from airflow_lake_provider.manager.db.sinks import RunNews, Sinks
+    from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks
     from airflow_lake_provider.plugins.lake_plugin import open_registry
 
     barrier, claimed, begun = threading.Barrier(6), list[str](), list[str]()
@@ -73,7 +73,7 @@ def test_of_runs_that_ask_for_a_sink_at_once_one_has_it() -> None:
     assert sorted(claimed) == sorted(set(claimed))
     assert (len(claimed), len(set(begun)), len(begun)) == (10, 10, 10)
     # It is free again when its run has ended.
-    sinks.tell("orders-1", "begun-0", RunNews(sinks.get("orders-1", "begun-0")["run_id"], ended=True))
+    sinks.record_progress("orders-1", "begun-0", RunProgress(sinks.get("orders-1", "begun-0")["run_id"], ended=True))
     assert sinks.claim("orders-1", "begun-0", "another")
     for sink in sinks.list_sinks("orders-1"):
         sinks.forget("orders-1", sink["sink"])

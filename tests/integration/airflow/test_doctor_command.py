@@ -52,7 +52,7 @@ def test_doctor_names_what_is_stuck_its_repair_and_how_to_allow_it(
     assert "can move .hoodie/lock away (.hoodie/lock); add orphaned_lock to doctor.repairs" in output
     code, output = run(capsys, "doctor", str(table.path), "--repair", "orphaned_lock")
     assert (code, "policy does not allow it" in output, lock.exists()) == (1, True, True)
-    assert run(capsys, "doctor", str(table.path), "--history")[1].startswith("no repair was ever done")
+    assert run(capsys, "doctor", str(table.path), "--history")[1].startswith("there are no repairs")
 
 
 @pytest.mark.usefixtures("allowing")
@@ -64,11 +64,11 @@ def test_doctor_repairs_a_file_and_remembers_it(table: HandMadeTable, capsys: py
     assert (code, "result:   repaired" in output, lock.exists()) == (0, True, False)
     _, history = run(capsys, "doctor", str(table.path), "--history", "-o", "json")
     (record,) = json.loads(history)
-    assert (record["shape"], record["result"]) == ("orphaned_lock", "repaired")
+    assert (record["kind"], record["result"]) == ("orphaned_lock", "repaired")
     assert (table.path / record["removed"][0]["kept_as"]).exists()
     assert run(capsys, "doctor", str(table.path))[0] == 0
     code, output = run(capsys, "doctor", str(table.path), "--repair", "orphaned_lock")
-    assert (code, "nothing of shape orphaned_lock" in output) == (1, True)
+    assert (code, "no problem of kind orphaned_lock" in output) == (1, True)
 
 
 @pytest.mark.usefixtures("allowing")

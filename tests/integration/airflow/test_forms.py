@@ -71,7 +71,7 @@ def test_form_of_a_service_that_is_sent_with_empty_fields_leaves_them_to_the_tab
     assert made.is_success, made.text
 
     seen: list[Any] = []
-    monkeypatch.setattr(HudiTableServiceOperator, "find_timeout_s", lambda _: 60.0)
+    monkeypatch.setattr(HudiTableServiceOperator, "find_timeout_s", lambda *_: 60.0)
     monkeypatch.setattr(
         HudiTableServiceOperator,
         "execute",

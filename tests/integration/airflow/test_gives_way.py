@@ -15,10 +15,11 @@ from airflow_lake_provider.conflict.service_watch import ServiceConflict
 from airflow_lake_provider.errors import EngineError, ServiceFailedError
 from airflow_lake_provider.execution.engines.engine import EngineJob, Handle
 from airflow_lake_provider.execution.engines.job_files import JobFolder, write_text
-from airflow_lake_provider.execution.withdrawal import EXECUTOR_ENDED, PlanWithdrawal
+from airflow_lake_provider.execution.withdrawal import PlanWithdrawal
 from airflow_lake_provider.hudi.instant import Layout
 from airflow_lake_provider.hudi.timeline import Timeline, build_timeline
 from airflow_lake_provider.job_contract import (
+    EXECUTOR_ENDED,
     FailureKind,
     JobResult,
     Mode,
@@ -26,7 +27,7 @@ from airflow_lake_provider.job_contract import (
     Service,
     ServiceRequest,
     ServiceResult,
-    result_to_json,
+    to_json,
 )
 from tests.support.engine_jobs import engine_job
 
@@ -64,7 +65,7 @@ class Cluster:
             result = ServiceResult(
                 Service.CLUSTERING, Outcome.FAILED, (PLAN,), (), FailureKind.CONFLICT, "Cannot resolve"
             )
-            write_text(request.result_path, result_to_json(JobResult(request.job_id, (result,))))
+            write_text(request.result_path, to_json(JobResult(request.job_id, (result,))))
         else:
             assert self._ended.wait(PATIENCE_S)
             raise EngineError("the job was killed")
@@ -99,7 +100,7 @@ def execute(
 
 def test_clustering_that_the_watch_ends_is_withdrawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(loses_at_commit=False)
-    with pytest.raises(ServiceFailedError, match=f"{PLAN} is stopped after .* is withdrawn and made again later"):
+    with pytest.raises(ServiceFailedError, match=f"{PLAN} is stopped after .* is withdrawn and will be made again"):
         execute(tmp_path, cluster, monkeypatch, CONFLICT)
     assert cluster.modes == [Mode.SCHEDULE_AND_EXECUTE, Mode.WITHDRAW]
     assert cluster.options[1] == {EXECUTOR_ENDED: "true"}

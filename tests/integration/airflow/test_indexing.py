@@ -96,7 +96,7 @@ def test_dry_run_outside_the_window_says_when_the_build_begins(
     log = capsys.readouterr().out
     assert result["reason"] == "dry run of indexing schedule_and_execute"
     assert "12:00 to 13:00 Europe/Berlin) is closed: the build begins at 20" in log
-    assert "dry run, nothing is started" in log
+    assert "dry run: nothing is started" in log
     # What is in the way of the plan's base, and what becomes of the commits beyond.
     assert f"last completed instant without holes: {first}" in log
     assert "in the way: deltacommit 20261121120002000" in log
@@ -191,7 +191,7 @@ def test_reindex_chooses_one_table_or_those_of_a_pattern(
     assert [table["base_path"] for table in found] == chosen
     assert all(json.loads(table["hudi_options"])["hoodie.x"] == "1" for table in found)
     params["base_path"] = "/none/*"
-    with pytest.raises(AirflowFailException, match=r"base_path /none/\*: none of the 3 tables that the manager knows"):
+    with pytest.raises(AirflowFailException, match=r"base_path /none/\*: none of the 3 tables of the registry"):
         choose()
     params["window"] = {"time_zone": "Mars/Base"}
     with pytest.raises(ConfigError, match="time_zone is 'Mars/Base'"):

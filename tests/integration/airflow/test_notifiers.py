@@ -44,10 +44,10 @@ def failed_context() -> dict[str, Any]:
 
 
 def test_webhook_posts_the_event_with_the_connections_credentials(receiver: WebhookReceiver) -> None:
-    from airflow_lake_provider.notifications.dispatch import event_of_failure, load_notifiers, tell_all
+    from airflow_lake_provider.notifications.dispatch import event_of_failure, load_notifiers, notify_all
 
     notifiers = load_notifiers(["airflow_lake_provider.notifications.webhook.LakeWebhookNotifier"])
-    tell_all(notifiers, event_of_failure(failed_context(), "now"), failed_context())
+    notify_all(notifiers, event_of_failure(failed_context(), "now"), failed_context())
     ((path, headers, body),) = receiver.posts
     assert path == "/"
     assert (headers["Authorization"], headers["X-Team"]) == ("Bearer s3cret-token", "lake")
@@ -72,16 +72,16 @@ def test_webhook_that_refuses_is_named_and_logged_but_stops_no_other_notifier(
     receiver: WebhookReceiver, heard: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
     from airflow_lake_provider.errors import NotificationFailedError
-    from airflow_lake_provider.notifications.dispatch import event_of_failure, load_notifiers, tell_all
+    from airflow_lake_provider.notifications.dispatch import event_of_failure, load_notifiers, notify_all
     from airflow_lake_provider.notifications.webhook import LakeWebhookNotifier
 
     receiver.status = 503
     with pytest.raises(NotificationFailedError, match="answered 503"):
         LakeWebhookNotifier()({"run_id": "r1"})
     paths = ["airflow_lake_provider.notifications.webhook.LakeWebhookNotifier", f"{__name__}.refuse"]
-    tell_all(load_notifiers([*paths, f"{__name__}.remember"]), event_of_failure(failed_context(), "now"), {})
+    notify_all(load_notifiers([*paths, f"{__name__}.remember"]), event_of_failure(failed_context(), "now"), {})
     assert [event["kind"] for event in heard] == ["failed"]
-    assert caplog.text.count("a notifier failed to tell: compaction of orders failed: no disk") == 2
+    assert caplog.text.count("a notifier failed to send: compaction of orders failed: no disk") == 2
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,13 @@ from airflow_lake_provider.config.tables_file import TablesConfig
 from airflow_lake_provider.errors import ExecutorBusyError
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.clock import DatabaseClock
-from airflow_lake_provider.manager.db.leases import Executors
-from airflow_lake_provider.manager.db.notification_log import Reports, report_id_of
+from airflow_lake_provider.manager.db.leases import Executors, NotificationLog, report_id_of
 from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
 from airflow_lake_provider.manager.db.schema import metadata
+from airflow_lake_provider.manager.db.search import PAGE_SIZE
 from airflow_lake_provider.manager.monitoring import RepairRound
 from airflow_lake_provider.storage.table_storage import open_storage
+from benchmarks import database
 from local_stack.postgres import LocalPostgres
 
 pytestmark = pytest.mark.integration
@@ -76,8 +77,8 @@ def test_leases_go_by_the_clock_of_postgresql(engine: Engine) -> None:
         thread.join()
     assert len(taken) == 1
     registry.mark_dirty(Notice("/lake/orders", "orders", Source.HINT))
-    assert len(registry.claim(5, 60)) == 1
-    assert registry.claim(5, 60) == []
+    assert len(registry.acquire(5, 60)) == 1
+    assert registry.acquire(5, 60) == []
 
 
 def test_airflow_on_postgresql_keeps_the_same_promises(url: str) -> None:
@@ -105,7 +106,7 @@ def test_servers_that_sweep_at_once_tell_people_once_and_examine_a_table_once(en
 
     def sweep() -> None:
         registry = Registry(make, DatabaseClock(make))
-        reports, rounds = Reports(registry), RepairRound(registry, TablesConfig, open_storage)
+        reports, rounds = NotificationLog(registry), RepairRound(registry, TablesConfig, open_storage)
         for number in range(20):
             barrier.wait(60)
             if reports.begin(report := report_id_of("/lake/orders", str(number))):
@@ -120,3 +121,36 @@ def test_servers_that_sweep_at_once_tell_people_once_and_examine_a_table_once(en
     for thread in threads:
         thread.join()
     assert (len(told), len(set(told)), sum(examined)) == (20, 20, 1)
+
+
+# --- What the manager's queries cost when the database is large: rows that scans visit, which no machine changes
+
+RUNS, TABLES = 100_000, 5_000
+WAITING = 1_000
+"""Most tables that a query lists at once, and what is in the filled database of waiting tables and active runs."""
+SEARCHES = {
+    "page: tables by text", "page: due tables", "page: first tables", "page: tables of a team", "page: worst tables",
+    "page: the lake in numbers",
+}  # fmt: skip
+"""They may read each table's short row twice (to count, and for the page), and no long one beyond a page."""
+
+
+def test_no_query_of_the_manager_visits_the_history_of_runs_or_all_tables(url: str) -> None:
+    server_engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with server_engine.connect() as connection:
+        connection.exec_driver_sql("CREATE DATABASE scale")
+    server_engine.dispose()
+    engine = create_engine(f"{url.rpartition('/')[0]}/scale")
+    database.create_tables(engine)
+    database.fill(engine, RUNS, TABLES)
+    costs = {name: database.measure(engine, run) for name, run in database.operations(engine).items()}
+    engine.dispose()
+    large = {"dag_run", "task_instance", "lake_run", "lake_table", "lake_search", "lake_sink"}
+    for name, cost in costs.items():
+        most, allowed = 2 * WAITING, set[str]()
+        if name in SEARCHES:
+            most, allowed = 2 * (TABLES + PAGE_SIZE), {"lake_search"}
+        assert cost.visited <= most, f"{name} visits {cost.visited} rows"
+        assert not cost.full_scans & large - allowed, f"{name} reads all of {cost.full_scans}"
+        assert cost.statements <= 8, f"{name} sends {cost.statements} statements"
+    assert len(costs) > 20

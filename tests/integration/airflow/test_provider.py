@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+import uuid
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,38 @@ def test_pages_are_in_the_ui_for_whoever_may_read_the_dag(monkeypatch: pytest.Mo
     plugins = client.get("/api/v2/plugins").json()["plugins"]
     (view,) = next(plugin["external_views"] for plugin in plugins if plugin["name"] == "lake")
     assert client.get(f"/{view['href']}").status_code == 200
+
+
+def test_table_is_forgotten_on_its_page_with_airflows_login_and_permission(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "False")
+    from airflow.api_fastapi.app import create_app, get_auth_manager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+    from starlette.testclient import TestClient
+
+    from airflow_lake_provider.manager.db.registry import Notice, Source
+    from airflow_lake_provider.plugins.lake_plugin import find_roles, open_registry
+
+    path = f"/lake/{uuid.uuid4().hex}"
+    table_id = open_registry().mark_dirty(Notice(path, "gone", Source.HINT)).table_id
+    client = TestClient(create_app(apps="core"), follow_redirects=False)
+    pages = {}
+    for role in ("viewer", "admin"):
+        user = SimpleAuthManagerUser(username=f"the-{role}", role=role)
+        assert find_roles(user) == {role}
+        client.cookies.set("_token", get_auth_manager().generate_jwt(user))
+        pages[role] = client.get("/lake/table", params={"id": table_id}).text
+    assert 'action="forget"' not in pages["viewer"]
+    form = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', pages["admin"]))
+    assert client.post("/lake/forget", data={"id": table_id}).status_code == 403
+    client.cookies.clear()
+    assert client.post("/lake/forget", data=form).status_code == 401
+    viewer = SimpleAuthManagerUser(username="the-viewer", role="viewer")
+    client.cookies.set("_token", get_auth_manager().generate_jwt(viewer))
+    assert client.post("/lake/forget", data=form).status_code == 403
+    assert open_registry().find(table_id) is not None
+    client.cookies.set("_token", get_auth_manager().generate_jwt(user))
+    assert client.post("/lake/forget", data=form).status_code == 303
+    assert open_registry().find(table_id) is None
 
 
 def test_shipped_dags_round_trip_through_serialisation() -> None:

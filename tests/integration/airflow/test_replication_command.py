@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 def table(tmp_path: Path) -> Iterator[Path]:
     """A real table with two sinks: one has everything, one lacks a commit (and a clustering, which changes no row)."""
     from airflow_lake_provider.manager.db.registry import Notice, Source
-    from airflow_lake_provider.manager.db.sinks import RunNews, Sinks
+    from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks
     from airflow_lake_provider.plugins.lake_plugin import open_registry
 
     path = unpack("cow_v9", tmp_path).path
@@ -38,7 +38,7 @@ def table(tmp_path: Path) -> Iterator[Path]:
     for name, last, problem in (("ahead", -1, ""), ("behind", -3, "Kafka is away")):
         done = times[: len(times) + 1 + last]
         text = to_text(Checkpoint(f"{table_id}.{name}", 7, 2, commits[last], done=done, hold=times[last]))
-        sinks.tell(table_id, name, RunNews("run-1", text, problem=problem, ended=True))
+        sinks.record_progress(table_id, name, RunProgress("run-1", text, problem=problem, ended=True))
     yield path
     sinks.configure(table_id, {})
 

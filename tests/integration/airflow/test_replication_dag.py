@@ -15,9 +15,10 @@ from sqlalchemy import update
 
 from airflow_lake_provider.errors import SinkUnknownError
 from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.job_contract import to_json
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
-from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult, result_to_text
+from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
 from local_stack.processes import free_port, wait_until
 from tests.support.fixture_tables import unpack
 
@@ -98,7 +99,7 @@ def replication(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rep
         asked.append(request)
         commit = CommitRef("20260101000000000", "20260101000000001")
         text = to_text(Checkpoint(request.order.stream, len(asked), 1, commit, hold=commit.requested_time))
-        write_text(folder.result_path, result_to_text(ReplicationResult(request.order.stream, True, text)))
+        write_text(folder.result_path, to_json(ReplicationResult(request.order.stream, True, text)))
 
     monkeypatch.setattr(HudiReplicationOperator, "_submit", submit)
     yield Replication(table, Sinks(registry), asked)
@@ -140,9 +141,9 @@ def test_second_run_of_a_sink_starts_no_job(replication: Replication) -> None:
     late = HudiReplicationOperator(task_id="late", **work)
     by_hand = HudiReplicationOperator(task_id="by-hand", base_path=replication.table, sink="noop")
     context: Any = {"run_id": "scheduled-2", "ti": SimpleNamespace(try_number=1)}
-    with pytest.raises(AirflowSkipException, match="is run scheduled-1's"):
+    with pytest.raises(AirflowSkipException, match="run scheduled-1 has sink noop"):
         late.execute(context)
-    with pytest.raises(AirflowException, match="is run scheduled-1's") as refused:
+    with pytest.raises(AirflowException, match="run scheduled-1 has sink noop") as refused:
         by_hand.execute(context)
     assert not isinstance(refused.value, AirflowSkipException), "somebody waits for it: it is tried again"
     assert replication.asked == []

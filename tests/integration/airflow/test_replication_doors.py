@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress, to_text
+from airflow_lake_provider.replication.feed import Lag
 from airflow_lake_provider.storage.table_storage import open_storage
 from tests.support.fixture_tables import unpack
 
@@ -39,27 +40,24 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_lag_is_what_the_sink_does_not_have(table: Path) -> None:
-    from airflow_lake_provider.manager.sink_state import load_lag
+    from airflow_lake_provider.manager.sink_state import load_sink_state
 
     storage, commits = open_storage(str(table)), writes(table)
-    everything, _ = load_lag(storage, "")
+
+    def lag(checkpoint: Checkpoint | None) -> Lag:
+        text = "" if checkpoint is None else to_text(checkpoint)
+        return load_sink_state(storage, text, "", time.time()).lag
+
+    everything = lag(None)
     assert 0 < everything.commits <= len(commits)
     assert everything.oldest_completed_time == commits[0].completed_time
     done = tuple(commit.requested_time for commit in commits)
     caught_up = Checkpoint("t.s", 1, 1, commits[-1], done=done)
-    assert load_lag(storage, to_text(caught_up))[0].commits == 0
+    assert lag(caught_up).commits == 0
     one_behind = Checkpoint("t.s", 1, 1, commits[0], floor=commits[0].completed_time)
-    assert load_lag(storage, to_text(one_behind))[0].commits == everything.commits - 1
+    assert lag(one_behind).commits == everything.commits - 1
     in_snapshot = Checkpoint("t.s", 1, 1, commits[-1], done=done, snapshot=SnapshotProgress("1"))
-    assert load_lag(storage, to_text(in_snapshot))[0].commits == everything.commits
-
-
-def test_age_is_counted_in_the_tables_zone() -> None:
-    from airflow_lake_provider.manager.sink_state import age_s
-
-    now_s = datetime(2026, 1, 1, 0, 1, tzinfo=UTC).timestamp()
-    assert age_s("20260101000000500", "UTC", now_s) == 59.5
-    assert age_s("20260101000200000", "UTC", now_s) == 0
+    assert lag(in_snapshot).commits == everything.commits
 
 
 @pytest.mark.parametrize(
@@ -108,14 +106,3 @@ def test_seek_without_a_time_is_refused() -> None:
     operator = HudiReplicationOperator(task_id="t", base_path="/lake/t", sink="kafka", action="seek")
     with pytest.raises(ConfigError, match="seek with seek_until"):
         operator._order("t.kafka", "run-1", "")
-
-
-def test_package_that_travels_holds_replication_and_nothing_else(tmp_path: Path) -> None:
-    import zipfile
-
-    from airflow_lake_provider.execution.engines.packaging import write_package
-
-    write_package(tmp_path / "package.zip")
-    names = set(zipfile.ZipFile(tmp_path / "package.zip").namelist())
-    assert {"airflow_lake_provider/errors.py", "airflow_lake_provider/replication/sinks/kafka.py"} <= names
-    assert {name.split("/")[1] for name in names} == {"__init__.py", "errors.py", "replication"}

@@ -27,33 +27,96 @@ def test_create_run_is_found_by_its_prefix_and_refused_twice(session: Session) -
     from airflow.exceptions import DagRunAlreadyExists
 
     from airflow_lake_provider.manager.scheduling import RunState, ServiceRun
-    from airflow_lake_provider.plugins.dag_runs import AirflowRunDoor
+    from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
 
-    door, table_id = AirflowRunDoor(), f"or_ders-{uuid.uuid4().hex[:16]}"
+    gateway, table_id = AirflowRunGateway(), f"or_ders-{uuid.uuid4().hex[:16]}"
     run_id = f"{table_id}.compaction.20261121120001000"
-    door.create_run(session, run_id, CONF, note="why")
+    gateway.create_run(session, run_id, CONF, note="why")
     session.commit()
-    found = door.find_runs(session, f"{table_id}.compaction.")
+    found = gateway.find_active_runs(session, f"{table_id}.compaction.")
     assert [(run.run_id, run.state) for run in found] == [(run_id, RunState.QUEUED)]
-    assert door.find_active_runs(session, f"{table_id}.") == found
-    assert door.find_runs_by_id(session, [run_id, f"{run_id}.r2"]) == [ServiceRun(run_id, RunState.QUEUED)]
+    assert gateway.find_active_runs(session, f"{table_id}.") == found
+    assert gateway.find_runs_by_id(session, [run_id, f"{run_id}.r2"]) == [ServiceRun(run_id, RunState.QUEUED)]
     # An underscore is no wildcard: another table whose id differs there must not be found.
-    assert door.find_runs(session, f"{table_id.replace('or_ders', 'orXders')}.compaction.") == []
+    assert gateway.find_active_runs(session, f"{table_id.replace('or_ders', 'orXders')}.compaction.") == []
     with pytest.raises(DagRunAlreadyExists):
-        door.create_run(session, run_id, CONF, note="why")
+        gateway.create_run(session, run_id, CONF, note="why")
 
 
 def test_create_run_that_is_rolled_back_leaves_nothing(session: Session) -> None:
-    from airflow_lake_provider.plugins.dag_runs import AirflowRunDoor
+    from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
 
-    door, prefix = AirflowRunDoor(), f"t-{uuid.uuid4().hex[:16]}.compaction."
-    door.create_run(session, f"{prefix}20261121120001000", CONF, note="why")
+    gateway, prefix = AirflowRunGateway(), f"t-{uuid.uuid4().hex[:16]}.compaction."
+    gateway.create_run(session, f"{prefix}20261121120001000", CONF, note="why")
     session.rollback()
-    assert door.find_runs(session, prefix) == []
+    assert gateway.find_active_runs(session, prefix) == []
 
 
 def test_create_run_with_wrong_params_is_refused(session: Session) -> None:
-    from airflow_lake_provider.plugins.dag_runs import AirflowRunDoor
+    from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
 
     with pytest.raises(ValueError, match="base_path"):
-        AirflowRunDoor().create_run(session, f"t-{uuid.uuid4().hex}.compaction.1", {"base_path": ""}, note="")
+        AirflowRunGateway().create_run(session, f"t-{uuid.uuid4().hex}.compaction.1", {"base_path": ""}, note="")
+
+
+def test_runs_of_manager_and_by_hand_are_listed_newest_first_and_counted(session: Session) -> None:
+    """The pages' operations: two runs of the manager and one by hand, which its executor's lease announced."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+    from sqlalchemy import update
+
+    from airflow_lake_provider.config.access import Audience
+    from airflow_lake_provider.hudi.base_path import table_id_of
+    from airflow_lake_provider.job_contract import Service
+    from airflow_lake_provider.manager.db.leases import Executors
+    from airflow_lake_provider.manager.db.registry import Notice, Source
+    from airflow_lake_provider.manager.db.schema import lake_run
+    from airflow_lake_provider.manager.db.search import RunSearch
+    from airflow_lake_provider.plugins.dag_runs import AirflowInstanceGateway, AirflowRunGateway
+    from airflow_lake_provider.plugins.lake_plugin import open_registry
+
+    path, gateway = f"/lake/listed-{uuid.uuid4().hex}", AirflowInstanceGateway()
+    table_id = table_id_of(path)
+    ids = [f"{table_id}.{service}.20261121120001000" for service in ("compaction", "clean")]
+    for run_id in ids:
+        AirflowRunGateway().create_run(session, run_id, CONF, note="why")
+    by_hand = f"manual__{uuid.uuid4().hex}"
+    template = session.query(DagRun).filter(DagRun.run_id == ids[0]).one()
+    session.add(
+        DagRun(
+            dag_id=template.dag_id, run_id=by_hand, run_type=DagRunType.MANUAL, state="success", conf=CONF,
+            triggered_by=DagRunTriggeredByType.UI, triggering_user_name="ada", run_after=template.run_after,
+        )
+    )  # fmt: skip
+    session.commit()
+    registry = open_registry()
+    registry.register(Notice(path, "listed", Source.HINT))  # a run of a table that was forgotten is listed no more
+    executors = Executors(registry, lease_s=60)
+    for _ in range(2):  # a second try acquires the lease again, and is the same run
+        lease = executors.acquire(table_id, Service.ARCHIVE, by_hand, 1)
+        executors.release(table_id, Service.ARCHIVE, lease.token)
+    for number, run_id in enumerate((*ids, by_hand)):
+        session.execute(update(lake_run).where(lake_run.c.run_id == run_id).values(created_ms=10_000_000 + number))
+    session.commit()
+    first = gateway.page_of_runs(session, RunSearch(table_id, limit=2))
+    assert [(run.run_id, run.by, run.service) for run in first.rows] == [
+        (by_hand, "ada", "archive"), (ids[1], "manager", "clean")
+    ]  # fmt: skip
+    assert first.rows[0].reason == "3 delta commits"
+    second = gateway.page_of_runs(session, RunSearch(table_id, limit=2, before=first.before))
+    assert [run.run_id for run in second.rows] == [ids[0]]
+    assert second.before is None
+    assert gateway.page_of_runs(session, RunSearch(table_id, state="success")).rows == first.rows[:1]
+    assert gateway.page_of_runs(session, RunSearch(table_id, service="clean")).rows == first.rows[1:]
+
+    def count(audience: Audience) -> dict[tuple[str, str], int]:
+        found = gateway.count_runs(session, 0, audience)
+        return {(one.service, one.state): one.runs for one in found if one.hour_ms == 7_200_000}
+
+    assert count(Audience()) == {("archive", "success"): 1, ("clean", "queued"): 1, ("compaction", "queued"): 1}
+    hidden, shown = Audience(hidden=(path,)), Audience(hidden=("/lake",), shown=(path,))
+    assert (count(hidden), count(shown)) == ({}, count(Audience()))
+    assert gateway.page_of_runs(session, RunSearch(table_id, audience=hidden)).rows == ()
+    assert len(gateway.page_of_runs(session, RunSearch(table_id, audience=shown)).rows) == 3
+    # The table's instances have the run by hand as well.
+    assert by_hand in {run.run_id for run in gateway.list_runs(session, f"{table_id}.", 20)}

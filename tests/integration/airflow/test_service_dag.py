@@ -17,6 +17,7 @@ from tests.support.tables import HandMadeTable
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[3]
+LOCK = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}
 
 
 def test_time_out_of_a_try_is_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +31,7 @@ def test_time_out_of_a_try_is_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         HudiTableServiceOperator, "execute", lambda self, context: seen.append((self.execution_timeout, self.engine))
     )
-    monkeypatch.setattr(HudiTableServiceOperator, "find_timeout_s", lambda _: 7200.0)
+    monkeypatch.setattr(HudiTableServiceOperator, "find_timeout_s", lambda *_: 7200.0)
     for conf in ({"base_path": "/lake/orders", "timeout_s": 1.5, "engine": "spark"}, {"base_path": "/lake/orders"}):
         # A DAG of its own each, as each try has a process of its own.
         dag = DagBag(dag_folder=str(ROOT / "dags")).dags["lake_table_service"]
@@ -104,3 +105,41 @@ def test_discovery_without_roots_searches_nothing(manager: type[Manager]) -> Non
     run = DagBag(dag_folder=str(ROOT / "dags")).dags["lake_discovery"].test()
     assert run.state == "success"
     assert manager.bodies == []
+
+
+def test_try_that_finds_no_manager_waits_and_counts_as_no_try(
+    manager: type[Manager], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By Airflow's own task runner and database: the manager refuses twice, and the run has one try."""
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.models.taskreschedule import TaskReschedule
+    from airflow.utils.session import create_session
+    from sqlalchemy import func, select
+
+    table = HandMadeTable.create(tmp_path / "orders")
+    table.commit(1)
+    refused: list[str] = []
+    policy = {"hudi_options": LOCK, "spark_conf": {}, "conflict": {}, "engine": "", "spark_conn_id": ""}
+
+    def answer(self: Manager) -> None:
+        assert self.path.startswith("/v1/hoodie/policy?")
+        if len(refused) < 2:
+            refused.append(self.path)
+            self.send_response(503)
+            self.send_header("content-length", "0")
+            self.end_headers()
+        else:
+            self._answer(policy | {"timeout_s": 60.0})
+
+    monkeypatch.setattr(manager, "do_GET", answer)
+    monkeypatch.setenv("AIRFLOW__LAKE__RETRY_DELAY_S", "1")
+    monkeypatch.setenv("AIRFLOW__LAKE__MANAGER_PATIENCE_S", "0")
+    dag = DagBag(dag_folder=str(ROOT / "dags")).dags["lake_table_service"]
+    conf = {"base_path": str(table.path), "service": "compaction", "dry_run": True, "retries": 0}
+    run = dag.test(run_conf=conf)
+    assert run.state == "success"
+    with create_session() as session:
+        task = session.scalars(select(TaskInstance).where(TaskInstance.run_id == run.run_id)).one()
+        waits = session.scalar(select(func.count(TaskReschedule.id)).where(TaskReschedule.ti_id == task.id))
+    assert (task.try_number, task.max_tries, waits) == (1, 0, 2)

@@ -24,7 +24,7 @@ def test_wheel_holds_dags_jobs_and_migrations(tmp_path: Path) -> None:
         declared = archive.read(entry_points).decode()
     package = "airflow_lake_provider"
     shipped = {f"{package}/_shipped/dags/{path.name}" for path in (ROOT / "dags").glob("*.py")}
-    shipped |= {f"{package}/_shipped/spark_jobs/{path.name}" for path in (ROOT / "spark_jobs").glob("*.py")}
+    shipped |= {f"{package}/_shipped/{path.relative_to(ROOT)}" for path in (ROOT / "spark_jobs").rglob("*.py")}
     shipped |= {f"{package}/manager/db/alembic.ini", f"{package}/manager/db/migrations/env.py"}
     assert names >= shipped
     assert not any(name.startswith(("tests/", "demo/", "local_stack/")) for name in names)

@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_lake_provider.execution.engines.job_files import JobFolder
 from airflow_lake_provider.execution.engines.local_process import find_marked
-from airflow_lake_provider.job_contract import JobResult, result_from_json
+from airflow_lake_provider.job_contract import JobResult, from_json
 from local_stack import hudi_bundle
 from local_stack.airflow import scratch_env
 from local_stack.processes import ServerProcess, start, wait_until
@@ -31,8 +31,7 @@ SPARK_CONF = {
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
     "spark.driver.host": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": hudi_bundle.jvm_options(),
 }
 
 
@@ -87,7 +86,7 @@ class Stage:
         return list(find_marked(self.files(run_id, try_number).request_path))
 
     def result(self, run_id: str, try_number: int = 1) -> JobResult:
-        return result_from_json(Path(self.files(run_id, try_number).result_path).read_text(encoding="utf-8"))
+        return from_json(JobResult, Path(self.files(run_id, try_number).result_path).read_text(encoding="utf-8"))
 
     def timeline(self) -> set[str]:
         return {path.name for path in (self.table / ".hoodie" / "timeline").iterdir()}
@@ -118,6 +117,8 @@ class Stage:
                 ),
                 "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": self.master}),
                 "AIRFLOW__LAKE__WORK_DIR": str(self.folder / "work"),
+                "AIRFLOW__LAKE__ALLOWED_ROOTS": str(self.folder / "lake"),
+                "AIRFLOW__LAKE__ALLOWED_RUN_OPTIONS": "spark.executor.extraJavaOptions",
                 "AIRFLOW__LAKE__SPARK_JARS": str(hudi_bundle.JAR),
                 "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             }

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.errors import ConfigError, EngineError
+from airflow_lake_provider.errors import ConfigError, EngineAwayError, EngineError
 from airflow_lake_provider.execution.engines.engine import EngineJob, Handle, create_engine
 from airflow_lake_provider.execution.engines.job_files import find_text
-from airflow_lake_provider.job_contract import Submitter, request_from_json
+from airflow_lake_provider.job_contract import JobRequest, Submitter, from_json
 from tests.integration.engines.fake_api import Answer, install_program, serve
 from tests.support.engine_jobs import engine_job
 
@@ -30,6 +30,8 @@ class Cluster:
     state_at_start: str = "RUNNING"
     obeys: bool = True
     submit_code: int = 0
+    answers: int = 200
+    """What the API answers everything with, unless 200."""
 
     def conf(self, key: str) -> str:
         """Return a Spark setting of the last submission."""
@@ -45,6 +47,8 @@ class Yarn(Cluster):
     """The ResourceManager. Ids are `application_1_<number>`."""
 
     def route(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Answer:
+        if self.answers != 200:
+            return self.answers, {"output": "the cluster does not answer", "code": 1}
         if path == "/submitted":
             return self.submitted("spark.yarn.tags", body, f"Submitted application {self.id_of(len(self.running))}")
         apps = [self.app(tag) for tag in self.running]
@@ -72,6 +76,8 @@ class Kubernetes(Cluster):
     """The API server, with pods of the namespace `lake`."""
 
     def route(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Answer:
+        if self.answers != 200:
+            return self.answers, {"output": "the cluster does not answer", "code": 1}
         if path == "/submitted":
             status, answer = self.submitted("spark.kubernetes.driver.pod.name", body, "pod name: ")
             return status, answer | {"output": f"pod name: {self.conf('spark.kubernetes.driver.pod.name')}"}
@@ -141,7 +147,7 @@ def test_driver_gets_a_name_of_its_own_and_an_id_and_watches_no_submitter(stage:
     waits = [entry for entry in stage.cluster.argv if "waitAppCompletion" in entry]
     assert waits
     assert all(entry.endswith("=false") for entry in waits)
-    assert request_from_json(find_text(job.request_path) or "") == stage.job.request
+    assert from_json(JobRequest, find_text(job.request_path) or "") == stage.job.request
 
 
 @pytest.mark.parametrize("end", ["ends_well", "ends_badly"])
@@ -174,9 +180,34 @@ def test_submission_that_fails_leaves_no_driver(stage: Stage) -> None:
     assert stage.cluster.running.get(stage.name) in {"KILLED", None}
 
 
+@pytest.mark.parametrize(("status", "is_away"), [(503, True), (500, True), (429, True), (403, False), (401, False)])
+def test_cluster_that_is_away_is_told_from_one_that_refuses(
+    stage: Stage, status: int, is_away: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is away is waited for without a try; what refuses would refuse again, so it is a failed try."""
+    # Spark's provider polls for 100 s before it gives up.
+    monkeypatch.setattr("airflow_lake_provider.execution.engines.spark_cluster._poll", lambda *_: None)
+    handle = create_engine("spark-submit").start(stage.job)
+    stage.cluster.answers = status
+    for call in (create_engine("spark-submit").wait, create_engine("spark-submit").stop):
+        with pytest.raises(EngineError) as raised:
+            call(handle)
+        assert isinstance(raised.value, EngineAwayError) is is_away, raised.value
+    with pytest.raises(EngineError) as raised:
+        create_engine("spark-submit").start(replace(stage.job, request_path=f"{stage.job.request_path}.2"))
+    assert isinstance(raised.value, EngineAwayError) is is_away, raised.value
+
+
+def test_application_that_is_rejected_while_the_cluster_answers_is_a_failed_try(stage: Stage) -> None:
+    stage.cluster.submit_code = 1
+    with pytest.raises(EngineError) as raised:
+        create_engine("spark-submit").start(stage.job)
+    assert not isinstance(raised.value, EngineAwayError)
+
+
 def test_cluster_that_does_not_answer_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     set_connection(monkeypatch, "yarn", {"yarn_resourcemanager_webapp_address": "http://127.0.0.1:9"})
-    with pytest.raises(EngineError, match="ResourceManager does not say"):
+    with pytest.raises(EngineAwayError, match="ResourceManager does not report"):
         create_engine("spark-submit").stop(Handle(engine_job(tmp_path, conn_id="cluster")))
 
 

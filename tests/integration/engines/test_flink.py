@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.errors import ConfigError, EngineError
+from airflow_lake_provider.errors import ConfigError, EngineAwayError, EngineError
 from airflow_lake_provider.execution.engines.engine import EngineJob, Handle, create_engine
 from airflow_lake_provider.execution.engines.job_files import read_result
 from airflow_lake_provider.job_contract import Outcome
@@ -110,7 +110,7 @@ def test_flink_that_does_not_answer_tells_nothing(job: EngineJob, monkeypatch: p
     extra = json.dumps({"hudi-flink-bundle": "/jars/hudi-flink.jar"})
     connection = {"conn_type": "generic", "host": "127.0.0.1", "port": 9, "extra": extra}
     monkeypatch.setenv("AIRFLOW_CONN_FLINK", json.dumps(connection))
-    with pytest.raises(EngineError, match="does not answer"):
+    with pytest.raises(EngineAwayError, match="does not answer"):
         create_engine("flink").stop(Handle(job))
 
 

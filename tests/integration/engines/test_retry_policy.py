@@ -25,7 +25,7 @@ from airflow_lake_provider.job_contract import (
     Service,
     ServiceRequest,
     ServiceResult,
-    result_to_json,
+    to_json,
 )
 from airflow_lake_provider.storage.table_storage import open_storage
 from tests.support.tables import HandMadeTable
@@ -58,7 +58,7 @@ def test_writer_that_stands_in_the_way_is_waited_for(tmp_path: Path) -> None:
         task.execute(context)
     decision = decide(task, raised.value)
     assert decision.retry_delay == timedelta(seconds=20)
-    assert decision.reason.startswith("failed (conflict), a writer stands in the way")
+    assert decision.reason.startswith("failed (conflict), a writer is in the way")
     assert "try 2 of 5 at " in decision.reason
 
 
@@ -97,7 +97,7 @@ def test_job_that_was_refused_is_not_tried_again(tmp_path: Path) -> None:
     wanted = ServiceRequest(Service.COMPACTION, Mode.SCHEDULE_AND_EXECUTE)
     request = JobRequest("job-1", str(table.path), "orders", (wanted,), str(tmp_path / "result.json"))
     refused = ServiceResult(Service.COMPACTION, Outcome.FAILED, failure_kind=FailureKind.REFUSED, message="not so")
-    Path(request.result_path).write_text(result_to_json(JobResult("job-1", (refused,))))
+    Path(request.result_path).write_text(to_json(JobResult("job-1", (refused,))))
     reader = TableReader(str(table.path), open_storage)
     with pytest.raises(ServiceRefusedError, match="not so") as raised:
         operator(table.path)._judge(reader, reader.timeline(), request)

@@ -33,7 +33,7 @@ from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.schema import metadata
 from airflow_lake_provider.manager.monitoring import DeadlineSweep, RepairRound
 from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.timeline_feed import ServerDoor
+from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
@@ -64,8 +64,8 @@ def build_services(folder: Path) -> ManagerServices:
     )
     registry = Registry(sessionmaker(engine), DatabaseClock(sessionmaker(engine)))
     server = TimelineServer(SharedTimelines(), ServerOptions(options.allowed_roots, (SECRET,)))
-    door, views = ServerDoor(server), TableViewCache(server.timelines)
-    loop = ManagerLoop(options, registry, door, views, FakeDoor(), TablesConfig)
+    gateway, views = TimelineServerGateway(server), TableViewCache(server.timelines)
+    loop = ManagerLoop(options, registry, gateway, views, FakeDoor(), TablesConfig)
     instances = FakeInstanceDoor()
     return ManagerServices(
         options,

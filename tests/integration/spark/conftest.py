@@ -18,19 +18,17 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 SPARK_JOBS = ROOT / "spark_jobs"
-# The jobs import the contract as a top-level module, as --py-files delivers it.
 sys.path[:0] = [str(SPARK_JOBS), str(ROOT)]
-for shared in ("job_contract", "instant_clock"):
-    sys.modules[shared] = importlib.import_module(f"airflow_lake_provider.{shared}")
 
-from job_contract import JobRequest, Mode, Service, ServiceRequest, ServiceResult  # noqa: E402
-
+from airflow_lake_provider.job_contract import JobRequest, Mode, Service, ServiceRequest, ServiceResult  # noqa: E402
 from local_stack import hudi_bundle, lake_writer  # noqa: E402
+from tests.support.spark_session import ONE_TASK, SMALL_BLOOM_FILTERS, open_test_session, remember_java_names  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOCK = {
+
+LOCK = SMALL_BLOOM_FILTERS | {
     key: value
     for key, value in lake_writer.MANAGED_LAKE.items()
     if key.startswith("hoodie.write.lock.") or key == "hoodie.table.services.enabled"
@@ -38,6 +36,7 @@ LOCK = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    remember_java_names()
     # py4j and DataFrame.collect leave their loopback sockets to the garbage collector.
     config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 
@@ -107,13 +106,7 @@ MakeTable = Callable[..., Table]
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     if not hudi_bundle.JAR.exists():
         pytest.skip(f"{hudi_bundle.JAR} is missing: run `make install`")
-    session = lake_writer.open_session(
-        {
-            "spark.master": "local[2]",
-            "spark.jars": str(hudi_bundle.JAR),
-            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-        }
-    )
+    session = open_test_session(tmp_path_factory.mktemp("session"))
     yield session
     session.stop()
 
@@ -128,7 +121,7 @@ def template(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> C
         if key not in made:
             folder = tmp_path_factory.mktemp("template") / "orders"
             made[key] = lake_writer.WrittenTable(
-                "orders", str(folder), type, version, commits=3, keys=400, rows=80, hudi_options=options
+                "orders", str(folder), type, version, commits=3, keys=400, rows=80, hudi_options=ONE_TASK | options
             )
             for commit in range(made[key].commits):
                 write(spark, made[key], commit)

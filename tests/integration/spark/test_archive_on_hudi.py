@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import LOCK, MakeTable, Table, content, rows, rows_written, run, write
-from hudi_table import look_at_table, open_client, requested_times
-from job_contract import JobRequest, Mode, Outcome, Service, ServiceRequest
 
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.hudi.properties import load_table_properties
-from airflow_lake_provider.indexing.index_spec import parse_indexes, wish_options
+from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_options
+from airflow_lake_provider.job_contract import JobRequest, Mode, Outcome, Service, ServiceRequest
+from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.indexing import decide_indexing
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableViewCache
@@ -21,7 +21,8 @@ from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.snapshot import NOW
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
-from airflow_lake_provider.timeline_server.watch import Watch, WatchKind, look
+from airflow_lake_provider.timeline_server.watch import Watch, WatchKind, find_changes
+from lake_jobs.hudi.table import open_client, read_table_state, requested_times
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +44,7 @@ def archive(table: Table, mode: Mode = Mode.EXECUTE, options: dict[str, str] = E
 
 
 def archived(spark: SparkSession, table: Table) -> tuple[str, ...]:
-    return requested_times(look_at_table(spark, str(table.path)).meta_client.getArchivedTimeline())
+    return requested_times(read_table_state(spark, str(table.path)).meta_client.getArchivedTimeline())
 
 
 def active(table: Table) -> list[str]:
@@ -148,13 +149,13 @@ def test_sensor_finds_what_hudi_archived_behind_an_index_build_and_no_commit_mak
 ) -> None:
     """Hudi archives no `indexing`, so the active timeline begins before cursors whose commits are archived."""
     table = make_table(type="COW", **METADATA_COMPACTED)
-    index = wish_options(parse_indexes(["column_stats:amount"]))
+    index = requested_options(parse_indexes(["column_stats:amount"]))
     build = table.request(Mode.SCHEDULE_AND_EXECUTE, service=Service.INDEXING, service_options=index)
     timelines = SharedTimelines()
     assert decide_on_index(timelines, table).verdict is Verdict.DUE
     assert run(spark, build).outcome is Outcome.COMPLETED
     timelines.hint(str(table.path))
-    timelines.look_if_due(str(table.path), is_hinted=True)
+    timelines.refresh_if_due(str(table.path), is_hinted=True)
     assert timelines.snapshot(str(table.path)).properties == load_table_properties(open_storage(str(table.path)))
     view = FileSystemTimelineView(str(table.path))
     readers = [SimpleNamespace(after=completed, found=[]) for _, completed in hudis_commits(spark, table)]
@@ -178,14 +179,14 @@ def test_sensor_finds_what_hudi_archived_behind_an_index_build_and_no_commit_mak
 
 def decide_on_index(timelines: SharedTimelines, table: Table) -> Decision:
     """Decide as the manager does when it is told of a commit."""
-    policy = TablePolicy(indexing=replace(TablePolicy().indexing, indexes=("column_stats:amount",)), hudi_options=LOCK)
-    return decide_indexing(TableViewCache(timelines).refresh(str(table.path), 0), policy)
+    policy = TablePolicy(indexing=TablePolicy().indexing.replace(indexes=("column_stats:amount",)), hudi_options=LOCK)
+    return decide_indexing(TableFacts(TableViewCache(timelines).refresh(str(table.path), 0)), policy)
 
 
 def look_after(view: FileSystemTimelineView, reader: SimpleNamespace) -> list[str]:
     """Look as a sensor does, and move its cursor on."""
     watch = Watch(WatchKind.COMMIT, ((view.base_path, reader.after),))
-    (finding,) = look(watch, SimpleNamespace(get_view=lambda _: view), NOW)
+    (finding,) = find_changes(watch, SimpleNamespace(get_view=lambda _: view), NOW)
     assert (finding.error, finding.incomplete) == (None, "")
     reader.after = max(reader.after, finding.to_dict()["after"])
     return [instant.requested_time for instant in finding.instants]
@@ -193,7 +194,7 @@ def look_after(view: FileSystemTimelineView, reader: SimpleNamespace) -> list[st
 
 def hudis_commits(spark: SparkSession, table: Table) -> list[tuple[str, str]]:
     """Return requested and completed time of all commits that Hudi itself knows of, by completion."""
-    meta_client = look_at_table(spark, str(table.path)).meta_client
+    meta_client = read_table_state(spark, str(table.path)).meta_client
     found: set[tuple[str, str]] = set()
     for timeline in (meta_client.getActiveTimeline(), meta_client.getArchivedTimeline()):
         for instant in timeline.getCommitsTimeline().filterCompletedInstants().getInstants():

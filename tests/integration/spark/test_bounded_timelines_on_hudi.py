@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from conftest import LOCK, MakeTable, Table, rows, rows_written, run
-from hudi_table import look_at_table, requested_times
-from job_contract import Mode, Outcome, Service
 
 from airflow_lake_provider.config.policies import ArchivePolicy, CleanPolicy, CompactionPolicy, TablePolicy
+from airflow_lake_provider.job_contract import Mode, Outcome, Service
 from airflow_lake_provider.manager.scheduling import RunState, ServiceRun, StartVerdict, decide_start, run_id_prefix
-from airflow_lake_provider.planner.decide import decide_now, remember_cleaned
+from airflow_lake_provider.planner.decide import decide_now, load_facts, remember_cleaned
+from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, LastRuns, RunEnd
 from airflow_lake_provider.planner.rules import Verdict
 from airflow_lake_provider.planner.table_view import TableViewCache
-from airflow_lake_provider.planner.turns import NO_TURNS, TurnEnd, Turns
+from lake_jobs.hudi.table import read_table_state, requested_times
 from local_stack import lake_writer
 
 if TYPE_CHECKING:
@@ -44,15 +44,16 @@ class OneSlot:
     spark: SparkSession
     table: Table
     views: TableViewCache = field(default_factory=TableViewCache)
-    turns: Turns = NO_TURNS
+    last_runs: LastRuns = NO_LAST_RUNS
     runs: list[ServiceRun] = field(default_factory=list)
     outcomes: Counter[tuple[Service, Outcome]] = field(default_factory=Counter)
     clean: str = ""
 
     def look(self) -> None:
         view, now_ms = self.views.refresh(str(self.table.path)), int(time.time() * 1000)
-        self.turns = remember_cleaned(view, POLICY, None, self.turns)
-        decisions = decide_now(self.views, view, POLICY, now_ms, None, self.turns)
+        facts = load_facts(self.views, view, POLICY, now_ms)
+        self.last_runs = remember_cleaned(facts, POLICY, self.last_runs, now_ms)
+        decisions = decide_now(self.views, facts, POLICY, now_ms, self.last_runs)
         self.clean = next(decision.reason for decision in decisions if decision.service is Service.CLEAN)
         for decision in decisions:
             if decision.verdict is Verdict.DUE and self._run(decision, now_ms):
@@ -74,7 +75,7 @@ class OneSlot:
         self.outcomes[Service(decision.service), result.outcome] += 1
         ended_ms = int(time.time() * 1000)
         self.runs.append(ServiceRun(start.run_id, RunState.SUCCESS, ended_ms))
-        self.turns = self.turns.started(decision, start.run_id).ended(start.run_id, TurnEnd.SUCCESS, ended_ms)
+        self.last_runs = self.last_runs.started(decision, start.run_id).ended(start.run_id, RunEnd.SUCCESS, ended_ms)
         return True
 
 
@@ -91,12 +92,12 @@ def write_and_look(spark: SparkSession, slot: OneSlot, first: int, commits: int,
 
 
 def active_writes(spark: SparkSession, table: Table) -> tuple[str, ...]:
-    timeline = look_at_table(spark, str(table.path)).meta_client.getActiveTimeline()
+    timeline = read_table_state(spark, str(table.path)).meta_client.getActiveTimeline()
     return requested_times(timeline.getCommitsTimeline().filterCompletedInstants())
 
 
 def archived_writes(spark: SparkSession, table: Table) -> tuple[str, ...]:
-    timeline = look_at_table(spark, str(table.path)).meta_client.getArchivedTimeline()
+    timeline = read_table_state(spark, str(table.path)).meta_client.getArchivedTimeline()
     return requested_times(timeline.getCommitsTimeline())
 
 

@@ -9,10 +9,19 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import MakeTable, Table, content, run
-from hudi_table import open_client
-from job_contract import FailureKind, JobRequest, Mode, Outcome, Service
+from conftest import MakeTable, Table, content, run, write
 
+from airflow_lake_provider.instant_clock import shift_instant_time
+from airflow_lake_provider.job_contract import (
+    MARGIN_COMMITS_OF_HOURS,
+    RETAINED_HOURS,
+    FailureKind,
+    JobRequest,
+    Mode,
+    Outcome,
+    Service,
+)
+from lake_jobs.hudi.table import open_client
 from local_stack import lake_writer
 
 if TYPE_CHECKING:
@@ -72,6 +81,48 @@ def test_old_file_slices_go_and_rows_stay(
     assert (again.outcome, again.completed_instants) == (Outcome.COMPLETED, (instant,))
     assert run(spark, clean(table, Mode.SCHEDULE_AND_EXECUTE, options=options)).outcome is Outcome.NOTHING_TO_DO
     assert table.files() == timeline
+
+
+def make_older(table: Table, requested: str, by_s: int) -> None:
+    """Move a commit of a table of version 6 into the past: names, what the timeline says of them, and file times."""
+    older = shift_instant_time(requested, -by_s * 1000)
+    for path in [path for path in table.path.rglob("*") if path.is_file()]:
+        content = path.read_bytes()
+        modified_s = path.stat().st_mtime
+        if ".hoodie" in path.parts and requested.encode() in content:
+            path.write_bytes(content.replace(requested.encode(), older.encode()))
+            os.utime(path, (modified_s, modified_s))
+        if path.name.endswith(".crc") and (requested in path.name or ".hoodie" in path.parts):
+            path.unlink()
+        elif requested in path.name:
+            os.utime(path, (modified_s - by_s, modified_s - by_s))
+            path.rename(path.with_name(path.name.replace(requested, older)))
+
+
+def test_retention_by_hours_keeps_what_was_replaced_within_them(spark: SparkSession, make_table: MakeTable) -> None:
+    table = make_table(type="COW", version=6, **{"hoodie.metadata.enable": "false"})
+    for commit in range(3, 7):
+        write(spark, table.written, commit)
+    commits = sorted(table.completed())
+    for number, requested in enumerate(commits[:-1]):
+        make_older(table, requested, (10 - number) * 3600)
+    before, files = content(spark, table), data_files(table)
+    versions = max(Counter(name.split("_")[0] for name in files).values())
+    by_hours = {"hoodie.clean.policy": "KEEP_LATEST_COMMITS", "hoodie.clean.commits.retained": "1"}
+
+    within = clean(table, Mode.SCHEDULE_AND_EXECUTE, options={**by_hours, RETAINED_HOURS: "24"})
+    assert run(spark, within).outcome is Outcome.NOTHING_TO_DO
+    assert data_files(table) == files
+    ran = run(spark, clean(table, Mode.SCHEDULE_AND_EXECUTE, options={**by_hours, RETAINED_HOURS: "1"}))
+    assert ran.outcome is Outcome.COMPLETED, ran.message
+    left = max(Counter(name.split("_")[0] for name in data_files(table)).values())
+    # The commit of this hour, what it replaced, and room for commits that complete meanwhile.
+    assert 2 <= left == 2 + 1 + MARGIN_COMMITS_OF_HOURS < versions
+    assert content(spark, table) == before
+    # No less than Hudi's own retention by hours keeps.
+    own = {"hoodie.clean.policy": "KEEP_LATEST_BY_HOURS", "hoodie.clean.hours.retained": "1"}
+    assert run(spark, clean(table, Mode.SCHEDULE_AND_EXECUTE, options=own)).outcome is Outcome.COMPLETED
+    assert max(Counter(name.split("_")[0] for name in data_files(table)).values()) == 2
 
 
 def test_clean_by_hand_waits_for_a_pending_clustering(spark: SparkSession, make_table: MakeTable) -> None:

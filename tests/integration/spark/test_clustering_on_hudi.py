@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 import pytest
 from conftest import LOCK, MakeTable, Table, content, file_groups, rows, rows_written, run
 from held_writers import wait_until
-from hudi_table import open_client
-from job_contract import FailureKind, JobRequest, Mode, Outcome, Service
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions
 
 from airflow_lake_provider.config.policies import DoctorPolicy, TablePolicy
 from airflow_lake_provider.hudi.instant import Action
-from airflow_lake_provider.planner.decide import decide_now
+from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service
+from airflow_lake_provider.planner.decide import decide_now, load_facts
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableViewCache
+from lake_jobs.hudi.table import open_client
 from local_stack import lake_writer
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def clustering_of(table: Table, after_s: int) -> Decision:
     views = TableViewCache()
     policy = TablePolicy(doctor=DoctorPolicy(stuck_after_s=600, unguarded_after_s=7200), hudi_options=LOCK)
     now_ms = int((time.time() + after_s) * 1000)
-    decided = decide_now(views, views.refresh(str(table.path)), policy, now_ms)
+    decided = decide_now(views, load_facts(views, views.refresh(str(table.path)), policy, now_ms), policy, now_ms)
     return next(found for found in decided if found.service is Service.CLUSTERING)
 
 

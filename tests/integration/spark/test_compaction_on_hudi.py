@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import LOCK, MakeTable, Table, rows, rows_written, run, write
-from job_contract import FailureKind, Mode, Outcome
+
+from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import pytest
 from conftest import MakeTable, Table, content, file_groups, rows, run
 from held_writers import HeldWriter, start_writer, start_writer_of
-from job_contract import JobRequest, Mode, Outcome, Service
 
 from airflow_lake_provider.config.policies import ConflictPolicy
 from airflow_lake_provider.conflict.activity import ConflictTable
@@ -25,8 +24,9 @@ from airflow_lake_provider.conflict.contention import Claim, ClashKind, Verdict
 from airflow_lake_provider.conflict.service_watch import BUILT_IN, ServiceWatch, StrategySettings, make_strategy
 from airflow_lake_provider.hudi.commit_metadata import load_commit_metadata
 from airflow_lake_provider.hudi.markers import file_group_key
+from airflow_lake_provider.job_contract import JobRequest, Mode, Outcome, Service
 from airflow_lake_provider.storage.table_storage import open_storage
-from airflow_lake_provider.timeline_server.refresh import Depth, look
+from airflow_lake_provider.timeline_server.refresh import Depth, refresh
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,11 +47,11 @@ def now_ms() -> int:
 
 def open_table(table: Table) -> ConflictTable:
     storage = open_storage(str(table.path))
-    return ConflictTable(storage, lambda: look(storage, None, Depth.LIST, now_ms()).snapshot)
+    return ConflictTable(storage, lambda: refresh(storage, None, Depth.LIST, now_ms()).snapshot)
 
 
 def claim_of(table: ConflictTable, writer: HeldWriter) -> Claim:
-    (active,) = (active for active in table.look(now_ms()).actives if active.instant == writer.instant)
+    (active,) = (active for active in table.read_activity(now_ms()).actives if active.instant == writer.instant)
     return Claim(writer.instant, active.markers.file_groups(), since=writer.instant)
 
 
@@ -72,7 +72,7 @@ def looking_on(table: Table) -> Iterator[list[dict[str, int]]]:
     def look_on() -> None:
         opened = open_table(table)
         while not is_over.wait(0.02):
-            looks.append({active.instant: active.markers.count for active in opened.look(now_ms()).actives})
+            looks.append({active.instant: active.markers.count for active in opened.read_activity(now_ms()).actives})
 
     with ThreadPoolExecutor(1) as pool:
         looker = pool.submit(look_on)
@@ -85,10 +85,10 @@ def looking_on(table: Table) -> Iterator[list[dict[str, int]]]:
 
 def ask(table: Table, *plans: str, service: Service = Service.CLUSTERING) -> Admission:
     storage = open_storage(str(table.path))
-    snapshot = look(storage, None, Depth.LIST, now_ms()).snapshot
+    snapshot = refresh(storage, None, Depth.LIST, now_ms()).snapshot
     commits = {
         instant.requested_time: load_commit_metadata(storage, snapshot.properties.timeline_path, instant)
-        for instant in snapshot.timeline.completed_writes_by_completion()
+        for instant in snapshot.timeline.completed_writes
     }
     # Tests write in a rhythm of seconds: in an hour's time nothing is expected any more.
     opened = open_table(table)
@@ -107,8 +107,15 @@ def only(*cities: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("markers", [DIRECT, SERVER], ids=["direct", "server"])
-@pytest.mark.parametrize("type", ["MOR", "COW"])
+@pytest.mark.parametrize(
+    ("type", "markers"),
+    [
+        pytest.param("MOR", DIRECT, id="MOR-direct"),
+        pytest.param("COW", SERVER, id="COW-server"),
+        pytest.param("MOR", SERVER, id="MOR-server", marks=pytest.mark.soak),
+        pytest.param("COW", DIRECT, id="COW-direct", marks=pytest.mark.soak),
+    ],
+)
 def test_each_pair_is_found_before_the_commit_when_hudi_rejects_it_there(
     spark: SparkSession, make_table: MakeTable, tmp_path: Path, type: str, markers: dict[str, str]
 ) -> None:
@@ -298,7 +305,7 @@ def test_insert_overwrite_in_flight_counts_for_every_file_group_of_its_partition
     (plan,) = run(spark, clustering(table, Mode.SCHEDULE, options=only("Bilbao"))).scheduled_instants
     options = {**DIRECT, **ALLOWED, "hoodie.datasource.write.operation": "insert_overwrite"}
     writer = start_writer(spark, table, "Bilbao", tmp_path / "lock", options)
-    (active,) = opened.look(now_ms()).live_writers()
+    (active,) = opened.read_activity(now_ms()).live_writers()
     assert (active.instant, active.action) == (writer.instant, "replacecommit")
     groups = file_groups(spark, table)
     bilbao, aachen = (

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import LOCK, MakeTable, Table, content, run
-from hudi_table import open_client
-from job_contract import Mode, Outcome, Service
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import functions
 
-from airflow_lake_provider.config.policies import DoctorPolicy, Shape, TablePolicy
+from airflow_lake_provider.config.policies import DoctorPolicy, StuckKind, TablePolicy
 from airflow_lake_provider.doctor import diagnosis
 from airflow_lake_provider.doctor.repairs import Record, Repair, ServiceCall, load_records
 from airflow_lake_provider.doctor.treatment import TableDoctor
 from airflow_lake_provider.errors import RepairRefusedError
+from airflow_lake_provider.job_contract import Mode, Outcome, Service
 from airflow_lake_provider.storage.table_storage import open_storage
+from lake_jobs.hudi.table import open_client
 from local_stack import lake_writer
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-ALL = DoctorPolicy(repairs=tuple(Shape))
+ALL = DoctorPolicy(repairs=tuple(StuckKind))
 HOURS_S = 3600
 RECORD_INDEX = {
     **LOCK,
@@ -64,15 +64,15 @@ def doctor_of(table: Table, starter: Starter | None = None, policy: DoctorPolicy
 
 
 def shapes(table: Table) -> list[tuple[str, str]]:
-    return [(finding.shape.value, finding.instant) for finding, _ in doctor_of(table).examine()]
+    return [(finding.kind.value, finding.instant) for finding, _ in doctor_of(table).examine()]
 
 
-def repair_of(table: Table, shape: Shape) -> Repair:
-    return next(repair for finding, repair in doctor_of(table).examine() if finding.shape is shape)
+def repair_of(table: Table, kind: StuckKind) -> Repair:
+    return next(repair for finding, repair in doctor_of(table).examine() if finding.kind is kind)
 
 
-def treat(table: Table, shape: Shape, starter: Starter | None = None) -> Record:
-    record = doctor_of(table, starter).repair(repair_of(table, shape))
+def treat(table: Table, kind: StuckKind, starter: Starter | None = None) -> Record:
+    record = doctor_of(table, starter).repair(repair_of(table, kind))
     assert load_records(open_storage(str(table.path)))[-1] == record
     return record
 
@@ -117,7 +117,7 @@ def test_orphaned_lock_stops_every_writer_until_it_is_moved_away(spark: SparkSes
     with pytest.raises(Py4JJavaError, match="lock"):
         write_on(spark, table, **never_expires)
     let_hours_pass(table, hours=1)
-    record = treat(table, Shape.ORPHANED_LOCK)
+    record = treat(table, StuckKind.ORPHANED_LOCK)
     assert record.result == "repaired"
     write_on(spark, table, **never_expires)
     assert shapes(table) == []
@@ -161,7 +161,7 @@ def test_failed_write_and_empty_ttl_run_are_holes_until_they_are_rolled_back(
     assert shapes(table) == stuck
     write_on(spark, table, commit=4)
     assert shapes(table) == stuck, "a writer in multi-writer mode rolls back nobody"
-    record = treat(table, Shape.DANGLING_REPLACECOMMIT, Starter(spark, table))
+    record = treat(table, StuckKind.DANGLING_REPLACECOMMIT, Starter(spark, table))
     assert record.run_id == f"rollback.{dangling}.{failed}"
     assert shapes(table) == []
     assert not pending(table, "replacecommit")
@@ -187,17 +187,17 @@ def test_clustering_plan_rejects_updates_until_its_service_has_run(spark: SparkS
     let_hours_pass(table, hours=1)
     assert ("unguarded_service", instant) in shapes(table)
     with pytest.raises(RepairRefusedError, match="may be at work"):
-        treat(table, Shape.UNGUARDED_SERVICE)
+        treat(table, StuckKind.UNGUARDED_SERVICE)
     let_hours_pass(table, hours=7)
-    finding = next(f for f, _ in doctor_of(table).examine() if f.shape is Shape.BLOCKING_CLUSTERING)
+    finding = next(f for f, _ in doctor_of(table).examine() if f.kind is StuckKind.BLOCKING_CLUSTERING)
     assert finding.instant == instant
     assert any(line.startswith("updates of ") and "Bilbao" in line for line in finding.blocks), finding
-    record = treat(table, Shape.BLOCKING_CLUSTERING, Starter(spark, table))
+    record = treat(table, StuckKind.BLOCKING_CLUSTERING, Starter(spark, table))
     assert record.run_id == f"clustering.{instant}"
     assert content(spark, table) == before
     write_on(spark, table)
     # What is left is the write that was rejected.
-    assert [shape for shape, _ in shapes(table)] == ["failed_write"]
+    assert [kind for kind, _ in shapes(table)] == ["failed_write"]
 
 
 def test_overtaken_log_compaction_is_refused_by_hudi_and_its_plan_removed(
@@ -219,14 +219,14 @@ def test_overtaken_log_compaction_is_refused_by_hudi_and_its_plan_removed(
         with pytest.raises(Py4JJavaError, match="compaction instant with greater timestamp"):
             client.logCompact(log_compaction, True)
     with pytest.raises(RepairRefusedError, match="it is young"):
-        treat(table, Shape.OVERTAKEN_LOG_COMPACTION)
+        treat(table, StuckKind.OVERTAKEN_LOG_COMPACTION)
     let_hours_pass(table, hours=1)
     assert ("overtaken_log_compaction", log_compaction) in shapes(table)
-    record = treat(table, Shape.OVERTAKEN_LOG_COMPACTION)
+    record = treat(table, StuckKind.OVERTAKEN_LOG_COMPACTION)
     assert record.result == "repaired"
     assert record.removed[0].path.endswith(f"{log_compaction}.logcompaction.requested")
     assert not pending(table, "logcompaction")
-    done = treat(table, Shape.PLAN_WITHOUT_EXECUTOR, Starter(spark, table))
+    done = treat(table, StuckKind.PLAN_WITHOUT_EXECUTOR, Starter(spark, table))
     assert done.instant == compaction
     assert content(spark, table) == before
     write_on(spark, table)
@@ -246,7 +246,7 @@ def test_duplicate_index_plan_is_removed_and_the_first_one_builds(spark: SparkSe
         first, second = schedule_index(spark, client), schedule_index(spark, client)
     let_hours_pass(table, hours=1)
     assert ("duplicate_index_plan", second) in shapes(table)
-    assert treat(table, Shape.DUPLICATE_INDEX_PLAN).result == "repaired"
+    assert treat(table, StuckKind.DUPLICATE_INDEX_PLAN).result == "repaired"
     assert pending(table, "indexing") == {first}
     with client_of(spark, table, RECORD_INDEX) as client:
         assert client.index(first).isPresent()
@@ -276,12 +276,12 @@ def test_index_build_that_gave_up_is_reset_after_its_partition_was_dropped(
     assert table.properties().get("hoodie.table.metadata.partitions.inflight") == "record_index"
     let_hours_pass(table)
     with pytest.raises(RepairRefusedError, match="record_index is partly built"):
-        treat(table, Shape.STALE_INDEX_BUILD)
+        treat(table, StuckKind.STALE_INDEX_BUILD)
     with client_of(spark, table, RECORD_INDEX) as client:
         names = spark._jvm.java.util.ArrayList()
         names.add("record_index")
         client.dropIndex(names)
-    record = treat(table, Shape.STALE_INDEX_BUILD)
+    record = treat(table, StuckKind.STALE_INDEX_BUILD)
     assert record.result == "repaired"
     with client_of(spark, table, RECORD_INDEX) as client:
         again = instant if instant in pending(table, "indexing") else schedule_index(spark, client)
@@ -298,6 +298,6 @@ def test_archiving_is_frozen_until_the_metadata_table_is_compacted(
     archive = table.request(Mode.SCHEDULE_AND_EXECUTE, service=Service.ARCHIVE, service_options=keep)
     assert run(spark, archive).outcome is Outcome.NOTHING_TO_DO
     assert shapes(table) == [("frozen_archive", "")]
-    assert treat(table, Shape.FROZEN_ARCHIVE, Starter(spark, table)).run_id == "metacompaction."
+    assert treat(table, StuckKind.FROZEN_ARCHIVE, Starter(spark, table)).run_id == "metacompaction."
     assert shapes(table) == []
     assert run(spark, archive).outcome is Outcome.COMPLETED

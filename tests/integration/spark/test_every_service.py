@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import LOCK, MakeTable, Table, rows, rows_written, run, write
-from job_contract import FailureKind, Mode, Outcome, Service
 from paused_writers import start_paused_writer, wait_until
+
+from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +27,16 @@ KEEP_ONE_VERSION = {"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS", "hoodie.
 )
 @pytest.mark.parametrize(
     "service",
-    [Service.CLUSTERING, Service.CLEAN, Service.ARCHIVE, Service.ROLLBACK, Service.TTL, Service.METACOMPACTION],
+    [
+        Service.CLUSTERING,
+        Service.CLEAN,
+        Service.ARCHIVE,
+        Service.ROLLBACK,
+        Service.TTL,
+        Service.METACOMPACTION,
+        Service.SAVEPOINT,
+        Service.ORPHANS,
+    ],
 )
 def test_job_without_a_shared_lock_is_refused_and_touches_nothing(
     spark: SparkSession, make_table: MakeTable, service: Service, options: dict[str, str], named: str
@@ -50,6 +60,8 @@ def test_job_without_a_shared_lock_is_refused_and_touches_nothing(
         (Service.ARCHIVE, Mode.EXECUTE),
         (Service.TTL, Mode.EXECUTE),
         (Service.METACOMPACTION, Mode.EXECUTE),
+        (Service.SAVEPOINT, Mode.EXECUTE),
+        (Service.ORPHANS, Mode.EXECUTE),
     ],
 )
 def test_lock_that_another_holds_fails_the_job_and_stays_with_its_holder(
@@ -106,6 +118,12 @@ def test_only_clusterings_are_withdrawn(spark: SparkSession, make_table: MakeTab
     result = run(spark, make_table().request(Mode.WITHDRAW, service=service))
     assert result.outcome is Outcome.FAILED
     assert "only plans of clustering are withdrawn" in result.message
+
+
+@pytest.mark.parametrize("service", [Service.COMPACTION, Service.SAVEPOINT])
+def test_only_orphan_files_are_put_back(spark: SparkSession, make_table: MakeTable, service: Service) -> None:
+    result = run(spark, make_table().request(Mode.UNDO, service=service))
+    assert (result.outcome, "only quarantined files of orphans" in result.message) == (Outcome.FAILED, True)
 
 
 @pytest.mark.parametrize("service", [Service.COMPACTION, Service.METACOMPACTION])

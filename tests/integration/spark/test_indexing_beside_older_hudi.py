@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import Table, run
-from job_contract import JobRequest, Outcome
 from test_indexing_on_hudi import BOTH, FULL_OPTION, complete, found_by_key, indexing, missing, plans
 from test_real_processes import result_of, submit  # noqa: F401 - a fixture
 
+from airflow_lake_provider.job_contract import WRITERS_FIRST, FailureKind, JobRequest, Mode, Outcome
 from local_stack import hudi_bundle, lake_writer
 from local_stack.writer_process import StandingWriter, WriterFailedError
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.soak
 
 AT_COMMIT = {"hoodie.metadata.streaming.write.enabled": "false", "hoodie.embed.timeline.server": "true"}
 # What docs/indexing.md asks of writers of 1.1: name each index, and leave the building of it to others.
@@ -158,6 +160,23 @@ def test_table_of_writers_of_1_0_is_refused_and_they_go_on(spark: SparkSession, 
         assert result.outcome is Outcome.FAILED
         assert "made with Hudi 1.0" in result.message
     assert (table.files(), complete(table)) == (before, {"files"})
+    writer.write()
+    writer.require_all_rows(spark)
+
+
+def test_table_of_writers_of_1_0_is_compacted_while_they_commit(spark: SparkSession, begin_writer: BeginWriter) -> None:
+    """They roll back what streams into the metadata table, and fail by a compaction that is planned meanwhile."""
+    writer = begin_writer("1.0.2", 8, "MOR", {})
+    request = writer.table.request(Mode.SCHEDULE_AND_EXECUTE, service_options={WRITERS_FIRST: "true"})
+    results = []
+    with writer.going_on():
+        for _ in range(40):
+            results.append(run(spark, request))
+            if sum(result.outcome is Outcome.COMPLETED for result in results) == 3:
+                break
+    failed = [result for result in results if result.outcome is Outcome.FAILED]
+    assert {result.failure_kind for result in failed} <= {FailureKind.CONFLICT}, failed
+    assert len(results) - len(failed) >= 3, failed
     writer.write()
     writer.require_all_rows(spark)
 

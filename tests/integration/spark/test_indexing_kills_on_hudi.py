@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import MakeTable, Table, run
-from job_contract import JobRequest, Mode, Outcome
 from paused_writers import STREAMING_OFF, insert, start_paused_writer, wait_until
 from test_indexing_on_hudi import complete, found_by_key, found_by_keys, half_built, indexing, make_old, missing, plans
 from test_real_processes import _family, _kill_family, submit  # noqa: F401 - a fixture
+
+from airflow_lake_provider.job_contract import JobRequest, Mode, Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +34,7 @@ SPAN_S = float(os.environ.get("LAKE_INDEX_SPAN_S", "8"))
 """About how long a builder process is at work after its plan appeared."""
 BOTH = Mode.SCHEDULE_AND_EXECUTE
 # Many file groups take long to make and to write.
-MANY_GROUPS = {"hoodie__metadata__global__record__level__index__min__filegroup__count": "60"}
+MANY_GROUPS = {"hoodie__metadata__global__record__level__index__min__filegroup__count": "30"}
 Submit = Callable[[JobRequest], "subprocess.Popen[str]"]
 
 
@@ -166,7 +167,7 @@ def test_compaction_of_the_metadata_table_that_hides_a_build_makes_it_begin_anew
     output, _ = builder.communicate(timeout=240)
     assert builder.returncode == 0, output
     # The first try would have been declared complete without the rows of before.
-    said = ("is older than the plan", "begins beside", "compactions of the metadata table", "begins alone")
+    said = ("is older than the plan", "begins concurrently", "compactions of the metadata table", "begins alone")
     assert [text for text in said if text in output] == list(said)
     assert (complete(table), plans(table)) == ({"files", "record_index"}, set())
     assert missing(spark, table) == []
@@ -189,7 +190,7 @@ def test_writer_commits_while_the_builder_stands_still_half_way(
     signal_family(builder, signal.SIGCONT)
     output, _ = builder.communicate(timeout=240)
     assert builder.returncode == 0, output
-    assert "begins beside" in output
+    assert "begins concurrently" in output
     assert instant in table.completed("indexing")
     insert(spark, table, 80_000, **STREAMING_OFF)
     assert complete(table) == {"files", "record_index"}

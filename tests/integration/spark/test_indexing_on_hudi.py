@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -13,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import LOCK, MakeTable, Table, content, run
-from hudi_table import look_at_table, open_client
-from index_check import find_differences
-from index_settings import build_settings
-from job_contract import FailureKind, JobRequest, Mode, Outcome, Service, ServiceResult
 from paused_writers import STREAMING_OFF, insert, new_orders, start_paused_writer, wait_until
 from pyspark.sql import functions as F
-from service_settings import service_settings
 
-from airflow_lake_provider.indexing.index_spec import parse_indexes, wish_options
+from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_options
+from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service, ServiceResult
+from lake_jobs.hudi.settings import service_settings
+from lake_jobs.hudi.table import open_client, read_table_state
+from lake_jobs.indexing import build, finish, schedule
+from lake_jobs.indexing.check import find_differences
+from lake_jobs.indexing.settings import build_settings
 from local_stack import lake_writer
 
 if TYPE_CHECKING:
@@ -30,12 +32,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BOTH = Mode.SCHEDULE_AND_EXECUTE
-FULL = {"lake.index.check": "full"}
+# Ten unless said otherwise, each a file and a task of every commit from then on.
+FEW_GROUPS = {"hoodie.metadata.global.record.level.index.min.filegroup.count": "2"}
 
 
 def indexing(table: Table, mode: Mode, *indexes: str, **options: str) -> JobRequest:
-    named = {key.replace("__", "."): value for key, value in options.items()}
-    return table.request(mode, service=Service.INDEXING, service_options=wish_options(parse_indexes(indexes)) | named)
+    named = FEW_GROUPS | {key.replace("__", "."): value for key, value in options.items()}
+    return table.request(
+        mode, service=Service.INDEXING, service_options=requested_options(parse_indexes(indexes)) | named
+    )
 
 
 def complete(table: Table) -> set[str]:
@@ -53,7 +58,7 @@ def plans(table: Table) -> set[str]:
 
 
 def missing(spark: SparkSession, table: Table, index: str = "record_index") -> list[str]:
-    return find_differences(spark, look_at_table(spark, str(table.path)), index)
+    return find_differences(spark, read_table_state(spark, str(table.path)), index)
 
 
 def found_by_key(spark: SparkSession, table: Table, key: int) -> int:
@@ -91,6 +96,13 @@ class InThread:
 
     def result(self) -> ServiceResult:
         return self.outcome.result(timeout=120)
+
+
+@pytest.fixture(autouse=True)
+def _frequent_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notice at once when what a build waits for has come; in production it may take two seconds longer."""
+    for module in (build, finish, schedule):
+        monkeypatch.setattr(module, "BARRIER_INTERVAL_S", 0.1)
 
 
 @pytest.mark.parametrize(("type", "version"), [("MOR", 9), ("COW", 8)])
@@ -138,7 +150,7 @@ def test_plan_is_written_once_and_a_second_one_of_somebody_else_is_removed(
     assert second.outcome is Outcome.NOTHING_TO_DO
     assert plans(table) == set(first.scheduled_instants)
     # Hudi itself writes a second plan, which can never run.
-    duplicate = schedule_with_hudi(spark, table, "RECORD_INDEX", "record_index")
+    duplicate = schedule_with_hudi(spark, table, "record_index")
     assert plans(table) == {*first.scheduled_instants, duplicate}
 
     result = run(spark, indexing(table, Mode.EXECUTE))
@@ -153,12 +165,12 @@ def test_second_plan_leaves_alone_what_a_living_builder_of_the_first_one_has_beg
 ) -> None:
     table = make_table(**STREAMING_OFF)
     (first,) = run(spark, indexing(table, Mode.SCHEDULE, "record_index")).scheduled_instants
-    duplicate = schedule_with_hudi(spark, table, "RECORD_INDEX", "record_index")
+    duplicate = schedule_with_hudi(spark, table, "record_index")
     # A builder that does not beat, as Hudi's own: it began an hour ago, and writes.
     inflight = table.timeline / f"{first}.indexing.inflight"
     inflight.touch()
     make_old(inflight, 3600)
-    config = look_at_table(spark, str(table.path)).meta_client
+    config = read_table_state(spark, str(table.path)).meta_client
     names = spark._jvm.java.util.ArrayList()
     names.add("record_index")
     config.getTableConfig().setMetadataPartitionsInflight(config, names)
@@ -178,6 +190,31 @@ def test_second_plan_leaves_alone_what_a_living_builder_of_the_first_one_has_beg
     assert missing(spark, table) == []
 
 
+def test_plan_of_several_indexes_becomes_one_for_each_and_all_are_built(
+    spark: SparkSession, make_table: MakeTable
+) -> None:
+    table = make_table(**STREAMING_OFF)
+    whole = schedule_with_hudi(spark, table, "column_stats", "record_index")
+    # Its builder died when it had listed the first of them as being built.
+    inflight = table.timeline / f"{whole}.indexing.inflight"
+    inflight.touch()
+    make_old(inflight, 3600)
+    meta_client = read_table_state(spark, str(table.path)).meta_client
+    names = spark._jvm.java.util.ArrayList()
+    names.add("column_stats")
+    meta_client.getTableConfig().setMetadataPartitionsInflight(meta_client, names)
+
+    job = indexing(table, Mode.EXECUTE, **FULL_OPTION)
+    result = run(spark, replace(job, services=(replace(job.services[0], instants=(whole,)),)))
+    assert result.outcome is Outcome.COMPLETED, result.message
+    assert set(result.completed_instants) == table.completed("indexing")
+    assert len(result.completed_instants) == 2
+    assert whole not in table.completed("indexing")
+    assert (complete(table), half_built(table), plans(table)) == ({"files", "column_stats", "record_index"}, "", set())
+    insert(spark, table, 80_000, **STREAMING_OFF)
+    assert (missing(spark, table), missing(spark, table, "column_stats")) == ([], [])
+
+
 def test_plan_that_writers_have_overtaken_is_replaced(spark: SparkSession, make_table: MakeTable) -> None:
     table = make_table(**STREAMING_OFF)
     old = run(spark, indexing(table, Mode.SCHEDULE, "column_stats")).scheduled_instants
@@ -195,7 +232,7 @@ def test_hudi_alone_loses_the_writer_that_is_in_flight(
 ) -> None:
     table = make_table()
     writer = start_paused_writer(spark, table, tmp_path, 70_000)
-    instant = schedule_with_hudi(spark, table, "RECORD_INDEX", "record_index")
+    instant = schedule_with_hudi(spark, table, "record_index")
     settings = hudis_own_settings(spark, table) | {"hoodie.metadata.global.record.level.index.enable": "true"}
     built: Future[Any] = Future()
 
@@ -326,7 +363,7 @@ def test_writer_that_takes_no_part_in_locking_keeps_a_built_index_from_being_cal
     unguarded = begin_write(spark, table)
     (table.path / ".hoodie" / ".heartbeat" / unguarded).unlink()
     timeout = {"hoodie__metadata__index__check__timeout__seconds": "1"}
-    for no_writer, words in (("false", "may not know of it"), ("true", "no writer was said to run")):
+    for no_writer, words in (("false", "may not know of it"), ("true", "says that no writer runs")):
         options = {"lake__index__no_writer": no_writer}
         result = run(spark, indexing(table, BOTH, "record_index", **timeout, **options))
         assert (result.outcome, result.failure_kind) == (Outcome.FAILED, FailureKind.CONFLICT)
@@ -365,15 +402,17 @@ def die_before_completing(table: Table, instant: str) -> None:
 
 
 def hudis_own_settings(spark: SparkSession, table: Table) -> dict[str, str]:
-    look = look_at_table(spark, str(table.path))
+    look = read_table_state(spark, str(table.path))
     return service_settings(Service.INDEXING, LOCK, look.table_version, look.metadata_partitions)
 
 
-def schedule_with_hudi(spark: SparkSession, table: Table, hudi_type: str, partition: str) -> str:
-    """Write a plan as any program may that uses Hudi's client."""
-    settings = hudis_own_settings(spark, table) | build_settings(partition, None, {})
+def schedule_with_hudi(spark: SparkSession, table: Table, *indexes: str) -> str:
+    """Write one plan of all these indexes, as any program may that uses Hudi's client."""
+    settings = hudis_own_settings(spark, table)
     types, partitions = spark._jvm.java.util.ArrayList(), spark._jvm.java.util.ArrayList()
-    types.add(spark._jvm.org.apache.hudi.metadata.MetadataPartitionType.valueOf(hudi_type))
+    for index in indexes:
+        settings |= build_settings(index, None, {})
+        types.add(spark._jvm.org.apache.hudi.metadata.MetadataPartitionType.valueOf(index.upper()))
     with open_client(spark, str(table.path), settings, {}) as client:
         return str(client.scheduleIndexing(types, partitions).get())
 
@@ -454,7 +493,7 @@ def test_writer_that_takes_no_part_in_locking_keeps_the_build_away(spark: SparkS
     # Nor does it help to say that nobody writes.
     denied = run(spark, indexing(table, BOTH, "record_index", lake__index__wait_s="0", lake__index__no_writer="true"))
     assert denied.outcome is Outcome.FAILED
-    assert "no writer was said to run" in denied.message
+    assert "says that no writer runs" in denied.message
     without_lock = indexing(table, BOTH, "record_index")
     unlocked = run(spark, replace(without_lock, hudi_options={}))
     assert "hoodie.write.lock.provider" in unlocked.message
@@ -504,7 +543,9 @@ def test_damaged_index_is_reported_with_what_differs_and_built_anew(spark: Spark
     verified = run(spark, indexing(table, BOTH, "record_index", **FULL_OPTION))
     assert (verified.outcome, verified.completed_instants) == (Outcome.FAILED, ())
     assert "record_index is damaged: 20 entries missing" in verified.message
-    # Also in a run that builds another one.
+    # Also in a run that builds another one, and while a writer has begun a file that has no footer yet.
+    folder = min(file.parent for file in table.path.rglob("*.parquet") if ".hoodie" not in file.parts)
+    (folder / f"{uuid.UUID(int=0)}-0_0-1-1_20990101000000000.parquet").write_bytes(b"PAR1")
     beside = run(spark, indexing(table, BOTH, "column_stats", "record_index", **FULL_OPTION))
     assert (beside.outcome, len(beside.completed_instants)) == (Outcome.FAILED, 1)
     assert "record_index is damaged: 20 entries missing" in beside.message

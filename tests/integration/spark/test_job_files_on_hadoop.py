@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import job_files
 import pytest
 from py4j.protocol import Py4JJavaError
+
+from lake_jobs.driver import files as job_files
 
 if TYPE_CHECKING:
     from pathlib import Path

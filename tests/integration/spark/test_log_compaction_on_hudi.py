@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from conftest import MakeTable, Table, rows, run
-from job_contract import FailureKind, JobRequest, Mode, Outcome, Service
+
+from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,11 +6,11 @@ import time
 from typing import TYPE_CHECKING
 
 from conftest import LOCK, MakeTable, Table, content, run
-from job_contract import JobRequest, Mode, Outcome, Service
 from test_archive_on_hudi import archive
 
 from airflow_lake_provider.config.policies import MetadataCompactionPolicy, TablePolicy
-from airflow_lake_provider.planner.decide import decide_now
+from airflow_lake_provider.job_contract import JobRequest, Mode, Outcome, Service
+from airflow_lake_provider.planner.decide import decide_now, load_facts
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableViewCache
 
@@ -51,7 +51,9 @@ def find_decision(table: Table) -> Decision:
     """Decide as the manager does, by a policy that lets two writes pass."""
     views = TableViewCache()
     policy = TablePolicy(metacompaction=MetadataCompactionPolicy(commits=2), hudi_options=LOCK)
-    decisions = decide_now(views, views.refresh(str(table.path)), policy, now_ms=int(time.time() * 1000))
+    now_ms = int(time.time() * 1000)
+    facts = load_facts(views, views.refresh(str(table.path)), policy, now_ms)
+    decisions = decide_now(views, facts, policy, now_ms)
     return next(decision for decision in decisions if decision.service is Service.METACOMPACTION)
 
 

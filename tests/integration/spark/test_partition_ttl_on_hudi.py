@@ -8,12 +8,13 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-import partition_ttl
 import pytest
-import ttl_rules
 from conftest import MakeTable, Table, rows, run, write
-from job_contract import FailureKind, JobRequest, Mode, Outcome, Service
 from test_clustering_on_hudi import update
+
+from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service
+from lake_jobs.services import ttl as partition_ttl
+from lake_jobs.services import ttl_rules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from job_contract import Mode as ServiceMode
-from job_contract import Outcome, Service
 from pyspark.sql import functions as F
 from test_replication_on_hudi import Lake, _time_zone  # noqa: F401 - the fixture holds here as well
 
+from airflow_lake_provider.job_contract import Mode as ServiceMode
+from airflow_lake_provider.job_contract import Outcome, Service
 from airflow_lake_provider.replication.change import CommitRef
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def test_snapshot_has_the_rows_of_a_writer_that_a_pending_compaction_overtook(
     lake = Lake(spark, tmp_path, "MOR")
     lake.write(lake.rows(range(6), 1))
     lake.write(lake.rows([1, 2], 2))
-    assert lake.replicate(sink="early").error == ""
+    assert lake.replicate(sink="early").message == ""
     with gated_write(lake, [0, 2], 100) as slow:
         compact(lake, ServiceMode.SCHEDULE)
         slow.finish()
@@ -110,17 +110,17 @@ def test_snapshot_has_the_rows_of_a_writer_that_a_pending_compaction_overtook(
     assert overtaken.requested_time < plan < overtaken.completed_time
 
     result = lake.replicate()
-    assert (result.error, result.waits_for, result.rows) == ("", "", 6)
+    assert (result.message, result.waits_for, result.rows) == ("", "", 6)
     assert lake.replica() == lake.table()
     assert {key: lake.replica()[key]["ts"] for key in (0, 1, 2)} == {0: 100, 1: 2, 2: 100}
     # A sink that has its snapshot reads the commit alone.
     early = lake.replicate(sink="early")
-    assert (early.error, early.commits, early.rows) == ("", 1, 2)
+    assert (early.message, early.commits, early.rows) == ("", 1, 2)
     assert lake.replica("early") == lake.table()
     # What it then is is known: the compaction's execution is no change, and no gap.
     compact(lake, ServiceMode.EXECUTE)
     result = lake.replicate()
-    assert (result.error, result.commits, result.snapshot_reason) == ("", 0, "")
+    assert (result.message, result.commits, result.snapshot_reason) == ("", 0, "")
     assert lake.replica() == lake.table()
 
 
@@ -138,7 +138,7 @@ def test_rows_that_a_snapshot_before_a_pending_write_would_lack_follow_it_as_cha
         compact(lake, ServiceMode.SCHEDULE_AND_EXECUTE)
         overtaken.finish()
     result = lake.replicate()
-    assert (result.error, result.waits_for, result.commits) == ("", "", 1)
+    assert (result.message, result.waits_for, result.commits) == ("", "", 1)
     assert [entry[0].commit for entry in lake.delivered() if entry[1]] == [last, commit_of(lake, overtaken)]
     assert lake.replica() == lake.table()
     assert {key: lake.replica()[key]["ts"] for key in range(3)} == {0: 100, 1: 2, 2: 100}

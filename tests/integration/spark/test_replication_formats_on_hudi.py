@@ -59,7 +59,7 @@ def test_rows_of_a_real_table_come_back_from_avro(spark: SparkSession, tmp_path:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     source, form = lake.source(mode), AvroFormat(mode)
     replica: dict[int, Any] = {}
-    for commit in sorted(source.look().completed, key=lambda one: one.order):
+    for commit in sorted(source.read_timeline().completed, key=lambda one: one.order):
         for change in source.read(commit):
             message = form.message_of(change, commit, source.schema_of(commit))
             record = None if message is None else next(iter(fastavro.reader(io.BytesIO(message))))

@@ -16,26 +16,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from change_columns import data_schema, find_decimal, row_json
 from conftest import LOCK, run
-from job_contract import SAFEPOINT, JobRequest, Outcome, Service, ServiceRequest, ServiceResult
-from job_contract import Mode as ServiceMode
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from replicate import replicate
-from replication_source import HudiSource, one_ms_before
 from sqlalchemy import NullPool, create_engine
 from sqlalchemy.orm import sessionmaker
 
+from airflow_lake_provider.job_contract import (
+    SAFEPOINT,
+    FailureKind,
+    JobRequest,
+    Outcome,
+    Service,
+    ServiceRequest,
+    ServiceResult,
+)
+from airflow_lake_provider.job_contract import Mode as ServiceMode
 from airflow_lake_provider.manager.db.clock import ProcessClock
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.schema import metadata
-from airflow_lake_provider.manager.db.sinks import RunNews, Sinks
+from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks
 from airflow_lake_provider.replication.change import Change, CommitRef, Mode, Op, checksum_of
 from airflow_lake_provider.replication.checkpoint import Checkpoint, from_text
 from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.pump import Order
+from lake_jobs.replication.change_columns import data_schema, find_decimal, row_json
+from lake_jobs.replication.source import HudiSource, one_ms_before
 from local_stack import lake_writer
+from replicate import replicate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -103,8 +111,8 @@ class Lake:
 
     def commits(self) -> list[CommitRef]:
         has_changes = self.options["hoodie.table.cdc.enabled"] == "true"
-        look = self.source(Mode.CHANGES if has_changes else Mode.LATEST).look()
-        return sorted(look.completed, key=lambda commit: commit.order)
+        timeline = self.source(Mode.CHANGES if has_changes else Mode.LATEST).read_timeline()
+        return sorted(timeline.completed, key=lambda commit: commit.order)
 
     def source(self, mode: Mode = Mode.CHANGES) -> HudiSource:
         return HudiSource(self.spark, self.path, mode)
@@ -200,7 +208,7 @@ def test_slow_writer_is_lost_by_a_checkpoint_of_completion_time_and_not_by_ours(
 ) -> None:
     lake = Lake(spark, tmp_path, type)
     lake.write(lake.rows(range(6), 1))
-    assert lake.replicate().error == ""
+    assert lake.replicate().message == ""
     slow = slow_write(lake, [0], 100)
     lake.write(lake.rows([3], 101))
     assert lake.replicate().commits == 1
@@ -215,7 +223,7 @@ def test_slow_writer_is_lost_by_a_checkpoint_of_completion_time_and_not_by_ours(
     assert reader.load(lake.path).count() == 0
 
     result = lake.replicate()
-    assert (result.error, result.commits, result.rows) == ("", 1, 1)
+    assert (result.message, result.commits, result.rows) == ("", 1, 1)
     _, (record,) = lake.delivered()[-1]
     assert (record["op"], record["commit"], record["after"]["ts"]) == ("u", slow_commit.requested_time, 100)
     assert lake.replica() == lake.table()
@@ -226,7 +234,7 @@ def test_every_kind_of_commit_arrives_as_the_table_has_it(spark: SparkSession, t
     lake = Lake(spark, tmp_path, type)
     lake.write(lake.rows(range(8), 1))
     # Only the first run's snapshot; from here on, changes of both dialects.
-    assert lake.replicate().error == ""
+    assert lake.replicate().message == ""
     lake.write(lake.rows([0, 1, 9], 2))
     lake.write(lake.rows([1, 2], 3))
     lake.write(lake.rows([3], 4), "delete")
@@ -245,7 +253,7 @@ def test_every_kind_of_commit_arrives_as_the_table_has_it(spark: SparkSession, t
     assert done.outcome is Outcome.COMPLETED, done.message
     lake.write(lake.rows([0, 12], 6))
     lake.write(lake.rows([20, 22], 7), "insert_overwrite")
-    assert lake.replicate().error == ""
+    assert lake.replicate().message == ""
     assert lake.replica() == lake.table()
 
     delivered = [entry for entry in lake.delivered() if entry[0].snapshot is None and entry[0].rows]
@@ -291,7 +299,7 @@ def written_rows(lake: Lake, commit: CommitRef) -> dict[int, Any]:
 def test_mode_latest_without_change_data(spark: SparkSession, tmp_path: Path, version: int) -> None:
     lake = Lake(spark, tmp_path, "COW", version, **{"hoodie.table.cdc.enabled": "false"})
     lake.write(lake.rows(range(6), 1))
-    assert lake.replicate(Mode.LATEST).error == ""
+    assert lake.replicate(Mode.LATEST).message == ""
     lake.write(lake.rows([0, 7], 2))
     lake.write(lake.rows([0], 3))
     assert lake.replicate(Mode.LATEST).commits == 2
@@ -300,8 +308,8 @@ def test_mode_latest_without_change_data(spark: SparkSession, tmp_path: Path, ve
     lake.write(lake.rows([0], 4), "delete")
     before = lake.delivered()
     result = lake.replicate(Mode.LATEST)
-    assert "deletes rows, and Hudi does not tell which" in result.error
-    assert not result.retriable
+    assert "deletes rows, and Hudi does not say which" in result.message
+    assert result.failure_kind is FailureKind.REFUSED
     assert lake.delivered() == before
 
 
@@ -310,12 +318,12 @@ def test_mode_latest_with_change_data_has_tombstones_and_decimals(spark: SparkSe
     price = F.lit(decimal.Decimal("12.50")).cast("decimal(12,2)")
     lake.write(lake.rows(range(6), 1).withColumn("price", price))
     refused = lake.replicate()
-    assert "decimal column price" in refused.error
+    assert "decimal column price" in refused.message
     assert find_decimal(spark.read.format("hudi").load(lake.path).schema) == "price"
-    assert lake.replicate(Mode.LATEST, "latest").error == ""
+    assert lake.replicate(Mode.LATEST, "latest").message == ""
     lake.write(lake.rows([0, 7], 2).withColumn("price", price))
     lake.write(lake.rows([1, 2], 3).withColumn("price", price), "delete")
-    assert lake.replicate(Mode.LATEST, "latest").error == ""
+    assert lake.replicate(Mode.LATEST, "latest").message == ""
     assert lake.replica("latest") == lake.table()
     assert lake.replica("latest")[7]["price"] == 12.5
     assert [record["key"]["id"] for record in lake.delivered("latest")[-1][1] if record.get("deleted")] == [1, 2]
@@ -349,7 +357,7 @@ def test_snapshot_is_resumed_by_part_and_changes_go_on_from_exactly_there(spark:
     # What is written meanwhile is not in the snapshot, and nothing is missing or doubled.
     lake.write(lake.rows([1, 2, 30], 3))
     lake.write(lake.rows([4], 4), "delete")
-    assert lake.replicate(snapshot_part_rows=5).error == ""
+    assert lake.replicate(snapshot_part_rows=5).message == ""
     read = [record for _, records in lake.delivered() for record in records if record["op"] == "r"]
     assert sorted(record["key"]["id"] for record in read) == list(range(20))
     assert {record["after"]["ts"] for record in read} == {1, 2}
@@ -361,7 +369,7 @@ def test_writers_clean_that_passed_the_checkpoint_is_answered_with_a_snapshot(
 ) -> None:
     lake = Lake(spark, tmp_path, "COW")
     lake.write(lake.rows(range(6), 1))
-    assert lake.replicate().error == ""
+    assert lake.replicate().message == ""
     for ts in range(2, 6):
         lake.write(lake.rows([0, 1, ts], ts))
     lake.write(lake.rows([2], 6), "delete")
@@ -375,7 +383,7 @@ def test_writers_clean_that_passed_the_checkpoint_is_answered_with_a_snapshot(
     )
     assert any(path.name.endswith(".clean") for path in (Path(lake.path) / ".hoodie" / "timeline").iterdir())
     result = lake.replicate()
-    assert result.error == ""
+    assert result.message == ""
     assert "a clean kept only what readers since" in result.snapshot_reason
     assert lake.replica() == lake.table()
     assert lake.delivered()[-1][0].generation == 2
@@ -395,27 +403,27 @@ def test_table_that_is_cleaned_by_file_versions_is_bootstrapped_and_goes_on(
     assert compacted.outcome is Outcome.COMPLETED, compacted.message
     cleaned = lake.service(Service.CLEAN, **FILE_VERSIONS)
     assert cleaned.outcome is Outcome.COMPLETED, cleaned.message
-    look = lake.source().look()
-    assert look.cleaned_without_bound > max(look.known)
+    timeline = lake.source().read_timeline()
+    assert timeline.cleaned_without_bound > max(timeline.known)
     result = lake.replicate(snapshot_part_rows=3)
-    assert (result.error, result.rows) == ("", 8)
+    assert (result.message, result.rows) == ("", 8)
     assert lake.replica() == lake.table()
 
     lake.write(lake.rows([1, 9], 4))
     result = lake.replicate()
-    assert (result.error, result.commits, result.snapshot_reason) == ("", 1, "")
+    assert (result.message, result.commits, result.snapshot_reason) == ("", 1, "")
     assert lake.replica() == lake.table()
 
 
 def test_clean_by_file_versions_that_is_only_planned_counts_as_passed(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, tmp_path, "COW")
     lake.write(lake.rows(range(4), 1))
-    assert lake.replicate().error == ""
+    assert lake.replicate().message == ""
     lake.write(lake.rows(range(4), 2))
     planned = lake.service(Service.CLEAN, ServiceMode.SCHEDULE, **FILE_VERSIONS)
     assert planned.outcome is Outcome.SCHEDULED, planned.message
     result = lake.replicate()
-    assert result.error == ""
+    assert result.message == ""
     assert "was not replicated before clean" in result.snapshot_reason
     assert lake.replica() == lake.table()
 
@@ -428,7 +436,7 @@ def test_restore_that_leaves_the_checkpoints_own_commit_is_answered_with_a_snaps
     slow = slow_write(lake, [0], 100)
     lake.write(lake.rows([3], 101))
     slow.join()
-    assert lake.replicate().error == ""
+    assert lake.replicate().message == ""
     _, last, undone = lake.commits()
     # A restore undoes what completed later; a snapshot's checkpoint names the commit that was requested last.
     assert undone.requested_time < last.requested_time
@@ -445,7 +453,7 @@ def test_restore_that_leaves_the_checkpoints_own_commit_is_answered_with_a_snaps
     assert undone not in lake.commits()
     assert last in lake.commits()
     result = lake.replicate()
-    assert result.error == ""
+    assert result.message == ""
     assert f"commit {undone.requested_time}, which was replicated, is no longer" in result.snapshot_reason
     assert lake.replica() == lake.table()
     assert (lake.replica()[0]["ts"], lake.replica()[3]["ts"]) == (1, 101)
@@ -465,12 +473,12 @@ def test_our_clean_and_archive_leave_what_a_sink_needs_until_its_time_to_live_is
     # The sink is away from here on.
     for ts in range(2, 7):
         lake.write(lake.rows([0, 1], ts))
-    sinks.tell("t", "files", RunNews("run", problem="Kafka is away", ended=True))
+    sinks.record_progress("t", "files", RunProgress("run", problem="Kafka is away", ended=True))
     clock.now += datetime.timedelta(seconds=TTL_S + 1 if is_over else TTL_S - 1)
 
     safepoint = sinks.safepoint("t")
     assert safepoint.released == (("files",) if is_over else ())
-    assert ("sink files of table t: its time to live is over" in caplog.text) is is_over
+    assert ("sink files of table t: its time to live has ended" in caplog.text) is is_over
     retention = {"hoodie.clean.commits.retained": "1", "hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
     held = {} if safepoint.instant is None else {SAFEPOINT: safepoint.instant}
     expected = Outcome.COMPLETED if is_over else Outcome.NOTHING_TO_DO
@@ -506,8 +514,8 @@ def sinks_in(folder: Path, clock: SetClock) -> Sinks:
 
 def tell(sinks: Sinks, result: ReplicationResult) -> None:
     """Tell what the operator tells at the end of a run."""
-    assert result.error == ""
-    sinks.tell("t", "files", RunNews("run", result.checkpoint, "1", ended=True))
+    assert result.message == ""
+    sinks.record_progress("t", "files", RunProgress("run", result.checkpoint, "1", ended=True))
 
 
 def test_switch_set_on_a_table_with_200_commits_of_history_and_a_sink_added_later(
@@ -519,7 +527,7 @@ def test_switch_set_on_a_table_with_200_commits_of_history_and_a_sink_added_late
     commits = lake.commits()
     assert len(commits) < 200, "most of them are archived"
     first = lake.replicate()
-    assert (first.error, first.commits) == ("", 0)
+    assert (first.message, first.commits) == ("", 0)
     assert lake.replica() == lake.table()
     assert max(row["ts"] for row in lake.replica().values()) == 200
 
@@ -538,7 +546,7 @@ def test_table_made_anew_under_the_same_path_is_not_mixed_with_the_old_one(spark
 
     lake = Lake(spark, tmp_path, "COW")
     lake.write(lake.rows(range(6), 1))
-    assert lake.replicate().error == ""
+    assert lake.replicate().message == ""
     shutil.rmtree(lake.path)
     lake.write(lake.rows([100], 2))
     result = lake.replicate()
@@ -550,15 +558,15 @@ def test_table_made_anew_under_the_same_path_is_not_mixed_with_the_old_one(spark
 def test_new_column_passes_through_and_is_announced(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, tmp_path, "MOR")
     lake.write(lake.rows(range(4), 1))
-    assert lake.replicate().error == ""
+    assert lake.replicate().message == ""
     wider = lake.rows([1, 9], 2).withColumn("city", F.when(F.col("id") >= 0, "Cork"))
     lake.write(wider)
-    assert lake.replicate().error == ""
+    assert lake.replicate().message == ""
     checkpoint, records = lake.delivered()[-1]
     assert '"city"' in checkpoint.schema
     assert {record["after"]["city"] for record in records} == {"Cork"}
     lake.write(lake.rows([2], 3).withColumn("city", F.when(F.col("id") >= 0, "Bilbao")))
-    assert lake.replicate().error == ""
+    assert lake.replicate().message == ""
     assert lake.delivered()[-1][0].schema == ""
 
 
@@ -584,8 +592,8 @@ def test_what_hudi_would_garble_is_refused(
     lake = Lake(spark, tmp_path, "MOR", version, **options)
     lake.write(lake.rows([1], 1))
     result = lake.replicate(mode)
-    assert re.search(said, result.error)
-    assert not result.retriable
+    assert re.search(said, result.message)
+    assert result.failure_kind is FailureKind.REFUSED
     assert not (tmp_path / "files").exists()
 
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import LOCK, MakeTable, Table, content, run
-from hudi_table import open_client
-from job_contract import FailureKind, JobRequest, Mode, Outcome, Service, ServiceRequest
 from paused_writers import start_paused_writer
 
 from airflow_lake_provider.config.policies import CleanPolicy, RollbackPolicy, TablePolicy
 from airflow_lake_provider.errors import WriterUnguardedError
 from airflow_lake_provider.execution.table_reader import TableReader
-from airflow_lake_provider.planner.decide import decide_now
+from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service, ServiceRequest
+from airflow_lake_provider.planner.decide import decide_now, load_facts
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage
+from lake_jobs.hudi.table import open_client
 from local_stack import lake_writer
 
 if TYPE_CHECKING:
@@ -95,13 +95,10 @@ def test_living_writer_without_heartbeat_is_left_alone_and_commits(
     for file in table.timeline.glob(f"*{writer.instant}*"):
         make_old(file, age_s=3600)
     for policy in (RollbackPolicy(after_s=1), RollbackPolicy(enabled=False), RollbackPolicy(after_s=14_400)):
-        views = TableViewCache()
-        decided = decide_now(
-            views,
-            views.refresh(str(table.path)),
-            TablePolicy(rollback=policy, hudi_options=LOCK, clean=CleanPolicy(commits=1, retained_commits=1)),
-            int(time.time() * 1000) + 3_600_000,
-        )
+        views, now_ms = TableViewCache(), int(time.time() * 1000) + 3_600_000
+        of = TablePolicy(rollback=policy, hudi_options=LOCK, clean=CleanPolicy(commits=1, retained_commits=1))
+        facts = load_facts(views, views.refresh(str(table.path)), of, now_ms)
+        decided = decide_now(views, facts, of, now_ms)
         verdicts = {decision.service: decision.verdict for decision in decided}
         assert verdicts[Service.CLEAN] is Verdict.BLOCKED
         assert Verdict.DUE not in verdicts.values()
@@ -150,7 +147,7 @@ def decide_on_storage(table: Table) -> Decision:
     views = TableViewCache()
     policy = TablePolicy(rollback=RollbackPolicy(after_s=1), hudi_options=LOCK)
     now_ms = int(time.time() * 1000) + 10_000
-    decisions = decide_now(views, views.refresh(str(table.path)), policy, now_ms)
+    decisions = decide_now(views, load_facts(views, views.refresh(str(table.path)), policy, now_ms), policy, now_ms)
     return next(decision for decision in decisions if decision.service is Service.ROLLBACK)
 
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import LOCK, MakeTable, Table, content, run
-from job_contract import Mode, Outcome, Service
 from py4j.protocol import Py4JJavaError
 
 from airflow_lake_provider.config.policies import CleanPolicy, DoctorPolicy, TablePolicy
+from airflow_lake_provider.job_contract import Mode, Outcome, Service
 from airflow_lake_provider.planner.decide import decide
+from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
@@ -58,7 +59,9 @@ def decided(table: Table, service: Service, later_s: float = 0.0) -> Decision:
     """Decide from storage, as the sweep does for a table that was never announced, `later_s` from now."""
     policy = TablePolicy(clean=CleanPolicy(commits=1), hudi_options=LOCK)
     view, now_ms = TableViewCache(SharedTimelines()).refresh(str(table.path)), int((time.time() + later_s) * 1000)
-    return next(decision for decision in decide(view, policy, now_ms) if decision.service.value == service.value)
+    return next(
+        decision for decision in decide(TableFacts(view), policy, now_ms) if decision.service.value == service.value
+    )
 
 
 def pick_up(spark: SparkSession, table: Table, service: Service, plans: tuple[str, ...], later_s: float = 0.0) -> None:

@@ -20,19 +20,20 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from conftest import ROOT, SPARK_JOBS, MakeTable, Table, rows, rows_written, run
-from job_contract import (
+
+from airflow_lake_provider.config.policies import StuckKind, TablePolicy
+from airflow_lake_provider.doctor.diagnosis import Finding
+from airflow_lake_provider.doctor.treatment import TableDoctor
+from airflow_lake_provider.job_contract import (
     FailureKind,
+    JobResult,
     Mode,
     Outcome,
     Service,
     ServiceResult,
-    request_to_json,
-    result_from_json,
+    from_json,
+    to_json,
 )
-
-from airflow_lake_provider.config.policies import Shape, TablePolicy
-from airflow_lake_provider.doctor.diagnosis import Finding
-from airflow_lake_provider.doctor.treatment import TableDoctor
 from airflow_lake_provider.storage.table_storage import open_storage
 from local_stack import hudi_bundle, lake_writer
 
@@ -44,12 +45,13 @@ SAYS_UTC = {"hoodie.table.timeline.timezone": "UTC"}
 JOBS_IN_TURN = """
 import sys
 from pathlib import Path
-from job_contract import request_from_json, result_to_json
-from run_services import open_session, run_job
+from airflow_lake_provider.job_contract import JobRequest, from_json, to_json
+from lake_jobs.driver.application import open_session
+from run_services import run_job
 spark = open_session()
 for path in sys.argv[1:]:
-    request = request_from_json(Path(path).read_text())
-    Path(request.result_path).write_text(result_to_json(run_job(spark, request)))
+    request = from_json(JobRequest, Path(path).read_text())
+    Path(request.result_path).write_text(to_json(run_job(spark, request)))
 """
 PATIENCE_S = 240.0
 
@@ -100,9 +102,9 @@ def write_in_new_york(folder: Path, *jvms: list[lake_writer.WrittenTable]) -> No
             writer.wait()
 
 
-def examine(table: Table) -> dict[Shape, Finding]:
+def examine(table: Table) -> dict[StuckKind, Finding]:
     doctor = TableDoctor(open_storage(str(table.path)), TablePolicy(), "test", lambda: int(time.time() * 1000))
-    return {finding.shape: finding for finding, _ in doctor.examine()}
+    return {finding.kind: finding for finding, _ in doctor.examine()}
 
 
 @pytest.mark.parametrize("kind", ["v9", "v8", "v6"])
@@ -130,7 +132,7 @@ def test_a_table_whose_instants_are_in_utc_is_served_whatever_the_writers_zone(
     result = run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE))
     assert result.outcome is Outcome.COMPLETED, result.message
     assert rows(spark, table) == rows_written(spark, table.written, table.written.commits)
-    assert Shape.FOREIGN_TIME_ZONE not in examine(table)
+    assert StuckKind.FOREIGN_TIME_ZONE not in examine(table)
 
 
 def test_jobs_in_the_writers_zone_serve_its_tables_and_name_instants_as_each_table_says(
@@ -153,26 +155,26 @@ def run_in_new_york(folder: Path, *tables: Table) -> list[ServiceResult]:
     for table in tables:
         request = table.request(Mode.SCHEDULE_AND_EXECUTE)
         requests.append(folder / f"{table.written.name}.json")
-        requests[-1].write_text(request_to_json(request), encoding="utf-8")
+        requests[-1].write_text(to_json(request), encoding="utf-8")
     shell = "pyspark-shell"
     env = {
         **os.environ,
         "TZ": WRITERS_ZONE,
-        "PYTHONPATH": os.pathsep.join([str(SPARK_JOBS), str(ROOT / "airflow_lake_provider")]),
+        "PYTHONPATH": os.pathsep.join([str(SPARK_JOBS), str(ROOT)]),
         "PYSPARK_SUBMIT_ARGS": f"--master local[1] --jars {hudi_bundle.JAR} --conf spark.ui.enabled=false {shell}",
     }
     command = [sys.executable, "-c", JOBS_IN_TURN, *map(str, requests)]
     done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     results = (Path(table.request(Mode.EXECUTE).result_path).read_text(encoding="utf-8") for table in tables)
-    return [result_from_json(text).services[0] for text in results]
+    return [from_json(JobResult, text).services[0] for text in results]
 
 
 def test_a_writer_in_the_jobs_zone_is_served(spark: SparkSession, make_table: MakeTable) -> None:
     table = make_table()
     result = run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE))
     assert result.outcome is Outcome.COMPLETED, result.message
-    assert not {Shape.FOREIGN_TIME_ZONE, Shape.DISORDERED_WRITES} & examine(table).keys()
+    assert not {StuckKind.FOREIGN_TIME_ZONE, StuckKind.DISORDERED_WRITES} & examine(table).keys()
 
 
 def test_rows_behind_a_compaction_from_another_zone_are_stale_and_the_doctor_names_them(
@@ -181,8 +183,8 @@ def test_rows_behind_a_compaction_from_another_zone_are_stale_and_the_doctor_nam
     """What the services would do without their question: shown with Hudi's own client."""
     table = copy_of(written["v9"], tmp_path)
     found = examine(table)
-    assert Shape.FOREIGN_TIME_ZONE in found
-    assert Shape.DISORDERED_WRITES not in found
+    assert StuckKind.FOREIGN_TIME_ZONE in found
+    assert StuckKind.DISORDERED_WRITES not in found
     compaction = compact_with_hudi_alone(spark, table)
     known = table.completed("deltacommit")
     write_in_new_york(tmp_path, [continued(table.written, commits=2)])
@@ -192,9 +194,9 @@ def test_rows_behind_a_compaction_from_another_zone_are_stale_and_the_doctor_nam
     expected = rows_written(spark, table.written, table.written.commits + 2)
     stale = set(expected) - set(rows(spark, table))
     assert stale, "Hudi reads these rows by now: the guard may go"
-    finding = examine(table)[Shape.DISORDERED_WRITES]
+    finding = examine(table)[StuckKind.DISORDERED_WRITES]
     assert finding.instant == compaction
-    assert all(instant in finding.says for instant in later)
+    assert all(instant in finding.message for instant in later)
 
     result = run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE))
     assert (result.outcome, result.failure_kind) == (Outcome.FAILED, FailureKind.REFUSED)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import MakeTable, Table, content, run
-from job_contract import JobRequest, Mode, Outcome, Service
 from paused_writers import STREAMING_OFF, insert, start_paused_writer, wait_until
-from test_indexing_on_hudi import complete, found_by_keys, half_built, make_old, missing, plans
+from test_indexing_on_hudi import FEW_GROUPS, complete, found_by_keys, half_built, make_old, missing, plans
 from test_real_processes import _kill_family, submit  # noqa: F401 - a fixture
 
-from airflow_lake_provider.indexing.index_spec import parse_indexes, wish_options
+from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_options
+from airflow_lake_provider.job_contract import JobRequest, Mode, Outcome, Service
 from local_stack.zookeeper import LocalZooKeeper
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 BOTH = Mode.SCHEDULE_AND_EXECUTE
 SESSION_MS = 4000
-MANY_GROUPS = {"hoodie.metadata.global.record.level.index.min.filegroup.count": "60"}
+MANY_GROUPS = {"hoodie.metadata.global.record.level.index.min.filegroup.count": "30"}
 Submit = Callable[[JobRequest], "subprocess.Popen[str]"]
 
 
@@ -41,7 +41,7 @@ def request(table: Table, lock: dict[str, str], service: Service, **options: str
 
 
 def indexing(table: Table, lock: dict[str, str], *indexes: str, **options: str) -> JobRequest:
-    wish = wish_options(parse_indexes(indexes))
+    wish = requested_options(parse_indexes(indexes)) | FEW_GROUPS
     return table.request(BOTH, options=lock, service=Service.INDEXING, service_options=wish | options)
 
 
@@ -60,6 +60,7 @@ def test_services_run_beside_a_writer(
     assert len(after) == len(before) + 20
 
 
+@pytest.mark.soak
 def test_index_is_built_beside_a_writer(
     spark: SparkSession, make_table: MakeTable, lock: dict[str, str], tmp_path: Path
 ) -> None:
@@ -68,7 +69,7 @@ def test_index_is_built_beside_a_writer(
         Mode.SCHEDULE,
         options=lock,
         service=Service.INDEXING,
-        service_options=wish_options(parse_indexes(["record_index"])),
+        service_options=requested_options(parse_indexes(["record_index"])),
     )
     assert run(spark, scheduled).scheduled_instants
     writer = start_paused_writer(spark, table, tmp_path, 70_000, **lock, **STREAMING_OFF)

@@ -13,18 +13,17 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 INDEXES = ("column_stats", "record_index")
+FEW_GROUPS = {"hoodie.metadata.global.record.level.index.min.filegroup.count": "2"}
 STREAMING_OFF = {"hoodie.metadata.streaming.write.enabled": "false"}
 
 
 def main(base_path: str, folder: str, conf: str = "{}", lock_options: str = "{}") -> None:
     sys.path.insert(0, str(ROOT / "spark_jobs"))
-    from airflow_lake_provider import instant_clock, job_contract
-    from airflow_lake_provider.indexing.index_spec import parse_indexes, wish_options
+    from airflow_lake_provider import job_contract
+    from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_options
     from local_stack import lake_writer
     from local_stack.hudi_bundle import JAR
 
-    # Jobs find them beside them, as spark-submit delivers them.
-    sys.modules |= {"job_contract": job_contract, "instant_clock": instant_clock}
     jobs: Any = importlib.import_module("run_services")
     settings = {"spark.master": "local[2]", "spark.jars": str(JAR), **json.loads(conf)}
     spark = lake_writer.open_session(settings)
@@ -40,7 +39,7 @@ def main(base_path: str, folder: str, conf: str = "{}", lock_options: str = "{}"
     service = job_contract.ServiceRequest(
         job_contract.Service.INDEXING,
         job_contract.Mode.SCHEDULE_AND_EXECUTE,
-        options=wish_options(parse_indexes(INDEXES)) | {"lake.index.check": "full"},
+        options=requested_options(parse_indexes(INDEXES)) | {"lake.index.check": "full", **FEW_GROUPS},
     )
     lock = {
         key: value for key, value in lake_writer.MANAGED_LAKE.items() if key.startswith("hoodie.write.lock.")

@@ -99,7 +99,7 @@ def test_direct_markers_are_seen_as_they_come_and_forgotten_with_their_folder(ta
     table.put(f".temp/{OLDER}/{marker(OLDER, *BONN, is_log=True)}")
     table.put(f".temp/{OLDER}/{marker(OLDER, *ROME)}")
     assert [table.clashes(group) for group in (OSLO, BONN, ROME)] == [[OLDER]] * 3
-    (writer,) = table.opened.look(now_ms()).live_writers()
+    (writer,) = table.opened.read_activity(now_ms()).live_writers()
     assert (writer.markers.kind, writer.markers.count) == (MarkerKind.DIRECT, 3)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.storage.table_storage import Storage
-from airflow_lake_provider.timeline_server.refresh import SETTLED_AFTER_MS, Depth, look
+from airflow_lake_provider.timeline_server.refresh import SETTLED_AFTER_MS, Depth, refresh
 from local_stack.hdfs import namenode_operations
 from tests.integration.storage.lakes import HdfsLake, S3Lake, upload
 from tests.support.fixture_tables import unpack
@@ -51,7 +51,7 @@ def make_folder(lake: HdfsLake) -> None:
 @pytest.mark.parametrize("change", [create, rename_within, rename_into, rename_away, delete, make_folder])
 def test_folder_time_on_hdfs_changes_with_its_children(hdfs_lake: HdfsLake, change: Callable[[HdfsLake], None]) -> None:
     storage = hdfs_lake.open("/gate")
-    assert storage.folders_tell_time
+    assert storage.has_folder_times
     hdfs_lake.client.delete("/gate", recursive=True)
     hdfs_lake.put(f"{FOLDER}/old", b"")
     before = time_of(storage)
@@ -74,7 +74,7 @@ def test_folder_time_on_hdfs_does_not_change_when_a_file_is_only_written(hdfs_la
 def test_object_store_tells_no_folder_times(s3_lake: S3Lake) -> None:
     s3_lake.put("/gate/folder/x", b"")
     storage = s3_lake.open("/gate")
-    assert not storage.folders_tell_time
+    assert not storage.has_folder_times
     assert time_of(storage) == 0
 
 
@@ -86,15 +86,15 @@ def test_look_at_an_unchanged_table_on_hdfs_lists_nothing(hdfs_lake: HdfsLake, t
     upload(hdfs_lake, unpack(name, tmp_path).path, path)
     storage = hdfs_lake.open(path)
     later_ms = int(time.time() * 1000) + SETTLED_AFTER_MS + 60_000
-    known = look(storage, None, Depth.FULL, later_ms)
+    known = refresh(storage, None, Depth.FULL, later_ms)
     before = namenode_operations(hdfs_lake.cluster.http_url)
     for _ in range(looks):
-        known = look(storage, known, Depth.GATE, later_ms)
+        known = refresh(storage, known, Depth.GATE, later_ms)
     after = namenode_operations(hdfs_lake.cluster.http_url)
     asked = {key: after[key] - before.get(key, 0) for key in after if key.startswith("rpc.")}
     assert {key: count for key, count in asked.items() if count} == {"rpc.GetFileInfo": looks}
     assert after["GetListingOps"] == before["GetListingOps"]
 
     hdfs_lake.put(f"{path}/{known.snapshot.properties.timeline_path}/unknown.txt", b"")
-    known = look(storage, known, Depth.GATE, later_ms)
+    known = refresh(storage, known, Depth.GATE, later_ms)
     assert [problem.file_name for problem in known.snapshot.timeline.problems] == ["unknown.txt"]

@@ -6,10 +6,14 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from airflow_lake_provider.hudi.properties import load_table_properties
 from local_stack.hudi_bundle import JAR, SPARK_PYTHON, WORK, spark_env
 from local_stack.zookeeper import LocalZooKeeper
 from tests.integration.storage.lakes import BUCKET, S3Lake
+
+pytestmark = pytest.mark.soak
 
 ROOT = Path(__file__).resolve().parents[3]
 # Of the Hadoop that Spark 3.5 brings along.

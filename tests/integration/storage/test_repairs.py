@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from airflow_lake_provider.config.policies import DoctorPolicy, Shape, TablePolicy
+from airflow_lake_provider.config.policies import DoctorPolicy, StuckKind, TablePolicy
 from airflow_lake_provider.doctor.repairs import load_records
 from airflow_lake_provider.doctor.treatment import TableDoctor
 from airflow_lake_provider.errors import RepairRefusedError
@@ -52,15 +52,15 @@ def doctor_of(storage: Storage, policy: DoctorPolicy) -> TableDoctor:
 
 def test_plan_is_moved_away_and_the_record_is_kept_with_the_table(lake: Lake) -> None:
     storage = make_patient(lake, f"patient-{lake.kind}")
-    impatient = DoctorPolicy(repairs=tuple(Shape), stuck_after_s=0.001, lock_after_s=0.001, unguarded_after_s=0.001)
+    impatient = DoctorPolicy(repairs=tuple(StuckKind), stuck_after_s=0.001, lock_after_s=0.001, unguarded_after_s=0.001)
     time.sleep(1.1)  # object stores tell whole seconds
     doctor = doctor_of(storage, impatient)
-    repairs = {finding.shape: repair for finding, repair in doctor.examine()}
-    record = doctor.repair(repairs[Shape.OVERTAKEN_LOG_COMPACTION])
+    repairs = {finding.kind: repair for finding, repair in doctor.examine()}
+    record = doctor.repair(repairs[StuckKind.OVERTAKEN_LOG_COMPACTION])
     assert record.result == "repaired"
     assert load_records(lake.open(f"/patient-{lake.kind}")) == (record,)
     assert storage.read_bytes(record.removed[0].kept_as) == b"plan"
-    lock = repairs[Shape.ORPHANED_LOCK]
+    lock = repairs[StuckKind.ORPHANED_LOCK]
     if storage.moves_at_once:
         assert doctor.repair(lock).result == "repaired"
     else:
@@ -74,11 +74,11 @@ def test_young_things_are_left_alone_by_the_stores_own_clock(lake: Lake) -> None
     # This machine's clock is an hour ahead of the store's: everything there looks old.
     doctor = TableDoctor(
         storage,
-        TablePolicy(doctor=DoctorPolicy(repairs=tuple(Shape))),
+        TablePolicy(doctor=DoctorPolicy(repairs=tuple(StuckKind))),
         "test",
         lambda: int(time.time() * 1000) + LATER_MS,
     )
-    repair = next(r for f, r in doctor.examine() if f.shape is Shape.OVERTAKEN_LOG_COMPACTION)
+    repair = next(r for f, r in doctor.examine() if f.kind is StuckKind.OVERTAKEN_LOG_COMPACTION)
     assert repair.files, "by this clock it may be moved"
     with pytest.raises(RepairRefusedError, match="it is young"):
         doctor.repair(repair)

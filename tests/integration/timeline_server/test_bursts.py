@@ -21,7 +21,7 @@ from airflow_lake_provider.timeline_server.cache import ChangeLog, SharedTimelin
 from airflow_lake_provider.timeline_server.client import TimelineEndpoint
 from airflow_lake_provider.timeline_server.routes import create_timeline_app
 from airflow_lake_provider.timeline_server.schedule import SharedLimits
-from airflow_lake_provider.timeline_server.server import FedTable, ServerOptions, TimelineServer
+from airflow_lake_provider.timeline_server.server import ServerOptions, TableFeed, TimelineServer
 from airflow_lake_provider.timeline_server.subscription import StreamOptions, TimelineStream
 from local_stack.processes import free_port
 from tests.integration.timeline_server.conftest import TOKEN
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.integration
 TABLES = 1000
 """Five times what one poll names, and far more than the stream asks for one by one."""
 QUIET_AFTER_S = 5.0
-IDLE_S = 2.0
+IDLE_S = 1.0
 IDLE_REQUESTS = 1
 """In a time so short: the long poll that ends, at most."""
 
@@ -123,7 +123,7 @@ class Site:
 
     def announce_all(self) -> None:
         for path in self.paths:
-            self.server.hint(FedTable(path, is_by_writer=True))
+            self.server.hint(TableFeed(path, is_by_writer=True))
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ class Reader:
     async def require_quiet(self) -> None:
         """Fail unless no entry is sent for IDLE_S, soon from now, and requests are those of an idle stream."""
         traffic, began_s = self.site.traffic, time.monotonic()
-        while time.monotonic() - traffic.finished_s < 1.0:
+        while time.monotonic() - traffic.finished_s < 0.5:
             assert time.monotonic() - began_s < QUIET_AFTER_S, f"{traffic.entries} entries, and it goes on"
             await asyncio.sleep(0.05)
         requests, answer_bytes, entries = traffic.requests, traffic.answer_bytes, traffic.entries

@@ -68,12 +68,12 @@ def run(story: Callable[[Watcher], Awaitable[None]], options: StreamOptions) -> 
     asyncio.run(main())
 
 
-def hint(server: ServerProcess, *paths: str) -> None:
-    body = {"hints": [{"base_path": path} for path in paths]}
-    httpx.post(f"{server.endpoint.url}/timeline/hints", json=body, headers={"Authorization": f"Bearer {TOKEN}"})
+def refresh(server: ServerProcess, path: str) -> None:
+    params = {"base_path": path, "max_age_s": 0}
+    httpx.get(f"{server.endpoint.url}/timeline/view", params=params, headers={"Authorization": f"Bearer {TOKEN}"})
 
 
-def test_stream_tells_the_present_state_then_each_change_as_it_is_hinted(
+def test_stream_tells_the_present_state_then_each_change_as_it_is_read(
     server: ServerProcess, table: HandMadeTable
 ) -> None:
     table.commit(1)
@@ -84,7 +84,7 @@ def test_stream_tells_the_present_state_then_each_change_as_it_is_hinted(
         await watcher.until(lambda: watcher.seen == {path: 1})
         for number in range(2, 6):
             table.commit(number)
-            await asyncio.to_thread(hint, server, path)
+            await asyncio.to_thread(refresh, server, path)
             assert await watcher.until(lambda number=number: watcher.seen[path] == number) < 10
 
     run(story, StreamOptions(endpoint=server.endpoint))
@@ -136,9 +136,9 @@ def test_stream_under_kills_of_the_server_misses_nothing(server: ServerProcess, 
             if commits[path] < 59:
                 commits[path] += 1
                 table.commit(commits[path])
-                if chance.random() < 0.5:  # the other half is never announced
+                if chance.random() < 0.5:  # the other half no reader asks for
                     with contextlib.suppress(httpx.HTTPError):
-                        hint(server, path)
+                        refresh(server, path)
 
     async def story(watcher: Watcher) -> None:
         watcher.stream.watched.add(list(commits), INTERVAL_S)
@@ -207,7 +207,7 @@ def test_stream_of_a_thousand_watched_tables_is_one_long_poll(server: ServerProc
         kinds = [name for name in after if name.startswith("lake_storage_calls_total")]
         assert [after[kind] - before[kind] for kind in kinds] == [0, 0, 0]
         tables[500].commit(1)
-        await asyncio.to_thread(hint, server, paths[500])
+        await asyncio.to_thread(refresh, server, paths[500])
         assert await watcher.until(lambda: watcher.seen[paths[500]] == 1) < 10
 
     run(story, StreamOptions(endpoint=server.endpoint))

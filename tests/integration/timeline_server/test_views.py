@@ -16,18 +16,17 @@ from airflow_lake_provider.errors import (
     TimelineServerUnavailableError,
     UnsupportedTableError,
 )
-from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuestion
+from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS
+from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuery
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.client import TimelineClient, TimelineEndpoint
-from airflow_lake_provider.timeline_server.routes import MemoryTimelineView
 from airflow_lake_provider.timeline_server.snapshot import NOW
 from airflow_lake_provider.timeline_server.view_manager import (
     RETRY_SERVER_AFTER_S,
     RemoteTimelineView,
     TimelineViewManager,
 )
-from airflow_lake_provider.timeline_server.views import FileSystemTimelineView, TableTimelineView
-from airflow_lake_provider.timeline_server.watch import COMMIT_ACTIONS
+from airflow_lake_provider.timeline_server.views import FileSystemTimelineView, MemoryTimelineView, TableTimelineView
 from tests.integration.timeline_server.conftest import ServerProcess
 from tests.support.fixture_tables import NAMES, unpack
 from tests.support.tables import HandMadeTable
@@ -69,16 +68,12 @@ def test_every_view_answers_every_question(make_view: MakeView, table: HandMadeT
     first, plan, second = table.commit(1), table.plan(2), table.commit(3)
     view = make_view(str(table.path))
     assert [instant.requested_time for instant in view.timeline().instants] == [first, plan, second]
-    assert view.latest_instant().requested_time == second
-    assert view.latest_completed().requested_time == second
-    assert [instant.requested_time for instant in view.pending()] == [plan]
     assert view.latest_write_without_holes().requested_time == first
     version = view.snapshot().version
     third = table.commit(4)
-    changes = view.changes_since(version, NOW)
-    assert ([i.requested_time for i in changes.put], changes.gone, changes.is_complete) == ([third], (), False)
-    assert view.changes_since("0" * 32, NOW).is_complete
-    assert view.snapshot(NOW).version == changes.version != version
+    shown = view.snapshot(NOW)
+    assert [instant.requested_time for instant in shown.timeline.instants] == [first, plan, second, third]
+    assert shown.version != version
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -106,8 +101,8 @@ def test_every_view_finds_what_was_archived_between_two_questions(make_view: Mak
     view, cursor = make_view(str(table.path)), first[:-3] + "500"
 
     def archived() -> list[str]:
-        question = ArchiveQuestion(view.snapshot(NOW), cursor, COMMIT_ACTIONS)
-        return [instant.requested_time for instant in view.archived_after(question).instants]
+        query = ArchiveQuery(view.snapshot(NOW), cursor, COMPLETED_WRITE_ACTIONS)
+        return [instant.requested_time for instant in view.archived_after(query).instants]
 
     assert archived() == []
     timeline = table.path / ".hoodie" / "timeline"
@@ -141,13 +136,13 @@ def test_manager_reads_the_file_system_while_the_server_is_dead_and_then_the_ser
     view = views.get_view(str(table.path))
     table.commit(1)
     assert len(view.timeline().instants) == 1
-    assert views.is_asking_server
+    assert views.uses_server
     server.kill()
     table.commit(2)
     began_s = time.monotonic()
     assert len(view.snapshot(NOW).timeline.instants) == 2
     assert time.monotonic() - began_s < 10
-    assert not views.is_asking_server
+    assert not views.uses_server
     server.start()
     assert len(view.snapshot(NOW).timeline.instants) == 2
     assert "lake_timeline_loads_total" in server.calls()
@@ -156,7 +151,7 @@ def test_manager_reads_the_file_system_while_the_server_is_dead_and_then_the_ser
     table.commit(3)
     assert len(view.snapshot(NOW).timeline.instants) == 3
     assert server.calls()["lake_timeline_loads_total"] == 1
-    assert views.is_asking_server
+    assert views.uses_server
 
 
 def test_manager_that_requires_the_server_never_reads_the_file_system(

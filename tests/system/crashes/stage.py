@@ -116,9 +116,9 @@ class Stage:
         self.watch.close()
 
 
-def open_stage(name: str, database_url: str = "") -> Stage:
+def open_stage(name: str) -> Stage:
     """Start everything and wait until it answers."""
-    airflow = make_airflow(name, database_url=database_url)
+    airflow = make_airflow(name)
     airflow.settings |= SETTINGS
     writer = StandingWriter(airflow.home)
     watch = DriverWatch(airflow.home / "lake" / "jobs")

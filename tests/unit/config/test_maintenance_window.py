@@ -11,7 +11,7 @@ from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.manager.scheduling import StartVerdict, wait_for_window
 from airflow_lake_provider.planner.rules import Decision, Verdict
 
-NIGHTS = MaintenanceWindow(("fri", "sat"), time(22), time(6), "Europe/Berlin")
+NIGHTS = MaintenanceWindow(days=("fri", "sat"), begin=time(22), end=time(6), time_zone="Europe/Berlin")
 
 
 def berlin(text: str, hours: int = 1) -> datetime:
@@ -38,7 +38,7 @@ def test_window_over_midnight_belongs_to_the_day_on_which_it_opens(now: str, is_
 def test_next_opening_is_the_next_one_in_the_windows_own_zone() -> None:
     assert NIGHTS.next_opening(berlin("2026-11-18 12:00")) == berlin("2026-11-20 22:00")
     assert NIGHTS.next_opening(berlin("2026-11-20 22:00")) == berlin("2026-11-21 22:00")
-    summer = MaintenanceWindow(("sun",), time(2, 30), time(5), "Europe/Berlin")
+    summer = MaintenanceWindow(days=("sun",), begin=time(2, 30), end=time(5), time_zone="Europe/Berlin")
     assert summer.is_open(berlin("2026-03-29 04:00", hours=2))  # 02:30 did not exist that night
     assert MaintenanceWindow().is_open(berlin("2026-11-18 12:00"))
 
@@ -49,7 +49,7 @@ def test_new_plans_wait_for_the_window_and_pending_ones_do_not() -> None:
     waiting = wait_for_window(new, NIGHTS, now_ms)
     assert waiting is not None
     assert waiting.verdict is StartVerdict.WAITING
-    assert waiting.look_again_ms == int(berlin("2026-11-20 22:00").timestamp() * 1000)
+    assert waiting.evaluate_again_ms == int(berlin("2026-11-20 22:00").timestamp() * 1000)
     assert "fri, sat 22:00 to 06:00 Europe/Berlin" in waiting.reason
     pending = Decision(Service.CLUSTERING, Verdict.DUE, "due", Mode.EXECUTE, "1", ("1",))
     assert wait_for_window(pending, NIGHTS, now_ms) is None

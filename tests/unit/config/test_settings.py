@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.config.settings import LakeSettings, settings_from_options
+from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_file import TablesConfig, load_tables_file, parse_tables_file
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.errors import ConfigError
@@ -25,11 +25,11 @@ tables:
 
 
 def test_settings_from_empty_options_are_the_defaults() -> None:
-    assert settings_from_options({"callback_tokens": "", "unknown_option": "x"}) == LakeSettings()
+    assert LakeSettings.from_options({"callback_tokens": "", "unknown_option": "x"}) == LakeSettings()
 
 
 def test_settings_from_options_parse_lists_numbers_and_flags() -> None:
-    settings = settings_from_options(
+    settings = LakeSettings.from_options(
         {
             "callback_tokens": "first-token, second-token",
             "allowed_roots": "/lake,\ns3://bucket/lake",
@@ -49,7 +49,7 @@ def test_settings_from_options_parse_lists_numbers_and_flags() -> None:
         pytest.param("max_notice_bytes", "many", "max_notice_bytes = 'many'", id="no-number"),
         pytest.param("claim_lease_s", "-1", "above 0", id="negative"),
         pytest.param("claim_lease_s", "nan", "above 0", id="nan"),
-        pytest.param("loop_enabled", "perhaps", "true or false", id="flag"),
+        pytest.param("loop_enabled", "perhaps", "allowed: true, false", id="flag"),
         pytest.param("callback_tokens", "short", "fewer than 8", id="short-token"),
         pytest.param(
             "callback_tokens", "hudi_write_commit_http_callback", "public default key", id="hudis-default-key"
@@ -59,7 +59,7 @@ def test_settings_from_options_parse_lists_numbers_and_flags() -> None:
 )
 def test_settings_that_are_wrong_or_unsafe_are_refused_by_name(option: str, text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=option) as caught:
-        settings_from_options({option: text})
+        LakeSettings.from_options({option: text})
     assert words in str(caught.value)
 
 
@@ -91,7 +91,27 @@ def test_tables_file_entries_that_name_one_table_are_told_from_patterns() -> Non
             "hudi_options, engine, spark_conn_id",
             id="typo-allowed-values",
         ),
-        pytest.param("defaults:\n  compaction:\n    delta_commits: 0", "t.yaml:3: delta_commits is '0'", id="zero"),
+        pytest.param(
+            "defaults:\n  compaction:\n    delta_commits: 0", "t.yaml:3: compaction.delta_commits is '0'", id="zero"
+        ),
+        pytest.param("defaults:\n  compactoin: {}", "Did you mean 'compaction'?", id="typo-closest-name"),
+        pytest.param(
+            "tables:\n  - name: x\n    clean:\n      enabled: true\n      retained_comits: 3",
+            "t.yaml:5: unknown setting 'retained_comits' in clean, allowed: enabled, commits, max_age_s, combine, "
+            "policy, retained_commits, retained_hours, retained_versions. Did you mean 'retained_commits'?",
+            id="typo-in-a-section",
+        ),
+        pytest.param(
+            "defaults:\n  pool: 5\n  retries: -1", "t.yaml:2: pool is '5', allowed: a name", id="the-first-of-two"
+        ),
+        pytest.param(
+            "limits:\n  pools: {heavy: 0}", "t.yaml:2: limits.pools.heavy is '0', allowed: a whole number", id="limit"
+        ),
+        pytest.param(
+            "tables:\n  - name: x\n    replication:\n      - {sink: noop}\n      - {sink: kafka, ttl_s: soon}",
+            "t.yaml:5: replication[1].ttl_s is 'soon', allowed: seconds above 0",
+            id="in-a-list",
+        ),
         pytest.param("defaults:\n  compaction:\n    delta_commits: '5'", "a whole number from 1", id="text"),
         pytest.param("defaults:\n  compaction:\n    delta_commits: true", "a whole number from 1", id="boolean"),
         pytest.param(
@@ -107,7 +127,7 @@ def test_tables_file_entries_that_name_one_table_are_told_from_patterns() -> Non
         pytest.param("defaults:\n  hudi_options: {spark.x: 1}", "no Hudi setting", id="not-hudi"),
         pytest.param(
             "defaults:\n  hudi_options:\n    hoodie.a: 1\n    hoodie.clean.policy: KEEP_LATEST_BY_HOURS",
-            "t.yaml:4: hudi_options: hoodie.clean.policy is set by our services: use clean.retained_commits",
+            "hoodie.clean.policy is set by our services: use clean.policy: commits, hours or versions",
             id="retention-in-hudi-options",
         ),
         pytest.param(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import random
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 
+from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.tables_file import (
     Discovery,
     TablesConfig,
@@ -121,9 +125,33 @@ def test_source_without_any_good_configuration_says_what_is_wrong(tmp_path: Path
         source.load()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tables-file.md"])
+@pytest.mark.parametrize("page", ["docs/operations.md", "docs/tables-file.md"])
 def test_examples_in_the_documents_are_right(page: str) -> None:
     text = (Path(__file__).parents[3] / page).read_text(encoding="utf-8")
     examples = [block.split("```")[0] for block in text.split("```yaml\n")[1:]]
     assert [parse_tables_file(example, page).entries != () for example in examples] == [True] * len(examples)
     assert examples
+
+
+def test_the_first_entry_that_matches_is_the_one_of_a_reading_from_top_to_bottom() -> None:
+    rng = random.Random(20261122)
+    paths = ["/lake/a", "/lake/b", "/lake/[odd]", "/lake/a/b"]
+    for _ in range(300):
+        entries = [
+            {
+                "base_path": rng.choice([*paths, "/lake/*", "/lake/?", ""]),
+                "name": rng.choice(["", "x*", "y"]),
+                "retries": number,
+            }
+            for number in range(rng.randrange(6))
+        ]
+        entries = [entry for entry in entries if entry["base_path"] or entry["name"]]
+        tables = parse_tables_file(json.dumps({"tables": entries}), "t.yaml")
+        path, name = rng.choice(paths), rng.choice(["x1", "y", "z"])
+        fitting = [
+            entry["retries"]
+            for entry in entries
+            if (not entry["base_path"] or path == entry["base_path"] or fnmatchcase(path, str(entry["base_path"])))
+            and (not entry["name"] or fnmatchcase(name, str(entry["name"])))
+        ]
+        assert tables.policy_for(path, name).retries == (fitting[0] if fitting else TablePolicy().retries)

@@ -10,10 +10,17 @@ from typing import Any
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
+from pydantic import Field, ValidationError
 
-from airflow_lake_provider.config.json_schema import SCHEMA_FILE, schema_text, tables_schema
-from airflow_lake_provider.config.policies import DAYS
-from airflow_lake_provider.config.tables_file import parse_tables_file
+from airflow_lake_provider.config.kinds import From1, describe
+from airflow_lake_provider.config.policies import DAYS, CleanPolicy, TablePolicy
+from airflow_lake_provider.config.tables_file import (
+    SCHEMA_FILE,
+    TablesFile,
+    parse_tables_file,
+    schema_text,
+    tables_schema,
+)
 from airflow_lake_provider.errors import ConfigError
 
 EXAMPLES = int(os.environ.get("LAKE_SCHEMA_EXAMPLES", "500"))
@@ -23,6 +30,7 @@ VALIDATOR = Draft202012Validator(tables_schema())
 ONLY_THE_PARSER_KNOWS = (
     "two sinks are named",
     "must be greater than",
+    "clean.policy: ",
     "must not be less than",
     "a name such as Europe/Berlin",
 )
@@ -42,8 +50,14 @@ BAD_VALUES: list[Any] = [
 ]  # fmt: skip
 
 
+def resolve(shape: dict[str, Any]) -> dict[str, Any]:
+    """Return what a reference of the schema stands for."""
+    return VALIDATOR.schema["$defs"][shape["$ref"].rsplit("/", 1)[-1]] if "$ref" in shape else shape
+
+
 def make(shape: dict[str, Any], rng: random.Random, key: str = "") -> Any:
     """Make a value that the schema allows."""
+    shape = resolve(shape)
     if "anyOf" in shape and "type" not in shape:
         return make(rng.choice(shape["anyOf"]), rng, key)
     kind = shape.get("type")
@@ -125,15 +139,39 @@ def test_schema_and_parser_agree_on_generated_files(write: Any) -> None:
 
 def test_shipped_schema_is_the_one_that_the_declarations_give() -> None:
     assert SCHEMA_FILE.read_text(encoding="utf-8") == schema_text(), (
-        "run `python -m airflow_lake_provider.config.json_schema`"
+        "write it anew with `airflow lake tables-file --schema`"
     )
 
 
 def test_schema_describes_each_setting_with_its_default() -> None:
-    policy = tables_schema()["properties"]["defaults"]["properties"]
-    assert policy["compaction"]["properties"]["delta_commits"] == {
+    policy = resolve(tables_schema()["properties"]["defaults"])["properties"]
+    assert resolve(policy["compaction"])["properties"]["delta_commits"] == {
         "description": "Completed delta commits since the last compaction (Hudi's own default is 5).",
         "default": 5,
         "anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}],
     }
-    assert policy["maintenance_window"]["anyOf"][0]["properties"]["days"]["items"]["enum"] == list(DAYS)
+    window = resolve(policy["maintenance_window"]["anyOf"][0])
+    assert window["properties"]["days"]["items"]["enum"] == list(DAYS)
+
+
+def test_a_new_setting_needs_one_edit() -> None:
+    class Frost(CleanPolicy):
+        depth_m: From1 = 3
+        """How deep the table is frozen."""
+
+    class Policy(TablePolicy):
+        clean: Frost = Frost()
+
+    class File(TablesFile):
+        defaults: Policy = Field(default_factory=Policy)
+
+    described = Policy.model_json_schema()["$defs"]["Frost"]["properties"]["depth_m"]
+    assert (described["default"], described["description"]) == (3, "How deep the table is frozen.")
+    assert (described["type"], described["minimum"]) == ("integer", 1)
+    good = File.model_validate({"defaults": {"clean": {"depth_m": 5}}})
+    merged = good.defaults.over(Policy(clean=Frost(commits=9)))
+    assert (merged.clean.depth_m, merged.clean.commits) == (5, 9)
+    with pytest.raises(ValidationError) as caught:
+        File.model_validate({"defaults": {"clean": {"depth_m": 0}}})
+    said = describe(File, caught.value.errors()[0], lambda place: "0")
+    assert said == "clean.depth_m is '0', allowed: a whole number from 1"

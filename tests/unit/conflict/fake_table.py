@@ -25,7 +25,7 @@ SERVER_FILES = 3
 class FakeStore(Store):
     """Files in memory: path, content, modification time. Folders are what paths imply."""
 
-    folders_tell_time: ClassVar[bool] = False
+    has_folder_times: ClassVar[bool] = False
     files: dict[str, tuple[bytes, int]] = field(default_factory=dict)
 
     def list_entries(self, path: str) -> list[FileEntry]:

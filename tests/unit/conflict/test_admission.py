@@ -40,7 +40,7 @@ def ask(
     options: Mapping[str, str] | None = None,
 ):
     intent = Intent(Service.CLUSTERING, plans, partitions, options=options or {})
-    return admit(intent, table.open().look(table.now_ms), expected, 10_000, 120_000)
+    return admit(intent, table.open().read_activity(table.now_ms), expected, 10_000, 120_000)
 
 
 @pytest.mark.parametrize("service", [Service.COMPACTION, Service.CLEAN, Service.ARCHIVE, Service.ROLLBACK])
@@ -48,7 +48,7 @@ def test_service_that_hudi_lets_pass_writers_is_never_held_back(service: Service
     table = FakeTable()
     table.begin(W1)
     table.mark_direct(W1, [OSLO])
-    found = admit(Intent(service), table.open().look(table.now_ms), None, 10_000, 120_000)
+    found = admit(Intent(service), table.open().read_activity(table.now_ms), None, 10_000, 120_000)
     assert found.verdict is GO
 
 
@@ -152,7 +152,7 @@ def test_clustering_waits_where_a_list_would_override_the_users_own_filter(setti
     table.announce(W1, [OSLO])
     found = ask(table, options={setting: value})
     assert (found.verdict, found.in_the_way) == (WAIT, (W1,))
-    assert f"{setting} chooses the others; asked again in 10 s" in found.reason
+    assert f"{setting} chooses the others; checked again in 10 s" in found.reason
 
 
 @pytest.mark.parametrize("partitions", [frozenset({"Oslo"}), frozenset(), frozenset({"Oslo", "a,b"}), frozenset({""})])
@@ -161,7 +161,7 @@ def test_clustering_waits_when_no_other_partition_can_be_named(partitions: froze
     table.begin(W1)
     table.announce(W1, [OSLO, ("", "f9-0")])
     found = ask(table, partitions=partitions)
-    assert (found.verdict, found.look_again_ms) == (WAIT, table.now_ms + 10_000)
+    assert (found.verdict, found.evaluate_again_ms) == (WAIT, table.now_ms + 10_000)
 
 
 @pytest.mark.parametrize("marks", [[], [OSLO]], ids=["before-its-first-marker", "with-some-markers"])
@@ -180,9 +180,9 @@ def test_dead_writer_blocks_nothing_and_one_that_comes_back_does() -> None:
     table.beat(W1, ago_ms=120_001)
     opened = table.open()
     intent = Intent(Service.CLUSTERING, (), ALL)
-    assert admit(intent, opened.look(table.now_ms), None, 10_000, 120_000).verdict is GO
+    assert admit(intent, opened.read_activity(table.now_ms), None, 10_000, 120_000).verdict is GO
     table.beat(W1)
-    assert admit(intent, opened.look(table.now_ms), None, 10_000, 120_000).verdict is WAIT
+    assert admit(intent, opened.read_activity(table.now_ms), None, 10_000, 120_000).verdict is WAIT
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_clustering_waits_for_an_overwrite_that_may_take_out_any_file_group(oper
     assert (found.verdict, found.withdraw, found.in_the_way) == (WAIT, (W2,), (W3,))
     found = ask(table)
     assert (found.verdict, found.in_the_way) == (WAIT, (W3,))
-    assert f"not known of it: which file groups replacecommit {W3} takes out" in found.reason
+    assert f"the following is unknown: which file groups replacecommit {W3} replaces" in found.reason
 
 
 def test_plan_that_shares_a_file_group_with_a_foreign_plan_waits() -> None:

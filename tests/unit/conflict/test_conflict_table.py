@@ -122,7 +122,7 @@ def test_file_groups_that_a_live_overwrite_may_take_out_are_never_free(
         verdict = opened.check(claim(W2, group, role=role), table.now_ms)
         found = [(clash.instant, clash.kind, clash.file_groups) for clash in verdict.clashes]
         assert found == ([(W1, ClashKind.PLAN, keys([group]))] if group in clashes else [])
-        assert any("takes out, before its commit" in what for what in verdict.unread)
+        assert any("replaces, before its commit" in what for what in verdict.unread)
     table.beat(W1, ago_ms=120_001)
     assert opened.check(claim(W2, OSLO, role=role), table.now_ms).is_free
 
@@ -183,14 +183,14 @@ def test_heartbeat_without_an_instant_is_a_writer_and_a_completed_one_is_none() 
     table.mark_direct(W1, [OSLO])
     assert [clash.instant for clash in table.open().check(claim(W2, OSLO), table.now_ms).clashes] == [W1]
     table.write(f"timeline/{W1}_{W1}.deltacommit", b"{}")
-    assert table.open().look(table.now_ms).actives == ()
+    assert table.open().read_activity(table.now_ms).actives == ()
 
 
 @pytest.mark.parametrize("role", ["clean", "rollback", "indexing", "savepoint"])
 def test_instant_that_writes_no_file_group_is_nobody(role: str) -> None:
     table = FakeTable()
     table.begin(W1, role)
-    assert table.open().look(table.now_ms).actives == ()
+    assert table.open().read_activity(table.now_ms).actives == ()
 
 
 def test_heartbeat_rule_is_the_tables_own() -> None:
@@ -202,6 +202,7 @@ def test_heartbeat_rule_is_the_tables_own() -> None:
         {"hoodie.client.heartbeat.interval_in_ms": "1000", "hoodie.client.heartbeat.tolerable.misses": "3"}
     )
     assert opened.rule == HeartbeatRule(1000, 3)
-    assert [writer.instant for writer in opened.look(table.now_ms).dead_writers()] == [W1]
+    (writer,) = opened.read_activity(table.now_ms).actives
+    assert (writer.instant, writer.is_live) == (W1, False)
     with pytest.raises(ConfigError, match="interval_in_ms"):
         heartbeat_rule({"hoodie.client.heartbeat.interval_in_ms": "soon"})

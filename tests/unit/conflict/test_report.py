@@ -15,7 +15,7 @@ OSLO, BONN = ("Oslo", "f1-0"), ("Bonn", "f2-0")
 
 def report(table: FakeTable) -> list[dict[str, Any]]:
     opened = table.open()
-    activity = opened.look(table.now_ms)
+    activity = opened.read_activity(table.now_ms)
     return describe_activity(activity, lambda claim: opened.find_commits(claim, activity.snapshot))
 
 
@@ -75,8 +75,8 @@ def test_log_compaction_that_was_begun_is_in_the_way_of_a_write() -> None:
     table = FakeTable()
     table.plan_compaction(W1, [OSLO], action="logcompaction")
     opened = table.open()
-    assert find_obstacles(opened.look(table.now_ms), []) == ()
+    assert find_obstacles(opened.read_activity(table.now_ms), []) == ()
     table.write(f"timeline/{W1}.logcompaction.inflight")
-    found = find_obstacles(opened.look(table.now_ms), ["Oslo"])
+    found = find_obstacles(opened.read_activity(table.now_ms), ["Oslo"])
     assert found == (f"running log compaction {W1} (logcompaction) in Oslo",)
-    assert find_obstacles(opened.look(table.now_ms), ["Bonn"]) == ()
+    assert find_obstacles(opened.read_activity(table.now_ms), ["Bonn"]) == ()

@@ -18,7 +18,7 @@ import yaml
 from airflow.cli.cli_config import ActionCommand, GroupCommand, core_commands
 
 from airflow_lake_provider.cli.definition import get_cli_commands
-from airflow_lake_provider.config.settings import settings_from_options
+from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_file import load_tables_file
 from airflow_lake_provider.get_provider_info import get_provider_info
 from airflow_lake_provider.hudi.base_path import require_allowed
@@ -168,7 +168,7 @@ def test_lake_settings_are_options_that_exist_and_fit() -> None:
     }
     assert given
     assert set(given) <= set(options)
-    settings = settings_from_options(given)
+    settings = LakeSettings.from_options(given)
     require_allowed("s3a://lake/tables/orders", settings.allowed_roots)
     assert settings.storage_conn_ids == ("s3a://lake=lake_s3",)
 

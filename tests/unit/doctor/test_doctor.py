@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.config.policies import Shape
+from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.doctor.diagnosis import FROZEN_AFTER_WRITES, Finding, diagnose
 from airflow_lake_provider.doctor.evidence import collect_evidence
 from airflow_lake_provider.hudi.properties import load_table_properties
@@ -25,7 +25,7 @@ def patient(tmp_path: Path) -> Patient:
 
 
 def shapes(table: HandMadeTable) -> list[tuple[str, str]]:
-    return [(finding.shape, finding.instant) for finding in findings(table)]
+    return [(finding.kind, finding.instant) for finding in findings(table)]
 
 
 def findings(table: HandMadeTable) -> tuple[Finding, ...]:
@@ -36,23 +36,23 @@ def findings(table: HandMadeTable) -> tuple[Finding, ...]:
 def test_doctor_finds_nothing_damaged_on_real_tables(name: str, tmp_path: Path) -> None:
     table = unpack(name, tmp_path)
     found = diagnose(collect_evidence(open_storage(str(table.path)), NOW_MS, reads_all=True))
-    assert {finding.shape for finding in found} <= {"plan_without_executor", "failed_write", "dangling_replacecommit"}
+    assert {finding.kind for finding in found} <= {"plan_without_executor", "failed_write", "dangling_replacecommit"}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_doctor_names_a_damaged_commit_of_a_real_table(name: str, tmp_path: Path) -> None:
     storage = open_storage(str(unpack(name, tmp_path).path))
     properties = load_table_properties(storage)
-    write = load_timeline(storage, properties).completed_writes_by_completion()[-1]
+    write = load_timeline(storage, properties).completed_writes[-1]
     file = Path(storage.base_path) / properties.timeline_path / write.file_name
     modified = file.stat().st_mtime_ns
     file.write_text("{broken")
     os.utime(file, ns=(modified, modified))
     found = diagnose(collect_evidence(storage, NOW_MS, reads_all=True))
-    (damage,) = (finding for finding in found if finding.shape is Shape.UNREADABLE_FILE)
+    (damage,) = (finding for finding in found if finding.kind is StuckKind.UNREADABLE_FILE)
     assert damage.instant == write.requested_time
-    assert damage.says.startswith(f"{write.file_name}: damaged JSON")
-    assert damage.says.count(write.file_name) == 1
+    assert damage.message.startswith(f"{write.file_name}: damaged JSON")
+    assert damage.message.count(write.file_name) == 1
 
 
 def test_doctor_of_a_healthy_table_says_nothing(patient: Patient) -> None:
@@ -85,18 +85,19 @@ def test_write_that_never_beat_is_not_taken_for_dead_before_its_time(patient: Pa
     patient.left_instant(f"{T}.deltacommit.requested", age_ms=7 * HOUR_MS)
     patient.left_instant(f"{T}.deltacommit.inflight", age_ms=7 * HOUR_MS)
     assert shapes(patient) == [("failed_write", T)]
-    assert "never had a heartbeat" in findings(patient)[0].says
+    assert "never had a heartbeat" in findings(patient)[0].message
 
 
 def test_doctor_tells_an_empty_ttl_run_from_a_clustering(patient: Patient) -> None:
     patient.left_instant(f"{T}.replacecommit.requested", {"operationType": "DELETE_PARTITION"})
     patient.left(f".heartbeat/{T}")
-    patient.left_instant(f"{LATER}.replacecommit.requested", {"operationType": "CLUSTER", "clusteringPlan": {"a": 1}})
+    clustering = {"operationType": "CLUSTER", "clusteringPlan": {"inputGroups": []}}
+    patient.left_instant(f"{LATER}.replacecommit.requested", clustering)
     assert shapes(patient) == [("dangling_replacecommit", T), ("blocking_clustering", LATER)]
 
 
 @pytest.mark.parametrize(
-    ("action", "shape", "held_up"),
+    ("action", "kind", "held_up"),
     [
         ("compaction", "plan_without_executor", "archiving"),
         ("clustering", "blocking_clustering", "writers are rejected"),
@@ -105,15 +106,15 @@ def test_doctor_tells_an_empty_ttl_run_from_a_clustering(patient: Patient) -> No
 )
 @pytest.mark.parametrize("state", ["requested", "inflight"])
 def test_doctor_names_plans_without_executor(
-    patient: Patient, action: str, shape: str, held_up: str, state: str
+    patient: Patient, action: str, kind: str, held_up: str, state: str
 ) -> None:
     patient.left_instant(f"{T}.{action}.requested")
     if state == "inflight":
         patient.left_instant(f"{T}.{action}.inflight", age_ms=7 * HOUR_MS)
     (finding,) = findings(patient)
-    assert (finding.shape, finding.instant) == (shape, T)
+    assert (finding.kind, finding.instant) == (kind, T)
     assert held_up in finding.holds_up
-    assert ("never began" in finding.says) == (state == "requested")
+    assert ("never began" in finding.message) == (state == "requested")
 
 
 @pytest.mark.parametrize("action", ["clustering", "clean"])
@@ -124,7 +125,7 @@ def test_service_without_heartbeat_is_not_taken_for_dead_before_its_time(patient
     patient.left(f".heartbeat/{T}", age_ms=NOW_MS - PLANNED_BEAT_MS)  # it says who made the plan, not who began it
     assert shapes(patient) == [("unguarded_service", T)]
     patient.left(f".heartbeat/{T}")  # its executor beats, and has stopped: it is dead
-    assert [shape for shape, _ in shapes(patient)] in (["blocking_clustering"], ["plan_without_executor"])
+    assert [kind for kind, _ in shapes(patient)] in (["blocking_clustering"], ["plan_without_executor"])
 
 
 def test_service_that_still_writes_markers_is_at_work(patient: Patient) -> None:
@@ -146,7 +147,8 @@ def test_findings_name_what_is_blocked_behind_them(patient: Patient) -> None:
     assert failed.blocks == (
         "2 completed writes are not archived and count as behind a hole: 20261121120007000, 20261121120008000",
     )
-    plan = {"operationType": "CLUSTER", "clusteringPlan": {"inputGroups": [{"slices": [{"partitionPath": "p"}] * 2}]}}
+    slices = [{"partitionPath": "p", "fileId": file_id} for file_id in ("a", "b")]
+    plan = {"operationType": "CLUSTER", "clusteringPlan": {"inputGroups": [{"slices": slices}]}}
     patient.left_instant(f"{LATER}.clustering.requested", plan)
     patient.left("lock")
     lock, _, clustering = findings(patient)
@@ -189,7 +191,7 @@ def test_doctor_names_what_cannot_be_read_and_goes_on(patient: Patient) -> None:
     patient.left_instant("notes.txt")
     patient.left_instant(f"{T}.replacecommit.requested")
     (patient.path / ".hoodie" / "timeline" / f"{T}.replacecommit.requested").write_bytes(b"Obj\x01damage")
-    assert [shape for shape, _ in shapes(patient)][:2] == ["unreadable_file", "unreadable_file"]
+    assert [kind for kind, _ in shapes(patient)][:2] == ["unreadable_file", "unreadable_file"]
 
 
 def test_doctor_writes_nothing(patient: Patient) -> None:

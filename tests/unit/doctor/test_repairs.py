@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.config.policies import DoctorPolicy, Shape
+from airflow_lake_provider.config.policies import DoctorPolicy, StuckKind
 from airflow_lake_provider.doctor.diagnosis import diagnose
 from airflow_lake_provider.doctor.evidence import Evidence, collect_evidence
 from airflow_lake_provider.doctor.repairs import Repair, find_allowed_repairs, plan_repair
@@ -14,7 +14,7 @@ from airflow_lake_provider.job_contract import Mode
 from airflow_lake_provider.storage.table_storage import open_storage
 from tests.unit.doctor.patient import HOUR_MS, INDEX, LATER, NOW_MS, Patient, T
 
-ALL = DoctorPolicy(repairs=tuple(Shape))
+ALL = DoctorPolicy(repairs=tuple(StuckKind))
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def names(repair: Repair) -> list[str]:
 def test_nothing_is_allowed_unless_the_policy_names_it(patient: Patient) -> None:
     patient.left("lock")
     assert find_allowed_repairs(look(patient), DoctorPolicy()) == ()
-    allowed = find_allowed_repairs(look(patient), DoctorPolicy(repairs=(Shape.ORPHANED_LOCK,)))
-    assert [repair.shape for repair in allowed] == [Shape.ORPHANED_LOCK]
+    allowed = find_allowed_repairs(look(patient), DoctorPolicy(repairs=(StuckKind.ORPHANED_LOCK,)))
+    assert [repair.kind for repair in allowed] == [StuckKind.ORPHANED_LOCK]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_lock_is_moved_only_when_nobody_can_hold_it(
     patient.left("lock")
     what(patient)
     repair = repairs(patient)[0]
-    assert repair.shape is Shape.ORPHANED_LOCK
+    assert repair.kind is StuckKind.ORPHANED_LOCK
     assert repair.refusal.startswith(refused)
     assert names(repair) == ([] if refused else ["lock"])
 
@@ -90,7 +90,7 @@ def test_clustering_that_may_be_at_work_is_left_alone(patient: Patient) -> None:
     patient.left_instant(f"{T}.clustering.requested")
     patient.left_instant(f"{T}.clustering.inflight")
     (repair,) = repairs(patient)
-    assert (repair.shape, repair.call) == (Shape.UNGUARDED_SERVICE, None)
+    assert (repair.kind, repair.call) == (StuckKind.UNGUARDED_SERVICE, None)
     assert "may be at work" in repair.refusal
 
 
@@ -124,7 +124,7 @@ def test_stale_index_build_is_reset_when_its_time_is_over_and_nothing_is_half_bu
     patient.left_instant(f"{T}.indexing.requested", INDEX)
     patient.left_instant(f"{T}.indexing.inflight")
     assert "a build has no heartbeat" in repairs(patient)[0].refusal
-    ages = replace(ALL, unguarded_after_s=1800)
+    ages = ALL.replace(unguarded_after_s=1800)
     assert names(repairs(patient, ages)[0]) == [f"{T}.indexing.inflight"]
     properties = patient.path / ".hoodie" / "hoodie.properties"
     text = properties.read_text()
@@ -134,13 +134,13 @@ def test_stale_index_build_is_reset_when_its_time_is_over_and_nothing_is_half_bu
     patient.left_instant(f"{LATER}.indexing.requested", INDEX)
     stale, duplicate = repairs(patient, ages)
     assert names(stale) == [f"{T}.indexing.inflight", f"{T}.indexing.requested"]
-    assert "mend stale_index_build first" in duplicate.refusal
+    assert "repair stale_index_build first" in duplicate.refusal
 
 
-@pytest.mark.parametrize("shape", list(Shape))
-def test_every_shape_has_a_repair_or_a_reason_why_not(shape: Shape, patient: Patient) -> None:
+@pytest.mark.parametrize("kind", list(StuckKind))
+def test_every_shape_has_a_repair_or_a_reason_why_not(kind: StuckKind, patient: Patient) -> None:
     patient.left("lock")
     evidence = look(patient)
-    finding = replace(diagnose(evidence)[0], shape=shape, instant="20200101000000000")
+    finding = replace(diagnose(evidence)[0], kind=kind, instant="20200101000000000")
     repair = plan_repair(finding, evidence, ALL)
     assert repair.refusal or repair.files or repair.call

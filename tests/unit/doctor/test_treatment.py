@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.config.policies import DoctorPolicy, Shape, TablePolicy
+from airflow_lake_provider.config.policies import DoctorPolicy, StuckKind, TablePolicy
 from airflow_lake_provider.doctor.repairs import RECORDS, Repair, ServiceCall, load_records
 from airflow_lake_provider.doctor.treatment import TableDoctor
 from airflow_lake_provider.errors import RepairRefusedError, StorageError
@@ -15,7 +15,7 @@ from airflow_lake_provider.storage.store import LocalStore
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from tests.unit.doctor.patient import HOUR_MS, NOW_MS, Patient, T
 
-ALL = DoctorPolicy(repairs=tuple(Shape))
+ALL = DoctorPolicy(repairs=tuple(StuckKind))
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_orphaned_lock_is_moved_away_and_written_down(patient: Patient) -> None:
     assert doctor.examine() == ()
     storage = open_storage(str(patient.path))
     assert load_records(storage) == (record,)
-    assert (record.by, record.shape, record.at) == ("anna@host", "orphaned_lock", "2033-05-18T03:33:20+00:00")
+    assert (record.by, record.kind, record.at) == ("anna@host", "orphaned_lock", "2033-05-18T03:33:20+00:00")
     assert any("60 minutes old" in line for line in record.evidence)
 
 
@@ -93,7 +93,7 @@ def test_service_repair_starts_one_run_and_touches_nothing(patient: Patient) -> 
 
 def test_policy_that_does_not_allow_it_stops_a_repair_before_anything_is_written(patient: Patient) -> None:
     patient.left("lock")
-    doctor = doctor_of(patient, DoctorPolicy(repairs=(Shape.FAILED_WRITE,)))
+    doctor = doctor_of(patient, DoctorPolicy(repairs=(StuckKind.FAILED_WRITE,)))
     with pytest.raises(RepairRefusedError, match=r"doctor\.repairs of the tables file allows failed_write"):
         doctor.repair(only_repair(doctor))
     assert (patient.path / ".hoodie" / "lock").exists()
@@ -101,20 +101,22 @@ def test_policy_that_does_not_allow_it_stops_a_repair_before_anything_is_written
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
-        pytest.param(lambda table: (table.path / ".hoodie" / "lock").unlink(), "is gone", id="gone"),
+        pytest.param(lambda table: (table.path / ".hoodie" / "lock").unlink(), "has vanished", id="gone"),
         pytest.param(lambda table: table.left("lock", age_ms=2 * HOUR_MS), "its files are others now", id="other-file"),
-        pytest.param(lambda table: table.beats(T), "is gone", id="somebody-lives"),
+        pytest.param(lambda table: table.beats(T), "has vanished", id="somebody-lives"),
         pytest.param(lambda table: table.left("lock", age_ms=700_000), "it is 700 s old", id="taken-anew"),
     ],
 )
-def test_repair_of_what_has_changed_is_refused(patient: Patient, change: Callable[[Patient], None], says: str) -> None:
+def test_repair_of_what_has_changed_is_refused(
+    patient: Patient, change: Callable[[Patient], None], message: str
+) -> None:
     patient.left("lock")
     doctor = doctor_of(patient)
     repair = only_repair(doctor)
     change(patient)
-    with pytest.raises(RepairRefusedError, match=says):
+    with pytest.raises(RepairRefusedError, match=message):
         doctor.repair(repair)
 
 
@@ -127,7 +129,7 @@ def test_lock_that_changes_hands_between_look_and_move_is_given_back(patient: Pa
             patient.left("lock", age_ms=0)
 
     doctor = doctor_of(patient, storage=storage_of(patient, another_takes_it))
-    with pytest.raises(RepairRefusedError, match="was replaced by somebody"):
+    with pytest.raises(RepairRefusedError, match="was replaced by another process"):
         doctor.repair(only_repair(doctor))
     assert lock.exists()
     assert lock.stat().st_mtime_ns // 10**6 == NOW_MS
@@ -172,7 +174,7 @@ def test_all_allowed_repairs_are_done_and_one_rolls_all_failed_plans_of_a_kind_o
     patient.left_instant("20261121120009000.clean.requested")
     starter = FakeStarter()
     records = doctor_of(patient, starter=starter).repair_all()
-    assert [record.shape for record in records] == ["plan_without_executor"] * 2
+    assert [record.kind for record in records] == ["plan_without_executor"] * 2
     assert len(starter.calls) == 2
     assert doctor_of(patient).repair_all() == (), "without a starter, runs are left to the caller"
 
@@ -180,7 +182,7 @@ def test_all_allowed_repairs_are_done_and_one_rolls_all_failed_plans_of_a_kind_o
 def test_heartbeat_is_judged_by_the_interval_of_the_tables_writers(patient: Patient) -> None:
     patient.left_instant(f"{T}.deltacommit.requested")
     patient.left(f".heartbeat/{T}", age_ms=10 * 60_000)
-    assert [finding.shape for finding, _ in doctor_of(patient).examine()] == [Shape.FAILED_WRITE]
+    assert [finding.kind for finding, _ in doctor_of(patient).examine()] == [StuckKind.FAILED_WRITE]
     slow = TablePolicy(doctor=ALL, hudi_options={"hoodie.client.heartbeat.interval_in_ms": "600000"})
     assert TableDoctor(storage_of(patient), slow, "anna@host", lambda: NOW_MS).examine() == ()
 

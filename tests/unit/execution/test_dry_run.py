@@ -33,7 +33,7 @@ def test_dry_run_names_table_service_mode_command_and_settings() -> None:
     lines = lines_of(job_of(Mode.SCHEDULE_AND_EXECUTE))
     assert lines["table"] == "/lake/or ders (orders)"
     assert lines["service"] == "compaction, mode schedule_and_execute"
-    assert lines["engine"] == "spark-submit, where connection spark_default says"
+    assert lines["engine"] == "spark-submit, where connection spark_default points"
     assert lines["command"].startswith("spark-submit --name lake-compaction-orders --conf spark.serializer=")
     assert "--conf spark.executor.memory=2g" in lines["command"]
     assert lines["command"].endswith("run_services.py '/work/re quest.json'")

@@ -22,7 +22,7 @@ from airflow_lake_provider.errors import (
     ManagerUnreachableError,
 )
 from airflow_lake_provider.execution.engines.job_files import JobFolder
-from airflow_lake_provider.execution.lease import ExecutorLease, LeaseClaim, LeaseTimes
+from airflow_lake_provider.execution.lease import LeaseKeeper, LeaseRequest, LeaseTimes
 from airflow_lake_provider.instant_clock import boot_s
 from airflow_lake_provider.job_contract import Service
 
@@ -55,13 +55,13 @@ class FakeHook:
         self.calls.append("release")
 
 
-def claim(hook: FakeHook) -> LeaseClaim:
+def lease_request(hook: FakeHook) -> LeaseRequest:
     folder = JobFolder("memory://lease-tests", "run", 1)
-    return LeaseClaim(hook, "t", Service.COMPACTION, folder)  # type: ignore[arg-type]
+    return LeaseRequest(hook, "t", Service.COMPACTION, folder)  # type: ignore[arg-type]
 
 
-def lease(hook: FakeHook, ended: threading.Event) -> ExecutorLease:
-    return ExecutorLease(claim(hook), on_lost=ended.set)
+def lease(hook: FakeHook, ended: threading.Event) -> LeaseKeeper:
+    return LeaseKeeper(lease_request(hook), on_lost=ended.set)
 
 
 def test_lease_is_renewed_while_the_job_runs_and_given_back() -> None:
@@ -117,7 +117,7 @@ def test_lease_is_given_back_when_the_job_raises() -> None:
 def test_lease_that_was_lost_ends_the_job_again_and_again_and_begins_none() -> None:
     """A job that was only starting when the lease was lost had no process yet to be ended."""
     hook, ended = FakeHook(LeaseLostError("passed to another executor")), threading.Semaphore(0)
-    held = ExecutorLease(claim(hook), on_lost=ended.release)
+    held = LeaseKeeper(lease_request(hook), on_lost=ended.release)
     with held:
         held.require_held()
         for _ in range(3):
@@ -204,7 +204,7 @@ def test_job_is_ended_again_when_ending_it_failed() -> None:
         asked.release()
         raise OSError("the work folder does not answer")
 
-    with ExecutorLease(claim(FakeHook(LeaseLostError("passed"))), on_lost=fail):
+    with LeaseKeeper(lease_request(FakeHook(LeaseLostError("passed"))), on_lost=fail):
         for _ in range(3):
             assert asked.acquire(timeout=10)
 
@@ -212,7 +212,7 @@ def test_job_is_ended_again_when_ending_it_failed() -> None:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (ManagerUnreachableError("down"), r"manager could not be reached for .* executor_lease_s"),
+        (ManagerUnreachableError("down"), r"manager did not answer for .* executor_lease_s"),
         (LeaseLostError("has passed to another executor"), "has passed to another executor"),
     ],
 )
@@ -258,7 +258,7 @@ def play_outages(seed: int, problems: list[str], lease_s: float = 2.0) -> None:
         ended_at_s.append(boot_s())
 
     hook = FakeHook(on_renewal=renew, lease_s=lease_s)
-    held = ExecutorLease(claim(hook), on_lost=end)
+    held = LeaseKeeper(lease_request(hook), on_lost=end)
     with held:
         time.sleep(4.0)
     if held.lost is not bool(ended_at_s):

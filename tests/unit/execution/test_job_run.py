@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.errors import EngineError, LakeError
+from airflow_lake_provider.errors import EngineAwayError, EngineError, LakeError
 from airflow_lake_provider.execution.engines.engine import EngineJob
 from airflow_lake_provider.execution.engines.job_files import ExecutorRecord
 from airflow_lake_provider.execution.job import JobRun
@@ -133,6 +133,30 @@ def test_job_whose_end_is_unknown_stays_on_record(tmp_path: Path) -> None:
     left = record_of(tmp_path).find()
     assert left is not None
     assert left.external_id == "app_1"
+
+
+def test_job_whose_cluster_is_away_for_a_while_runs_on_and_is_followed_by_the_same_try(tmp_path: Path) -> None:
+    engine, job = FakeEngine(external_id="app_1", trouble={"wait": EngineAwayError("no answer")}), engine_job(tmp_path)
+    with pytest.raises(EngineAwayError, match="no answer"):
+        job_run(tmp_path, job, engine).run(never_lost)
+    assert job.tag in engine.running
+    engine.trouble = {}
+    # Airflow runs the same try again after its wait.
+    assert job_run(tmp_path, job, engine).run(never_lost).job_id == job.request.job_id
+    assert engine.calls == [("start", "run/1"), ("wait", "run/1"), ("wait", "run/1")]
+    assert record_of(tmp_path).find() is None
+
+
+@pytest.mark.parametrize(("external_id", "at"), [("", "wait"), ("app_1", "start")])
+def test_job_that_cannot_be_found_again_is_ended_when_its_cluster_is_away(
+    tmp_path: Path, external_id: str, at: str
+) -> None:
+    engine, job = FakeEngine(external_id=external_id, trouble={at: EngineAwayError("no answer")}), engine_job(tmp_path)
+    with pytest.raises(EngineAwayError):
+        job_run(tmp_path, job, engine).run(never_lost)
+    assert engine.calls[-1] == ("stop", "run/1")
+    assert engine.running == set()
+    assert not os.path.exists(job.request_path)
 
 
 def test_stop_ends_the_job_and_takes_its_request_away(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ def test_airflows_defaults_are_too_short_and_each_setting_is_named_with_a_value(
     said = explain_short(DEFAULTS)
     for name, value in RECOMMENDED.items():
         assert f"{name} = {value}" in said
-    assert "(now it holds 10 s)" in said
+    assert "(now: 10 s)" in said
 
 
 def test_recommended_settings_bear_ten_minutes() -> None:

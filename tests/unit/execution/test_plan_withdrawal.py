@@ -14,10 +14,11 @@ from airflow_lake_provider.conflict.service_watch import ServiceConflict
 from airflow_lake_provider.errors import EngineError, LeaseLostError, ServiceFailedError, StorageError
 from airflow_lake_provider.execution.engines.engine import EngineJob
 from airflow_lake_provider.execution.engines.job_files import write_text
-from airflow_lake_provider.execution.withdrawal import EXECUTOR_ENDED, LostPlan, PlanWithdrawal, withdrawal_of
+from airflow_lake_provider.execution.withdrawal import LostPlan, PlanWithdrawal, withdrawal_of
 from airflow_lake_provider.hudi.instant import Layout
 from airflow_lake_provider.hudi.timeline import Timeline, build_timeline
 from airflow_lake_provider.job_contract import (
+    EXECUTOR_ENDED,
     FailureKind,
     JobRequest,
     JobResult,
@@ -26,7 +27,7 @@ from airflow_lake_provider.job_contract import (
     Service,
     ServiceRequest,
     ServiceResult,
-    result_to_json,
+    to_json,
 )
 from airflow_lake_provider.planner.verdict import judge
 from tests.support.engine_jobs import engine_job
@@ -71,7 +72,7 @@ def give_way(table: FakeTimeline, job: EngineJob, run_job: Callable[[EngineJob],
 
 
 def says(request: JobRequest, result: ServiceResult) -> None:
-    write_text(request.result_path, result_to_json(JobResult(request.job_id, (result,))))
+    write_text(request.result_path, to_json(JobResult(request.job_id, (result,))))
 
 
 def never(job: EngineJob) -> None:
@@ -84,7 +85,7 @@ def test_plan_that_is_withdrawn_is_said_to_be(table: FakeTimeline, job: EngineJo
     assert str(raised.value) == (
         f"table /lake/orders: clustering {PLAN} is stopped after 12 s: commit {WRITER} is writing 1 file group: "
         "Oslo/f1-0. Hudi would reject that writer at its commit, where it would lose 7 s of work; the plan is "
-        "withdrawn and made again later"
+        "withdrawn and will be made again"
     )
     assert raised.value.failure_kind == FailureKind.CONFLICT
 
@@ -119,7 +120,7 @@ def test_timeline_says_whether_the_plan_is_gone_whatever_the_engine_says(table: 
         table.withdraw(PLAN)
         raise EngineError("lost sight of the job")
 
-    with pytest.raises(ServiceFailedError, match="the plan is withdrawn and made again later"):
+    with pytest.raises(ServiceFailedError, match="the plan is withdrawn and will be made again"):
         give_way(table, job, withdraw_and_fail)
 
 

@@ -2,7 +2,21 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_lake_provider.execution.retry import REMEDIES, Pauses, pause_s
+from airflow_lake_provider.errors import (
+    EngineAwayError,
+    EngineError,
+    ExecutorBusyError,
+    LakeError,
+    LeaseLostError,
+    ManagerUnreachableError,
+    ServiceFailedError,
+    ServiceRefusedError,
+    StorageError,
+    StorageOptionError,
+    WorkDirError,
+    WriterUnguardedError,
+)
+from airflow_lake_provider.execution.retry import MOST_WAIT_S, MOST_WAITS, REMEDIES, Pauses, find_wait_s, pause_s
 from airflow_lake_provider.job_contract import FailureKind
 
 PAUSES = Pauses(delay_s=30, max_delay_s=200)
@@ -20,6 +34,39 @@ PAUSES = Pauses(delay_s=30, max_delay_s=200)
 )
 def test_pause_is_what_the_failure_calls_for(kind: FailureKind, pauses_s: list[float]) -> None:
     assert [pause_s(REMEDIES[kind], number, PAUSES) for number in (1, 2, 3, 4)] == pauses_s
+
+
+PATH = "/lake/orders"
+
+
+@pytest.mark.parametrize(
+    ("error", "waits", "wait_s"),
+    [
+        pytest.param(StorageError(PATH), 0, 30, id="store"),
+        pytest.param(ManagerUnreachableError(PATH), 1, 60, id="manager-again"),
+        pytest.param(WorkDirError(PATH), 20, MOST_WAIT_S, id="work-dir-for-long"),
+        pytest.param(ExecutorBusyError(PATH), 0, 30, id="lease-is-held"),
+        pytest.param(LeaseLostError(PATH), 0, 30, id="lease-is-lost"),
+        pytest.param(EngineAwayError(PATH), 0, 30, id="cluster-is-away"),
+        pytest.param(EngineError(PATH), 0, None, id="cluster-rejects-the-job"),
+        pytest.param(WriterUnguardedError(PATH), 0, 30, id="writer-without-lock"),
+        pytest.param(StorageError(PATH), MOST_WAITS, None, id="too-long"),
+        pytest.param(StorageOptionError(PATH), 0, None, id="no-retry-helps"),
+        pytest.param(ServiceFailedError(PATH), 0, None, id="verdict"),
+        pytest.param(ServiceFailedError(PATH, FailureKind.BUSY), 0, None, id="job-reported-busy"),
+        pytest.param(ServiceRefusedError(PATH), 0, None, id="refused"),
+    ],
+)
+def test_only_the_surroundings_are_waited_for_and_not_without_end(
+    error: LakeError, waits: int, wait_s: float | None
+) -> None:
+    assert find_wait_s(error, waits, PAUSES) == wait_s
+
+
+def test_all_waits_of_a_try_together_last_for_hours_and_end() -> None:
+    waits = [find_wait_s(StorageError(PATH), number, Pauses(30, 1800)) for number in range(MOST_WAITS + 1)]
+    assert waits[-1] is None
+    assert 6 * 3600 < sum(wait for wait in waits if wait is not None) < 7 * 3600
 
 
 def test_every_kind_of_failure_has_a_remedy() -> None:

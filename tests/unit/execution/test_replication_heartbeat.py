@@ -16,9 +16,10 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from airflow_lake_provider.execution.engines.job_files import write_text
 from airflow_lake_provider.hooks.lake import LakeHook
+from airflow_lake_provider.job_contract import to_json
 from airflow_lake_provider.operators import replication
 from airflow_lake_provider.operators.replication import HudiReplicationOperator
-from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult, result_to_text
+from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
 from tests.support.fixture_tables import unpack
 
 PATIENCE_S = 30.0
@@ -34,7 +35,7 @@ class Manager:
     renewed: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
     def serve(self, request: httpx.Request) -> httpx.Response:
-        if not request.url.path.endswith("/news"):
+        if not request.url.path.endswith("/progress"):
             return httpx.Response(
                 200, json={"completed_time": "5", "needs_snapshot": False, "request": "", "sinks": []}
             )
@@ -53,7 +54,7 @@ def manager(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Manager:
     client = httpx.Client(transport=httpx.MockTransport(manager.serve), base_url="http://manager/v1/hoodie")
     monkeypatch.setattr(LakeHook, "get_conn", lambda _: client)
     monkeypatch.setattr(replication, "work_dir", lambda: str(tmp_path))
-    monkeypatch.setattr(replication, "TELL_INTERVAL_S", 0.01)
+    monkeypatch.setattr(replication, "PROGRESS_INTERVAL_S", 0.01)
     return manager
 
 
@@ -66,7 +67,7 @@ def run(folder: Path, **arguments: Any) -> dict[str, Any]:
 
 
 def result(request: ReplicationRequest) -> str:
-    return result_to_text(ReplicationResult(request.order.stream, ended=True))
+    return to_json(ReplicationResult(request.order.stream, ended=True))
 
 
 @pytest.mark.parametrize("trouble", ["folder", "half-written", "library", "manager-away"])

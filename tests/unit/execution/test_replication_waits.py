@@ -12,9 +12,10 @@ import pytest
 
 from airflow_lake_provider.execution.engines.job_files import write_text
 from airflow_lake_provider.hooks.lake import LakeHook
+from airflow_lake_provider.job_contract import to_json
 from airflow_lake_provider.operators import replication
 from airflow_lake_provider.operators.replication import HudiReplicationOperator
-from airflow_lake_provider.replication.job import ReplicationResult, result_to_text
+from airflow_lake_provider.replication.job import ReplicationResult
 
 WAITS = "a snapshot cannot begin before write 20260101000000000 completes or is rolled back"
 
@@ -26,14 +27,14 @@ def test_pending_write_that_keeps_a_snapshot_from_beginning_is_the_sinks_problem
     told: list[dict[str, Any]] = []
 
     def serve(request: httpx.Request) -> httpx.Response:
-        if request.url.path.endswith("/news"):
+        if request.url.path.endswith("/progress"):
             told.append(json.loads(request.content))
             return httpx.Response(204)
         return httpx.Response(200, json={"completed_time": "5", "needs_snapshot": False, "request": "", "sinks": []})
 
     def submit(_: Any, request: Any, folder: Any) -> None:
         result = ReplicationResult(request.order.stream, ended=True, waits_for=waits_for)
-        write_text(folder.result_path, result_to_text(result))
+        write_text(folder.result_path, to_json(result))
 
     client = httpx.Client(transport=httpx.MockTransport(serve), base_url="http://manager/v1/hoodie")
     monkeypatch.setattr(LakeHook, "get_conn", lambda _: client)

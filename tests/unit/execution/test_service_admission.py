@@ -50,9 +50,9 @@ def test_pending_plan_that_holds_a_writer_up_is_withdrawn_first(table: str, acti
     os.utime(meta / ".heartbeat" / PLAN, (1, 1))
     admission = ServiceAdmission(str(path), open_storage, ConflictPolicy(), {})
     wanted = ServiceRequest(Service.CLUSTERING, Mode.SCHEDULE_AND_EXECUTE)
-    assert admission.ask(wanted).verdict is AdmissionVerdict.GO
+    assert admission.check(wanted).verdict is AdmissionVerdict.GO
     begin_write(meta, timeline)
-    found = admission.ask(wanted)
+    found = admission.check(wanted)
     assert (found.verdict, found.withdraw, found.in_the_way) == (AdmissionVerdict.WAIT, (PLAN,), (WRITER,))
 
 
@@ -60,10 +60,10 @@ def test_partition_filter_among_the_hudi_settings_is_kept(tmp_path: Path) -> Non
     path = unpack("cow_v9", tmp_path).path
     begin_write(path / ".hoodie", path / ".hoodie" / "timeline")
     wanted = ServiceRequest(Service.CLUSTERING, Mode.SCHEDULE_AND_EXECUTE)
-    free = ServiceAdmission(str(path), open_storage, ConflictPolicy(), {}).ask(wanted)
+    free = ServiceAdmission(str(path), open_storage, ConflictPolicy(), {}).check(wanted)
     assert free.verdict is AdmissionVerdict.SHRINK
     options = {"hoodie.clustering.plan.partition.filter.mode": "RECENT_DAYS"}
-    found = ServiceAdmission(str(path), open_storage, ConflictPolicy(), options).ask(wanted)
+    found = ServiceAdmission(str(path), open_storage, ConflictPolicy(), options).check(wanted)
     assert (found.verdict, found.options) == (AdmissionVerdict.WAIT, {})
 
 
@@ -73,7 +73,10 @@ def test_partition_filter_among_the_hudi_settings_is_kept(tmp_path: Path) -> Non
         (None, ConflictPolicy()),
         ({"enabled": "False", "period_s": "2.5"}, ConflictPolicy(enabled=False, period_s=2.5)),
         ({"enabled": "true", "initial_delay_s": "0.1"}, ConflictPolicy(initial_delay_s=0.1)),
-        ({"enabled": False, "period_s": 3, "strategy": "Mine"}, ConflictPolicy(False, "Mine", 3.0)),
+        (
+            {"enabled": False, "period_s": 3, "strategy": "Mine"},
+            ConflictPolicy(enabled=False, strategy="Mine", period_s=3.0),
+        ),
         ('{"enabled": true, "period_s": 0.5}', ConflictPolicy(period_s=0.5)),
         ({"enabled": " TRUE ", "strategy": " Mine "}, ConflictPolicy(strategy="Mine")),
     ],

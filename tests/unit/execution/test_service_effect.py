@@ -55,7 +55,8 @@ def test_clustering_reads_the_files_of_its_plan(table: HandMadeTable) -> None:
     put(table, "p/a.parquet", 10)
     put(table, "p/b.parquet", 20)
     slices = [
-        {"partitionPath": "p", "dataFilePath": f"{table.path}/p/{name}.parquet", "deltaFilePaths": []} for name in "ab"
+        {"partitionPath": "p", "fileId": name, "dataFilePath": f"{table.path}/p/{name}.parquet", "deltaFilePaths": []}
+        for name in "ab"
     ]
     stats = {"p": [{"partitionPath": "p", "totalWriteBytes": 25, "numWrites": 5}]}
     body = {"operationType": "CLUSTER", "partitionToWriteStats": stats}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_lake_provider.errors import LakeError, MalformedRequestError, PathNotAllowedError
-from airflow_lake_provider.hudi.base_path import normalise_base_path, require_allowed, table_id_of
+from airflow_lake_provider.hudi.base_path import identity_of, normalise_base_path, require_allowed, table_id_of
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,10 @@ def test_normalise_of_any_text_is_stable_or_refused(text: str) -> None:
         ("s3://bucket/lake/x", ("/lake",), False),
         ("s3://bucket/lake/x", ("s3://bucket/lake",), True),
         ("/lake/orders", (), False),
+        ("s3a://bucket/lake/x", ("s3://bucket/lake",), True),
+        ("hdfs://NN/lake/x", ("hdfs://nn:8020/lake",), True),
+        ("hdfs://nn:9000/lake/x", ("hdfs://nn:8020/lake",), False),
+        ("s3a://bucket/LAKE/x", ("s3://bucket/lake",), False),
     ],
 )
 def test_require_allowed(path: str, roots: tuple[str, ...], *, allowed: bool) -> None:
@@ -97,3 +101,23 @@ def test_root_may_be_a_whole_store(root: str, base_path: str, *, allowed: bool) 
         return
     with pytest.raises(PathNotAllowedError):
         require_allowed(base_path, (root,))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("s3://b/lake/t", "s3a://b/lake/t", True),
+        ("s3n://b/lake/t", "S3A://b//lake/t/", True),
+        ("hdfs://NameNode/lake/t", "hdfs://namenode:8020/lake/t", True),
+        ("hdfs://namenode:8021/lake/t", "hdfs://namenode:8020/lake/t", False),
+        ("abfs://c@Account.dfs.core.windows.net/t", "abfss://c@account.dfs.core.windows.net/t", True),
+        ("file:///lake/t", "/lake//t", True),
+        ("s3://b/lake/t", "s3://b/lake/T", False),
+        ("s3://b/lake/t", "gs://b/lake/t", False),
+        ("/lake/t", "hdfs:///lake/t", False),
+    ],
+)
+def test_spellings_of_one_path_are_one_table(one: str, other: str, *, same: bool) -> None:
+    paths = normalise_base_path(one), normalise_base_path(other)
+    assert (table_id_of(paths[0]) == table_id_of(paths[1])) is same
+    assert identity_of(identity_of(paths[0])) == identity_of(paths[0])

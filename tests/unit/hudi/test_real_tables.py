@@ -14,9 +14,9 @@ from airflow_lake_provider.hudi.commit_metadata import (
     decode,
     find_damaged_files,
     parse_commit_metadata,
-    parse_compaction_plan,
 )
 from airflow_lake_provider.hudi.instant import Action, State
+from airflow_lake_provider.hudi.plans import parse_compaction_plan
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.storage.table_storage import open_storage
@@ -83,7 +83,7 @@ def test_commit_metadata_of_every_completed_write_is_read(table: FixtureTable) -
     properties = load_table_properties(storage)
     timeline = load_timeline(storage, properties)
     operations = set()
-    for instant in timeline.completed_writes_by_completion():
+    for instant in timeline.completed_writes:
         content = storage.read_bytes(f"{properties.timeline_path}/{instant.file_name}")
         metadata = parse_commit_metadata(decode(content, instant.file_name), instant.file_name)
         operations.add(metadata.operation)
@@ -105,7 +105,7 @@ def test_pending_compaction_plan_of_a_real_table_is_read(table: FixtureTable) ->
         content = storage.read_bytes(f"{properties.timeline_path}/{instant.file_name}")
         plan = parse_compaction_plan(decode(content, instant.file_name), instant.file_name)
         assert plan.file_groups
-        assert plan.log_files > 0
+        assert sum(len(part.log_files) for part in plan.slices) > 0
 
 
 def test_truncated_files_are_reported_by_name_and_never_taken_for_whole(table: FixtureTable) -> None:

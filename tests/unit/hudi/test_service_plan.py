@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.hudi.instant import Action
-from airflow_lake_provider.hudi.plans import load_service_plan, tell_clusterings
+from airflow_lake_provider.hudi.plans import load_service_plan, resolve_clusterings
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import Timeline, load_timeline
 from airflow_lake_provider.storage.table_storage import open_storage
@@ -41,7 +41,7 @@ def told(folder: Path) -> tuple[Timeline, int]:
     properties = load_table_properties(storage)
     timeline = load_timeline(storage, properties)
     opens = storage.calls.opens
-    return tell_clusterings(storage, properties, timeline), storage.calls.opens - opens
+    return resolve_clusterings(storage, properties, timeline), storage.calls.opens - opens
 
 
 def test_clusterings_of_layout_1_are_told_from_insert_overwrites(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from airflow_lake_provider.config.policies import INDEXES
+from airflow_lake_provider.config.policies import IndexingPolicy
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.indexing.index_spec import WANTED, kind_of, parse_index, parse_indexes, wish_options
+from airflow_lake_provider.indexing.index_spec import parse_index, parse_indexes, requested_options
+from airflow_lake_provider.job_contract import INDEX_WANTED
 
 
 @pytest.mark.parametrize(
@@ -46,9 +47,8 @@ def test_spelling_becomes_what_hudi_calls_it(
 ) -> None:
     spec = parse_index(text)
     assert (spec.hudi_type, spec.partition, dict(spec.settings)) == (hudi_type, partition, settings)
-    assert kind_of(partition) is spec.kind
     # The tables file accepts the same spelling.
-    assert INDEXES.schema()["items"]["pattern"]
+    assert IndexingPolicy.model_validate({"indexes": [text]}).indexes == (text,)
 
 
 @pytest.mark.parametrize("text", ["", "bloom", "record_index:id", "secondary_index", "expression_index:x:ts"])
@@ -67,14 +67,16 @@ def test_indexes_come_in_the_order_in_which_hudi_can_build_them_and_once() -> No
     ]
 
 
+def test_two_spellings_of_one_index_that_differ_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'column_stats:amount' and 'column_stats:ts' are one index"):
+        parse_indexes(["column_stats:amount", "record_index", "column_stats:ts"])
+    assert len(parse_indexes(["column_stats:amount", "column_stats:amount"])) == 1
+
+
 def test_wish_names_partition_type_and_settings() -> None:
-    (wish,) = json.loads(wish_options(parse_indexes(["secondary_index:city"]))[WANTED])
+    (wish,) = json.loads(requested_options(parse_indexes(["secondary_index:city"]))[INDEX_WANTED])
     assert wish == {
         "partition": "secondary_index_city",
         "hudi_type": "SECONDARY_INDEX",
         "settings": {"hoodie.metadata.index.secondary.column": "city"},
     }
-
-
-def test_foreign_partition_is_of_no_kind() -> None:
-    assert kind_of("vector_index_x") is None

@@ -11,14 +11,13 @@ from airflow_lake_provider.hudi.instant import Action, Instant, State
 from airflow_lake_provider.hudi.plans import PendingIndexPlan
 from airflow_lake_provider.hudi.properties import TableProperties, build_table_properties
 from airflow_lake_provider.hudi.timeline import Timeline
-from airflow_lake_provider.indexing.holes import find_holes
 from airflow_lake_provider.indexing.index_spec import (
     find_missing,
     find_setting_problems,
     find_unmet_need,
     parse_indexes,
 )
-from airflow_lake_provider.indexing.table_indexes import readiness_of
+from airflow_lake_provider.indexing.table_indexes import find_holes, readiness_of
 
 NOW_MS = 10_000_000
 LOCK = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}

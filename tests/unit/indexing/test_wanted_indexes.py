@@ -13,6 +13,7 @@ from airflow_lake_provider.hudi.instant import Action, Instant, Layout
 from airflow_lake_provider.hudi.properties import TableProperties
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.indexing.index_spec import indexes_of, parse_wanted, split_indexes
+from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.indexing import decide_indexing
 from airflow_lake_provider.planner.rules import Verdict
 from airflow_lake_provider.planner.table_view import TableView
@@ -48,8 +49,8 @@ def test_sensor_misses_what_the_planner_would_build(
     assert finding.missing == missing
     assert bool(found([finding])) is bool(missing)
     assert finding.to_dict()["missing"] == list(missing)
-    policy = replace(TablePolicy(), indexing=IndexingPolicy(indexes=wanted), hudi_options=LOCK)
-    decision = decide_indexing(TableView(PATH, of, Timeline(instants), {}, "1"), policy)
+    policy = TablePolicy().replace(indexing=IndexingPolicy(indexes=wanted), hudi_options=LOCK)
+    decision = decide_indexing(TableFacts(TableView(PATH, of, Timeline(instants), {}, "1")), policy)
     assert (decision.verdict is Verdict.DUE) is bool(missing)
 
 

@@ -27,7 +27,7 @@ from airflow_lake_provider.manager.instances import RunFacts
 from airflow_lake_provider.manager.monitoring import DeadlineSweep, RepairRound
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, Net, RunState, ServiceRun
-from airflow_lake_provider.manager.timeline_feed import ServerDoor
+from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
@@ -66,11 +66,8 @@ class FakeDoor:
     def find_net(self, session: Session) -> Net:
         return self.net
 
-    def find_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
-        return [run for run in self.runs if run.run_id.startswith(run_id_prefix)]
-
     def find_active_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
-        return [run for run in self.find_runs(session, run_id_prefix) if run.active]
+        return [run for run in self.runs if run.active and run.run_id.startswith(run_id_prefix)]
 
     def find_runs_by_id(self, session: Session, run_ids: Sequence[str]) -> Sequence[ServiceRun]:
         return [run for run in self.runs if run.run_id in run_ids]
@@ -95,10 +92,20 @@ class FakeInstanceDoor:
 
     runs: list[RunFacts] = field(default_factory=list)
     ended: dict[str, str] = field(default_factory=dict)
+    raised: dict[str, int] = field(default_factory=dict)
+
+    def raise_priority(self, session: Session, run_ids: Sequence[str], weight: int) -> int:
+        self.raised |= dict.fromkeys(run_ids, weight)
+        return len(run_ids)
 
     def list_runs(self, session: Session, run_id_prefix: str, most_ended: int) -> Sequence[RunFacts]:
         found = [run for run in self.runs if run.run_id.startswith(run_id_prefix)]
         return [run for run in found if run.is_active] + [run for run in found if not run.is_active][:most_ended]
+
+    def complete_run(self, session: Session, run_id: str, reason: str) -> bool:
+        found = [run for run in self.runs if run.run_id == run_id and run.is_active]
+        self.runs = [replace(run, state=RunState.SUCCESS, note=reason) if run in found else run for run in self.runs]
+        return bool(found)
 
     def end_run(self, session: Session, run_id: str, reason: str) -> bool:
         found = [run for run in self.runs if run.run_id == run_id and run.is_active]
@@ -126,7 +133,7 @@ def registry(engine: Engine, clock: FakeClock) -> Registry:
 
 
 @pytest.fixture
-def door() -> FakeDoor:
+def gateway() -> FakeDoor:
     return FakeDoor()
 
 
@@ -158,12 +165,14 @@ def make_loop(
     settings: LakeSettings,
     registry: Registry,
     timeline_server: TimelineServer,
-    door: FakeDoor,
+    gateway: FakeDoor,
     tables: TablesConfig,
 ) -> Callable[[], ManagerLoop]:
     """Build loops that share database and door, as loops of several API servers do."""
     views = TableViewCache(timeline_server.timelines)
-    return lambda: ManagerLoop(settings, registry, ServerDoor(timeline_server), views, door, lambda: tables)
+    return lambda: ManagerLoop(
+        settings, registry, TimelineServerGateway(timeline_server), views, gateway, lambda: tables
+    )
 
 
 @pytest.fixture

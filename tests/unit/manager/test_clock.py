@@ -92,5 +92,5 @@ def test_a_server_whose_clock_is_an_hour_ahead_takes_nobodys_lease(engine: Engin
     with pytest.raises(ExecutorBusyError):
         Executors(ahead, 60).acquire("orders-1", Service.COMPACTION, "run 2", 1)
     honest.mark_dirty(Notice("/lake/orders", "orders", Source.HINT))
-    assert len(honest.claim(1, 60)) == 1
-    assert ahead.claim(1, 60) == []
+    assert len(honest.acquire(1, 60)) == 1
+    assert ahead.acquire(1, 60) == []

@@ -8,13 +8,17 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.monitoring import RepairRound
+from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import SERVICE_TOKEN
+from tests.unit.manager.conftest import SERVICE_TOKEN, FakeDoor
 
 BEARER = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
 
@@ -31,7 +35,7 @@ def tables_file(tmp_path: Path, lake: Path) -> Path:
 @pytest.fixture
 def client(services: ManagerServices, tables_file: Path) -> TestClient:
     services = replace(
-        services, tables=TablesSource(str(tables_file)), settings=replace(services.settings, loop_enabled=False)
+        services, tables=TablesSource(str(tables_file)), settings=services.settings.replace(loop_enabled=False)
     )
     return TestClient(create_app(lambda: services))
 
@@ -71,3 +75,40 @@ def test_health_and_config_tell_wrong_settings_and_the_last_good_ones_hold(
     assert (config["tables_config"], config["entries"]) == ("last_good", 2)
     assert "tables.yaml:1: unknown setting 'polol'" in config["problem"]
     assert len(client.get("/discovery/roots", headers=BEARER).json()["roots"]) == 2
+
+
+def test_wrong_settings_from_the_start_stop_decisions_only_and_are_named(
+    services: ManagerServices, settings: LakeSettings, registry: Registry, gateway: FakeDoor, tmp_path: Path, lake: Path
+) -> None:
+    file = tmp_path / "tables.yaml"
+    file.write_text("defaults: {polol: 1}", encoding="utf-8")
+    source = TablesSource(str(file))
+    timelines = services.timeline_server.timelines
+    loop = ManagerLoop(
+        settings, registry, TimelineServerGateway(services.timeline_server), services.views, gateway, source.load
+    )
+    broken = replace(
+        services, tables=source, loop=loop, repairs=RepairRound(registry, source.load, timelines.memory.open)
+    )
+    client = TestClient(create_app(lambda: broken))
+    table = HandMadeTable.create(lake / "orders")
+    table_id = table_id_of(str(table.path))
+    hint = {"base_path": str(table.path), "table_name": "orders", "instants": []}
+    hints = {"hints": [hint], "unchanged_table_ids": [table_id]}
+    assert client.post("/hints", json=hints, headers=BEARER).json() == {"marked": 1, "postponed": 1}
+    assert registry.get(table_id)["dirty_since_ms"] is not None
+    swept = client.post("/sweep", headers=BEARER)
+    assert (swept.status_code, swept.json()["waiting"]) == (200, 1)
+    assert loop.wait_until_idle(30)
+    assert "unknown setting 'polol'" in registry.get(table_id)["problem"]
+    health = client.get("/health").json()
+    assert (health["status"], health["tables_config"]) == ("failing", "none")
+    assert "settings are wrong, so no table is decided" in health["problems"][0]
+    policy = {"base_path": str(table.path), "table_name": "orders", "service": "clean"}
+    for path, params in (("/policy", policy), ("/discovery/roots", {}), (f"/tables/{table_id}/safepoint", {})):
+        refused = client.get(path, params=params, headers=BEARER)
+        assert refused.status_code == 503
+        assert "tables.yaml:1: unknown setting 'polol'" in refused.json()["detail"]
+    file.write_text("tables: []", encoding="utf-8")
+    assert client.get("/policy", params=policy, headers=BEARER).status_code == 200
+    assert client.get("/health").json()["status"] == "ok"

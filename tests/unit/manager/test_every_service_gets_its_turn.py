@@ -28,8 +28,9 @@ from airflow_lake_provider.manager.scheduling import (
     wait_for_others,
 )
 from airflow_lake_provider.planner.decide import decide, remember_cleaned
+from airflow_lake_provider.planner.facts import TableFacts
+from airflow_lake_provider.planner.last_runs import MOST_OVERTAKEN, RunEnd, last_runs_to_text, parse_last_runs
 from airflow_lake_provider.planner.rules import Decision, Hold, Verdict
-from airflow_lake_provider.planner.turns import MOST_OVERTAKEN, TurnEnd, parse_turns, turns_to_text
 from tests.unit.manager.hudi_model import NOON_MS, HudiModel, Kind
 
 POLICY = TablePolicy(hudi_options=MappingProxyType({"hoodie.write.lock.provider": "x.ZookeeperBasedLockProvider"}))
@@ -86,14 +87,14 @@ class Manager:
         return next(decision for decision in self.last if decision.service is service)
 
     def look(self) -> None:
-        turns = parse_turns(self._text)
+        last_runs = parse_last_runs(self._text)
         for run in self.runs:
-            if not run.active and run.run_id in turns.open_run_ids():
-                end = TurnEnd.SUCCESS if run.state is RunState.SUCCESS else TurnEnd.FAILED
-                turns = turns.ended(run.run_id, end, run.ended_ms or 0)
-        view, now_ms = self.hudi.view(), NOON_MS + self.hudi.now_ms
-        turns = remember_cleaned(view, POLICY, self.hold, turns)
-        self.last = decide(view, POLICY, now_ms, self.hold, turns)
+            if not run.active and run.run_id in last_runs.open_run_ids():
+                end = RunEnd.SUCCESS if run.state is RunState.SUCCESS else RunEnd.FAILED
+                last_runs = last_runs.ended(run.run_id, end, run.ended_ms or 0)
+        facts, now_ms = TableFacts(self.hudi.view(), self.hold), NOON_MS + self.hudi.now_ms
+        last_runs = remember_cleaned(facts, POLICY, last_runs, now_ms)
+        self.last = decide(facts, POLICY, now_ms, last_runs)
         ready = {d.service for d in self.last if d.verdict is Verdict.DUE and self._is_ready(d, now_ms)}
         for service in Service:
             self._overtaken[service] *= service in ready
@@ -101,9 +102,9 @@ class Manager:
             if decision.verdict is Verdict.DUE:
                 start = self._start(decision, now_ms)
                 if start.verdict is StartVerdict.START:
-                    turns = turns.started(decision, start.run_id)
+                    last_runs = last_runs.started(decision, start.run_id)
                     self._note_start(decision.service, start.run_id, ready)
-        self._text = turns_to_text(turns)
+        self._text = last_runs_to_text(last_runs)
 
     def _is_ready(self, decision: Decision, now_ms: int) -> bool:
         return self._decide_start(decision, now_ms).verdict is StartVerdict.START

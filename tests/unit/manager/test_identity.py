@@ -15,14 +15,14 @@ from sqlalchemy import update
 
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_source import TablesSource
-from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
 from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.manager.monitoring import RepairRound
 from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.timeline_feed import RegistryFeed, ServerDoor
+from airflow_lake_provider.manager.timeline_feed import RegistryFeed, TimelineServerGateway
 from airflow_lake_provider.storage.table_storage import StorageCalls, open_storage
 from airflow_lake_provider.timeline_server.server import TimelineServer
 from tests.support.tables import HandMadeTable
@@ -58,11 +58,16 @@ def source(tmp_path: Path) -> TablesSource:
 
 @pytest.fixture
 def manager(
-    services: ManagerServices, timeline_server: TimelineServer, door: FakeDoor, source: TablesSource
+    services: ManagerServices, timeline_server: TimelineServer, gateway: FakeDoor, source: TablesSource
 ) -> ManagerServices:
     """A manager that goes by the tables file above."""
     loop = ManagerLoop(
-        services.settings, services.registry, ServerDoor(timeline_server), services.views, door, source.load
+        services.settings,
+        services.registry,
+        TimelineServerGateway(timeline_server),
+        services.views,
+        gateway,
+        source.load,
     )
     return replace(services, loop=loop, tables=source)
 
@@ -125,7 +130,7 @@ def discover(client: httpx.Client, table: HandMadeTable) -> httpx.Response:
 def test_registered_table_keeps_its_name_its_policy_and_its_hold_whoever_announces_it(
     client: httpx.Client,
     manager: ManagerServices,
-    door: FakeDoor,
+    gateway: FakeDoor,
     table: HandMadeTable,
     notify: Callable[[httpx.Client, HandMadeTable], Any],
 ) -> None:
@@ -140,7 +145,7 @@ def test_registered_table_keeps_its_name_its_policy_and_its_hold_whoever_announc
     manager.loop.drain()
     row = shown(client, table)
     assert (row["table_name"], row["database"], row["owner"], row["problem"]) == ("orders", "", "", "")
-    assert [run.run_id for run in door.runs] == [], "500 commits are retained"
+    assert [run.run_id for run in gateway.runs] == [], "500 commits are retained"
     (sink,) = client.get(f"/tables/{table_id}/sinks", headers=BEARER).json()["sinks"]
     assert (sink["hold"], sink["problem"]) == ("0", "")
 
@@ -161,17 +166,19 @@ def test_service_manager_request_without_a_token_is_401_and_changes_nothing(
 def test_service_manager_request_without_a_token_where_it_is_allowed_only_wakes_a_registered_table(
     manager: ManagerServices, settings: LakeSettings, registry: Registry, table: HandMadeTable, lake: Path
 ) -> None:
-    off = replace(settings, service_manager_needs_token=False)
+    off = settings.replace(service_manager_needs_token=False)
     client = TestClient(create_app(lambda: replace(manager, settings=off)), raise_server_exceptions=False)
     answer = client.get(service_get(table))
-    assert (answer.status_code, answer.json()["error"]) == (404, "TableUnknownError")
+    assert answer.status_code == 202
+    assert answer.json() == {"table_id": table_id_of(str(table.path)), "accepted": False}
     assert registry.list_tables() == []
     assert manager.timeline_server.timelines.calls == StorageCalls(), "no storage was read"
 
     call_back(client, table, X_Lake_Owner="shop")
     manager.loop.drain()
     before = shown(client, table)
-    assert client.get(service_get(table, "&instant=20991121120001000")).status_code == 202
+    same = client.get(service_get(table, "&instant=20991121120001000"))
+    assert (same.status_code, same.json()) == (202, answer.json()), "the answer shows no table's existence"
     after = shown(client, table)
     changed = {key for key in before if before[key] != after[key]}
     assert changed <= {"dirty", "notices", "last_notice_ms", "last_notice_source"}
@@ -183,7 +190,7 @@ def test_service_manager_request_without_a_token_where_it_is_allowed_only_wakes_
 def test_only_the_callback_of_a_commit_shows_that_writers_announce_their_commits(
     manager: ManagerServices, settings: LakeSettings, table: HandMadeTable, token: str
 ) -> None:
-    off = replace(settings, service_manager_needs_token=False)
+    off = settings.replace(service_manager_needs_token=False)
     client = TestClient(create_app(lambda: replace(manager, settings=off)), raise_server_exceptions=False)
     manager.registry.mark_dirty(Notice(str(table.path), "orders", Source.CONFIG))
     memory = manager.timeline_server.timelines.memory
@@ -200,7 +207,7 @@ def test_only_the_callback_of_a_commit_shows_that_writers_announce_their_commits
 
 
 def test_name_that_was_announced_before_the_first_look_decides_nothing(
-    client: httpx.Client, manager: ManagerServices, door: FakeDoor, table: HandMadeTable
+    client: httpx.Client, manager: ManagerServices, gateway: FakeDoor, table: HandMadeTable
 ) -> None:
     table_id = call_back(client, table, "scratch_x")
     assert shown(client, table)["table_name"] == "scratch_x", "for people"
@@ -208,13 +215,16 @@ def test_name_that_was_announced_before_the_first_look_decides_nothing(
     assert client.post("/sinks/claim", json={"run_id": "run-1"}, headers=BEARER).json()["sinks"] == []
     assert client.get(f"/tables/{table_id}/safepoint", headers=BEARER).json()["holder"] == "kafka"
     manager.loop.drain()
-    assert door.runs == [], "500 commits are retained"
+    assert gateway.runs == [], "500 commits are retained"
     assert shown(client, table)["table_name"] == "orders"
-    assert [due["table_name"] for due in client.get("/sinks/due", headers=BEARER).json()["sinks"]] == ["orders"]
+    assert [
+        due["table_name"]
+        for due in client.post("/sinks/claim", json={"run_id": "run-1"}, headers=BEARER).json()["sinks"]
+    ] == ["orders"]
 
 
 def test_first_look_decides_by_the_properties_name_whatever_was_announced(
-    client: httpx.Client, manager: ManagerServices, door: FakeDoor, table: HandMadeTable, lake: Path
+    client: httpx.Client, manager: ManagerServices, gateway: FakeDoor, table: HandMadeTable, lake: Path
 ) -> None:
     scratch = HandMadeTable.create(lake / "orders", "COPY_ON_WRITE", name="scratch_1")
     for second in range(1, 31):
@@ -222,8 +232,8 @@ def test_first_look_decides_by_the_properties_name_whatever_was_announced(
     call_back(client, table, "scratch_x")
     cleaned = call_back(client, scratch, "orders")
     assert manager.loop.drain() == 2
-    assert {run.run_id.split(".")[0] for run in door.runs} == {cleaned}
-    assert {conf["table_name"] for conf in door.confs} == {"scratch_1"}
+    assert {run.run_id.split(".")[0] for run in gateway.runs} == {cleaned}
+    assert {conf["table_name"] for conf in gateway.confs} == {"scratch_1"}
 
 
 def test_stream_begins_by_the_properties_name_though_another_one_was_announced(
@@ -232,7 +242,7 @@ def test_stream_begins_by_the_properties_name_though_another_one_was_announced(
     scratch = HandMadeTable.create(lake / "orders", "COPY_ON_WRITE", name="scratch_1")
     scratch.commit(1)
     table_id = call_back(client, scratch, "orders")
-    assert client.get("/sinks/due", headers=BEARER).json()["sinks"] == []
+    assert client.post("/sinks/claim", json={"run_id": "run-1"}, headers=BEARER).json()["sinks"] == []
     assert client.get(f"/tables/{table_id}/safepoint", headers=BEARER).json()["instant"] is None
     assert client.get(f"/tables/{table_id}/sinks", headers=BEARER).json()["sinks"] == []
 
@@ -244,11 +254,11 @@ def test_safepoint_of_a_table_that_was_never_read_and_cannot_be_is_an_error(clie
 
 
 def test_next_look_after_a_rename_selects_the_policy_by_the_new_name(
-    client: httpx.Client, manager: ManagerServices, door: FakeDoor, table: HandMadeTable, clock: FakeClock
+    client: httpx.Client, manager: ManagerServices, gateway: FakeDoor, table: HandMadeTable, clock: FakeClock
 ) -> None:
     table_id = call_back(client, table)
     manager.loop.drain()
-    client.get("/sinks/due", headers=BEARER)
+    client.post("/sinks/claim", json={"run_id": "run-1"}, headers=BEARER)
     table.write_properties("scratch_new", table_type="COPY_ON_WRITE")
     clock.advance(7 * 3600)
     call_back(client, table, instant=table.commit(31))
@@ -328,3 +338,88 @@ def test_heartbeat_follows_the_name_that_a_look_found_out(
     (fed,) = feed.poll()
     assert (fed.fixed_pause_s, fed.mark) == (111, 0)
     assert feed.poll() == []
+
+
+def test_two_spellings_of_a_path_are_one_table_with_the_first_spelling(
+    registry: Registry, make_loop: Callable[[], ManagerLoop], timeline_server: TimelineServer
+) -> None:
+    hinted: list[str] = []
+    timeline_server.hint = lambda feed: hinted.append(feed.base_path)  # type: ignore[method-assign]
+    loop = make_loop()
+    for path in ("s3a://lake/orders", "s3://lake/orders", "s3n://LAKE/orders"):
+        loop.notify(Notice(normalise_base_path(path), "orders", Source.COMMIT_CALLBACK))
+    (row,) = registry.list_tables()
+    assert (row["base_path"], row["notices"]) == ("s3a://lake/orders", 3)
+    assert hinted == ["s3a://lake/orders"] * 3
+
+
+# --- One table by two local paths, one of them with a link
+
+
+@pytest.mark.parametrize("link_first", [True, False])
+def test_table_that_is_registered_by_two_paths_is_served_by_the_first_one(
+    make_loop: Callable[[], ManagerLoop], registry: Registry, gateway: FakeDoor, clock: FakeClock, lake: Path,
+    link_first: bool,
+) -> None:  # fmt: skip
+    table = HandMadeTable.create(lake / "disk" / "orders")
+    for second in (1, 2, 3):
+        table.commit(second)
+    # The link is a folder above the table, as where a disk is mounted elsewhere.
+    (lake / "link").symlink_to(lake / "disk")
+    paths = [str(lake / "link" / "orders"), str(table.path)]
+    first, second_path = paths if link_first else reversed(paths)
+    loop = make_loop()
+    loop.notify(Notice(first, "orders", Source.COMMIT_CALLBACK))
+    loop.drain()
+    clock.advance(1)
+    assert [run.run_id.partition(".")[0] for run in gateway.runs] == [table_id_of(first)]
+    gateway.runs.clear()
+    loop.notify(Notice(second_path, "orders", Source.COMMIT_CALLBACK))
+    loop.drain()
+    # The other path's notice is one for the table; its run has another id, if there is one.
+    assert {run.run_id.partition(".")[0] for run in gateway.runs} == {table_id_of(first)}
+    decisions = registry.get(table_id_of(second_path))["decisions"]
+    assert f"the same table as {first}, by a link, and served there" in decisions
+    assert "by a link" not in registry.get(table_id_of(first))["decisions"]
+    # When the first path is forgotten, the other one is the table's.
+    gateway.runs.clear()
+    registry.forget(table_id_of(first))
+    loop.notify(Notice(second_path, "orders", Source.COMMIT_CALLBACK))
+    loop.drain()
+    assert {run.run_id.partition(".")[0] for run in gateway.runs} == {table_id_of(second_path)}
+
+
+def test_link_that_leads_elsewhere_later_is_a_table_of_its_own(
+    make_loop: Callable[[], ManagerLoop], registry: Registry, gateway: FakeDoor, lake: Path
+) -> None:
+    tables = [HandMadeTable.create(lake / name) for name in ("a", "b")]
+    for table in tables:
+        for second in (1, 2, 3):
+            table.commit(second)
+    link = lake / "link"
+    link.symlink_to(lake / "a")
+    loop = make_loop()
+    for path in (str(lake / "a"), str(link)):
+        loop.notify(Notice(path, "orders", Source.COMMIT_CALLBACK))
+        loop.drain()
+    assert {run.run_id.partition(".")[0] for run in gateway.runs} == {table_id_of(str(lake / "a"))}
+    link.unlink()
+    link.symlink_to(lake / "b")
+    loop.notify(Notice(str(link), "orders", Source.COMMIT_CALLBACK))
+    loop.drain()
+    assert table_id_of(str(link)) in {run.run_id.partition(".")[0] for run in gateway.runs}
+
+
+def test_two_paths_that_are_evaluated_at_once_are_not_both_served(registry: Registry, lake: Path) -> None:
+    """Each records where it leads before it asks; so at least one sees the other."""
+    registry.mark_dirty(Notice(str(lake / "a"), "a", Source.HINT))
+    registry.mark_dirty(Notice(str(lake / "b"), "b", Source.HINT))
+    one, two = registry.acquire(2, 60)
+    found = [registry.find_other_path(lease, "real-1") for lease in (one, two)]
+    assert [None if row is None else row["table_id"] for row in found][1:] == [one.table_id]
+    assert registry.find_other_path(one, "real-1") is None
+    # A path at which no table is any more serves none.
+    with registry.transaction() as session:
+        mine = lake_table.c.table_id == one.table_id
+        session.execute(update(lake_table).where(mine).values(missing_since_ms=1))
+    assert registry.find_other_path(two, "real-1") is None

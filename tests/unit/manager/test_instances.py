@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.manager.db.notification_log import KEEP_MS, TELL_WITHIN_MS, Reports
-from airflow_lake_provider.manager.db.registry import LookResult, Notice, Registry, Source
+from airflow_lake_provider.manager.db.leases import KEEP_MS, NOTIFY_WITHIN_MS, NotificationLog
+from airflow_lake_provider.manager.db.registry import EvaluationResult, Notice, Registry, Source
 from airflow_lake_provider.manager.instances import (
+    EVALUATE_WITHIN_MS,
     KILL_WITHIN_MS,
-    LOOK_WITHIN_MS,
+    READABLE_WITHIN_MS,
     Instance,
     InstanceState,
     Plans,
@@ -25,6 +26,7 @@ from airflow_lake_provider.manager.instances import (
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.scheduling import RunState
 from airflow_lake_provider.metrics import DEADLINES, HOLES, OVERDUE, STUCK
+from airflow_lake_provider.planner.rules import Urgency
 from tests.unit.manager.conftest import FakeClock, FakeInstanceDoor
 
 PLAN = "20261121120005000"
@@ -79,6 +81,10 @@ def decision(run: str, **more: Any) -> dict[str, Any]:
             replace(RUN, task=TaskTry("queued", 2, 4)), PENDING, "retrying", "Airflow's scheduler", T + 600_000,
             id="next-try-waits-for-a-slot",
         ),
+        pytest.param(
+            replace(RUN, task=TaskTry("up_for_reschedule", 1, 4, next_try_ms=T + 500_000)), PENDING, "retrying",
+            "Airflow's scheduler", T + 600_000, id="waits-for-its-surroundings-since-it-was-created",
+        ),
         pytest.param(replace(RUN, state=RunState.SUCCESS), COMPLETED, "done", "", None, id="succeeded"),
         pytest.param(replace(RUN, state=RunState.SUCCESS), PENDING, "failed", "manager", None, id="plan-still-pending"),
         pytest.param(FAILED, COMPLETED, "done", "", None, id="failed-but-the-timeline-says-completed"),
@@ -94,8 +100,8 @@ def test_instance_of_a_run(run: RunFacts, plans: Plans, state: str, owner: str, 
 @pytest.mark.parametrize(
     ("run", "state", "owner", "deadline_ms"),
     [
-        pytest.param("backing_off", "retrying", "manager", T + 50 + LOOK_WITHIN_MS, id="another-run-comes"),
-        pytest.param("abandoned", "abandoned", "somebody has to look", None, id="given-up"),
+        pytest.param("backing_off", "retrying", "manager", T + 50 + EVALUATE_WITHIN_MS, id="another-run-comes"),
+        pytest.param("abandoned", "abandoned", "a person", None, id="given-up"),
         pytest.param("start", "failed", "", None, id="of-an-earlier-state"),
     ],
 )
@@ -109,8 +115,8 @@ def test_failed_run_is_told_by_what_the_manager_decided_of_it(
 
 def row(**values: Any) -> dict[str, Any]:
     empty = {
-        "decisions": "[]", "retry_ms": None, "looked_ms": T, "dirty_since_ms": None, "look_failures": 0, "problem": "",
-        "last_notice_source": "commit_callback",
+        "decisions": "[]", "retry_ms": None, "evaluated_ms": T, "dirty_since_ms": None, "evaluation_failures": 0,
+        "problem": "", "last_notice_source": "commit_callback",
     }  # fmt: skip
     return empty | values
 
@@ -119,15 +125,17 @@ def test_what_waits_for_a_window_or_another_service_is_requested() -> None:
     decisions = json.dumps([decision("waiting", run_id="", evidence={"pending_plans": PLAN})])
     (found,) = instances_of(row(decisions=decisions, retry_ms=T + 30_000), (), PENDING)
     assert (found.state, found.owner, found.plans) == (InstanceState.REQUESTED, "manager", (PLAN,))
-    assert found.deadline_ms == T + 30_000 + LOOK_WITHIN_MS
+    assert found.deadline_ms == T + 30_000 + EVALUATE_WITHIN_MS
     assert found.reason == "3 delta commits; waiting"
 
 
 def test_a_mark_is_a_request_for_a_look() -> None:
     (found,) = instances_of(row(dirty_since_ms=T), (), PENDING)
-    assert (found.service, found.state, found.deadline_ms) == ("look", "requested", T + LOOK_WITHIN_MS)
-    (found,) = instances_of(row(dirty_since_ms=T, look_failures=3, retry_ms=T + 9, problem="no such host"), (), PENDING)
-    assert found.deadline_ms == T + 9 + LOOK_WITHIN_MS
+    assert (found.service, found.state, found.deadline_ms) == ("evaluation", "requested", T + EVALUATE_WITHIN_MS)
+    (found,) = instances_of(
+        row(dirty_since_ms=T, evaluation_failures=3, retry_ms=T + 9, problem="no such host"), (), PENDING
+    )
+    assert (found.since_ms, found.deadline_ms) == (T, T + READABLE_WITHIN_MS)
     assert "3 failed, the last with: no such host" in found.reason
 
 
@@ -149,10 +157,10 @@ class Heard:
         assert base_path == "/lake/orders"
         self.deadlines.append(instance)
 
-    def stuck(self, base_path: str, instance: Instance, on_told: Callable[[], None]) -> None:
+    def stuck(self, base_path: str, instance: Instance, on_notified: Callable[[], None]) -> None:
         self.stucks.append(instance)
         if self.answers:
-            on_told()
+            on_notified()
 
     def incr(self, name: str, count: int = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + count
@@ -167,11 +175,11 @@ class Heard:
 def test_sweep_ends_a_run_past_its_deadline_and_says_why(registry: Registry) -> None:
     late = replace(RUN, created_ms=registry.now_ms() - 7_201_000, task=TaskTry("running", 2, 4, "w1", T))
     fine = replace(RUN, run_id="orders-1.clean.1", created_ms=registry.now_ms())
-    door, heard = FakeInstanceDoor([late, fine]), Heard()
-    sweep = DeadlineSweep(registry, door, heard, heard)
+    gateway, heard = FakeInstanceDoor([late, fine]), Heard()
+    sweep = DeadlineSweep(registry, gateway, heard, heard)
     assert sweep.sweep().ended == 1
-    assert set(door.ended) == {RUN_ID}
-    assert "not done 7200 s after it was created (deadline_s); try 2 of 5 runs on w1" in door.ended[RUN_ID]
+    assert set(gateway.ended) == {RUN_ID}
+    assert "not done 7200 s after it was created (deadline_s); try 2 of 5 runs on w1" in gateway.ended[RUN_ID]
     assert [instance.state for instance in heard.deadlines] == [InstanceState.FAILED]
     assert heard.counts == {DEADLINES: 1, OVERDUE: 0, HOLES: 0}
     assert sweep.sweep().ended == 0
@@ -179,45 +187,45 @@ def test_sweep_ends_a_run_past_its_deadline_and_says_why(registry: Registry) -> 
 
 def test_sweep_tells_of_what_is_stuck_once_for_each_state(registry: Registry) -> None:
     waiting = replace(RUN, state=RunState.QUEUED, created_ms=registry.now_ms() - 601_000)
-    door, heard = FakeInstanceDoor([waiting]), Heard()
-    sweep = DeadlineSweep(registry, door, heard, heard)
+    gateway, heard = FakeInstanceDoor([waiting]), Heard()
+    sweep = DeadlineSweep(registry, gateway, heard, heard)
     assert (sweep.sweep().overdue, sweep.sweep().overdue) == (1, 1)
     assert [instance.state for instance in heard.stucks] == [InstanceState.SCHEDULED]
     assert heard.counts == {STUCK: 1, OVERDUE: 1, HOLES: 0}
     hung_ms = registry.now_ms() - 3_600_000 - KILL_WITHIN_MS - 1
-    door.runs = [replace(waiting, created_ms=hung_ms, task=TaskTry("running", 1, 4, "w1", hung_ms))]
+    gateway.runs = [replace(waiting, created_ms=hung_ms, task=TaskTry("running", 1, 4, "w1", hung_ms))]
     sweep.sweep()
     assert [instance.state for instance in heard.stucks] == [InstanceState.SCHEDULED, InstanceState.RUNNING]
 
 
 def test_sweep_of_another_server_or_after_a_restart_does_not_tell_again(registry: Registry) -> None:
     waiting = replace(RUN, state=RunState.QUEUED, created_ms=registry.now_ms() - 601_000)
-    door, heard = FakeInstanceDoor([waiting]), Heard()
-    assert [DeadlineSweep(registry, door, heard, heard).sweep().overdue for _ in range(3)] == [1, 1, 1]
+    gateway, heard = FakeInstanceDoor([waiting]), Heard()
+    assert [DeadlineSweep(registry, gateway, heard, heard).sweep().overdue for _ in range(3)] == [1, 1, 1]
     assert (len(heard.stucks), heard.counts[STUCK]) == (1, 1)
 
 
 def test_sweep_tells_again_when_the_server_that_told_died_over_it(registry: Registry, clock: FakeClock) -> None:
     waiting = replace(RUN, state=RunState.QUEUED, created_ms=registry.now_ms() - 601_000)
-    door, dies, heard = FakeInstanceDoor([waiting]), Heard(answers=False), Heard()
-    DeadlineSweep(registry, door, dies, dies).sweep()
-    sweep = DeadlineSweep(registry, door, heard, heard)
+    gateway, dies, heard = FakeInstanceDoor([waiting]), Heard(answers=False), Heard()
+    DeadlineSweep(registry, gateway, dies, dies).sweep()
+    sweep = DeadlineSweep(registry, gateway, heard, heard)
     sweep.sweep()
     assert (len(dies.stucks), len(heard.stucks)) == (1, 0), "it may still be telling"
-    clock.advance(TELL_WITHIN_MS / 1000)
+    clock.advance(NOTIFY_WITHIN_MS / 1000)
     sweep.sweep()
     sweep.sweep()
     assert len(heard.stucks) == 1
 
 
 def test_sweep_forgets_what_was_told_long_ago(registry: Registry, clock: FakeClock) -> None:
-    reports = Reports(registry)
+    reports = NotificationLog(registry)
     assert (reports.begin("a"), reports.begin("a")) == (True, False)
     reports.end("a")
     clock.advance(KEEP_MS / 1000)
     reports.forget_old()
     assert not reports.begin("a")
-    clock.advance(TELL_WITHIN_MS / 1000 + 1)
+    clock.advance(NOTIFY_WITHIN_MS / 1000 + 1)
     reports.forget_old()
     assert reports.begin("a")
 
@@ -227,8 +235,22 @@ def test_sweep_tells_of_a_mark_that_nobody_looks_at(registry: Registry, clock: F
     heard = Heard()
     sweep = DeadlineSweep(registry, FakeInstanceDoor(), heard, heard)
     assert sweep.sweep().overdue == 0
-    clock.advance(LOOK_WITHIN_MS / 1000 + 1)
+    clock.advance(EVALUATE_WITHIN_MS / 1000 + 1)
     assert sweep.sweep().overdue == 1
-    claim = registry.claim(1, 60)[0]
-    registry.settle(claim, LookResult(next_look_ms=registry.now_ms() + 1))
+    lease = registry.acquire(1, 60)[0]
+    registry.release(lease, EvaluationResult(next_evaluation_ms=registry.now_ms() + 1))
     assert sweep.sweep().overdue == 0
+
+
+def test_sweep_lets_a_run_that_waits_for_long_come_before_urgent_ones(registry: Registry, clock: FakeClock) -> None:
+    now_ms = registry.now_ms()
+    old, young = now_ms - 301_000, now_ms - 299_000
+    gateway = FakeInstanceDoor(
+        [
+            replace(RUN, run_id="t-1.ttl.1", state=RunState.QUEUED, created_ms=old),
+            replace(RUN, run_id="t-2.ttl.1", state=RunState.QUEUED, created_ms=young),
+            replace(RUN, run_id="t-3.ttl.1", created_ms=old, task=TaskTry("running", 1, started_ms=now_ms)),
+        ]
+    )
+    DeadlineSweep(registry, gateway).sweep()
+    assert gateway.raised == {"t-1.ttl.1": Urgency.AGED}

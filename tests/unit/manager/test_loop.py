@@ -14,19 +14,24 @@ from typing import Any
 import pytest
 
 from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_file import TablesConfig
 from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
-from airflow_lake_provider.manager.db.sinks import RunNews, Sinks
+from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks
 from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.scheduling import RunState, Starts, StartVerdict
+from airflow_lake_provider.manager.scheduling import GIVEN_UP_PAUSE_MS, RunScheduler, RunState, StartVerdict
+from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.planner.last_runs import RunEnd, parse_last_runs
 from airflow_lake_provider.planner.rules import Decision, Verdict
-from airflow_lake_provider.planner.turns import parse_turns
+from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
-from airflow_lake_provider.timeline_server.server import TimelineServer
+from airflow_lake_provider.storage.table_storage import open_storage
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
 from airflow_lake_provider.timeline_server.snapshot import NOW
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import FakeClock, FakeDoor
@@ -44,20 +49,20 @@ def announce(registry: Registry, table: HandMadeTable, instant: str = "202611211
 
 
 def test_drain_of_a_due_table_starts_one_run_with_its_reason(
-    registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable
+    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable
 ) -> None:
     for second in (1, 2, 3):
         newest = table.commit(second)
     table_id = announce(registry, table)
     assert make_loop().drain() == 1
-    assert [run.run_id for run in door.runs] == [f"{table_id}.compaction.{newest}"]
-    assert door.confs[0]["reason"] == "3 delta commits and no compaction yet (rule: 3)"
-    assert door.confs[0]["hudi_options"]["hoodie.write.lock.provider"].endswith("FileSystemBasedLockProvider")
+    assert [run.run_id for run in gateway.runs] == [f"{table_id}.compaction.{newest}"]
+    assert gateway.confs[0]["reason"] == "3 delta commits and no compaction yet (rule: 3)"
+    assert gateway.confs[0]["hudi_options"]["hoodie.write.lock.provider"].endswith("FileSystemBasedLockProvider")
     assert registry.get(table_id)["dirty_since_ms"] is None
 
 
 def test_drain_of_a_hundred_notices_that_make_nothing_due_starts_none(
-    registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable
+    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable
 ) -> None:
     table.commit(1)
     for _ in range(100):
@@ -65,11 +70,11 @@ def test_drain_of_a_hundred_notices_that_make_nothing_due_starts_none(
     loop = make_loop()
     assert loop.drain() == 1
     assert loop.drain() == 0
-    assert door.runs == []
+    assert gateway.runs == []
 
 
 def test_drain_of_a_notice_doubled_ten_times_starts_one_run(
-    registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable
+    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable
 ) -> None:
     for second in (1, 2, 3):
         table.commit(second)
@@ -77,11 +82,11 @@ def test_drain_of_a_notice_doubled_ten_times_starts_one_run(
     for _ in range(10):
         announce(registry, table)
         loop.drain()
-    assert len(door.runs) == 1
+    assert len(gateway.runs) == 1
 
 
 def test_drain_while_a_run_is_active_starts_no_second_one_for_newer_commits(
-    registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable
+    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable
 ) -> None:
     loop = make_loop()
     for second in range(1, 8):
@@ -91,11 +96,11 @@ def test_drain_while_a_run_is_active_starts_no_second_one_for_newer_commits(
     table.plan(8)
     announce(registry, table)
     loop.drain()
-    assert len(door.runs) == 1
+    assert len(gateway.runs) == 1
 
 
 def test_drain_by_two_loops_at_once_starts_one_run_per_table(
-    registry: Registry, make_loop: MakeLoop, door: FakeDoor, lake: Path
+    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, lake: Path
 ) -> None:
     for name in "abcdefgh":
         made = HandMadeTable.create(lake / name)
@@ -107,67 +112,67 @@ def test_drain_by_two_loops_at_once_starts_one_run_per_table(
         thread.start()
     for thread in loops:
         thread.join()
-    assert len(door.runs) == 8
-    assert registry.claim(10, 1) == []
+    assert len(gateway.runs) == 8
+    assert registry.acquire(10, 1) == []
 
 
-def test_drain_after_a_loop_died_between_claim_and_run_takes_the_claim_over(
-    registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable, clock: FakeClock
+def test_drain_after_a_loop_died_between_lease_and_run_takes_the_lease_over(
+    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable, clock: FakeClock
 ) -> None:
     for second in (1, 2, 3):
         table.commit(second)
     announce(registry, table)
-    assert len(registry.claim(1, lease_s=60)) == 1  # and then the process is killed
+    assert len(registry.acquire(1, lease_s=60)) == 1  # and then the process is killed
     assert make_loop().drain() == 0
     clock.advance(61)
     assert make_loop().drain() == 1
-    assert len(door.runs) == 1
+    assert len(gateway.runs) == 1
 
 
-def test_settle_of_a_claim_that_passed_on_changes_nothing(
-    registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable, clock: FakeClock
+def test_release_of_a_lease_that_passed_on_changes_nothing(
+    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable, clock: FakeClock
 ) -> None:
     """A loop that slept through its lease must neither start a run nor wipe the mark of the one that took over."""
     for second in (1, 2, 3):
         table.commit(second)
     table_id = announce(registry, table)
-    slept = registry.claim(1, lease_s=60)[0]
+    slept = registry.acquire(1, lease_s=60)[0]
     clock.advance(61)
-    assert len(registry.claim(1, lease_s=60)) == 1
-    make_loop()._look(slept)
-    assert door.runs == []
+    assert len(registry.acquire(1, lease_s=60)) == 1
+    make_loop()._evaluate_safely(slept)
+    assert gateway.runs == []
     assert registry.get(table_id)["dirty_since_ms"] is not None
 
 
 def test_drain_when_a_notice_arrives_during_the_look_looks_again(
-    registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable
+    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable
 ) -> None:
     announce(registry, table)
-    claim = registry.claim(1, lease_s=60)[0]
+    lease = registry.acquire(1, lease_s=60)[0]
     announce(registry, table)
-    make_loop()._look(claim)
+    make_loop()._evaluate_safely(lease)
     assert make_loop().drain() == 1
 
 
 def test_drain_when_airflow_refuses_the_run_keeps_the_mark_and_tries_again(
-    registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable, clock: FakeClock
+    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable, clock: FakeClock
 ) -> None:
     for second in (1, 2, 3):
         table.commit(second)
     table_id = announce(registry, table)
-    door.fails_with = StorageError("DAG lake_table_service is not in the database yet")
+    gateway.fails_with = StorageError("DAG lake_table_service is not in the database yet")
     loop = make_loop()
     loop.drain()
     assert "not in the database yet" in registry.get(table_id)["problem"]
     assert loop.drain() == 0
     clock.advance(2)
     loop.drain()
-    assert len(door.runs) == 1
+    assert len(gateway.runs) == 1
     assert registry.get(table_id)["problem"] == ""
 
 
 def test_drain_of_a_table_with_an_unexpected_error_goes_on_with_the_others(
-    registry: Registry, make_loop: MakeLoop, door: FakeDoor, lake: Path, clock: FakeClock
+    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, lake: Path, clock: FakeClock
 ) -> None:
     ids = []
     for name in ("first", "second"):
@@ -176,18 +181,18 @@ def test_drain_of_a_table_with_an_unexpected_error_goes_on_with_the_others(
             made.commit(second)
         ids.append(announce(registry, made))
         clock.advance(1)
-    door.fails_with = RuntimeError("as Airflow raises it")
+    gateway.fails_with = RuntimeError("as Airflow raises it")
     loop = make_loop()
     assert loop.drain() == 2
-    assert len(door.runs) == 1
+    assert len(gateway.runs) == 1
     assert registry.get(ids[0])["problem"] == "RuntimeError: as Airflow raises it"
     clock.advance(2)
     loop.drain()
-    assert len(door.runs) == 2
+    assert len(gateway.runs) == 2
 
 
 def test_drain_of_a_missing_table_backs_off_and_disturbs_no_other(
-    registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable, lake: Path, clock: FakeClock
+    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable, lake: Path, clock: FakeClock
 ) -> None:
     missing = HandMadeTable(lake / "missing")
     missing_id = announce(registry, missing)
@@ -196,7 +201,7 @@ def test_drain_of_a_missing_table_backs_off_and_disturbs_no_other(
     announce(registry, table)
     loop = make_loop()
     assert loop.drain() == 2
-    assert len(door.runs) == 1
+    assert len(gateway.runs) == 1
     assert "no Hudi table at" in registry.get(missing_id)["problem"]
     announce(registry, missing)
     assert loop.drain() == 0, "a notice must not turn a broken table into a busy loop"
@@ -207,7 +212,7 @@ def test_drain_of_a_missing_table_backs_off_and_disturbs_no_other(
 
 
 def test_drain_after_a_failed_run_starts_another_with_backoff_and_gives_up_at_the_maximum(
-    registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable, clock: FakeClock
+    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable, clock: FakeClock
 ) -> None:
     for second in (1, 2, 3):
         newest = table.commit(second)
@@ -215,38 +220,55 @@ def test_drain_after_a_failed_run_starts_another_with_backoff_and_gives_up_at_th
     loop = make_loop()
     loop.drain()
     for attempt, pause_s in ((2, 61), (3, 121)):
-        door.end(door.runs[-1].run_id, RunState.FAILED, registry.now_ms())
+        gateway.end(gateway.runs[-1].run_id, RunState.FAILED, registry.now_ms())
         clock.advance(31)
         loop.drain()
-        assert len(door.runs) == attempt - 1, "the pause is not over"
+        assert len(gateway.runs) == attempt - 1, "the pause is not over"
         clock.advance(pause_s)
         loop.drain()
-        assert door.runs[-1].run_id == f"{table_id}.compaction.{newest}.r{attempt}"
-    door.end(door.runs[-1].run_id, RunState.FAILED, registry.now_ms())
+        assert gateway.runs[-1].run_id == f"{table_id}.compaction.{newest}.r{attempt}"
+    gateway.end(gateway.runs[-1].run_id, RunState.FAILED, registry.now_ms())
     clock.advance(10_000)
     announce(registry, table)
     loop.drain()
-    assert len(door.runs) == 3
+    assert len(gateway.runs) == 3
     assert "given up until the table changes" in registry.get(table_id)["decisions"]
     table.commit(9)
     announce(registry, table)
     loop.drain()
-    assert len(door.runs) == 4, "a new commit is a new chance"
+    assert len(gateway.runs) == 3, "a commit gives the decision a new instant, and no new tries"
+    reason = json.loads(registry.get(table_id)["decisions"])[0]["run_reason"]
+    assert reason.startswith("3 runs of compaction failed in a row")
+    clock.advance(GIVEN_UP_PAUSE_MS / 1000 - 9_000)
+    loop.drain()
+    assert len(gateway.runs) == 4
+    gateway.end(gateway.runs[-1].run_id, RunState.FAILED, registry.now_ms())
+    table.commit(10)
+    announce(registry, table)
+    loop.drain()
+    assert len(gateway.runs) == 4, "still given up after one more failure"
+    # A person clears the run, and it succeeds: the count begins anew.
+    gateway.end(gateway.runs[-1].run_id, RunState.SUCCESS, registry.now_ms())
+    table.commit(11)
+    announce(registry, table)
+    loop.drain()
+    last = parse_last_runs(registry.get(table_id)["last_runs"]).of[Service.COMPACTION]
+    assert (last.end, last.failures) == (RunEnd.SUCCESS, 0)
 
 
 def test_drain_after_a_run_ended_without_telling_looks_by_itself(
-    registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable, clock: FakeClock
+    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable, clock: FakeClock
 ) -> None:
     for second in (1, 2, 3):
         table.commit(second)
     announce(registry, table)
     loop = make_loop()
     loop.drain()
-    door.end(door.runs[0].run_id, RunState.FAILED, registry.now_ms())
+    gateway.end(gateway.runs[0].run_id, RunState.FAILED, registry.now_ms())
     for _ in range(4):
         clock.advance(31)
         loop.drain()
-    assert len(door.runs) == 2
+    assert len(gateway.runs) == 2
 
 
 def test_list_silent_after_the_heartbeat_names_the_table_until_it_is_postponed(
@@ -268,7 +290,7 @@ def test_list_silent_after_the_heartbeat_names_the_table_until_it_is_postponed(
 def test_silent_table_on_which_a_writer_died_is_looked_at_and_rolled_back(
     registry: Registry,
     make_loop: MakeLoop,
-    door: FakeDoor,
+    gateway: FakeDoor,
     table: HandMadeTable,
     clock: FakeClock,
     timeline_server: TimelineServer,
@@ -291,11 +313,11 @@ def test_silent_table_on_which_a_writer_died_is_looked_at_and_rolled_back(
         timeline_server.timelines.snapshot(str(table.path), NOW)  # its heartbeat
     loop.postpone([table_id])
     loop.drain()
-    assert [run.run_id for run in door.runs] == [f"{table_id}.rollback.{begun}"]
+    assert [run.run_id for run in gateway.runs] == [f"{table_id}.rollback.{begun}"]
 
 
 def test_clean_that_a_sink_holds_back_starts_no_run_until_the_sink_goes_on(
-    registry: Registry, make_loop: MakeLoop, door: FakeDoor, lake: Path
+    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, lake: Path
 ) -> None:
     table, sinks, loop = HandMadeTable.create(lake / "orders", "COPY_ON_WRITE"), Sinks(registry), make_loop()
     instants = [table.commit(second) for second in range(1, 31)]
@@ -313,18 +335,18 @@ def test_clean_that_a_sink_holds_back_starts_no_run_until_the_sink_goes_on(
         assert clean["verdict"] == "not_due"
         assert "held back: sink mirror holds everything, until 2026-11-21 13:00:00 UTC" in clean["reason"]
         assert clean["evidence"]["held_by"] == "mirror"
-    assert door.runs == []
+    assert gateway.runs == []
     assert not sinks.get(table_id, "mirror")["needs_snapshot"], "a look releases nothing"
 
     newest = CommitRef(instants[-1], instants[-1])
     text = to_text(Checkpoint(f"{table_id}.mirror", 1, 1, newest, hold=instants[-1]))
-    sinks.tell(table_id, "mirror", RunNews("run-1", text, ended=True))
+    sinks.record_progress(table_id, "mirror", RunProgress("run-1", text, ended=True))
     assert decided_clean()["run"] == "start"
-    assert [run.run_id.split(".")[1] for run in door.runs] == ["clean"]
+    assert [run.run_id.split(".")[1] for run in gateway.runs] == ["clean"]
 
 
 def test_hold_that_is_over_lets_the_clean_start(
-    registry: Registry, make_loop: MakeLoop, door: FakeDoor, lake: Path, clock: FakeClock
+    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, lake: Path, clock: FakeClock
 ) -> None:
     table, loop = HandMadeTable.create(lake / "orders", "COPY_ON_WRITE"), make_loop()
     for second in range(1, 31):
@@ -332,11 +354,11 @@ def test_hold_that_is_over_lets_the_clean_start(
     table_id = announce(registry, table)
     Sinks(registry).configure(table_id, {"mirror": 3600})
     loop.drain()
-    assert door.runs == []
+    assert gateway.runs == []
     clock.advance(3601)
     # Nobody announces anything: its own time to look again has come.
     loop.drain()
-    assert [run.run_id.split(".")[1] for run in door.runs] == ["clean"]
+    assert [run.run_id.split(".")[1] for run in gateway.runs] == ["clean"]
 
 
 def append(table: HandMadeTable, number: int) -> None:
@@ -350,7 +372,7 @@ def append(table: HandMadeTable, number: int) -> None:
 
 
 def test_table_that_is_only_appended_to_is_cleaned_once_for_nothing_and_archived(
-    registry: Registry, make_loop: MakeLoop, door: FakeDoor, lake: Path, clock: FakeClock
+    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, lake: Path, clock: FakeClock
 ) -> None:
     """What the run found outlives the loop that started it; then the clean is not due, beside the archiving that is."""
     table = HandMadeTable.create(lake / "events", "COPY_ON_WRITE")
@@ -359,9 +381,9 @@ def test_table_that_is_only_appended_to_is_cleaned_once_for_nothing_and_archived
         table_id = announce(registry, table)
         make_loop().drain()
         clock.advance(600)
-        if door.runs and door.runs[-1].active:
-            door.end(door.runs[-1].run_id, RunState.SUCCESS, registry.now_ms())
-    services = [run.run_id.split(".")[1] for run in door.runs]
+        if gateway.runs and gateway.runs[-1].active:
+            gateway.end(gateway.runs[-1].run_id, RunState.SUCCESS, registry.now_ms())
+    services = [run.run_id.split(".")[1] for run in gateway.runs]
     assert services == ["clean", "archive", "archive"], "a model of Hudi's archiver is not in this test"
     decisions = {d["service"]: d for d in json.loads(registry.get(table_id)["decisions"])}
     assert decisions["clean"]["verdict"] == "not_due"
@@ -370,7 +392,7 @@ def test_table_that_is_only_appended_to_is_cleaned_once_for_nothing_and_archived
 
 
 def test_run_is_among_the_turns_even_if_the_loop_dies_at_once(
-    registry: Registry, make_loop: MakeLoop, door: FakeDoor, table: HandMadeTable, monkeypatch: pytest.MonkeyPatch
+    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for second in (1, 2, 3):
         table.commit(second)
@@ -380,15 +402,15 @@ def test_run_is_among_the_turns_even_if_the_loop_dies_at_once(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as killed:
-        killed.setattr(registry, "settle", die)
+        killed.setattr(registry, "release", die)
         with pytest.raises(KeyboardInterrupt):
             make_loop().drain()
-    turns = parse_turns(registry.get(table_id)["turns"])
-    assert turns.open_run_ids() == (door.runs[0].run_id,)
+    last_runs = parse_last_runs(registry.get(table_id)["last_runs"])
+    assert last_runs.open_run_ids() == (gateway.runs[0].run_id,)
 
 
 def test_busy_table_gives_its_one_place_to_each_service_in_turn(
-    registry: Registry, make_loop: MakeLoop, door: FakeDoor, lake: Path, clock: FakeClock
+    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, lake: Path, clock: FakeClock
 ) -> None:
     """The runs find nothing here; each is due again when its run ends, and none takes the place twice in a row."""
     table, loop = HandMadeTable.create(lake / "orders"), make_loop()
@@ -398,28 +420,74 @@ def test_busy_table_gives_its_one_place_to_each_service_in_turn(
         announce(registry, table)
         loop.drain()
         clock.advance(7 * 3600)
-        if door.runs[-1].active:
-            door.end(door.runs[-1].run_id, RunState.FAILED, registry.now_ms())
-    services = [run.run_id.split(".")[1] for run in door.runs]
-    assert plan in door.runs[0].run_id
+        if gateway.runs[-1].active:
+            gateway.end(gateway.runs[-1].run_id, RunState.FAILED, registry.now_ms())
+    services = [run.run_id.split(".")[1] for run in gateway.runs]
+    assert plan in gateway.runs[0].run_id
     later = services[services.index("clean") - 1 :]
     assert all(first != then for first, then in pairwise(later)), services
 
 
 def test_archiving_waits_for_a_clean_that_runs_where_several_services_may(
-    registry: Registry, door: FakeDoor, clock: FakeClock
+    registry: Registry, gateway: FakeDoor, clock: FakeClock
 ) -> None:
     registry.mark_dirty(Notice("/lake/orders", "orders", Source.CONFIG))
-    (claim,) = registry.claim(1, 60)
+    (lease,) = registry.acquire(1, 60)
     policy = TablePolicy(max_active_runs=3)
-    starts = Starts(registry, door, TablesConfig)
+    starts = RunScheduler(registry, gateway, TablesConfig)
     clean, archive = (
         Decision(service, Verdict.DUE, "due", key_instant="1") for service in (Service.CLEAN, Service.ARCHIVE)
     )
-    assert [said.verdict for said in starts.preview(claim.table_id, policy, [clean, archive])] == ["start", "waiting"]
-    assert starts.start(claim, policy, clean).verdict is StartVerdict.START
-    waits = starts.start(claim, policy, archive)
+    assert [said.verdict for said in starts.preview(lease.table_id, policy, [clean, archive])] == ["start", "waiting"]
+    assert starts.start(lease, policy, clean).verdict is StartVerdict.START
+    waits = starts.start(lease, policy, archive)
     assert waits.verdict is StartVerdict.WAITING
-    assert f"waits for {claim.table_id}.clean.1" in waits.reason
-    door.end(door.runs[0].run_id, RunState.FAILED, registry.now_ms())
-    assert starts.start(claim, policy, archive).verdict is StartVerdict.START
+    assert f"waits for {lease.table_id}.clean.1" in waits.reason
+    gateway.end(gateway.runs[0].run_id, RunState.FAILED, registry.now_ms())
+    assert starts.start(lease, policy, archive).verdict is StartVerdict.START
+
+
+class CountingStorage:
+    """Counts the calls of a storage."""
+
+    def __init__(self, storage: Any, calls: list[str]) -> None:
+        self._storage = storage
+        self._calls = calls
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._storage, name)
+        if not callable(found):
+            return found
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self._calls.append(name)
+            return found(*arguments, **named)
+
+        return call
+
+
+def test_table_that_waits_for_its_own_run_does_not_ask_storage_until_the_run_ends(
+    settings: LakeSettings, registry: Registry, gateway: FakeDoor, table: HandMadeTable, tables: TablesConfig,
+    clock: FakeClock,
+) -> None:  # fmt: skip
+    calls: list[str] = []
+    timelines = SharedTimelines(None, lambda path: CountingStorage(open_storage(path), calls), registry.now_ms)  # type: ignore[arg-type, return-value]
+    server = TimelineServer(timelines, ServerOptions(service_tokens=settings.service_tokens))
+    loop = ManagerLoop(
+        settings, registry, TimelineServerGateway(server), TableViewCache(timelines), gateway, lambda: tables
+    )
+    for second in (1, 2, 3):
+        table.commit(second)
+    table_id = announce(registry, table)
+    loop.drain()
+    (run,) = gateway.runs
+    calls.clear()
+    for _ in range(20):
+        clock.advance(31)
+        assert loop.drain() == 1
+        assert json.loads(registry.get(table_id)["decisions"])[0]["run"] == "already_active"
+    assert calls == []
+    gateway.end(run.run_id, RunState.FAILED, registry.now_ms())
+    clock.advance(31)
+    loop.drain()
+    assert calls

@@ -10,7 +10,7 @@ from airflow_lake_provider.config.tables_file import TablesConfig
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
 from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.timeline_feed import ServerDoor
+from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.decide import DECIDED
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.timeline_server.server import TimelineServer
@@ -44,12 +44,14 @@ def loop(
     settings: LakeSettings,
     registry: Registry,
     timeline_server: TimelineServer,
-    door: FakeDoor,
+    gateway: FakeDoor,
     tables: TablesConfig,
     metrics: FakeMetrics,
 ) -> ManagerLoop:
     views = TableViewCache(timeline_server.timelines)
-    return ManagerLoop(settings, registry, ServerDoor(timeline_server), views, door, lambda: tables, metrics)
+    return ManagerLoop(
+        settings, registry, TimelineServerGateway(timeline_server), views, gateway, lambda: tables, metrics
+    )
 
 
 def test_loop_measures_notices_looks_decisions_runs_and_latency(
@@ -57,12 +59,12 @@ def test_loop_measures_notices_looks_decisions_runs_and_latency(
 ) -> None:
     table = HandMadeTable.create(lake / "orders")
     for second in (1, 2, 3):
-        loop.mark_dirty(Notice(str(table.path), "orders", Source.COMMIT_CALLBACK, (table.commit(second),)))
+        loop.notify(Notice(str(table.path), "orders", Source.COMMIT_CALLBACK, (table.commit(second),)))
     clock.advance(0.75)
     loop.drain()
     assert metrics.counts == {
         "lake.notices": 3,
-        "lake.looks": 1,
+        "lake.evaluations": 1,
         "lake.compaction.due": 1,
         "lake.compaction.runs_started": 1,
         **{f"lake.{service}.not_due": 1 for service in DECIDED - {Service.COMPACTION}},
@@ -74,7 +76,7 @@ def test_holes_are_counted_over_all_tables_whoever_looked_and_the_time_between_l
     loop: ManagerLoop, lake: Path, metrics: FakeMetrics, clock: FakeClock, registry: Registry
 ) -> None:
     def look(table: HandMadeTable) -> None:
-        loop.mark_dirty(Notice(str(table.path), table.path.name, Source.HINT))
+        loop.notify(Notice(str(table.path), table.path.name, Source.HINT))
         loop.drain()
 
     tables = [HandMadeTable.create(lake / name) for name in ("orders", "clicks")]
@@ -91,6 +93,6 @@ def test_holes_are_counted_over_all_tables_whoever_looked_and_the_time_between_l
 
 
 def test_loop_counts_looks_that_fail(loop: ManagerLoop, lake: Path, metrics: FakeMetrics) -> None:
-    loop.mark_dirty(Notice(str(lake / "nothing"), "nothing", Source.HINT))
+    loop.notify(Notice(str(lake / "nothing"), "nothing", Source.HINT))
     loop.drain()
-    assert (metrics.counts["lake.failed_looks"], metrics.counts["lake.looks"]) == (1, 0)
+    assert (metrics.counts["lake.failed_evaluations"], metrics.counts["lake.evaluations"]) == (1, 0)

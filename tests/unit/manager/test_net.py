@@ -50,30 +50,30 @@ def test_problems_are_said_in_words(net: Net, words: list[str]) -> None:
 
 
 def test_while_the_dag_is_paused_no_run_is_made_and_the_decision_says_why(
-    lake: Path, registry: Registry, door: FakeDoor, make_loop: Callable[[], ManagerLoop], clock: FakeClock
+    lake: Path, registry: Registry, gateway: FakeDoor, make_loop: Callable[[], ManagerLoop], clock: FakeClock
 ) -> None:
     table = HandMadeTable.create(lake / "orders")
     for second in range(1, 5):
         table.commit(second)
     mark = registry.mark_dirty(Notice(str(table.path), "orders", Source.HINT))
-    door.net = paused("lake_table_service")
+    gateway.net = paused("lake_table_service")
     loop = make_loop()
     loop.drain()
     (due,) = (d for d in json.loads(registry.get(mark.table_id)["decisions"]) if d["verdict"] == "due")
-    assert (door.runs, due["service"], due["run"]) == ([], "compaction", "waiting")
+    assert (gateway.runs, due["service"], due["run"]) == ([], "compaction", "waiting")
     assert "DAG lake_table_service is paused, so no service runs: unpause it" in due["run_reason"]
     # Unpaused, the run follows without any notice.
-    door.net = WORKING_NET
+    gateway.net = WORKING_NET
     clock.advance(31)
     loop.drain()
-    assert len(door.runs) == 1
+    assert len(gateway.runs) == 1
 
 
-def test_health_and_the_page_say_what_is_paused(services: ManagerServices, door: FakeDoor) -> None:
+def test_health_and_the_page_say_what_is_paused(services: ManagerServices, gateway: FakeDoor) -> None:
     health = TestClient(create_app(lambda: services))
     page = TestClient(create_pages(lambda: services, lambda: None))
     assert (health.get("/health").json()["problems"], "is paused" in page.get("/").text) == ([], False)
-    door.net = replace(paused("lake_table_service"), swept_ms=services.registry.now_ms() - 700_000)
+    gateway.net = replace(paused("lake_table_service"), swept_ms=services.registry.now_ms() - 700_000)
     said = health.get("/health").json()
     assert (len(said["problems"]), said["last_sweep_s"]) == (2, 700)
     assert "DAG lake_table_service is paused" in page.get("/").text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.config.policies import DoctorPolicy, Shape, TablePolicy
+from airflow_lake_provider.config.policies import DoctorPolicy, StuckKind, TablePolicy
 from airflow_lake_provider.config.tables_file import TableEntry, TablesConfig
 from airflow_lake_provider.doctor.repairs import load_records
 from airflow_lake_provider.manager import monitoring as repair_round
@@ -33,7 +33,7 @@ class FakeMetrics(NoMetrics):
 
 @pytest.fixture
 def config(lake: Path) -> TablesConfig:
-    mend = TablePolicy(doctor=DoctorPolicy(repairs=(Shape.ORPHANED_LOCK, Shape.PLAN_WITHOUT_EXECUTOR)))
+    mend = TablePolicy(doctor=DoctorPolicy(repairs=(StuckKind.ORPHANED_LOCK, StuckKind.PLAN_WITHOUT_EXECUTOR)))
     return TablesConfig(entries=(TableEntry(f"{lake}/mended_*", "", mend),))
 
 
@@ -58,7 +58,7 @@ def test_round_repairs_what_the_policy_allows_and_nothing_else(
     assert RepairRound(registry, lambda: config, open_storage, metrics).run() == 1
     assert (mended.exists(), other.exists(), file.exists()) == (False, True, True)
     (record,) = load_records(open_storage(str(mended.parents[1])))
-    assert (record.by, record.shape, record.result) == ("manager", "orphaned_lock", "repaired")
+    assert (record.by, record.kind, record.result) == ("manager", "orphaned_lock", "repaired")
     assert metrics.counts == {"lake.repairs": 1}
 
 
@@ -92,9 +92,9 @@ class Heard(NoNotifier):
     def __init__(self) -> None:
         self.stucks: list[tuple[str, Instance]] = []
 
-    def stuck(self, base_path: str, instance: Instance, on_told: Callable[[], None]) -> None:
+    def stuck(self, base_path: str, instance: Instance, on_notified: Callable[[], None]) -> None:
         self.stucks.append((base_path, instance))
-        on_told()
+        on_notified()
 
 
 def test_people_are_told_once_of_what_nothing_mends(
@@ -120,7 +120,7 @@ def test_people_are_told_once_of_what_nothing_mends(
     run_round()
     ((base_path, instance),) = heard.stucks
     assert (base_path, instance.service, instance.owner) == (str(other), "orphaned_lock", PEOPLE)
-    assert "mended by: " in instance.reason
+    assert "repaired by: " in instance.reason
     assert metrics.counts["lake.stuck_shapes"] == 1
 
 

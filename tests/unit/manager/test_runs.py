@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from airflow_lake_provider.job_contract import Mode, Service
@@ -10,11 +12,13 @@ from airflow_lake_provider.manager.scheduling import (
     StartVerdict,
     attempt_of,
     decide_start,
+    find_runs_of,
     run_id_of,
     wait_for_executor,
     wait_for_others,
 )
 from airflow_lake_provider.planner.rules import Decision, Verdict
+from tests.unit.manager.conftest import FakeDoor
 
 DUE = Decision(Service.COMPACTION, Verdict.DUE, "5 delta commits", key_instant="100")
 PLAN = Decision(Service.COMPACTION, Verdict.DUE, "a plan", Mode.EXECUTE, key_instant="100", plan_instants=("100",))
@@ -74,20 +78,41 @@ def test_plan_that_was_given_up_blocks_others_and_is_tried_again_after_hours() -
     runs = [run("100", RunState.FAILED, attempt=7, ended_ms=NOW_MS)]
     ripe_ms = NOW_MS + GIVEN_UP_PAUSE_MS
     given_up = decide_start(ID, PLAN, runs, now_ms=ripe_ms - 1, max_attempts=3, backoff_s=60)
-    assert (given_up.verdict, given_up.look_again_ms) == (StartVerdict.ABANDONED, ripe_ms)
+    assert (given_up.verdict, given_up.evaluate_again_ms) == (StartVerdict.ABANDONED, ripe_ms)
     assert "given up until 1970-01-01 06:16 UTC" in given_up.reason
     again = decide_start(ID, PLAN, runs, now_ms=ripe_ms, max_attempts=3, backoff_s=60)
     assert (again.verdict, again.run_id) == (StartVerdict.START, f"{ID}.compaction.100.r8")
     # What is no plan is due anew, under another instant, when the table changes.
     other = decide_start(ID, DUE, runs, now_ms=ripe_ms, max_attempts=3, backoff_s=60)
-    assert (other.verdict, other.look_again_ms) == (StartVerdict.ABANDONED, None)
+    assert (other.verdict, other.evaluate_again_ms) == (StartVerdict.ABANDONED, None)
+
+
+def test_void_runs_are_no_attempts_and_their_pause_grows_up_to_hours() -> None:
+    void = [replace(run("100", RunState.FAILED, attempt=n, ended_ms=NOW_MS), is_void=True) for n in range(1, 30)]
+    soon = decide_start(ID, PLAN, void[:4], now_ms=NOW_MS, max_attempts=3, backoff_s=60)
+    assert (soon.verdict, soon.evaluate_again_ms) == (StartVerdict.BACKING_OFF, NOW_MS + 480_000)
+    assert "ended without a verdict" in soon.reason
+    late = decide_start(ID, PLAN, void, now_ms=NOW_MS, max_attempts=3, backoff_s=60)
+    assert (late.verdict, late.evaluate_again_ms) == (StartVerdict.BACKING_OFF, NOW_MS + GIVEN_UP_PAUSE_MS)
+    # Two void runs and two failed ones: the third failure is the last.
+    failed = [run("100", RunState.FAILED, attempt=n, ended_ms=0) for n in (3, 4)]
+    again = decide_start(ID, DUE, [*void[:2], *failed], now_ms=NOW_MS, max_attempts=3, backoff_s=60)
+    assert (again.verdict, again.run_id) == (StartVerdict.START, f"{ID}.compaction.100.r5")
+    third = run("100", RunState.FAILED, attempt=5, ended_ms=0)
+    given_up = decide_start(ID, DUE, [*void[:2], *failed, third], now_ms=NOW_MS, max_attempts=3, backoff_s=60)
+    assert given_up.verdict is StartVerdict.ABANDONED
+    assert given_up.reason.startswith("3 runs for instant 100")
 
 
 def test_service_that_a_run_by_hand_executes_gets_no_second_run() -> None:
     lease = {"service": "compaction", "run_id": "by-hand", "try_number": 2, "lease_until_ms": NOW_MS + 5000}
     waiting = wait_for_executor(PLAN, ID, [lease], NOW_MS)
     assert waiting is not None
-    assert (waiting.verdict, waiting.run_id, waiting.look_again_ms) == (StartVerdict.WAITING, "by-hand", NOW_MS + 5000)
+    assert (waiting.verdict, waiting.run_id, waiting.evaluate_again_ms) == (
+        StartVerdict.WAITING,
+        "by-hand",
+        NOW_MS + 5000,
+    )
     assert "by-hand (try 2)" in waiting.reason
     assert wait_for_executor(PLAN, ID, [lease | {"service": "clean"}], NOW_MS) is None
     # Our own runs are told by Airflow.
@@ -110,3 +135,20 @@ def test_service_waits_while_another_one_of_its_table_runs() -> None:
     assert waiting.verdict is StartVerdict.WAITING
     assert "orders-1.compaction.1" in waiting.reason
     assert wait_for_others(clean, "orders-1", [own, other], 2, now_ms=0) is None
+
+
+@pytest.mark.parametrize(
+    "attempts", [[], [1], [1, 2, 3], list(range(1, 9)), list(range(1, 30)), [4, 5, 6, 7, 8, 9, 10]]
+)
+def test_every_attempt_for_an_instant_is_found_by_its_id_and_nothing_by_a_search(attempts: list[int]) -> None:
+    """The next attempt's id must be free, also where old runs were deleted (`airflow db clean`)."""
+    decision = Decision(Service.CLEAN, Verdict.DUE, "why", key_instant="20261121120001000", plan_instants=())
+    gateway = FakeDoor()
+    mine = [run_id_of("orders-1", Service.CLEAN, decision.key_instant, attempt) for attempt in attempts]
+    others = ["orders-1.clean.20261121120001001", "orders-10.clean.20261121120001000", "orders-1.compaction.1"]
+    gateway.runs = [ServiceRun(run_id, RunState.FAILED, 1) for run_id in (*mine, *others)]
+    active = ServiceRun("orders-1.clean.20261121120009000", RunState.RUNNING)
+    gateway.runs.append(active)
+    found = find_runs_of(gateway, None, "orders-1", decision)  # type: ignore[arg-type]
+    assert {run.run_id for run in found} == {*mine, active.run_id}
+    assert not set(mine) & {run_id_of("orders-1", Service.CLEAN, decision.key_instant, max(attempts, default=0) + 1)}

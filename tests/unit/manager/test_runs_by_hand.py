@@ -12,6 +12,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from fastapi.testclient import TestClient
 
+from airflow_lake_provider.config.owned_options import find_code_option
 from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.hooks.lake import LakeHook
@@ -24,6 +25,7 @@ from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.scheduling import RunState
 from airflow_lake_provider.operators import table_service
 from airflow_lake_provider.operators.indexing import HudiIndexOperator
+from airflow_lake_provider.operators.replication import HudiReplicationOperator
 from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
 from tests.support.fixture_tables import unpack
 from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeInstanceDoor
@@ -82,7 +84,9 @@ def test_a_clean_by_hand_keeps_what_the_table_keeps(submit: Submit) -> None:
 def test_a_table_that_others_clean_is_not_cleaned_by_hand(submit: Submit, tmp_path: Path) -> None:
     text = TABLES.replace("clean: {retained_commits: 500}", "clean: {enabled: false, retained_commits: 500}")
     (tmp_path / "tables.yaml").write_text(text, encoding="utf-8")
-    with pytest.raises(AirflowFailException, match=r"clean\.enabled: false says that others clean this table"):
+    with pytest.raises(
+        AirflowFailException, match=r"clean\.enabled: false means that another process cleans this table"
+    ):
         submit(service="clean")
     assert submit(service="compaction").request.hudi_options["hoodie.a"] == "1"
 
@@ -102,9 +106,51 @@ def test_what_a_run_by_hand_is_given_is_laid_over_the_policy(submit: Submit) -> 
 
 
 def test_a_run_of_the_managers_goes_by_what_it_was_created_with(submit: Submit) -> None:
-    given = {"hoodie.write.lock.provider": LOCK, "hoodie.clean.commits.retained": "3"}
-    job = submit(run_id="orders-1a.clean.20261121120000000", service="clean", hudi_options=given)
-    assert job.request.hudi_options == given
+    given = {"hoodie.write.lock.provider": LOCK, "hoodie.b": "3"}
+    for service, owned in (("compaction", {}), ("clean", RETENTION)):
+        run_id = f"orders-1a.{service}.20261121120000000"
+        assert submit(run_id=run_id, service=service, hudi_options=given | owned).request.hudi_options == given | owned
+
+
+@pytest.mark.parametrize(
+    ("service", "mode"),
+    [
+        ("clean", "schedule"),
+        ("clean", "schedule_and_execute"),
+        ("archive", "execute"),
+        ("ttl", "execute"),
+        ("orphans", "execute"),
+        ("orphans", "schedule_and_execute"),
+    ],
+)
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"hoodie.clean.commits.retained": "1"},
+        {"hoodie.partition.ttl.strategy.days.retain": "1"},
+        {**RETENTION, "lake.clean.retained_hours": "1"},
+        {**RETENTION, "lake.orphans.mode": "quarantine"},
+    ],
+)
+def test_run_with_an_id_as_the_managers_keeps_what_the_table_keeps(
+    submit: Submit, service: str, mode: str, given: dict[str, str]
+) -> None:
+    options = {"hoodie.write.lock.provider": LOCK, **given}
+    with pytest.raises(AirflowFailException, match="retention"):
+        submit(run_id=f"orders-1a.{service}.20261121120000000", service=service, mode=mode, hudi_options=options)
+
+
+def test_such_a_run_removes_no_savepoints_that_the_table_keeps(submit: Submit) -> None:
+    options = {"hoodie.write.lock.provider": LOCK, "lake.savepoint.keep": "0"}
+    with pytest.raises(AirflowFailException, match="retention"):
+        submit(run_id="orders-1a.savepoint.2026", service="savepoint", mode="execute", hudi_options=options)
+
+
+def test_clean_of_a_plan_that_exists_needs_no_retention(submit: Submit) -> None:
+    options = {"hoodie.write.lock.provider": LOCK}
+    job = submit(run_id="orders-1a.clean.20261121120000000", service="clean", mode="execute", hudi_options=options)
+    assert job.request.hudi_options == options
 
 
 def test_what_a_service_sets_itself_is_refused_by_hand(submit: Submit) -> None:
@@ -112,6 +158,11 @@ def test_what_a_service_sets_itself_is_refused_by_hand(submit: Submit) -> None:
         AirflowFailException, match=r"hoodie\.clean\.commits\.retained is set by our services: use clean"
     ):
         submit(service="clean", hudi_options={"hoodie.clean.commits.retained": "1"})
+
+
+def test_what_the_jobs_read_of_the_policy_is_refused_by_hand(submit: Submit) -> None:
+    with pytest.raises(AirflowFailException, match=r"lake\.clean\.retained_hours is set by our services"):
+        submit(service="clean", hudi_options={"lake.clean.retained_hours": "1"})
 
 
 def test_an_index_build_by_hand_takes_lock_and_spark_settings_from_the_policy(submit: Submit) -> None:
@@ -123,7 +174,7 @@ def test_an_index_build_by_hand_takes_lock_and_spark_settings_from_the_policy(su
 
 
 def test_time_out_of_a_run_by_hand_is_the_tables(submit: Submit, table: Path) -> None:
-    assert HudiTableServiceOperator(task_id="t", base_path=str(table), service="clean").find_timeout_s() == 7200
+    assert HudiTableServiceOperator(task_id="t", base_path=str(table), service="clean").find_timeout_s({}) == 7200
 
 
 @pytest.mark.parametrize("service", Service)
@@ -146,10 +197,149 @@ def test_deadline_of_a_run_by_hand_is_the_tables(
     registry: Registry, clock: FakeClock, given: dict[str, Any], ended: bool
 ) -> None:
     entry = TABLES.replace("name: mor_v9", "base_path: /lake/orders")
-    door = FakeInstanceDoor()
+    gateway = FakeInstanceDoor()
     params = {"base_path": "/lake/orders/", "service": "clean", **given}
     created_ms = registry.now_ms()
-    door.runs = [RunFacts("by-hand", RunState.RUNNING, created_ms, params=params, task=TaskTry("running", 1))]
+    gateway.runs = [RunFacts("by-hand", RunState.RUNNING, created_ms, params=params, task=TaskTry("running", 1))]
     clock.advance(100_000)
-    swept = DeadlineSweep(registry, door, load_tables=lambda: parse_tables_file(entry, "t.yaml")).sweep()
+    swept = DeadlineSweep(registry, gateway, load_tables=lambda: parse_tables_file(entry, "t.yaml")).sweep()
     assert (swept.ended == 1) is ended
+
+
+EVIL = "-javaagent:/tmp/evil.jar"
+MANAGERS = "orders-1a.compaction.20261121120000000"
+
+
+def refusal(submit: Submit, run_id: str, place: str = "spark_conf", **given: str) -> str:
+    arguments = {"hudi_options": {"hoodie.write.lock.provider": LOCK}, "spark_conf": {}}
+    arguments[place] |= given
+    try:
+        submit(run_id=run_id, service="compaction", **arguments)
+    except AirflowFailException as error:
+        return str(error)
+    return ""
+
+
+CODE = [
+    ("spark_conf", "spark.driver.extraJavaOptions", EVIL),
+    ("spark_conf", "spark.executor.extraJavaOptions", EVIL),
+    ("spark_conf", "spark.executor.defaultJavaOptions", EVIL),
+    ("spark_conf", "spark.driver.extraClassPath", "/tmp/evil.jar"),
+    ("spark_conf", "spark.executor.extraLibraryPath", "/tmp"),
+    ("spark_conf", "spark.jars", "/tmp/evil.jar"),
+    ("spark_conf", "spark.jars.packages", "evil:evil:1"),
+    ("spark_conf", "spark.jars.ivySettings", "/tmp/ivy.xml"),
+    ("spark_conf", "spark.submit.pyFiles", "/tmp/evil.py"),
+    ("spark_conf", "spark.yarn.dist.files", "/etc/passwd"),
+    ("spark_conf", "spark.files", "/etc/passwd"),
+    ("spark_conf", "spark.archives", "/tmp/evil.zip"),
+    ("spark_conf", "spark.pyspark.python", "/tmp/evil"),
+    ("spark_conf", "spark.pyspark.driver.python", "/tmp/evil"),
+    ("spark_conf", "spark.python.daemon.module", "evil"),
+    ("spark_conf", "spark.executorEnv.PYTHONPATH", "/tmp"),
+    ("spark_conf", "spark.yarn.appMasterEnv.PYTHONPATH", "/tmp"),
+    ("spark_conf", "spark.kubernetes.container.image", "evil"),
+    ("spark_conf", "spark.kubernetes.driver.podTemplateFile", "/tmp/pod.yaml"),
+    ("spark_conf", "spark.executor.resource.gpu.discoveryScript", "/tmp/evil.sh"),
+    ("spark_conf", "spark.plugins", "com.evil.Plugin"),
+    ("spark_conf", "spark.extraListeners", "com.evil.Listener"),
+    ("spark_conf", "spark.sql.extensions", "com.evil.Extension"),
+    ("spark_conf", "spark.sql.catalog.evil", "com.evil.Catalog"),
+    ("spark_conf", "spark.serializer", "com.evil.Serializer"),
+    ("spark_conf", "spark.hadoop.fs.evil.impl", "com.evil.FileSystem"),
+    ("spark_conf", "spark.hadoop.net.topology.script.file.name", "/tmp/evil.sh"),
+    ("spark_conf", "spark.some.new.setting", "com.evil.Anything"),
+    ("spark_conf", "spark.master", "spark://evil:7077"),
+    ("hudi_options", "hoodie.datasource.write.payload.class", "com.evil.Payload"),
+    ("hudi_options", "hoodie.compaction.payload.class", "com.evil.Payload"),
+    ("hudi_options", "hoodie.write.record.merge.custom.implementation.classes", "com.evil.Merger"),
+    ("hudi_options", "hoodie.write.lock.provider", "com.evil.Lock"),
+    ("hudi_options", "hoodie.compaction.strategy", "org.apache.hudi.Fine,com.evil.Strategy"),
+    ("hudi_options", "hoodie.write.commit.callback.class", "org.apache.hudi.callback.Http"),
+    ("hudi_options", "hoodie.write.commit.callback.http.url", "http://evil/"),
+    ("hudi_options", "hoodie.metrics.reporter.class", "com.evil.Reporter"),
+    ("hudi_options", "hoodie.new.setting", "com.evil.Anything"),
+    ("hudi_options", "hoodie.x", "secret://connection/prod/password"),
+    ("spark_conf", "spark.x", "secret://variable/prod"),
+]
+
+
+@pytest.mark.parametrize(("place", "key", "value"), CODE)
+def test_option_that_executes_code_or_refers_to_a_secret_is_known(place: str, key: str, value: str) -> None:
+    assert find_code_option({"a": "1", key: value}, {}, ()) == key
+    assert find_code_option({key: value}, {key: value}, ()) is None
+    assert find_code_option({key: value}, {key: f"{value}2"}, ()) == key
+    assert find_code_option({key: value}, {}, ("x", f"{key[:-2]}*")) is None
+
+
+@pytest.mark.parametrize("run_id", ["manual__2026", MANAGERS], ids=["by-hand", "with-an-id-as-the-managers"])
+@pytest.mark.parametrize(("place", "key", "value"), CODE[::10])
+def test_option_that_executes_code_is_taken_from_the_tables_file_only(
+    submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_id: str, place: str, key: str, value: str
+) -> None:
+    refused = refusal(submit, run_id, place, **{key: value})
+    assert f"{place}: {key} executes code in the job" in refused
+    assert "[lake] allowed_run_options" in refused
+    lock = "" if key == "hoodie.write.lock.provider" else f"hoodie.write.lock.provider: {LOCK}"
+    options = {"spark_conf": "", "hudi_options": lock}
+    options[place] += f", {key}: '{value}'" if options[place] else f"{key}: '{value}'"
+    (tmp_path / "tables.yaml").write_text("defaults:\n" + "".join(f"  {at}: {{{o}}}\n" for at, o in options.items()))
+    assert not refusal(submit, run_id, place, **{key: value}), "the same value as in the tables file"
+    assert "executes code" in refusal(submit, run_id, place, **{key: f"{value}.Two"})
+    monkeypatch.setenv("AIRFLOW__LAKE__ALLOWED_RUN_OPTIONS", f"spark.other, {key[:-3]}*")
+    assert not refusal(submit, run_id, place, **{key: f"{value}.Two"})
+
+
+@pytest.mark.parametrize("run_id", ["manual__2026", MANAGERS])
+def test_options_that_execute_no_code_pass_without_a_setting(submit: Submit, run_id: str) -> None:
+    hudi = {
+        "hoodie.write.lock.provider": LOCK,
+        "hoodie.compaction.payload.class": "org.apache.hudi.common.model.DefaultHoodieRecordPayload",
+        "hoodie.clustering.plan.strategy.small.file.limit": "300000000",
+        "hoodie.write.lock.zookeeper.url": "zk1:2181",
+        "hoodie.parquet.compression.codec": "zstd",
+        "hoodie.metadata.enable": "true",
+    }
+    spark = {
+        "spark.driver.memory": "4g",
+        "spark.executor.instances": "8",
+        "spark.sql.shuffle.partitions": "200",
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.yarn.queue": "services",
+        "spark.io.compression.codec": "zstd",
+        "spark.network.timeout": "120s",
+    }
+    assert not refusal(submit, run_id, "hudi_options", **hudi)
+    assert not refusal(submit, run_id, "spark_conf", **spark)
+
+
+@pytest.mark.parametrize("run_id", ["manual__2026", MANAGERS])
+def test_nothing_is_read_or_started_outside_the_allowed_roots(
+    submit: Submit, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_id: str
+) -> None:
+    monkeypatch.setattr(table_service, "TableReader", lambda *_: pytest.fail("the table is read"))
+    for roots in (f"{lake}/other, s3://bucket", str(tmp_path / "lak"), ""):
+        monkeypatch.setenv("AIRFLOW__LAKE__ALLOWED_ROOTS", roots)
+        with pytest.raises(AirflowFailException, match=r"\[lake\] allowed_roots"):
+            submit(run_id=run_id, service="compaction")
+        with pytest.raises(AirflowFailException, match=r"\[lake\] allowed_roots"):
+            submit(run_id=run_id, operator=HudiIndexOperator, indexes=["record_index"])
+
+
+def test_replication_by_hand_refuses_other_roots_and_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LakeHook, "get_conn", lambda _: pytest.fail("the manager is asked"))
+    context: Any = {"run_id": "manual__2026", "ti": SimpleNamespace(try_number=1)}
+    for arguments, words in (
+        ({"base_path": "/etc/t"}, "allowed_roots"),
+        ({"spark_conf": {"spark.jars": "/tmp/evil.jar"}}, "spark_conf: spark.jars executes code"),
+        ({"options": {"kafka.sasl.kerberos.kinit.cmd": "evil"}}, "options: kafka.sasl.kerberos.kinit.cmd executes"),
+        ({"options": {"conn_id": "k", "bootstrap_servers": "evil:9092"}}, "bootstrap_servers stands next to conn_id"),
+        ({"options": {"conn_id": "k", "kafka.security.protocol": "PLAINTEXT"}}, "next to conn_id"),
+        ({"options": {"conn_id": "db", "url": "postgresql://evil/x"}}, "url stands next to conn_id"),
+        ({"options": {"kafka.plugin.library.paths": "/tmp/evil.so"}}, "plugin.library.paths executes"),
+    ):
+        place: dict[str, Any] = {"base_path": str(tmp_path / "t"), **arguments}
+        task = HudiReplicationOperator(task_id="t", sink="noop", **place)
+        monkeypatch.setattr(HudiReplicationOperator, "_report_sink", lambda _: None)
+        with pytest.raises(AirflowFailException, match=words):
+            task.execute(context)

@@ -49,17 +49,17 @@ def test_configured_sink_is_due_holds_everything_and_moves_with_its_checkpoint(
     client: httpx.Client, base_path: str, clock: FakeClock
 ) -> None:
     table = f"/tables/{table_id_of(base_path)}"
-    (due,) = client.get("/sinks/due").json()["sinks"]
+    (due,) = client.post("/sinks/claim", json={"run_id": "run-1"}).json()["sinks"]
     assert (due["base_path"], due["sink"], due["mode"]) == (base_path, "kafka", "changes")
     assert due["options"] == {"topic": "orders", "bootstrap_servers": "b:9092"}
     assert client.get(f"{table}/safepoint").json() == {"instant": "0", "holder": "kafka", "released": []}
 
     begin = {"ttl_s": 1, "run_id": "run-1"}
     assert client.post(f"{table}/sinks/kafka/begin", json=begin).json()["needs_snapshot"] is False
-    assert client.get("/sinks/due").json()["sinks"] == []
+    assert client.post("/sinks/claim", json={"run_id": "run-2"}).json()["sinks"] == []
     checkpoint = Checkpoint("s", 1, 1, CommitRef("20260101", "20260102"), hold="20260101")
     news = {"run_id": "run-1", "checkpoint": to_text(checkpoint), "ended": True}
-    assert client.post(f"{table}/sinks/kafka/news", json=news).status_code == 204
+    assert client.post(f"{table}/sinks/kafka/progress", json=news).status_code == 204
     assert client.get(f"{table}/safepoint").json()["instant"] == "20260101"
     (sink,) = client.get(f"{table}/sinks").json()["sinks"]
     assert (sink["name"], sink["hold"], sink["checkpoint"]["sequence"]) == ("kafka", "20260101", 1)
@@ -84,7 +84,7 @@ def test_sink_that_is_up_to_date_is_never_released_while_its_table_is_quiet(
     assert client.post(f"{table}/sinks/kafka/begin", json={"ttl_s": TTL_S, "run_id": "run-1"}).is_success
     checkpoint = to_text(Checkpoint("s", 1, 1, CommitRef("20260101", "20260102"), hold="20260101"))
     news = {"run_id": "run-1", "checkpoint": checkpoint, "ended": True, "completed_time": "20260102"}
-    assert client.post(f"{table}/sinks/kafka/news", json=news).is_success
+    assert client.post(f"{table}/sinks/kafka/progress", json=news).is_success
     held = {"instant": "20260101", "holder": "kafka", "released": []}
     for _ in range(48):
         clock.advance(TTL_S / 2)
@@ -114,7 +114,7 @@ def test_due_sink_is_given_to_one_run_and_the_second_does_not_begin(
     clock.advance(91)  # nothing was heard of it
     assert not client.get(f"{table}/sinks").json()["sinks"][0]["running"]
     assert claimed("run-2") == ["kafka"]
-    assert client.post(f"{table}/sinks/kafka/news", json={"run_id": "run-1", "ended": True}).status_code == 409
+    assert client.post(f"{table}/sinks/kafka/progress", json={"run_id": "run-1", "ended": True}).status_code == 409
 
 
 GRACE_S = LakeSettings().sink_grace_s
@@ -141,14 +141,14 @@ def test_sink_that_is_configured_no_more_holds_for_the_grace_and_loses_nothing_w
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     table = f"/tables/{table_id_of(base_path)}"
-    client.get("/sinks/due")
+    client.post("/sinks/claim", json={"run_id": "run-1"})
     checkpoint = to_text(Checkpoint("s", 1, 1, CommitRef("20260101", "20260102"), hold="20260101"))
     news = {"run_id": "run-1", "checkpoint": checkpoint, "ended": True, "completed_time": "20260101"}
-    assert client.post(f"{table}/sinks/kafka/news", json=news).is_success
+    assert client.post(f"{table}/sinks/kafka/progress", json=news).is_success
     held = {"instant": "20260101", "holder": "kafka", "released": []}
 
     before = without_sinks()
-    assert client.get("/sinks/due").json()["sinks"] == []
+    assert client.post("/sinks/claim", json={"run_id": "run-1"}).json()["sinks"] == []
     assert client.get(f"{table}/safepoint").json() == held
     ends = datetime.fromtimestamp(clock.now.timestamp() + GRACE_S, UTC)
     (sink,) = client.get(f"{table}/sinks").json()["sinks"]
@@ -160,7 +160,7 @@ def test_sink_that_is_configured_no_more_holds_for_the_grace_and_loses_nothing_w
     clock.advance(GRACE_S - 1)
     assert client.get(f"{table}/safepoint").json() == held
     (tmp_path / "tables.yaml").write_text(before)
-    assert [due["name"] for due in client.get("/sinks/due").json()["sinks"]] == ["kafka"]
+    assert [due["name"] for due in client.post("/sinks/claim", json={"run_id": "run-1"}).json()["sinks"]] == ["kafka"]
     assert client.get(f"{table}/safepoint").json() == held
     (sink,) = client.get(f"{table}/sinks").json()["sinks"]
     assert (sink["checkpoint_text"], sink["needs_snapshot"], sink["problem"]) == (checkpoint, False, "")
@@ -174,7 +174,7 @@ def test_sink_that_is_configured_no_more_is_forgotten_after_the_grace(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     table = f"/tables/{table_id_of(base_path)}"
-    client.get("/sinks/due")
+    client.post("/sinks/claim", json={"run_id": "run-1"})
     without_sinks()
     assert client.get(f"{table}/safepoint").json()["instant"] == "0"
     clock.advance(GRACE_S - 1)
@@ -182,14 +182,14 @@ def test_sink_that_is_configured_no_more_is_forgotten_after_the_grace(
     clock.advance(1)
     assert client.get(f"{table}/safepoint").json()["instant"] is None
     assert client.get(f"{table}/sinks").json()["sinks"] == []
-    assert "is configured no more: its hold is released" in caplog.text
+    assert "is no longer configured: its hold is released" in caplog.text
 
 
 def test_sink_that_is_configured_no_more_can_be_forgotten_at_once(
     client: httpx.Client, base_path: str, without_sinks: Callable[[], str]
 ) -> None:
     table = f"/tables/{table_id_of(base_path)}"
-    client.get("/sinks/due")
+    client.post("/sinks/claim", json={"run_id": "run-1"})
     without_sinks()
     assert client.get(f"{table}/safepoint").json()["instant"] == "0"
     assert client.delete(f"{table}/sinks/kafka").status_code == 204
@@ -200,21 +200,21 @@ class KeptNotices(NoNotifier):
     def __init__(self) -> None:
         self.stuck_ones: list[tuple[str, Instance]] = []
 
-    def stuck(self, base_path: str, instance: Instance, on_told: Callable[[], None]) -> None:
+    def stuck(self, base_path: str, instance: Instance, on_notified: Callable[[], None]) -> None:
         self.stuck_ones.append((base_path, instance))
-        on_told()
+        on_notified()
 
 
 def test_people_are_notified_once_of_a_sink_that_is_configured_no_more(
     client: httpx.Client, services: ManagerServices, base_path: str, clock: FakeClock, without_sinks: Callable[[], str]
 ) -> None:
     notifier = KeptNotices()
-    sweep = DeadlineSweep(services.registry, services.instance_door, notifier=notifier)
-    client.get("/sinks/due")
+    sweep = DeadlineSweep(services.registry, services.instance_gateway, notifier=notifier)
+    client.post("/sinks/claim", json={"run_id": "run-1"})
     sweep.sweep()
     assert notifier.stuck_ones == []
     without_sinks()
-    client.get("/sinks/due")
+    client.post("/sinks/claim", json={"run_id": "run-1"})
     for _ in range(3):
         sweep.sweep()
         clock.advance(60)
@@ -225,30 +225,30 @@ def test_people_are_notified_once_of_a_sink_that_is_configured_no_more(
 
 def test_pause_and_forget(client: httpx.Client, base_path: str) -> None:
     table = f"/tables/{table_id_of(base_path)}"
-    assert len(client.get("/sinks/due").json()["sinks"]) == 1
+    assert len(client.post("/sinks/claim", json={"run_id": "run-1"}).json()["sinks"]) == 1
     assert client.post(f"{table}/sinks/kafka/pause", json={"paused": True}).status_code == 204
-    assert client.get("/sinks/due").json()["sinks"] == []
+    assert client.post("/sinks/claim", json={"run_id": "run-1"}).json()["sinks"] == []
     assert client.delete(f"{table}/sinks/kafka").status_code == 204
-    assert len(client.get("/sinks/due").json()["sinks"]) == 1
+    assert len(client.post("/sinks/claim", json={"run_id": "run-1"}).json()["sinks"]) == 1
 
 
 def test_unknown_table_holds_nothing_and_unknown_sink_is_told(client: httpx.Client) -> None:
     assert client.get("/tables/nobody/safepoint").json()["instant"] is None
-    answer = client.post("/tables/nobody/sinks/kafka/news", json={"run_id": "run-1", "ended": True})
+    answer = client.post("/tables/nobody/sinks/kafka/progress", json={"run_id": "run-1", "ended": True})
     assert answer.status_code == 404
     assert "has no sink 'kafka'" in answer.json()["detail"]
 
 
 def test_token_is_needed(client: httpx.Client) -> None:
     client.headers.pop("Authorization")
-    assert client.get("/sinks/due").status_code == 401
+    assert client.post("/sinks/claim", json={"run_id": "run-1"}).status_code == 401
 
 
 def test_what_is_no_checkpoint_is_refused_and_changes_nothing(client: httpx.Client, base_path: str) -> None:
     table = f"/tables/{table_id_of(base_path)}"
-    client.get("/sinks/due")
+    client.post("/sinks/claim", json={"run_id": "run-1"})
     before = client.get(f"{table}/sinks").json()
-    answer = client.post(f"{table}/sinks/kafka/news", json={"run_id": "run-1", "checkpoint": "0", "ended": True})
+    answer = client.post(f"{table}/sinks/kafka/progress", json={"run_id": "run-1", "checkpoint": "0", "ended": True})
     assert (answer.status_code, answer.json()["error"]) == (422, "CheckpointDamagedError")
     assert client.get(f"{table}/sinks").json() == before
 

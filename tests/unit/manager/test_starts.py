@@ -11,9 +11,9 @@ from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.tables_file import Limits, TablesConfig
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.leases import Executors
-from airflow_lake_provider.manager.db.registry import Claim, Notice, Registry, Source
-from airflow_lake_provider.manager.scheduling import RunState, ServiceRun, Starts, StartVerdict
-from airflow_lake_provider.planner.rules import Decision, Verdict
+from airflow_lake_provider.manager.db.registry import Notice, Registry, Source, TableLease
+from airflow_lake_provider.manager.scheduling import RunScheduler, RunState, ServiceRun, StartVerdict
+from airflow_lake_provider.planner.rules import Decision, Urgency, Verdict
 from tests.unit.manager.conftest import FakeDoor
 
 DUE = Decision(Service.COMPACTION, Verdict.DUE, "due", key_instant="20261121120001000")
@@ -23,10 +23,10 @@ HEAVY = TablePolicy(
 TABLES = TablesConfig(limits=Limits(pools={"heavy": 2}, queues={"spark": 3}))
 
 
-def claim_of(registry: Registry, name: str) -> Claim:
+def table_lease_of(registry: Registry, name: str) -> TableLease:
     registry.mark_dirty(Notice(f"/lake/{name}", name, Source.CONFIG))
-    (claim,) = registry.claim(1, 60)
-    return claim
+    (table_lease,) = registry.acquire(1, 60)
+    return table_lease
 
 
 def active(name: str, pool: str = "", queue: str = "") -> ServiceRun:
@@ -43,26 +43,36 @@ def active(name: str, pool: str = "", queue: str = "") -> ServiceRun:
             "2 runs of pool heavy are active, at most 2",
             id="pool-is-full",
         ),
+        pytest.param(
+            [active("a", "heavy"), replace(active("b", "heavy"), is_between_tries=True)],
+            "",
+            id="between-two-tries-it-holds-no-place-of-a-pool",
+        ),
+        pytest.param(
+            [replace(active(n, queue="spark"), is_between_tries=True) for n in "abc"],
+            "3 runs of queue spark are active",
+            id="nothing-else-bounds-the-tasks-of-a-queue",
+        ),
         pytest.param([active(n, queue="spark") for n in "abc"], "3 runs of queue spark are active", id="queue-is-full"),
     ],
 )
 def test_start_within_the_limits_of_pool_and_queue(
-    registry: Registry, door: FakeDoor, runs: list[ServiceRun], says: str
+    registry: Registry, gateway: FakeDoor, runs: list[ServiceRun], says: str
 ) -> None:
-    door.runs = list(runs)
-    starts = Starts(registry, door, lambda: TABLES)
-    claim = claim_of(registry, "orders")
-    (previewed,) = starts.preview(claim.table_id, HEAVY, [DUE])
-    assert len(door.runs) == len(runs), "a preview starts nothing"
-    start = starts.start(claim, HEAVY, DUE)
+    gateway.runs = list(runs)
+    starts = RunScheduler(registry, gateway, lambda: TABLES)
+    table_lease = table_lease_of(registry, "orders")
+    (previewed,) = starts.preview(table_lease.table_id, HEAVY, [DUE])
+    assert len(gateway.runs) == len(runs), "a preview starts nothing"
+    start = starts.start(table_lease, HEAVY, DUE)
     assert start == previewed
     assert start.verdict is (StartVerdict.WAITING if says else StartVerdict.START)
     assert says in start.reason
-    assert (start.look_again_ms or 0) > registry.now_ms()
+    assert (start.evaluate_again_ms or 0) > registry.now_ms()
 
 
-def test_run_gets_the_settings_of_its_policy(registry: Registry, door: FakeDoor) -> None:
-    Starts(registry, door, lambda: TABLES).start(claim_of(registry, "orders"), HEAVY, DUE)
+def test_run_gets_the_settings_of_its_policy(registry: Registry, gateway: FakeDoor) -> None:
+    RunScheduler(registry, gateway, lambda: TABLES).start(table_lease_of(registry, "orders"), HEAVY, DUE)
     expected = {
         "pool": "heavy",
         "queue": "spark",
@@ -71,34 +81,37 @@ def test_run_gets_the_settings_of_its_policy(registry: Registry, door: FakeDoor)
         "engine": "spark",
         "spark_conn_id": "",
     }
-    assert expected.items() <= door.confs[0].items()
-    assert door.confs[0]["spark_conf"] == {"spark.executor.memory": "2g"}
-    assert door.confs[0]["deadline_s"] == 86_400
+    assert expected.items() <= gateway.confs[0].items()
+    assert gateway.confs[0]["spark_conf"] == {"spark.executor.memory": "2g"}
+    assert gateway.confs[0]["deadline_s"] == 86_400
+    assert gateway.confs[0]["priority_weight"] == Urgency.USUAL
 
 
-def test_tables_that_start_at_once_share_the_last_places(registry: Registry, door: FakeDoor) -> None:
-    claims = [claim_of(registry, name) for name in "abcdef"]
+def test_tables_that_start_at_once_share_the_last_places(registry: Registry, gateway: FakeDoor) -> None:
+    leases = [table_lease_of(registry, name) for name in "abcdef"]
     verdicts: list[StartVerdict] = []
 
-    def start(claim: Claim) -> None:
-        verdicts.append(Starts(registry, door, lambda: TABLES).start(claim, replace(HEAVY, queue=""), DUE).verdict)
+    def start(table_lease: TableLease) -> None:
+        verdicts.append(
+            RunScheduler(registry, gateway, lambda: TABLES).start(table_lease, TablePolicy(pool="heavy"), DUE).verdict
+        )
 
-    threads = [threading.Thread(target=start, args=(claim,)) for claim in claims]
+    threads = [threading.Thread(target=start, args=(table_lease,)) for table_lease in leases]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert sorted(verdicts) == [StartVerdict.START] * 2 + [StartVerdict.WAITING] * 4
-    assert len(door.runs) == 2
+    assert len(gateway.runs) == 2
 
 
 def test_plan_that_a_run_by_hand_executes_is_left_to_it_until_its_lease_ends(
-    registry: Registry, door: FakeDoor
+    registry: Registry, gateway: FakeDoor
 ) -> None:
-    starts, claim = Starts(registry, door, TablesConfig), claim_of(registry, "orders")
+    starts, table_lease = RunScheduler(registry, gateway, TablesConfig), table_lease_of(registry, "orders")
     executors = Executors(registry, 60)
-    lease = executors.acquire(claim.table_id, Service.COMPACTION, "by-hand", 1)
-    waiting = starts.start(claim, TablePolicy(), DUE)
-    assert (waiting.verdict, waiting.look_again_ms) == (StartVerdict.WAITING, lease.lease_until_ms)
-    executors.release(claim.table_id, Service.COMPACTION, lease.token)
-    assert starts.start(claim, TablePolicy(), DUE).verdict is StartVerdict.START
+    lease = executors.acquire(table_lease.table_id, Service.COMPACTION, "by-hand", 1)
+    waiting = starts.start(table_lease, TablePolicy(), DUE)
+    assert (waiting.verdict, waiting.evaluate_again_ms) == (StartVerdict.WAITING, lease.lease_until_ms)
+    executors.release(table_lease.table_id, Service.COMPACTION, lease.token)
+    assert starts.start(table_lease, TablePolicy(), DUE).verdict is StartVerdict.START

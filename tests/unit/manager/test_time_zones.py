@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
-from airflow_lake_provider.config.policies import CompactionPolicy, RollbackPolicy, Shape, TablePolicy
+from airflow_lake_provider.config.policies import CompactionPolicy, RollbackPolicy, StuckKind, TablePolicy
 from airflow_lake_provider.config.tables_file import TablesConfig
 from airflow_lake_provider.doctor.diagnosis import diagnose
 from airflow_lake_provider.doctor.evidence import collect_evidence
@@ -20,7 +19,7 @@ from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
 from airflow_lake_provider.manager.monitoring import RepairRound, StuckTables
 from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.planner.decide import DECIDED, decide_now
+from airflow_lake_provider.planner.decide import DECIDED, decide_now, load_facts
 from airflow_lake_provider.planner.rules import Verdict
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage
@@ -36,7 +35,7 @@ POLICY = TablePolicy(compaction=CompactionPolicy(delta_commits=3), hudi_options=
 
 def in_zone(zone: str) -> TablePolicy:
     options = "spark.driver.extraJavaOptions"
-    return replace(POLICY, spark_conf={options: f"-Xss4m -Duser.timezone={zone} -XX:+UseSerialGC"})
+    return POLICY.replace(spark_conf={options: f"-Xss4m -Duser.timezone={zone} -XX:+UseSerialGC"})
 
 
 @pytest.fixture
@@ -65,16 +64,16 @@ def says_local(table: HandMadeTable) -> None:
 def verdicts(table: HandMadeTable, policy: TablePolicy, clock: FakeClock) -> dict[Service, tuple[Verdict, str]]:
     views = TableViewCache()
     now_ms = int(clock().timestamp() * 1000)
-    found = decide_now(views, views.refresh(str(table.path)), policy, now_ms)
+    found = decide_now(views, load_facts(views, views.refresh(str(table.path)), policy, now_ms), policy, now_ms)
     return {decision.service: (decision.verdict, decision.reason) for decision in found}
 
 
 def test_loop_starts_nothing_and_says_why(
-    registry: Registry, make_loop: Callable[[], ManagerLoop], door: FakeDoor, table: HandMadeTable
+    registry: Registry, make_loop: Callable[[], ManagerLoop], gateway: FakeDoor, table: HandMadeTable
 ) -> None:
     table_id = registry.mark_dirty(Notice(str(table.path), "orders", Source.COMMIT_CALLBACK)).table_id
     make_loop().drain()
-    assert door.runs == []
+    assert gateway.runs == []
     text = registry.get(table_id)["decisions"]
     assert '"blocked"' in text
     assert "20261121120005000 (and 2 before) was named 5:00 h behind the clock of the jobs (UTC)" in text
@@ -82,12 +81,11 @@ def test_loop_starts_nothing_and_says_why(
 
 def test_each_due_service_is_blocked_and_none_that_is_not_due(table: HandMadeTable, clock: FakeClock) -> None:
     made(table, "20261121120006000.deltacommit.requested", 6000)
-    impatient = replace(
-        POLICY,
+    impatient = POLICY.replace(
         rollback=RollbackPolicy(after_s=1),
-        clean=replace(POLICY.clean, commits=1, retained_commits=1),
-        archive=replace(POLICY.archive, min_commits=2, max_commits=3),
-        clustering=replace(POLICY.clustering, enabled=True),
+        clean=POLICY.clean.replace(commits=1, retained_commits=1),
+        archive=POLICY.archive.replace(min_commits=2, max_commits=3),
+        clustering=POLICY.clustering.replace(enabled=True),
     )
     found = verdicts(table, impatient, clock)
     assert found.keys() == DECIDED
@@ -107,20 +105,20 @@ def test_jobs_that_are_set_to_the_writers_zone_are_due(table: HandMadeTable, clo
 
 
 def test_doctor_names_the_zone_and_the_writes_behind_a_commit_of_another_zone(table: HandMadeTable) -> None:
-    def look() -> dict[Shape, tuple[str, str]]:
+    def look() -> dict[StuckKind, tuple[str, str]]:
         evidence = collect_evidence(open_storage(str(table.path)), NOON_MS + 5 * HOUR_MS + 600_000)
-        return {finding.shape: (finding.instant, finding.says) for finding in diagnose(evidence)}
+        return {finding.kind: (finding.instant, finding.message) for finding in diagnose(evidence)}
 
-    assert look().keys() == {Shape.FOREIGN_TIME_ZONE}
+    assert look().keys() == {StuckKind.FOREIGN_TIME_ZONE}
     made(table, "20261121170008000.compaction.requested", 8000)
     made(table, "20261121170008000_20261121170009000.commit", 9000)
-    assert look().keys() == {Shape.FOREIGN_TIME_ZONE}
+    assert look().keys() == {StuckKind.FOREIGN_TIME_ZONE}
     made(table, "20261121120012000.deltacommit.requested", 12_000)
     table.commit(12)
     made(table, "20261121120012000_20261121120012500.deltacommit", 12_500)
-    instant, says = look()[Shape.DISORDERED_WRITES]
+    instant, message = look()[StuckKind.DISORDERED_WRITES]
     assert instant == "20261121170008000"
-    assert says.startswith("1 writes (instant 20261121120012000) were made after compaction 20261121170008000")
+    assert message.startswith("1 writes (instant 20261121120012000) were made after compaction 20261121170008000")
 
 
 def test_round_tells_people_once(registry: Registry, table: HandMadeTable, clock: FakeClock) -> None:

@@ -13,7 +13,7 @@ from airflow_lake_provider.config.tables_file import TablesConfig
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.instant import Action, Instant, State
 from airflow_lake_provider.hudi.timeline import Timeline
-from airflow_lake_provider.manager.db.registry import LookResult, Notice, Registry, Source
+from airflow_lake_provider.manager.db.registry import EvaluationResult, Notice, Registry, Source
 from airflow_lake_provider.manager.timeline_feed import RegistryFeed, UnannouncedCommits
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
 from tests.support.tables import HandMadeTable
@@ -24,11 +24,11 @@ COMMIT = Instant("20261121120001000", Action("deltacommit"), State.COMPLETED, "2
 
 def test_found_commit_is_marked_again_after_a_database_error(registry: Registry, engine: Engine) -> None:
     registry.mark_dirty(Notice(PATH, "orders", Source.CONFIG))
-    (claim,) = registry.claim(1, 60)
+    (lease,) = registry.acquire(1, 60)
     unannounced = UnannouncedCommits(registry)
     with engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE lake_table RENAME TO away")
-    unannounced.tell(PATH, (COMMIT,))
+    unannounced.mark(PATH, (COMMIT,))
     feed = RegistryFeed(registry, TablesConfig, unannounced)
     with pytest.raises(OperationalError):
         feed.poll()
@@ -37,24 +37,26 @@ def test_found_commit_is_marked_again_after_a_database_error(registry: Registry,
     feed.poll()
     row = registry.get(table_id_of(PATH))
     assert (row["last_notice_source"], row["last_notice_instant"]) == ("heartbeat", COMMIT.requested_time)
-    assert row["dirty_seq"] == claim.dirty_seq + 1
+    assert row["dirty_seq"] == lease.dirty_seq + 1
     feed.poll()
-    assert registry.get(table_id_of(PATH))["dirty_seq"] == claim.dirty_seq + 1
-    assert not unannounced.is_waiting
+    assert registry.get(table_id_of(PATH))["dirty_seq"] == lease.dirty_seq + 1
 
 
 def test_table_that_is_only_watched_is_not_registered(registry: Registry) -> None:
     unannounced = UnannouncedCommits(registry)
-    unannounced.tell(PATH, (COMMIT,))
+    unannounced.mark(PATH, (COMMIT,))
     assert registry.list_tables() == []
-    assert not unannounced.is_waiting
+    unannounced.retry()
+    assert registry.list_tables() == []
 
 
 def looked_at(registry: Registry, completed_time: str) -> int:
     registry.mark_dirty(Notice(PATH, "orders", Source.CONFIG))
-    (claim,) = registry.claim(1, 60)
-    registry.settle(claim, LookResult(next_look_ms=registry.now_ms() + 1000, completed_time=completed_time))
-    return claim.dirty_seq
+    (lease,) = registry.acquire(1, 60)
+    registry.release(
+        lease, EvaluationResult(next_evaluation_ms=registry.now_ms() + 1000, completed_time=completed_time)
+    )
+    return lease.dirty_seq
 
 
 @pytest.mark.parametrize(("known", "is_marked"), [("20261121120001900", True), ("20261121120002000", False)])

@@ -9,6 +9,7 @@ from airflow_lake_provider.config.policies import CompactionPolicy, TablePolicy
 from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.job_contract import Mode
 from airflow_lake_provider.planner.compaction import decide_compaction
+from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.rules import Verdict
 from airflow_lake_provider.planner.table_view import TableView
 from tests.unit.planner.views import NOON_MS, NOW_MS, at, base, commit, completed, log, pending, view
@@ -44,13 +45,13 @@ def table(delta_commits: int) -> TableView:
     ],
 )
 def test_decide_compaction_by_rules(commits: int, rules: TablePolicy, verdict: Verdict, words: str) -> None:
-    decision = decide_compaction(table(commits), rules, NOW_MS)
+    decision = decide_compaction(TableFacts(table(commits)), rules, NOW_MS)
     assert decision.verdict is verdict
     assert words in decision.reason
 
 
 def test_decide_compaction_when_due_is_keyed_by_the_newest_write() -> None:
-    decision = decide_compaction(table(3), policy(3), NOW_MS)
+    decision = decide_compaction(TableFacts(table(3)), policy(3), NOW_MS)
     assert (decision.key_instant, decision.mode) == (at(7), Mode.SCHEDULE_AND_EXECUTE)
     assert decision.evidence["delta_commits"] == 3
 
@@ -63,23 +64,25 @@ def test_decide_compaction_of_a_pending_plan_executes_that_plan(state: State) ->
     if state is State.INFLIGHT:
         # What a dead executor leaves of its heartbeat.
         found = replace(found, heartbeats_ms=MappingProxyType({at(9): NOON_MS}))
-    decision = decide_compaction(found, policy(delta_commits=100), NOW_MS)
+    decision = decide_compaction(TableFacts(found), policy(delta_commits=100), NOW_MS)
     assert (decision.verdict, decision.mode) == (Verdict.DUE, Mode.EXECUTE)
     assert (decision.key_instant, decision.plan_instants) == (at(9), (at(9),))
 
 
 def test_decide_compaction_of_copy_on_write_is_never_due() -> None:
-    decision = decide_compaction(view(table_type="COPY_ON_WRITE"), policy(1), NOW_MS)
+    decision = decide_compaction(TableFacts(view(table_type="COPY_ON_WRITE")), policy(1), NOW_MS)
     assert decision.verdict is Verdict.NOT_DUE
     assert "copy-on-write" in decision.reason
 
 
 def test_decide_compaction_when_switched_off_is_not_due() -> None:
     rules = TablePolicy(compaction=CompactionPolicy(enabled=False), hudi_options=LOCK)
-    assert decide_compaction(table(9), rules, NOW_MS).verdict is Verdict.NOT_DUE
+    assert decide_compaction(TableFacts(table(9)), rules, NOW_MS).verdict is Verdict.NOT_DUE
 
 
 def test_decide_compaction_without_lock_provider_is_blocked_with_the_setting_to_make() -> None:
-    decision = decide_compaction(table(3), TablePolicy(compaction=CompactionPolicy(delta_commits=3)), NOW_MS)
+    decision = decide_compaction(
+        TableFacts(table(3)), TablePolicy(compaction=CompactionPolicy(delta_commits=3)), NOW_MS
+    )
     assert decision.verdict is Verdict.BLOCKED
     assert "no hoodie.write.lock.provider is configured" in decision.reason

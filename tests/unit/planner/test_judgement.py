@@ -89,7 +89,7 @@ LONG = Timeline((completed(1), completed(3), completed(5)))
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "result", "outcome", "says"),
+    ("before", "after", "result", "outcome", "text"),
     [
         pytest.param(LONG, ARCHIVED, Outcome.COMPLETED, Outcome.COMPLETED, "1 instants left", id="moved"),
         pytest.param(LONG, LONG, Outcome.COMPLETED, Outcome.NOTHING_TO_DO, "as the job said", id="job-lies"),
@@ -98,12 +98,12 @@ LONG = Timeline((completed(1), completed(3), completed(5)))
     ],
 )
 def test_archive_is_judged_by_what_left_the_active_timeline(
-    before: Timeline, after: Timeline, result: Outcome | None, outcome: Outcome, says: str
+    before: Timeline, after: Timeline, result: Outcome | None, outcome: Outcome, text: str
 ) -> None:
     request = ServiceRequest(Service.ARCHIVE, Mode.EXECUTE)
     word = None if result is None else ServiceResult(Service.ARCHIVE, result, message="as the job said")
     judgement = judge(before, after, request, word)
-    assert (judgement.outcome, says in judgement.reason) == (outcome, True)
+    assert (judgement.outcome, text in judgement.reason) == (outcome, True)
 
 
 @pytest.mark.parametrize(
@@ -194,3 +194,33 @@ def test_deletion_of_partitions_is_judged_by_its_own_commit(
 ) -> None:
     word = None if result is None else ServiceResult(Service.TTL, result, completed_instants=done)
     assert judge(EMPTY, after, ServiceRequest(Service.TTL, Mode.EXECUTE), word).outcome is outcome
+
+
+SAVED, RESAVED = (Timeline((completed(1), completed(second, Action.SAVEPOINT))) for second in (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "result", "done", "outcome"),
+    [
+        pytest.param(EMPTY, SAVED, Outcome.COMPLETED, (at(1),), Outcome.COMPLETED, id="made"),
+        pytest.param(SAVED, RESAVED, Outcome.COMPLETED, (at(2),), Outcome.COMPLETED, id="made-and-removed"),
+        pytest.param(SAVED, EMPTY, Outcome.COMPLETED, (), Outcome.COMPLETED, id="removed"),
+        pytest.param(EMPTY, EMPTY, Outcome.COMPLETED, (at(1),), Outcome.FAILED, id="job-lies"),
+        pytest.param(SAVED, SAVED, Outcome.NOTHING_TO_DO, (), Outcome.NOTHING_TO_DO, id="nothing-new"),
+        pytest.param(EMPTY, SAVED, None, (), Outcome.FAILED, id="died"),
+    ],
+)
+def test_savepoints_are_judged_by_the_timeline(
+    before: Timeline, after: Timeline, result: Outcome | None, done: tuple[str, ...], outcome: Outcome
+) -> None:
+    word = None if result is None else ServiceResult(Service.SAVEPOINT, result, completed_instants=done)
+    assert judge(before, after, ServiceRequest(Service.SAVEPOINT, Mode.EXECUTE), word).outcome is outcome
+
+
+@pytest.mark.parametrize("result", [None, Outcome.FAILED, Outcome.COMPLETED, Outcome.NOTHING_TO_DO])
+def test_search_for_orphan_files_is_done_when_its_job_says_so(result: Outcome | None) -> None:
+    """It leaves no instant: the quarantine's manifest is its record."""
+    word = None if result is None else ServiceResult(Service.ORPHANS, result, message="2 orphan files")
+    judgement = judge(EMPTY, EMPTY, ServiceRequest(Service.ORPHANS, Mode.EXECUTE), word)
+    assert judgement.outcome is (result or Outcome.FAILED)
+    assert result is None or "2 orphan files" in judgement.reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +25,7 @@ from airflow_lake_provider.hudi.instant import Action, Layout, State
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.decide import DECIDED, decide
+from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableView
 from tests.unit.planner.test_services import LOCK, cow
@@ -43,7 +45,7 @@ NEW = [Mode.SCHEDULE, Mode.SCHEDULE_AND_EXECUTE]
 
 
 def find(service: Service, table: TableView, policy: TablePolicy = POLICY, now_ms: int = NOW_MS) -> Decision:
-    return next(decision for decision in decide(table, policy, now_ms) if decision.service is service)
+    return next(decision for decision in decide(TableFacts(table), policy, now_ms) if decision.service is service)
 
 
 def logs(count: int, *, plans: tuple[Any, ...] = (), more: tuple[Any, ...] = ()) -> TableView:
@@ -75,7 +77,7 @@ def test_log_compaction_that_merged_them_is_not_due_again() -> None:
 
 
 def test_log_compaction_by_age_wants_more_than_one_log_file() -> None:
-    policy = replace(POLICY, logcompaction=LogCompactionPolicy(enabled=True, log_files=None, max_age_s=50))
+    policy = POLICY.replace(logcompaction=LogCompactionPolicy(enabled=True, log_files=None, max_age_s=50))
     assert find(Service.LOGCOMPACTION, logs(1), policy).verdict is Verdict.NOT_DUE
     due = find(Service.LOGCOMPACTION, logs(2), policy)
     assert due.verdict is Verdict.DUE
@@ -90,7 +92,7 @@ def test_log_compaction_by_age_wants_more_than_one_log_file() -> None:
     ],
 )
 def test_log_compaction_gives_way_to_compaction(plan: tuple[Any, ...], rules: int) -> None:
-    policy = replace(POLICY, compaction=CompactionPolicy(delta_commits=rules))
+    policy = POLICY.replace(compaction=CompactionPolicy(delta_commits=rules))
     assert find(Service.COMPACTION, logs(5, plans=plan), policy).verdict is Verdict.DUE
     decision = find(Service.LOGCOMPACTION, logs(5, plans=plan), policy)
     assert decision.verdict is Verdict.NOT_DUE
@@ -99,18 +101,18 @@ def test_log_compaction_gives_way_to_compaction(plan: tuple[Any, ...], rules: in
 
 def test_compaction_waits_for_a_log_compaction_that_it_would_strand() -> None:
     plan = pending(30, Action.LOGCOMPACTION)
-    policy = replace(POLICY, compaction=CompactionPolicy(delta_commits=3))
+    policy = POLICY.replace(compaction=CompactionPolicy(delta_commits=3))
     table = logs(5, plans=(plan,))
     assert f"log compaction {at(30)} comes first" in find(Service.COMPACTION, table, policy).reason
     executed = find(Service.LOGCOMPACTION, table, policy)
     assert (executed.verdict, executed.mode, executed.plan_instants) == (Verdict.DUE, Mode.EXECUTE, (at(30),))
     # What others left is executed as well, though none would be planned.
-    unset = replace(policy, logcompaction=LogCompactionPolicy())
+    unset = policy.replace(logcompaction=LogCompactionPolicy())
     assert f"log compaction {at(30)} comes first" in find(Service.COMPACTION, table, unset).reason
     assert find(Service.LOGCOMPACTION, table, unset).plan_instants == (at(30),)
-    assert "no log compaction is asked for" in find(Service.LOGCOMPACTION, logs(5), unset).reason
+    assert "logcompaction.enabled requests no new plans" in find(Service.LOGCOMPACTION, logs(5), unset).reason
     # Nobody executes it while the service is off, so nothing waits for it.
-    off = replace(policy, logcompaction=LogCompactionPolicy(enabled=False))
+    off = policy.replace(logcompaction=LogCompactionPolicy(enabled=False))
     assert find(Service.COMPACTION, table, off).verdict is Verdict.DUE
     assert "switched off" in find(Service.LOGCOMPACTION, table, off).reason
 
@@ -144,8 +146,8 @@ def test_the_two_compactions_never_plan_beside_each_other(
         for second, (action, state) in plans.items()
     )
     table = logs(count, plans=instants)
-    policy = replace(POLICY, compaction=CompactionPolicy(delta_commits=deltas))
-    found = {decision.service: decision for decision in decide(table, policy, NOW_MS)}
+    policy = POLICY.replace(compaction=CompactionPolicy(delta_commits=deltas))
+    found = {decision.service: decision for decision in decide(TableFacts(table), policy, NOW_MS)}
     compaction, merge = found[Service.COMPACTION], found[Service.LOGCOMPACTION]
     if merge.verdict is Verdict.DUE and merge.mode in NEW:
         assert compaction.verdict is Verdict.NOT_DUE
@@ -183,9 +185,9 @@ HOUR_MS = 3_600_000
 @pytest.mark.parametrize("enabled", [True, False])
 def test_write_without_heartbeat_is_never_taken_back_and_blocks_every_service(enabled: bool, after_s: float) -> None:
     """Single-writer mode sends no heartbeat: a living commit of an hour looks as one that its dead writer left."""
-    policy = replace(POLICY, rollback=RollbackPolicy(enabled=enabled, after_s=after_s))
+    policy = POLICY.replace(rollback=RollbackPolicy(enabled=enabled, after_s=after_s))
     table = replace(cow(9, plans=(pending(30, Action.COMMIT),)), heartbeats_ms=MappingProxyType({}))
-    decided = decide(table, policy, NOW_MS + HOUR_MS)
+    decided = decide(TableFacts(table), policy, NOW_MS + HOUR_MS)
     assert not [decision for decision in decided if decision.verdict is Verdict.DUE]
     blocked = {decision.service: decision for decision in decided if decision.verdict is Verdict.BLOCKED}
     assert Service.CLEAN in blocked
@@ -194,7 +196,7 @@ def test_write_without_heartbeat_is_never_taken_back_and_blocks_every_service(en
         assert f"the write {at(30)} is in flight without a heartbeat" in decision.reason
         assert "hoodie.write.concurrency.mode" in decision.reason
         # When its heartbeat is gone because it has just completed, nobody has to announce that.
-        assert decision.look_again_ms is not None
+        assert decision.evaluate_again_ms is not None
 
 
 def test_write_without_heartbeat_blocks_the_rollback_of_others_too() -> None:
@@ -206,12 +208,12 @@ def test_write_without_heartbeat_blocks_the_rollback_of_others_too() -> None:
 
 def test_rollback_leaves_young_writes_alone_and_says_when_to_look_again() -> None:
     decision = find(Service.ROLLBACK, failed(40, 50))
-    assert (decision.verdict, decision.look_again_ms) == (Verdict.NOT_DUE, NOON_MS + 70_000)
+    assert (decision.verdict, decision.evaluate_again_ms) == (Verdict.NOT_DUE, NOON_MS + 70_000)
 
 
 def test_rollback_of_what_lives_or_was_not_asked_for_is_not_due() -> None:
     alive = find(Service.ROLLBACK, failed(10, beats={at(10): NOW_MS - 1000}))
-    assert (alive.verdict, alive.look_again_ms) == (Verdict.NOT_DUE, NOW_MS + 120_000)
+    assert (alive.verdict, alive.evaluate_again_ms) == (Verdict.NOT_DUE, NOW_MS + 120_000)
     assert "lives" in alive.reason
     assert find(Service.ROLLBACK, failed(10, beats=None)).verdict is Verdict.NOT_DUE
 
@@ -223,7 +225,7 @@ def test_rollback_that_died_after_it_deleted_the_write_is_gone_on_with() -> None
     assert (due.verdict, due.plan_instants, due.key_instant) == (Verdict.DUE, (at(20),), at(20)), due.reason
     assert f"rollback {at(20)}: begun, and not completed" in due.reason
     young = find(Service.ROLLBACK, cow(3, plans=(pending(50, Action.ROLLBACK, State.INFLIGHT),)))
-    assert (young.verdict, young.look_again_ms) == (Verdict.NOT_DUE, NOON_MS + 80_000)
+    assert (young.verdict, young.evaluate_again_ms) == (Verdict.NOT_DUE, NOON_MS + 80_000)
 
 
 def test_rollback_comes_first_and_cleaning_waits_for_it() -> None:
@@ -231,10 +233,10 @@ def test_rollback_comes_first_and_cleaning_waits_for_it() -> None:
         cow(9, plans=(pending(30, Action.COMMIT), pending(31, Action.CLUSTERING))),
         heartbeats_ms=MappingProxyType({at(30): NOON_MS - 120_000}),
     )
-    ranked = decide(table, POLICY, NOW_MS)
+    ranked = decide(TableFacts(table), POLICY, NOW_MS)
     assert ranked[0].service is Service.ROLLBACK
     assert (
-        "rolled back first"
+        "the rollback of failed writes comes first"
         in find(Service.CLEAN, replace(failed(10, beats={at(10): NOON_MS - 120_000}), commits=table.commits)).reason
     )
     assert find(Service.CLEAN, cow(9)).verdict is Verdict.DUE
@@ -244,16 +246,28 @@ def test_rollback_comes_first_and_cleaning_waits_for_it() -> None:
 
 
 def test_ttl_is_due_once_in_each_period_whatever_the_table_does() -> None:
-    begin_ms = NOON_MS
     due = find(Service.TTL, cow(3))
-    assert (due.verdict, due.mode, due.look_again_ms) == (Verdict.DUE, Mode.EXECUTE, begin_ms + 3_600_000)
-    assert due.key_instant == at(0)
+    assert due.evaluate_again_ms is not None
+    begin_ms, key = due.evaluate_again_ms - 3_600_000, due.key_instant
+    assert (due.verdict, due.mode) == (Verdict.DUE, Mode.EXECUTE)
+    assert begin_ms <= NOON_MS < begin_ms + 3_600_000
+    assert find(Service.TTL, cow(3), now_ms=begin_ms).key_instant == key
+    assert find(Service.TTL, cow(3), now_ms=begin_ms - 1).key_instant != key
     assert dict(due.options) == {
         "hoodie.partition.ttl.strategy.days.retain": "50",
         "hoodie.partition.ttl.strategy.max.delete.partitions": "1000",
     }
-    assert find(Service.TTL, cow(9), now_ms=begin_ms + 3_599_999).key_instant == at(0)
-    assert find(Service.TTL, cow(3), now_ms=begin_ms + 3_600_000).key_instant != at(0)
+    assert find(Service.TTL, cow(9), now_ms=begin_ms + 3_599_999).key_instant == key
+    assert find(Service.TTL, cow(3), now_ms=begin_ms + 3_600_000).key_instant != key
+
+
+def test_ttl_of_many_tables_is_spread_over_the_period() -> None:
+    tables = [replace(cow(3), base_path=f"/lake/{number}") for number in range(600)]
+    ends_ms = [find(Service.TTL, table).evaluate_again_ms for table in tables]
+    in_minutes = Counter(((end_ms or 0) - NOON_MS) // 60_000 for end_ms in ends_ms)
+    assert max(in_minutes.values()) < 40
+    assert len(in_minutes) == 60
+    assert ends_ms == [find(Service.TTL, table).evaluate_again_ms for table in tables]
 
 
 @pytest.mark.parametrize("action", [Action.COMPACTION, Action.LOGCOMPACTION, Action.CLUSTERING])
@@ -265,7 +279,7 @@ def test_ttl_waits_for_pending_plans_that_hold_files(action: Action) -> None:
 
 def test_ttl_of_a_table_that_did_not_ask_or_cannot_tell_is_not_due() -> None:
     table = cow(3)
-    assert "ttl.retained_days is not set" in find(Service.TTL, table, replace(POLICY, ttl=TtlPolicy())).reason
+    assert "ttl.retained_days is not set" in find(Service.TTL, table, POLICY.replace(ttl=TtlPolicy())).reason
     flat = replace(table, properties=replace(table.properties, partition_fields=()))
     assert "not partitioned" in find(Service.TTL, flat).reason
     old = logs(2)
@@ -283,7 +297,7 @@ def with_metadata(count: int, *metadata: Any) -> TableView:
 
 
 @pytest.mark.parametrize(
-    ("table", "verdict", "says"),
+    ("table", "verdict", "text"),
     [
         pytest.param(cow(9), Verdict.NOT_DUE, "no metadata table", id="none"),
         pytest.param(with_metadata(4), Verdict.NOT_DUE, "4 writes on the active timeline", id="short"),
@@ -299,10 +313,10 @@ def with_metadata(count: int, *metadata: Any) -> TableView:
         ),
     ],
 )
-def test_metadata_compaction_is_due_when_it_was_left_behind(table: TableView, verdict: Verdict, says: str) -> None:
+def test_metadata_compaction_is_due_when_it_was_left_behind(table: TableView, verdict: Verdict, text: str) -> None:
     decision = find(Service.METACOMPACTION, table)
     assert decision.verdict is verdict
-    assert says in decision.reason
+    assert text in decision.reason
 
 
 def test_archiving_never_passes_the_metadata_tables_compaction() -> None:
@@ -315,16 +329,18 @@ def test_archiving_never_passes_the_metadata_tables_compaction() -> None:
 
 
 def test_every_service_is_decided_once() -> None:
-    services = [decision.service for decision in decide(logs(9), POLICY, NOW_MS)]
+    services = [decision.service for decision in decide(TableFacts(logs(9)), POLICY, NOW_MS)]
     assert sorted(services) == sorted(DECIDED)
 
 
 def test_all_asks_for_every_rule() -> None:
-    policy = replace(POLICY, compaction=CompactionPolicy(3, log_to_base_ratio=None, max_age_s=58, combine="all"))
+    policy = POLICY.replace(
+        compaction=CompactionPolicy(delta_commits=3, log_to_base_ratio=None, max_age_s=58, combine="all")
+    )
     waiting = find(Service.COMPACTION, logs(5), policy)
-    assert (waiting.verdict, waiting.look_again_ms) == (Verdict.DUE, None)
-    later = replace(policy, compaction=replace(policy.compaction, max_age_s=100))
+    assert (waiting.verdict, waiting.evaluate_again_ms) == (Verdict.DUE, None)
+    later = policy.replace(compaction=policy.compaction.replace(max_age_s=100))
     young = find(Service.COMPACTION, logs(5), later)
-    assert (young.verdict, young.look_again_ms) == (Verdict.NOT_DUE, NOON_MS + 101_000)
-    any_rule = replace(policy, compaction=replace(later.compaction, combine="any"))
+    assert (young.verdict, young.evaluate_again_ms) == (Verdict.NOT_DUE, NOON_MS + 101_000)
+    any_rule = policy.replace(compaction=later.compaction.replace(combine="any"))
     assert find(Service.COMPACTION, logs(5), any_rule).verdict is Verdict.DUE

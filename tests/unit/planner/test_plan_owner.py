@@ -19,6 +19,7 @@ from airflow_lake_provider.config.policies import (
 from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.job_contract import ENDED_BEAT_MS, PLANNED_BEAT_MS, Mode, Service
 from airflow_lake_provider.planner.decide import decide
+from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableView
 from tests.unit.planner.test_services import LOCK, cow
@@ -52,21 +53,21 @@ def with_plan(action: Action, state: State) -> TableView:
 
 
 def decided(action: Action, table: TableView, now_ms: int = NOW_MS) -> Decision:
-    return next(found for found in decide(table, POLICY, now_ms) if found.service is SERVICES[action])
+    return next(found for found in decide(TableFacts(table), POLICY, now_ms) if found.service is SERVICES[action])
 
 
 @pytest.mark.parametrize("action", SERVICES)
 def test_plan_that_somebody_has_begun_is_left_to_its_executor_until_it_is_idle(action: Action) -> None:
     table = with_plan(action, State.INFLIGHT)
     waits = decided(action, table)
-    assert (waits.verdict, waits.look_again_ms) == (Verdict.NOT_DUE, MADE_MS + 7_200_000), waits.reason
+    assert (waits.verdict, waits.evaluate_again_ms) == (Verdict.NOT_DUE, MADE_MS + 7_200_000), waits.reason
     for word in (at(PLAN), "without a heartbeat", "doctor.unguarded_after_s"):
         assert word in waits.reason
     assert waits.evidence["pending_plans"] == at(PLAN)
     # Its markers were changed an hour after it began.
     touched_ms = MADE_MS + 3_600_000
     works_on = replace(table, touched_ms=MappingProxyType({at(PLAN): touched_ms}))
-    assert decided(action, works_on, MADE_MS + 7_200_000).look_again_ms == touched_ms + 7_200_000
+    assert decided(action, works_on, MADE_MS + 7_200_000).evaluate_again_ms == touched_ms + 7_200_000
     left = decided(action, works_on, touched_ms + 7_200_000)
     assert (left.verdict, left.mode, left.plan_instants) == (Verdict.DUE, Mode.EXECUTE, (at(PLAN),)), left.reason
 
@@ -85,7 +86,7 @@ def test_heartbeat_that_only_says_who_made_a_plan_speaks_for_no_executor(action:
     """A writer's own service executes what it finds pending."""
     mark = MappingProxyType({at(PLAN): PLANNED_BEAT_MS})
     begun = replace(with_plan(action, State.INFLIGHT), heartbeats_ms=mark)
-    assert decided(action, begun).look_again_ms == MADE_MS + 7_200_000
+    assert decided(action, begun).evaluate_again_ms == MADE_MS + 7_200_000
     requested = replace(with_plan(action, State.REQUESTED), heartbeats_ms=mark)
     assert decided(action, requested).plan_instants == (at(PLAN),)
     ended = replace(begun, heartbeats_ms=MappingProxyType({at(PLAN): ENDED_BEAT_MS}))
@@ -96,8 +97,8 @@ def test_heartbeat_that_only_says_who_made_a_plan_speaks_for_no_executor(action:
 def test_plan_that_its_maker_goes_on_to_execute_is_left_to_it_for_a_while(action: Action) -> None:
     table = with_plan(action, State.REQUESTED)
     waits = decided(action, table)
-    assert (waits.verdict, waits.look_again_ms) == (Verdict.NOT_DUE, MADE_MS + 600_000), waits.reason
-    for word in (at(PLAN), "made by somebody else", "doctor.stuck_after_s"):
+    assert (waits.verdict, waits.evaluate_again_ms) == (Verdict.NOT_DUE, MADE_MS + 600_000), waits.reason
+    for word in (at(PLAN), "belongs to another process", "doctor.stuck_after_s"):
         assert word in waits.reason
     assert decided(action, table, MADE_MS + 600_000).plan_instants == (at(PLAN),)
 

@@ -14,11 +14,16 @@ from airflow_lake_provider.config.policies import (
     ClusteringPolicy,
     CompactionPolicy,
     DoctorPolicy,
+    ReplicationPolicy,
     TablePolicy,
 )
-from airflow_lake_provider.hudi.instant import Action
-from airflow_lake_provider.job_contract import Mode, Service
+from airflow_lake_provider.hudi.instant import Action, Instant, State
+from airflow_lake_provider.instant_clock import HOUR_MS, format_instant_time
+from airflow_lake_provider.job_contract import RETAINED_HOURS, Mode, Service
+from airflow_lake_provider.planner.clean import decide_clean
 from airflow_lake_provider.planner.decide import decide
+from airflow_lake_provider.planner.facts import TableFacts
+from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS
 from airflow_lake_provider.planner.rules import Decision, Hold, Verdict, stable_key
 from airflow_lake_provider.planner.table_view import TableView
 from tests.unit.planner.views import NOW_MS, at, base, commit, completed, log, pending, view
@@ -49,7 +54,7 @@ def ours(table: TableView, second: int) -> TableView:
 
 
 def find(service: Service, table: TableView, policy: TablePolicy = POLICY, hold: Hold | None = None) -> Decision:
-    return next(decision for decision in decide(table, policy, NOW_MS, hold) if decision.service is service)
+    return next(decision for decision in decide(TableFacts(table, hold), policy, NOW_MS) if decision.service is service)
 
 
 def held(instant: str) -> Hold:
@@ -57,7 +62,7 @@ def held(instant: str) -> Hold:
 
 
 @pytest.mark.parametrize(
-    ("table", "verdict", "says"),
+    ("table", "verdict", "text"),
     [
         pytest.param(cow(2), Verdict.NOT_DUE, "2 writes and no clean yet (rule: 3)", id="too-few"),
         pytest.param(cow(3), Verdict.DUE, "3 writes and no clean yet", id="due"),
@@ -71,10 +76,10 @@ def held(instant: str) -> Hold:
         ),
     ],
 )
-def test_clean_is_due_by_writes_and_never_overtakes_clustering(table: TableView, verdict: Verdict, says: str) -> None:
+def test_clean_is_due_by_writes_and_never_overtakes_clustering(table: TableView, verdict: Verdict, text: str) -> None:
     decision = find(Service.CLEAN, table)
     assert decision.verdict is verdict
-    assert says in decision.reason
+    assert text in decision.reason
 
 
 def test_clean_carries_the_retention_and_a_key_that_stays_between_buckets() -> None:
@@ -93,7 +98,7 @@ def test_clean_waits_for_a_clustering_and_not_for_an_insert_overwrite() -> None:
 
 
 def test_clean_of_a_table_within_its_retention_is_not_due() -> None:
-    policy = replace(POLICY, clean=CleanPolicy(commits=3, retained_commits=3))
+    policy = POLICY.replace(clean=CleanPolicy(commits=3, retained_commits=3))
     assert "the last 3 are kept" in find(Service.CLEAN, cow(3), policy).reason
 
 
@@ -124,7 +129,50 @@ def test_clean_that_would_delete_nothing_for_a_sink_is_held_back_by_it(
         assert "held back: sink mirror holds everything" in decision.reason
         assert "until 2026-11-21 13:01:00 UTC" in decision.reason
         assert (decision.evidence["held_by"], decision.evidence["held_from"]) == ("mirror", instant)
-        assert decision.look_again_ms == NOW_MS + 3_600_000
+        assert decision.evaluate_again_ms == NOW_MS + 3_600_000
+
+
+def by_hours(*ages_h: int) -> TableView:
+    """Return a table with one write for each age, which rewrites the same file."""
+    writes = []
+    for age_h in ages_h:
+        name = format_instant_time(NOW_MS - age_h * HOUR_MS, "UTC")
+        write = Instant(name, Action.COMMIT, State.COMPLETED, name, f"{name}_{name}.commit")
+        writes.append((write, commit(base("a", 5000))))
+    return view(*writes, table_type="COPY_ON_WRITE")
+
+
+def test_retention_by_hours_is_counted_from_now_and_reaches_archiving() -> None:
+    policy = POLICY.replace(clean=CleanPolicy(commits=3, policy="hours", retained_hours=24))
+    young = by_hours(*range(23, 0, -2))
+    decision = find(Service.CLEAN, young, policy)
+    assert (decision.verdict, "those of the last 24 h are kept" in decision.reason) == (Verdict.NOT_DUE, True)
+    assert "keeps those of the last 24 h" in find(Service.ARCHIVE, young, policy).reason
+    grown = by_hours(*range(60, 0, -2))
+    decision = find(Service.CLEAN, grown, policy)
+    assert decision.verdict is Verdict.DUE
+    assert dict(decision.options) == {
+        "hoodie.clean.policy": "KEEP_LATEST_COMMITS",
+        "hoodie.clean.commits.retained": "1",
+        RETAINED_HOURS: "24",
+    }
+    assert find(Service.ARCHIVE, grown, policy).verdict is Verdict.DUE
+    # What a sink still needs counts when it is more than the hours keep.
+    assert "held back" in find(Service.CLEAN, grown, policy, held("0")).reason
+
+
+def test_retention_by_versions_counts_no_commits() -> None:
+    policy = POLICY.replace(clean=CleanPolicy(commits=3, policy="versions", retained_versions=2))
+    decision = find(Service.CLEAN, cow(3), policy)
+    assert decision.verdict is Verdict.DUE
+    assert decision.options["hoodie.clean.policy"] == "KEEP_LATEST_FILE_VERSIONS"
+    assert decision.options["hoodie.clean.fileversions.retained"] == "2"
+    # Nothing was replaced since all was cleaned; a write that replaces a file leaves something again.
+    cleaned = NO_LAST_RUNS.cleaned(TableFacts(cow(5)).find_retained_from(0))
+    for table, verdict in ((cow(5), Verdict.NOT_DUE), (cow(9), Verdict.DUE)):
+        facts = TableFacts(table)
+        rollback = next(d for d in decide(facts, policy, NOW_MS) if d.service is Service.ROLLBACK)
+        assert decide_clean(facts, policy, rollback, NOW_MS, cleaned).verdict is verdict
 
 
 def test_archive_is_held_back_with_the_clean() -> None:
@@ -133,15 +181,17 @@ def test_archive_is_held_back_with_the_clean() -> None:
 
 
 def test_hold_within_the_retention_changes_nothing() -> None:
-    policy = replace(POLICY, clean=CleanPolicy(commits=3, retained_commits=15))
+    policy = POLICY.replace(clean=CleanPolicy(commits=3, retained_commits=15))
     assert find(Service.CLEAN, cow(20, cleaned=25), policy, held(at(34))).verdict is Verdict.DUE
 
 
 def test_archive_comes_behind_a_clean_that_is_due_and_is_due_without_one() -> None:
     table = cow(9)
-    due = [decision.service for decision in decide(table, POLICY, NOW_MS) if decision.verdict is Verdict.DUE]
+    due = [
+        decision.service for decision in decide(TableFacts(table), POLICY, NOW_MS) if decision.verdict is Verdict.DUE
+    ]
     assert due == [Service.CLEAN, Service.ARCHIVE]
-    uncleaned = replace(POLICY, clean=CleanPolicy(enabled=False, retained_commits=2))
+    uncleaned = POLICY.replace(clean=CleanPolicy(enabled=False, retained_commits=2))
     assert find(Service.ARCHIVE, table, uncleaned).verdict is Verdict.DUE
 
 
@@ -194,43 +244,43 @@ def test_clustering_that_replaced_the_small_files_is_not_due_again() -> None:
 
 
 def test_clustering_by_commits_counts_from_the_last_one() -> None:
-    policy = replace(POLICY, clustering=ClusteringPolicy(enabled=True, commits=4, small_files=None))
+    policy = POLICY.replace(clustering=ClusteringPolicy(enabled=True, commits=4, small_files=None))
     assert find(Service.CLUSTERING, cow(3), policy).verdict is Verdict.NOT_DUE
     assert "4 writes since the last clustering (rule: 4)" in find(Service.CLUSTERING, cow(4), policy).reason
 
 
 def test_clustering_is_not_planned_unless_asked_for() -> None:
-    assert "no clustering is asked for" in find(Service.CLUSTERING, cow(9), TablePolicy()).reason
+    assert "clustering.enabled requests no new plans" in find(Service.CLUSTERING, cow(9), TablePolicy()).reason
     off = TablePolicy(clustering=ClusteringPolicy(enabled=False))
     assert "switched off" in find(Service.CLUSTERING, cow(9), off).reason
 
 
 def test_clustering_plan_that_others_left_is_executed_unless_clustering_is_switched_off() -> None:
-    """It holds updates of its files back, and cleaning with them; nobody else may ever come for it."""
+    """It blocks updates of its files, and cleaning with them; no other process may ever execute it."""
     left = cow(9, plans=(pending(30, Action.CLUSTERING),))
-    unset = replace(POLICY, clustering=ClusteringPolicy(), doctor=DoctorPolicy(stuck_after_s=30))
+    unset = POLICY.replace(clustering=ClusteringPolicy(), doctor=DoctorPolicy(stuck_after_s=30))
     decision = find(Service.CLUSTERING, left, unset)
     assert (decision.verdict, decision.mode, decision.plan_instants) == (Verdict.DUE, Mode.EXECUTE, (at(30),))
-    off = replace(POLICY, clustering=ClusteringPolicy(enabled=False))
+    off = POLICY.replace(clustering=ClusteringPolicy(enabled=False))
     assert find(Service.CLUSTERING, left, off).verdict is Verdict.NOT_DUE
 
 
 def test_decide_puts_pending_plans_first_and_archiving_last() -> None:
     plan = pending(40, Action.CLUSTERING)
-    ranked = decide(ours(cow(9, plans=(plan,), cleaned=15), 40), POLICY, NOW_MS)
+    ranked = decide(TableFacts(ours(cow(9, plans=(plan,), cleaned=15), 40)), POLICY, NOW_MS)
     assert (ranked[0].service, ranked[0].mode, ranked[0].plan_instants) == (
         Service.CLUSTERING,
         Mode.EXECUTE,
         (at(40),),
     )
-    ranked = decide(view(*small(9), table_type="COPY_ON_WRITE"), POLICY, NOW_MS)
+    ranked = decide(TableFacts(view(*small(9), table_type="COPY_ON_WRITE")), POLICY, NOW_MS)
     due = [decision.service for decision in ranked if decision.verdict is Verdict.DUE]
     assert due == [Service.CLUSTERING, Service.CLEAN, Service.ARCHIVE]
 
 
 @pytest.mark.parametrize("service", [Service.CLUSTERING, Service.CLEAN])
 def test_due_service_without_a_lock_is_blocked(service: Service) -> None:
-    policy = replace(POLICY, hudi_options=MappingProxyType({}))
+    policy = POLICY.replace(hudi_options=MappingProxyType({}))
     decision = find(service, view(*small(9), table_type="COPY_ON_WRITE"), policy)
     assert decision.verdict is Verdict.BLOCKED
     assert "hoodie.write.lock.provider" in decision.reason
@@ -241,12 +291,25 @@ def test_stable_key_of_no_write_is_empty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "says"),
+    ("policy", "text"),
     [
         pytest.param(TablePolicy(clean=CleanPolicy(retained_commits=20)), "archive.min_commits (20)", id="clean"),
         pytest.param(TablePolicy(archive=ArchivePolicy(min_commits=30)), "archive.max_commits (30)", id="archive"),
+        pytest.param(TablePolicy(clean=CleanPolicy(policy="hours")), "needs clean.retained_hours", id="no-hours"),
+        pytest.param(TablePolicy(clean=CleanPolicy(policy="versions")), "needs clean.retained_versions", id="no-count"),
+        pytest.param(TablePolicy(clean=CleanPolicy(retained_hours=2)), "needs clean.policy: hours", id="hours-unused"),
+        pytest.param(
+            TablePolicy(clean=CleanPolicy(retained_versions=2)), "needs clean.policy: versions", id="versions-unused"
+        ),
+        pytest.param(
+            TablePolicy(
+                clean=CleanPolicy(policy="versions", retained_versions=1), replication=(ReplicationPolicy(sink="noop"),)
+            ),
+            "cannot hold files back for replication",
+            id="versions-and-replication",
+        ),
     ],
 )
-def test_policy_that_contradicts_itself_says_so(policy: TablePolicy, says: str) -> None:
-    assert says in (policy.find_problem() or "")
+def test_policy_that_contradicts_itself_says_so(policy: TablePolicy, text: str) -> None:
+    assert text in (policy.find_problem() or "")
     assert TablePolicy().find_problem() is None

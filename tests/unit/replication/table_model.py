@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from airflow_lake_provider.replication.change import Change, CommitRef, Op
 from airflow_lake_provider.replication.checkpoint import SnapshotProgress
-from airflow_lake_provider.replication.feed import Look
+from airflow_lake_provider.replication.feed import SourceTimeline
 
 
 def time_of(number: int) -> str:
@@ -47,9 +47,9 @@ class ModelTable:
         for requested in self.compactions - set(self.silent):
             self.silent[requested] = CommitRef(requested, time_of(completed))
 
-    def look(self) -> Look:
+    def read_timeline(self) -> SourceTimeline:
         active = [time for time in (*self.commits, *self.silent, *self.pending) if time not in self.archived]
-        return Look(
+        return SourceTimeline(
             completed=tuple(commit for time, (commit, _) in self.commits.items() if time not in self.archived),
             silent=frozenset(self.silent),
             pending=tuple(sorted(self.pending)),

@@ -33,5 +33,5 @@ def test_the_sink_is_short() -> None:
 def test_the_tables_file_of_the_page_is_one() -> None:
     config = parse_tables_file(blocks("yaml")[0], "docs/replication.md")
     kafka, mirror = config.policy_for("/lake/sales/orders", "orders").replication
-    assert kafka == ReplicationPolicy("kafka", "kafka", options={"topic": "orders.changes", "conn_id": "kafka_default"})
+    assert kafka == ReplicationPolicy(sink="kafka", topic="orders.changes", conn_id="kafka_default")
     assert (mirror.name, mirror.mode, mirror.options["table"]) == ("mirror", "latest", "public.orders")

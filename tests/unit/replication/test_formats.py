@@ -199,7 +199,7 @@ class TestParquetFileSink(SinkContract):
         stream, sink = self._opened()
         sink.commit(checkpoint(stream, 1))
         options = {"path": str(self.folder / stream)}
-        with pytest.raises(ConfigError, match=r"000000000001\.parquet is there already"):
+        with pytest.raises(ConfigError, match=r"000000000001\.parquet exists already"):
             create_sink("file", SinkSettings(stream, "orders", options=options)).open()
 
 

@@ -52,9 +52,9 @@ def test_clean_by_file_versions_counts_when_commits_behind_a_slow_writer_were_ne
     table.begin(3)
     table.complete(4, 5, {1: 11})
     table.cleaned_without_bound = time_of(6)
-    begun = begin_snapshot(Checkpoint("t.sink", 0, 0, None), table.look())
+    begun = begin_snapshot(Checkpoint("t.sink", 0, 0, None), table.read_timeline())
     assert begun is not None
-    assert "before clean" in str(find_gap(begun, table.look()))
+    assert "before clean" in str(find_gap(begun, table.read_timeline()))
 
 
 def test_snapshot_is_taken_at_a_compaction_that_follows_the_last_commit() -> None:
@@ -63,10 +63,10 @@ def test_snapshot_is_taken_at_a_compaction_that_follows_the_last_commit() -> Non
     commit = table.complete(1, 2, {1: 10})
     table.silent[time_of(3)] = CommitRef(time_of(3), time_of(4))
     table.cleaned_without_bound = time_of(5)
-    begun = begin_snapshot(Checkpoint("t.sink", 0, 0, None), table.look())
+    begun = begin_snapshot(Checkpoint("t.sink", 0, 0, None), table.read_timeline())
     assert begun is not None
     assert (begun.commit, begun.snapshot) == (commit, SnapshotProgress(time_of(3), clean=time_of(5)))
-    assert find_gap(begun, table.look()) is None
+    assert find_gap(begun, table.read_timeline()) is None
 
 
 def test_checkpoint_of_an_earlier_release_within_a_snapshot_is_read() -> None:

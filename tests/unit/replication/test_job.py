@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.job_contract import ContractError, FailureKind, Submitter, from_json, to_json
 from airflow_lake_provider.replication.change import Change, CommitRef, Mode, Op, checksum_of, message_of
 from airflow_lake_provider.replication.job import (
     ReplicationRequest,
     ReplicationResult,
-    request_from_text,
-    request_to_text,
-    result_from_text,
-    result_to_text,
 )
 from airflow_lake_provider.replication.pump import Order
 
@@ -25,16 +23,29 @@ COMMIT = CommitRef("20260101000000001", "20260101000000002")
 def test_request_and_result_survive_printing() -> None:
     request = ReplicationRequest(
         "/lake/orders", "orders", "kafka", Order("t.kafka", "r1", True, "", 7), "/w/result.json", Mode.LATEST, ("id",),
-        {"topic": "t", "kafka.sasl.password": "geheim"}, {"host": "h", "pid": 1, "start_ticks": 2},
+        {"topic": "t", "kafka.sasl.password": "geheim"}, Submitter("h", 1, 2),
     )  # fmt: skip
-    assert request_from_text(request_to_text(request)) == request
-    result = ReplicationResult("t.kafka", True, "{}", 3, 4, "asked for", "", False)
-    assert result_from_text(result_to_text(result)) == result
+    assert from_json(ReplicationRequest, to_json(request)) == request
+    result = ReplicationResult("t.kafka", True, "{}", 3, 4, "asked for", FailureKind.LOCK, "no lock")
+    assert from_json(ReplicationResult, to_json(result)) == result
     for damaged in ("", "[]", "{}", '{"order": 1}'):
-        with pytest.raises(ConfigError):
-            request_from_text(damaged)
-    with pytest.raises(ConfigError):
-        result_from_text('{"a": 1}')
+        with pytest.raises(ContractError):
+            from_json(ReplicationRequest, damaged)
+    with pytest.raises(ContractError):
+        from_json(ReplicationResult, '{"a": 1}')
+
+
+def test_request_of_replication_names_the_field_that_does_not_fit() -> None:
+    request = ReplicationRequest("/lake/orders", "orders", "kafka", Order("t.kafka"), "/w/result.json")
+    body = json.loads(to_json(request))
+    for change, named in (
+        ({"order": body["order"] | {"batch_rows": "many"}}, "'order.batch_rows' is 'many', expected a whole number"),
+        ({"order": body["order"] | {"rows": 1}}, "'order.rows' is unknown"),
+        ({"mode": "both"}, "'mode' is 'both', allowed: changes, latest"),
+        ({"key": ["id", 7]}, "'key[1]' is 7, expected a text"),
+    ):
+        with pytest.raises(ContractError, match=re.escape(named)):
+            from_json(ReplicationRequest, json.dumps(body | change))
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ def test_seek_and_snapshot_requests_are_obeyed_once() -> None:
     assert [json.loads(change.after or "")["value"] for _, _, change in sink.records[count:]] == [5, 7]
     assert run(table, sink, request="r1", seek_until=time_of(4)).commits == 0
     report = run(table, sink, request="r2", snapshot=True)
-    assert report.snapshot_reason == "asked for"
+    assert report.snapshot_reason == "requested"
     assert run(table, sink, request="r2", snapshot=True).snapshot_reason == ""
 
 
@@ -325,28 +325,28 @@ def looks(*completed: tuple[int, int], pending: Iterable[int] = ()) -> tuple[Mod
 def test_hold_reaches_back_to_the_oldest_write_that_is_still_to_be_read() -> None:
     table, refs = looks((1, 2), (4, 5), (6, 7), pending=(3,))
     checkpoint = with_done(Checkpoint("s", 1, 1, refs[1]), [r.requested_time for r in refs[:2]], refs)
-    assert hold_of(checkpoint, table.look()) == time_of(3)
+    assert hold_of(checkpoint, table.read_timeline()) == time_of(3)
     done = with_done(replace(checkpoint, commit=refs[2]), [refs[2].requested_time], refs)
     table.pending.clear()
-    assert hold_of(done, table.look()) == time_of(6)
+    assert hold_of(done, table.read_timeline()) == time_of(6)
 
 
 def test_lag_counts_what_the_sink_does_not_have() -> None:
     table, refs = looks((1, 2), (3, 4), (5, 6))
     checkpoint = with_done(Checkpoint("s", 1, 1, refs[0]), [refs[0].requested_time], refs)
-    assert lag_of(checkpoint, table.look()).commits == 2
-    assert lag_of(checkpoint, table.look()).oldest_completed_time == time_of(4)
-    assert lag_of(None, table.look()).commits == 3
-    assert lag_of(with_done(checkpoint, [r.requested_time for r in refs], refs), table.look()).commits == 0
+    assert lag_of(checkpoint, table.read_timeline()).commits == 2
+    assert lag_of(checkpoint, table.read_timeline()).oldest_completed_time == time_of(4)
+    assert lag_of(None, table.read_timeline()).commits == 3
+    assert lag_of(with_done(checkpoint, [r.requested_time for r in refs], refs), table.read_timeline()).commits == 0
 
 
 def test_clean_without_a_bound_counts_as_passed() -> None:
     table, refs = looks((1, 2), (3, 4))
     checkpoint = with_done(Checkpoint("s", 1, 1, refs[0]), [refs[0].requested_time], refs)
-    look = replace(table.look(), cleaned_without_bound=time_of(5))
-    assert "clean" in str(find_gap(checkpoint, look))
+    timeline = replace(table.read_timeline(), cleaned_without_bound=time_of(5))
+    assert "clean" in str(find_gap(checkpoint, timeline))
     caught_up = with_done(replace(checkpoint, commit=refs[1]), [refs[1].requested_time], refs)
-    assert find_gap(caught_up, look) is None
+    assert find_gap(caught_up, timeline) is None
 
 
 def test_stream_of_another_table_is_refused() -> None:

@@ -15,7 +15,7 @@ from airflow_lake_provider.errors import SinkBusyError, SinkUnknownError
 from airflow_lake_provider.manager.db.clock import ProcessClock
 from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
 from airflow_lake_provider.manager.db.schema import lake_table, metadata
-from airflow_lake_provider.manager.db.sinks import RunNews, Sinks
+from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks
 from airflow_lake_provider.planner.rules import Hold
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.checkpoint import (
@@ -55,14 +55,14 @@ def sinks(tmp_path: Path, clock: FakeClock) -> Iterator[Sinks]:
     engine.dispose()
 
 
-def at(hold: str, run_id: str = RUN) -> RunNews:
+def at(hold: str, run_id: str = RUN) -> RunProgress:
     """News of a run that made this hold durable."""
     text = to_text(Checkpoint("t.s", 1, 1, CommitRef(hold, hold), hold=hold))
-    return RunNews(run_id, text, completed_time=hold, ended=True)
+    return RunProgress(run_id, text, completed_time=hold, ended=True)
 
 
-def failed(problem: str = "the broker is away") -> RunNews:
-    return RunNews(RUN, problem=problem, ended=True)
+def failed(problem: str = "the broker is away") -> RunProgress:
+    return RunProgress(RUN, problem=problem, ended=True)
 
 
 def hold(name: str, instant: str, renewed_ms: int = 0, ttl_s: float = 10, needs_snapshot: bool = False) -> SinkHold:
@@ -86,9 +86,9 @@ def test_find_safepoint(holds: list[SinkHold], expected: Safepoint) -> None:
 def test_what_holds_a_clean_back_is_told_without_releasing_anything(sinks: Sinks, clock: FakeClock) -> None:
     assert sinks.find_hold("t") is None
     sinks.configure("t", {"a": HOUR_S, "b": 2 * HOUR_S})
-    sinks.tell("t", "a", at("5"))
+    sinks.record_progress("t", "a", at("5"))
     assert sinks.find_hold("t") == Hold(EVERYTHING, "b", int((clock.now.timestamp() + 2 * HOUR_S) * 1000))
-    sinks.tell("t", "b", at("7"))
+    sinks.record_progress("t", "b", at("7"))
     assert sinks.find_hold("t") == Hold("5", "a", int((clock.now.timestamp() + HOUR_S) * 1000))
     clock.advance(HOUR_S + 1)
     hold = sinks.find_hold("t")
@@ -100,7 +100,7 @@ def test_what_holds_a_clean_back_is_told_without_releasing_anything(sinks: Sinks
 def test_ticdc_603_stopped_sink_still_counts(sinks: Sinks, clock: FakeClock) -> None:
     sinks.configure("t", {"a": HOUR_S})
     sinks.begin_run("t", "a", HOUR_S, RUN)
-    sinks.tell("t", "a", at("5"))
+    sinks.record_progress("t", "a", at("5"))
     clock.advance(HOUR_S - 60)
     assert sinks.safepoint("t") == Safepoint("5", "a")
 
@@ -108,41 +108,41 @@ def test_ticdc_603_stopped_sink_still_counts(sinks: Sinks, clock: FakeClock) -> 
 def test_ticdc_9543_sink_that_never_started_counts(sinks: Sinks) -> None:
     sinks.configure("t", {"a": HOUR_S})
     sinks.begin_run("t", "a", HOUR_S, RUN)
-    sinks.tell("t", "a", at("5"))
+    sinks.record_progress("t", "a", at("5"))
     sinks.configure("t", {"a": HOUR_S, "b": HOUR_S})
     assert sinks.safepoint("t") == Safepoint(EVERYTHING, "b")
 
 
 def test_ticdc_9388_failed_sink_counts_until_its_time_to_live_is_over(sinks: Sinks, clock: FakeClock) -> None:
     sinks.configure("t", {"a": HOUR_S})
-    sinks.tell("t", "a", at("5"))
+    sinks.record_progress("t", "a", at("5"))
     for _ in range(3):
         clock.advance(1000)
         sinks.begin_run("t", "a", HOUR_S, RUN)
-        sinks.tell("t", "a", failed())
+        sinks.record_progress("t", "a", failed())
         assert sinks.safepoint("t") == Safepoint("5", "a")
 
 
 def test_ticdc_1731_failing_sink_does_not_pin_for_ever(sinks: Sinks, clock: FakeClock) -> None:
     sinks.configure("t", {"a": HOUR_S})
-    sinks.tell("t", "a", at("5"))
+    sinks.record_progress("t", "a", at("5"))
     for _ in range(40):
         clock.advance(100)
         sinks.begin_run("t", "a", HOUR_S, RUN)
-        sinks.tell("t", "a", failed())
+        sinks.record_progress("t", "a", failed())
     assert sinks.safepoint("t").instant is None
     row = sinks.get("t", "a")
     assert row["needs_snapshot"]
     # Nor does it pin again by trying to take its snapshot, and failing, once more.
     sinks.begin_run("t", "a", HOUR_S, RUN)
     assert sinks.safepoint("t") == Safepoint(EVERYTHING, "a")
-    sinks.tell("t", "a", failed())
+    sinks.record_progress("t", "a", failed())
     assert sinks.safepoint("t").instant is None
 
 
 def test_ticdc_5057_hold_of_a_sink_that_was_removed_goes(sinks: Sinks, clock: FakeClock) -> None:
     sinks.configure("t", {"a": 10 * HOUR_S, "b": HOUR_S})
-    sinks.tell("t", "a", at("5"))
+    sinks.record_progress("t", "a", at("5"))
     sinks.configure("t", {"a": 10 * HOUR_S}, 2 * HOUR_S)
     assert sinks.safepoint("t") == Safepoint(EVERYTHING, "b")
     assert sinks.find_hold("t") == Hold(EVERYTHING, "b", int((clock.now.timestamp() + 2 * HOUR_S) * 1000))
@@ -157,14 +157,14 @@ def test_ticdc_5057_hold_of_a_sink_that_was_removed_goes(sinks: Sinks, clock: Fa
 
 def test_released_sink_says_so_and_holds_again_from_its_new_snapshot(sinks: Sinks, clock: FakeClock) -> None:
     sinks.configure("t", {"a": HOUR_S})
-    sinks.tell("t", "a", at("5"))
+    sinks.record_progress("t", "a", at("5"))
     clock.advance(HOUR_S + 1)
     assert sinks.safepoint("t").released == ("a",)
-    assert "time to live is over" in sinks.get("t", "a")["problem"]
+    assert "time to live has ended" in sinks.get("t", "a")["problem"]
     assert sinks.is_due(sinks.get("t", "a"), "5")
     row = sinks.begin_run("t", "a", HOUR_S, RUN)
     assert row["needs_snapshot"]
-    sinks.tell("t", "a", at("9"))
+    sinks.record_progress("t", "a", at("9"))
     assert sinks.safepoint("t") == Safepoint("9", "a")
     assert sinks.get("t", "a")["problem"] == ""
 
@@ -182,7 +182,7 @@ def test_up_to_date_sink_of_a_quiet_table_is_renewed_by_each_look_for_due_sinks(
     sinks.configure("t", {"a": HOUR_S})
     look_found(sinks, "5")
     sinks.begin_run("t", "a", HOUR_S, RUN)
-    sinks.tell("t", "a", at("5"))
+    sinks.record_progress("t", "a", at("5"))
     for _ in range(5):
         clock.advance(HOUR_S - 1)
         sinks.renew("t")
@@ -194,7 +194,7 @@ def test_up_to_date_sink_of_a_quiet_table_is_renewed_by_each_look_for_due_sinks(
 def test_up_to_date_sink_is_not_released_though_nobody_asked_for_a_day(sinks: Sinks, clock: FakeClock) -> None:
     sinks.configure("t", {"a": HOUR_S})
     look_found(sinks, "5")
-    sinks.tell("t", "a", at("5"))
+    sinks.record_progress("t", "a", at("5"))
     clock.advance(24 * HOUR_S)
     assert sinks.find_hold("t") == Hold("5", "a", int((clock.now.timestamp() + HOUR_S) * 1000))
     clock.advance(24 * HOUR_S)
@@ -212,9 +212,9 @@ def test_sink_that_stands_still_is_not_renewed_by_looking(sinks: Sinks, clock: F
     sinks.configure("t", {"a": HOUR_S})
     look_found(sinks, "" if how == "never-ran" else "5")
     if how != "never-ran":
-        sinks.tell("t", "a", at("5"))
+        sinks.record_progress("t", "a", at("5"))
     if how == "failing":
-        sinks.tell("t", "a", failed())
+        sinks.record_progress("t", "a", failed())
     if how == "paused":
         sinks.pause("t", "a", paused=True)
     clock.advance(HOUR_S + 1)
@@ -224,7 +224,7 @@ def test_sink_that_stands_still_is_not_renewed_by_looking(sinks: Sinks, clock: F
 
 def test_paused_sink_holds_and_is_not_due(sinks: Sinks, clock: FakeClock) -> None:
     sinks.configure("t", {"a": HOUR_S})
-    sinks.tell("t", "a", at("5"))
+    sinks.record_progress("t", "a", at("5"))
     sinks.pause("t", "a", paused=True)
     assert not sinks.is_due(sinks.get("t", "a"), "9")
     assert sinks.safepoint("t").instant == "5"
@@ -241,30 +241,30 @@ def test_sink_is_due_when_the_table_moved_and_no_run_is_alive(sinks: Sinks, cloc
     assert not sinks.is_due(sinks.get("t", "a"), "5")
     clock.advance(91)
     assert sinks.is_due(sinks.get("t", "a"), "5")
-    sinks.tell("t", "a", at("5"))
+    sinks.record_progress("t", "a", at("5"))
     assert not sinks.is_due(sinks.get("t", "a"), "5")
     assert sinks.is_due(sinks.get("t", "a"), "6")
-    sinks.tell("t", "a", failed())
+    sinks.record_progress("t", "a", failed())
     assert not sinks.is_due(sinks.get("t", "a"), "6")
     clock.advance(31)
     assert sinks.is_due(sinks.get("t", "a"), "6")
     # Each failure in turn doubles the pause, up to half an hour.
     for pause_s in (60, 120, 240, 480, 960, 1800, 1800):
-        sinks.tell("t", "a", failed())
+        sinks.record_progress("t", "a", failed())
         clock.advance(pause_s - 1)
         assert not sinks.is_due(sinks.get("t", "a"), "6")
         clock.advance(2)
         assert sinks.is_due(sinks.get("t", "a"), "6")
 
 
-def test_sink_is_one_run_s_until_it_ends_or_is_not_heard_of(sinks: Sinks, clock: FakeClock) -> None:
+def test_sink_is_one_run_s_until_it_ends_or_does_not_report(sinks: Sinks, clock: FakeClock) -> None:
     sinks.configure("t", {"a": HOUR_S})
     assert sinks.claim("t", "a", "first")
     assert sinks.claim("t", "a", "first"), "the answer may have been lost"
     assert not sinks.claim("t", "a", "second")
     assert sinks.is_due(sinks.get("t", "a"), "5", "first")
     assert not sinks.is_due(sinks.get("t", "a"), "5", "second")
-    with pytest.raises(SinkBusyError, match="sink a of table t is run first's for 180 s more"):
+    with pytest.raises(SinkBusyError, match="run first has sink a of table t for 180 s more"):
         sinks.begin_run("t", "a", HOUR_S, "second")
     sinks.begin_run("t", "a", HOUR_S, "first")
     clock.advance(91)
@@ -272,15 +272,15 @@ def test_sink_is_one_run_s_until_it_ends_or_is_not_heard_of(sinks: Sinks, clock:
     # What the first tells now is older than what the second one knows.
     before = dict(sinks.get("t", "a"))
     with pytest.raises(SinkBusyError):
-        sinks.tell("t", "a", at("5", "first"))
+        sinks.record_progress("t", "a", at("5", "first"))
     assert dict(sinks.get("t", "a")) == before
-    sinks.tell("t", "a", at("6", "second"))
+    sinks.record_progress("t", "a", at("6", "second"))
     assert sinks.claim("t", "a", "third")
 
 
 def test_sink_that_was_started_by_hand_stays_when_the_configuration_is_read(sinks: Sinks) -> None:
     sinks.begin_run("t", "by-hand", HOUR_S, RUN)
-    sinks.tell("t", "by-hand", at("3"))
+    sinks.record_progress("t", "by-hand", at("3"))
     sinks.configure("t", {})
     assert sinks.safepoint("t") == Safepoint("3", "by-hand")
     sinks.forget("t", "by-hand")

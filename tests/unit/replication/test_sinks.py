@@ -18,9 +18,8 @@ from airflow_lake_provider.errors import (
     SinkRefusedError,
     SinkUnavailableError,
 )
-from airflow_lake_provider.replication.sink import Sink, SinkSettings, create_sink, sink_names
+from airflow_lake_provider.replication.sink import NoopSink, Sink, SinkSettings, create_sink, sink_names
 from airflow_lake_provider.replication.sink_contract import SinkContract, batch, checkpoint, insert
-from airflow_lake_provider.replication.sinks.noop import NoopSink
 
 
 class TestFileSink(SinkContract):
@@ -185,7 +184,7 @@ def test_number_that_sqlite_keeps_goes_into_its_numeric_column(tmp_path: Path, n
 
 @pytest.mark.parametrize("number", [LONG, "1234567890123456.7891"])
 def test_number_that_sqlite_would_round_is_refused(tmp_path: Path, number: str) -> None:
-    with pytest.raises(RecordRefusedError, match=rf'record {{"id":0}} .*column price would keep .* of {number}.*text'):
+    with pytest.raises(RecordRefusedError, match=rf'record {{"id":0}} .*price would store .* for {number}.*text'):
         mirror(tmp_path, "price numeric(38,10)", f'{{"price":{number}}}')
 
 

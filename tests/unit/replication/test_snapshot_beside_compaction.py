@@ -13,10 +13,10 @@ from tests.unit.replication.test_pump import Died, FakeSink, replica, run
 
 
 def instant_of(table: ModelTable) -> str:
-    begun = begin_snapshot(Checkpoint("t.sink", 0, 0, None), table.look())
+    begun = begin_snapshot(Checkpoint("t.sink", 0, 0, None), table.read_timeline())
     assert begun is not None
     assert begun.snapshot is not None
-    assert find_gap(begun, table.look()) is None
+    assert find_gap(begun, table.read_timeline()) is None
     return begun.snapshot.instant
 
 
@@ -74,7 +74,7 @@ def test_snapshot_waits_for_the_write_that_it_cannot_pass_and_says_so() -> None:
         f"{time_of(1)}"
     )
     table.complete(2, 5, {2: 20})
-    assert find_snapshot_block(table.look()) == ""
+    assert find_snapshot_block(table.read_timeline()) == ""
     assert run(table, sink).waits_for == ""
     assert replica(sink) == table.rows() == {1: 10, 2: 20}
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from hudi_versions import LOCK_METHOD, find_own_problem, find_writers_problem
+
+from lake_jobs.indexing.hudi_internals import LOCK_METHOD, find_own_problem, find_writers_problem
 
 # As they stand in the beginning of a log file of the metadata table's `files`.
 OF_1_0 = b'#HUDI#..{"type":"record","name":"HoodieMetadataRecord","fields":[{"name":"isTightBound"}]}'

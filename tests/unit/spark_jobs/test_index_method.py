@@ -5,8 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from index_method import DATA_META_CLIENT, METHOD, PARAMETERS, WRITER_CLASS, find_field, find_method
-from index_outcome import IndexFailure
+
+from lake_jobs.indexing.hudi_internals import (
+    DATA_META_CLIENT,
+    METHOD,
+    PARAMETERS,
+    WRITER_CLASS,
+    find_field,
+    find_method,
+)
+from lake_jobs.indexing.outcome import IndexFailure
 
 
 @dataclass

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
-from index_outcome import why_nothing_was_planned
+
+from lake_jobs.indexing.outcome import explain_no_plan
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,13 @@ class FakeTimeline:
 
 
 @dataclass(frozen=True)
-class FakeLook:
+class FakeTable:
     timeline: FakeTimeline
 
 
 @dataclass(frozen=True)
 class FakeIndexLook:
-    look: FakeLook
+    table: FakeTable
 
 
 @pytest.mark.parametrize(
@@ -65,11 +66,11 @@ class FakeIndexLook:
     [
         pytest.param("20261121100000000", "", "pending deltacommit 20261121100000000", id="write-in-front"),
         pytest.param("", "", "no completed write", id="empty-table"),
-        pytest.param("", "20261121100000000", "does not say why", id="unknown"),
+        pytest.param("", "20261121100000000", "gives no reason", id="unknown"),
     ],
 )
 def test_missing_plan_is_explained_by_the_write_in_front(first: str, last: str, words: str) -> None:
     timeline = FakeTimeline(FakeInstant(first) if first else None, FakeInstant(last) if last else None)
-    said = why_nothing_was_planned(cast("Any", FakeIndexLook(FakeLook(timeline))), "record_index")
+    said = explain_no_plan(cast("Any", FakeIndexLook(FakeTable(timeline))), "record_index")
     assert words in said
     assert "record_index" in said

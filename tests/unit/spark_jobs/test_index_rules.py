@@ -5,28 +5,30 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from index_outcome import Tally
-from index_rules import (
+
+from airflow_lake_provider.indexing.index_spec import IndexSpec, parse_indexes
+from lake_jobs.hudi.settings import heartbeat_expires_s
+from lake_jobs.indexing.outcome import IndexRunResult
+from lake_jobs.indexing.rules import (
     Begin,
     BuilderTraces,
     BuildState,
-    Habit,
     IndexPlan,
+    MetadataWriteMode,
     Step,
     WriteChange,
     WriterInFlight,
-    decide_fence,
     decide_step,
-    find_blind,
+    decide_writer_barrier,
     find_in_the_way,
     find_rivals,
     find_shadowing,
-    heartbeat_expires_s,
+    find_unaware_writers,
+    find_unused_instant,
     is_builder_alive,
     must_mention,
-    unknown_instant,
 )
-from index_settings import (
+from lake_jobs.indexing.settings import (
     IndexRequestError,
     build_settings,
     drop_mark,
@@ -35,8 +37,6 @@ from index_settings import (
     index_options,
     stays_current,
 )
-
-from airflow_lake_provider.indexing.index_spec import IndexSpec, parse_indexes
 
 INDEX = "record_index"
 EVERY_KIND = ["files", "column_stats", "partition_stats", "bloom_filters", "record_index", "secondary_index:city"]
@@ -65,7 +65,7 @@ EVERY_KIND += ["expression_index:by_day:from_unixtime(ts)"]
 )
 def test_step(inflight_plan: bool, complete: str, inflight: str, built: BuildState, lives: bool, step: Step) -> None:
     plan = IndexPlan("20261121100000000", INDEX, "20261121090000000", is_inflight=inflight_plan)
-    assert decide_step(plan, {"files", complete}, {inflight}, built, builder_lives=lives) is step
+    assert decide_step(plan, {"files", complete}, {inflight}, built, is_build_running=lives) is step
 
 
 def test_plan_has_the_inflight_ones_of_its_index_for_rivals() -> None:
@@ -113,21 +113,29 @@ def writer(*, beat_age_s: float | None = 5, age_s: float = 30, streaming: bool =
 @pytest.mark.parametrize(
     ("writers", "habit", "current", "begin"),
     [
-        pytest.param([], Habit.AT_COMMIT, True, Begin.BESIDE, id="nobody-and-writers-take-part"),
-        pytest.param([writer()], Habit.AT_COMMIT, True, Begin.BESIDE, id="a-writer-that-takes-part"),
-        pytest.param([writer()], Habit.AT_COMMIT, False, Begin.ALONE, id="writers-update-it-only-when-complete"),
-        pytest.param([writer(streaming=True)], Habit.AT_COMMIT, True, Begin.WAIT, id="one-streams"),
-        pytest.param([writer()], Habit.STREAMING, True, Begin.WAIT, id="one-may-stream"),
-        pytest.param([writer()], Habit.UNKNOWN, True, Begin.WAIT, id="nobody-knows"),
-        pytest.param([], Habit.STREAMING, True, Begin.ALONE, id="quiet-moment-of-streaming-writers"),
-        pytest.param([], Habit.UNKNOWN, True, Begin.ALONE, id="quiet-moment-of-a-young-table"),
-        pytest.param([writer(beat_age_s=600)], Habit.STREAMING, True, Begin.ALONE, id="the-dead-do-not-count"),
-        pytest.param([writer(beat_age_s=None)], Habit.AT_COMMIT, True, Begin.WAIT, id="takes-no-part-in-locking"),
-        pytest.param([writer(beat_age_s=None, age_s=86_400)], Habit.AT_COMMIT, True, Begin.WAIT, id="may-take-a-day"),
+        pytest.param([], MetadataWriteMode.AT_COMMIT, True, Begin.CONCURRENTLY, id="nobody-and-writers-take-part"),
+        pytest.param([writer()], MetadataWriteMode.AT_COMMIT, True, Begin.CONCURRENTLY, id="a-writer-that-takes-part"),
+        pytest.param(
+            [writer()], MetadataWriteMode.AT_COMMIT, False, Begin.ALONE, id="writers-update-it-only-when-complete"
+        ),
+        pytest.param([writer(streaming=True)], MetadataWriteMode.AT_COMMIT, True, Begin.WAIT, id="one-streams"),
+        pytest.param([writer()], MetadataWriteMode.STREAMING, True, Begin.WAIT, id="one-may-stream"),
+        pytest.param([writer()], MetadataWriteMode.UNKNOWN, True, Begin.WAIT, id="nobody-knows"),
+        pytest.param([], MetadataWriteMode.STREAMING, True, Begin.ALONE, id="quiet-moment-of-streaming-writers"),
+        pytest.param([], MetadataWriteMode.UNKNOWN, True, Begin.ALONE, id="quiet-moment-of-a-young-table"),
+        pytest.param(
+            [writer(beat_age_s=600)], MetadataWriteMode.STREAMING, True, Begin.ALONE, id="the-dead-do-not-count"
+        ),
+        pytest.param(
+            [writer(beat_age_s=None)], MetadataWriteMode.AT_COMMIT, True, Begin.WAIT, id="takes-no-part-in-locking"
+        ),
+        pytest.param(
+            [writer(beat_age_s=None, age_s=86_400)], MetadataWriteMode.AT_COMMIT, True, Begin.WAIT, id="may-take-a-day"
+        ),
     ],
 )
-def test_fence(writers: list[WriterInFlight], habit: Habit, current: bool, begin: Begin) -> None:
-    verdict = decide_fence(writers, habit, stays_current=current, no_writer=False)
+def test_fence(writers: list[WriterInFlight], habit: MetadataWriteMode, current: bool, begin: Begin) -> None:
+    verdict = decide_writer_barrier(writers, habit, stays_current=current, no_writer=False)
     assert verdict.begin is begin
     if begin is Begin.WAIT:
         assert writers[0].instant in verdict.reason
@@ -137,7 +145,7 @@ def test_fence(writers: list[WriterInFlight], habit: Habit, current: bool, begin
 @pytest.mark.parametrize(("age_s", "begin"), [(30, Begin.WAIT), (3600, Begin.ALONE)])
 def test_fence_believes_that_no_writer_runs_unless_one_is_seen_to(age_s: float, begin: Begin) -> None:
     left = writer(beat_age_s=None, age_s=age_s, streaming=True)
-    verdict = decide_fence([left], Habit.STREAMING, stays_current=True, no_writer=True)
+    verdict = decide_writer_barrier([left], MetadataWriteMode.STREAMING, stays_current=True, no_writer=True)
     assert verdict.begin is begin, verdict.reason
 
 
@@ -145,13 +153,15 @@ def test_fence_believes_that_no_writer_runs_unless_one_is_seen_to(age_s: float, 
     ("plan", "one", "begin"),
     [
         pytest.param("20261121110000000", writer(), Begin.WAIT, id="older"),
-        pytest.param("20261121000000000", writer(), Begin.BESIDE, id="younger"),
-        pytest.param("20261121110000000", writer(beat_age_s=600), Begin.BESIDE, id="dead"),
-        pytest.param("", writer(), Begin.BESIDE, id="shall-not-wait"),
+        pytest.param("20261121000000000", writer(), Begin.CONCURRENTLY, id="younger"),
+        pytest.param("20261121110000000", writer(beat_age_s=600), Begin.CONCURRENTLY, id="dead"),
+        pytest.param("", writer(), Begin.CONCURRENTLY, id="shall-not-wait"),
     ],
 )
 def test_write_that_is_older_than_the_plan_is_waited_for(plan: str, one: WriterInFlight, begin: Begin) -> None:
-    verdict = decide_fence([one], Habit.AT_COMMIT, stays_current=True, no_writer=False, older_than=plan)
+    verdict = decide_writer_barrier(
+        [one], MetadataWriteMode.AT_COMMIT, stays_current=True, no_writer=False, older_than=plan
+    )
     assert verdict.begin is begin
     if begin is Begin.WAIT:
         assert f"{one} is older than the plan" in verdict.reason
@@ -160,19 +170,19 @@ def test_write_that_is_older_than_the_plan_is_waited_for(plan: str, one: WriterI
 @pytest.mark.parametrize(
     ("one", "habit", "is_blind"),
     [
-        pytest.param(writer(), Habit.AT_COMMIT, False, id="reads-the-properties-as-part-of-its-commit"),
-        pytest.param(writer(streaming=True), Habit.AT_COMMIT, True, id="streams"),
-        pytest.param(writer(), Habit.STREAMING, True, id="may-stream"),
-        pytest.param(writer(), Habit.UNKNOWN, True, id="nobody-knows"),
-        pytest.param(writer(beat_age_s=None), Habit.AT_COMMIT, True, id="takes-no-part-in-locking"),
-        pytest.param(writer(beat_age_s=None, age_s=86_400), Habit.STREAMING, True, id="may-take-a-day"),
-        pytest.param(writer(beat_age_s=600, streaming=True), Habit.STREAMING, False, id="dead"),
+        pytest.param(writer(), MetadataWriteMode.AT_COMMIT, False, id="reads-the-properties-as-part-of-its-commit"),
+        pytest.param(writer(streaming=True), MetadataWriteMode.AT_COMMIT, True, id="streams"),
+        pytest.param(writer(), MetadataWriteMode.STREAMING, True, id="may-stream"),
+        pytest.param(writer(), MetadataWriteMode.UNKNOWN, True, id="nobody-knows"),
+        pytest.param(writer(beat_age_s=None), MetadataWriteMode.AT_COMMIT, True, id="takes-no-part-in-locking"),
+        pytest.param(writer(beat_age_s=None, age_s=86_400), MetadataWriteMode.STREAMING, True, id="may-take-a-day"),
+        pytest.param(writer(beat_age_s=600, streaming=True), MetadataWriteMode.STREAMING, False, id="dead"),
     ],
 )
 def test_writer_that_may_have_begun_without_knowing_of_an_index(
-    one: WriterInFlight, habit: Habit, is_blind: bool
+    one: WriterInFlight, habit: MetadataWriteMode, is_blind: bool
 ) -> None:
-    assert find_blind([one], habit) == ([one] if is_blind else [])
+    assert find_unaware_writers([one], habit) == ([one] if is_blind else [])
 
 
 @pytest.mark.parametrize(
@@ -195,9 +205,9 @@ def test_writer_that_keeps_a_built_index_from_being_called_complete(
 
 
 def test_writer_that_was_said_not_to_run_stops_the_build() -> None:
-    verdict = decide_fence([writer()], Habit.AT_COMMIT, stays_current=True, no_writer=True)
+    verdict = decide_writer_barrier([writer()], MetadataWriteMode.AT_COMMIT, stays_current=True, no_writer=True)
     assert verdict.begin is Begin.WAIT
-    assert "no writer was said to run" in verdict.reason
+    assert "says that no writer runs" in verdict.reason
 
 
 @pytest.mark.parametrize(
@@ -214,10 +224,30 @@ def test_writer_that_was_said_not_to_run_stops_the_build() -> None:
         ("column_stats", WriteChange("DELETE", 0, 0, 9, 0), False),
         ("partition_stats", WriteChange("COMPACT", 0, 9, 0, 4), False),
         ("expr_index_by_day", WriteChange("INSERT", 1, 0, 0, 1), True),
+        ("record_index", WriteChange("LOG_COMPACT", 0, 100, 3, 0), False),
+        ("secondary_index_city", WriteChange("LOG_COMPACT", 0, 100, 3, 0), False),
+        ("record_index", WriteChange("CLUSTER", 100, 0, 0, 1), True),
+        ("secondary_index_city", WriteChange("CLUSTER", 100, 0, 0, 1), False),
     ],
 )
 def test_write_that_an_index_must_mention(partition: str, change: WriteChange, must: bool) -> None:
     assert must_mention(partition, change) is must
+
+
+def test_plan_of_several_indexes_is_built_in_an_order_in_which_each_has_what_it_needs() -> None:
+    others = ("partition_stats", INDEX, "column_stats")
+    plan = IndexPlan("20261121100000000", "secondary_index_city", "20261121090000000", is_inflight=True, others=others)
+    assert plan.partitions == (INDEX, "column_stats", "secondary_index_city", "partition_stats")
+    assert [part.partitions for part in plan.parts()] == [(name,) for name in plan.partitions]
+    assert {(part.instant, part.up_to, part.is_inflight) for part in plan.parts()} == {
+        ("20261121100000000", "20261121090000000", True)
+    }
+
+
+def test_builder_of_a_plan_of_several_indexes_is_a_rival_in_each_of_them() -> None:
+    ours = IndexPlan("20261121100000000", INDEX, "", is_inflight=False)
+    theirs = IndexPlan("20261121090000000", "column_stats", "", is_inflight=True, others=(INDEX,))
+    assert find_rivals(ours, (ours, theirs)) == (theirs,)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +258,7 @@ def test_write_that_an_index_must_mention(partition: str, change: WriteChange, m
     ],
 )
 def test_instant_that_no_timeline_knows_is_a_little_younger(known: set[str], expected: str) -> None:
-    assert unknown_instant("20261121100059998", known) == expected
+    assert find_unused_instant("20261121100059998", known) == expected
 
 
 def test_builder_announces_itself_and_fixes_the_number_of_file_groups() -> None:
@@ -268,7 +298,7 @@ def test_hudis_type_of_a_plan_follows_from_its_folder(spec: IndexSpec) -> None:
 
 
 def test_run_remembers_which_indexes_it_built() -> None:
-    tally = Tally()
+    tally = IndexRunResult()
     tally.complete(IndexPlan("20261121100000000", INDEX, "", is_inflight=True))
     assert (tally.completed, tally.built) == (["20261121100000000"], {INDEX})
 

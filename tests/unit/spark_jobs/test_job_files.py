@@ -1,8 +1,8 @@
 from pathlib import Path
 
 import pytest
-from job_files import find_local_path, read_text, write_text
-from progress import readable_bytes
+
+from lake_jobs.driver.files import find_local_path, read_text, readable_bytes, write_text
 
 
 @pytest.mark.parametrize(

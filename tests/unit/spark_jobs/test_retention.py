@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import pytest
-from job_contract import MARGIN_COMMITS, SAFEPOINT, Service
-from retention import hold_back
+
+from airflow_lake_provider.job_contract import (
+    MARGIN_COMMITS,
+    MARGIN_COMMITS_OF_HOURS,
+    RETAINED_HOURS,
+    SAFEPOINT,
+    Service,
+)
+from lake_jobs.hudi.settings import hold_back
 
 COMPLETED = [str(number) for number in range(100, 160)]
+
+
+def hours_ago(hours: int) -> str:
+    """One commit an hour, the last of them just now."""
+    return str(159 - hours)
 
 
 @pytest.mark.parametrize(
@@ -18,27 +30,27 @@ COMPLETED = [str(number) for number in range(100, 160)]
     ],
 )
 def test_clean_retains_what_is_held(safepoint: str, retained: int) -> None:
-    options = hold_back(Service.CLEAN, {"hoodie.clean.commits.retained": "3", SAFEPOINT: safepoint}, COMPLETED)
+    asked = {"hoodie.clean.commits.retained": "3", SAFEPOINT: safepoint}
+    options = hold_back(Service.CLEAN, asked, COMPLETED, hours_ago)
     assert options == {"hoodie.clean.commits.retained": str(retained), "hoodie.clean.policy": "KEEP_LATEST_COMMITS"}
 
 
 def test_longer_retention_stays() -> None:
-    options = hold_back(Service.CLEAN, {"hoodie.clean.commits.retained": "50", SAFEPOINT: "155"}, COMPLETED)
+    options = hold_back(Service.CLEAN, {"hoodie.clean.commits.retained": "50", SAFEPOINT: "155"}, COMPLETED, hours_ago)
     assert options == {"hoodie.clean.commits.retained": "50"}
 
 
 def test_policy_that_does_not_count_commits_is_replaced_while_something_is_held() -> None:
     asked = {"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS", "hoodie.clean.fileversions.retained": "1"}
-    assert hold_back(Service.CLEAN, asked, COMPLETED) == asked
-    held = hold_back(Service.CLEAN, {**asked, SAFEPOINT: "158"}, COMPLETED)
+    assert hold_back(Service.CLEAN, asked, COMPLETED, hours_ago) == asked
+    held = hold_back(Service.CLEAN, {**asked, SAFEPOINT: "158"}, COMPLETED, hours_ago)
     assert held["hoodie.clean.policy"] == "KEEP_LATEST_COMMITS"
     assert int(held["hoodie.clean.commits.retained"]) >= 3
 
 
 def test_archive_keeps_more_than_is_cleaned() -> None:
-    options = hold_back(
-        Service.ARCHIVE, {"hoodie.keep.min.commits": "20", "hoodie.keep.max.commits": "30", SAFEPOINT: "120"}, COMPLETED
-    )
+    asked = {"hoodie.keep.min.commits": "20", "hoodie.keep.max.commits": "30", SAFEPOINT: "120"}
+    options = hold_back(Service.ARCHIVE, asked, COMPLETED, hours_ago)
     retained, least, most = (
         int(options[key])
         for key in ("hoodie.clean.commits.retained", "hoodie.keep.min.commits", "hoodie.keep.max.commits")
@@ -47,5 +59,18 @@ def test_archive_keeps_more_than_is_cleaned() -> None:
 
 
 def test_nothing_held_changes_nothing_and_the_safepoint_never_reaches_hudi() -> None:
-    assert hold_back(Service.CLEAN, {"a": "b"}, COMPLETED) == {"a": "b"}
-    assert hold_back(Service.COMPACTION, {SAFEPOINT: "1"}, COMPLETED) == {}
+    assert hold_back(Service.CLEAN, {"a": "b"}, COMPLETED, hours_ago) == {"a": "b"}
+    assert hold_back(Service.COMPACTION, {SAFEPOINT: "1"}, COMPLETED, hours_ago) == {}
+
+
+def test_commits_of_the_last_hours_are_counted_and_the_longer_of_hours_and_safepoint_holds() -> None:
+    by_hours = {RETAINED_HOURS: "24", "hoodie.clean.commits.retained": "1"}
+    of_a_day = 25 + 1 + MARGIN_COMMITS_OF_HOURS
+    counted = hold_back(Service.CLEAN, by_hours, COMPLETED, hours_ago)
+    assert counted == {"hoodie.clean.commits.retained": str(of_a_day), "hoodie.clean.policy": "KEEP_LATEST_COMMITS"}
+    held = hold_back(Service.CLEAN, {**by_hours, SAFEPOINT: "110"}, COMPLETED, hours_ago)
+    assert int(held["hoodie.clean.commits.retained"]) >= 51
+    passed = hold_back(Service.CLEAN, {**by_hours, SAFEPOINT: "155"}, COMPLETED, hours_ago)
+    assert passed["hoodie.clean.commits.retained"] == str(of_a_day)
+    archive = hold_back(Service.ARCHIVE, {**by_hours, "hoodie.keep.min.commits": "20"}, COMPLETED, hours_ago)
+    assert int(archive["hoodie.keep.min.commits"]) > of_a_day

@@ -1,8 +1,18 @@
 import pytest
-from job_contract import Service
-from service_settings import ALWAYS, WHEN_SCHEDULING, service_settings, wait_for_lock_without_end
 
 from airflow_lake_provider.config.owned_options import OWNED_OPTIONS
+from airflow_lake_provider.job_contract import Service
+from lake_jobs.hudi.settings import (
+    ALWAYS,
+    RECENT_WRITES,
+    STREAMING_WRITES,
+    WHEN_SCHEDULING,
+    MetadataWriteMode,
+    decide_metadata_write_mode,
+    service_settings,
+    wait_for_lock_without_end,
+    write_metadata_as_writers,
+)
 
 PACKAGE = "org.apache.hudi.client.transaction.lock."
 SHARED = {"hoodie.write.lock.provider": PACKAGE + "ZookeeperBasedLockProvider"}
@@ -110,3 +120,55 @@ def test_what_a_service_sets_itself_is_refused_in_the_tables_file() -> None:
     }
     own = ALWAYS.keys() | {key for settings in WHEN_SCHEDULING.values() for key in settings}
     assert own - shared <= OWNED_OPTIONS.keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "mode", "expected"),
+    [
+        pytest.param({}, MetadataWriteMode.AT_COMMIT, {STREAMING_WRITES: "false"}, id="as-writers-of-1.0"),
+        pytest.param({}, MetadataWriteMode.STREAMING, {}, id="hudis-default"),
+        pytest.param({}, MetadataWriteMode.UNKNOWN, {}, id="nothing-is-known"),
+        pytest.param(
+            {STREAMING_WRITES: "true"},
+            MetadataWriteMode.AT_COMMIT,
+            {STREAMING_WRITES: "true"},
+            id="the-tables-owner-knows-better",
+        ),
+    ],
+)
+def test_services_update_the_metadata_table_as_writers_do(
+    options: dict[str, str], mode: MetadataWriteMode, expected: dict[str, str]
+) -> None:
+    assert write_metadata_as_writers(options, mode) == expected
+
+
+# --- How the writers update the metadata table, by the last writes (newest first)
+
+UPSERT, AT_COMMIT, STREAMING = ("UPSERT", False), MetadataWriteMode.AT_COMMIT, MetadataWriteMode.STREAMING
+STREAMED, UNSEEN, STREAMED_COMPACTION = ("UPSERT", True), ("UPSERT", None), ("COMPACT", True)
+
+
+@pytest.mark.parametrize(
+    ("writes", "of_writers", "of_all"),
+    [
+        pytest.param([], MetadataWriteMode.UNKNOWN, MetadataWriteMode.UNKNOWN, id="no-writes"),
+        pytest.param([UNSEEN], MetadataWriteMode.UNKNOWN, MetadataWriteMode.UNKNOWN, id="nothing-shows-it"),
+        pytest.param([UNSEEN, UPSERT], AT_COMMIT, AT_COMMIT, id="at-commit"),
+        pytest.param([UPSERT] * 3 + [STREAMED], STREAMING, STREAMING, id="one-streaming-writer-is-enough"),
+        pytest.param([UPSERT] * RECENT_WRITES + [STREAMED], AT_COMMIT, AT_COMMIT, id="writers-that-streamed-long-ago"),
+        # A compaction that once streamed would otherwise make every later service stream, against the writers.
+        pytest.param([STREAMED_COMPACTION, UPSERT], AT_COMMIT, STREAMING, id="services-say-nothing-of-writers"),
+        pytest.param(
+            [STREAMED_COMPACTION, ("CLUSTER", False), ("LOG_COMPACT", True)] * 5 + [UPSERT],
+            AT_COMMIT,
+            STREAMING,
+            id="many-services-hide-no-writer",
+        ),
+    ],
+)
+def test_metadata_is_written_as_the_last_writers_do(
+    writes: list[tuple[str, bool | None]], of_writers: MetadataWriteMode, of_all: MetadataWriteMode
+) -> None:
+    asked = [(operation, lambda streamed=streamed: streamed) for operation, streamed in writes]
+    assert decide_metadata_write_mode(asked, without_services=True) is of_writers
+    assert decide_metadata_write_mode(asked, without_services=False) is of_all

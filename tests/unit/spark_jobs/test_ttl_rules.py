@@ -5,7 +5,17 @@ from datetime import datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ttl_rules import DAYS, MOST, STRATEGY, STRATEGY_CLASS, TtlRules, TtlSettingError, find_expired, read_rules
+
+from lake_jobs.services.ttl_rules import (
+    DAYS,
+    MOST,
+    STRATEGY,
+    STRATEGY_CLASS,
+    TtlRules,
+    TtlSettingError,
+    find_expired,
+    read_rules,
+)
 
 NOW = datetime(2026, 11, 21, 12, 0, 0)  # noqa: DTZ001 - instant times have no zone
 

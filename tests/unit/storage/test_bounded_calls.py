@@ -70,7 +70,7 @@ def test_after_silence_nobody_asks_before_the_pause_is_over(server: FakeServer) 
     calls = silent_calls(server, clock, lambda: silences.append(None))
     server.frozen = False
     clock.now_s = bounded_calls.PAUSE_S - 1
-    with pytest.raises(StorageError, match="asked again in 1 s"):
+    with pytest.raises(StorageError, match="the next try is in 1 s"):
         calls.run(server)
     assert server.calls == 1
     assert len(silences) == 1
@@ -86,7 +86,7 @@ def test_one_caller_at_a_time_asks_a_silent_server(server: FakeServer) -> None:
     calls._timeout_s = 10  # the one that asks may be slow on a loaded machine
 
     def ask_while_another_is_asked() -> str:
-        with pytest.raises(StorageError, match="asked again in"):
+        with pytest.raises(StorageError, match="the next try is in"):
             calls.run(server)
         return "answer"
 
@@ -99,7 +99,7 @@ def test_caller_that_asks_and_is_interrupted_keeps_nobody_out_for_long(server: F
     calls = silent_calls(server, clock)
     clock.now_s += bounded_calls.PAUSE_S + 1
     calls._admit()  # and nothing more of this caller
-    with pytest.raises(StorageError, match="asked again in"):
+    with pytest.raises(StorageError, match="the next try is in"):
         calls.run(server)
     clock.now_s += bounded_calls.PAUSE_S + 1
     server.frozen = False

@@ -37,7 +37,7 @@ def test_scheme_decides(base_path: str, options: dict[str, Any], store: type, ro
     storage = open_storage(base_path, options)
     assert type(storage.store) is store
     assert storage.root == root
-    assert storage.folders_tell_time is tells
+    assert storage.has_folder_times is tells
     assert storage.is_local is (store is LocalStore)
 
 

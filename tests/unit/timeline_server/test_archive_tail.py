@@ -10,15 +10,19 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.hudi.archive.timeline import ArchivedInstant, ArchivedTimeline, archived_timeline_of
-from airflow_lake_provider.hudi.instant import Action, Instant, State
+from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, Action, Instant, State
 from airflow_lake_provider.hudi.properties import TableProperties, build_table_properties
 from airflow_lake_provider.hudi.timeline import Timeline
-from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuestion, ArchiveTail
+from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuery, ArchiveTail
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
-from airflow_lake_provider.timeline_server.routes import MemoryTimelineView
 from airflow_lake_provider.timeline_server.snapshot import NOW, TimelineSnapshot
-from airflow_lake_provider.timeline_server.views import FileSystemTimelineView, TableTimelineView
-from airflow_lake_provider.timeline_server.watch import COMMIT_ACTIONS, Watch, WatchKind, find_commits_after, look
+from airflow_lake_provider.timeline_server.views import FileSystemTimelineView, MemoryTimelineView, TableTimelineView
+from airflow_lake_provider.timeline_server.watch import (
+    Watch,
+    WatchKind,
+    find_changes,
+    find_commits_after,
+)
 from tests.unit.timeline_server.histories import new_history
 from tests.unit.timeline_server.hudi_archiver import Archiver, Step
 
@@ -94,12 +98,12 @@ class Reader:
     model: Model
     tail: ArchiveTail
     after: str
-    actions: frozenset[str] = COMMIT_ACTIONS
+    actions: frozenset[str] = COMPLETED_WRITE_ACTIONS
     found: list[str] = field(default_factory=list)
 
-    def look(self) -> list[str]:
+    def find_changes(self) -> list[str]:
         snapshot = self.model.snapshot()
-        archive = self.tail.read(ArchiveQuestion(snapshot, self.after, self.actions), self.model.load)
+        archive = self.tail.read(ArchiveQuery(snapshot, self.after, self.actions), self.model.load)
         new = find_commits_after(snapshot.timeline, self.after, self.actions, archive)
         self.after = max([self.after, *(str(instant.completed_time) for instant in new)])
         self.found += [instant.requested_time for instant in new]
@@ -143,15 +147,16 @@ def test_readers_find_every_commit_once_whatever_was_archived_meanwhile(layout: 
         do_something(model, chance)
         expected |= {step for step in model.steps if step.completed} - known
         if chance.random() < 0.03 and len(readers) < 12:
-            actions = chance.choice([COMMIT_ACTIONS, COMMIT_ACTIONS, frozenset({"clean"}), frozenset({"rollback"})])
+            apart = frozenset({"clean"}), frozenset({"rollback"})
+            actions = chance.choice([COMPLETED_WRITE_ACTIONS, COMPLETED_WRITE_ACTIONS, *apart])
             # A cursor of any age, also one that lies in the archive.
             after = chance.choice([step.completed for step in sorted(expected)])
             readers.append((after, Reader(model, chance.choice([shared, ArchiveTail()]), after, actions)))
         if readers and chance.random() < 0.2:
-            chance.choice(readers)[1].look()
+            chance.choice(readers)[1].find_changes()
     assert model.archive
     for after, reader in readers:
-        reader.look()
+        reader.find_changes()
         due = [step.requested for step in expected if step.action in reader.actions and step.completed > after]
         assert sorted(reader.found) == sorted(due)
 
@@ -163,7 +168,7 @@ def test_commits_behind_a_completed_index_build_are_read_from_the_archive() -> N
     reader = Reader(model, ArchiveTail(), model.commit().completed)
     written = [model.commit().requested for _ in range(12)]
     assert model.run_archiver()
-    assert reader.look() == written
+    assert reader.find_changes() == written
 
 
 def test_slow_writers_commit_that_is_archived_before_the_next_look_is_found() -> None:
@@ -173,11 +178,11 @@ def test_slow_writers_commit_that_is_archived_before_the_next_look_is_found() ->
     for _ in range(5):
         model.commit()
     reader = Reader(model, ArchiveTail(), model.commit().completed)
-    assert reader.look() == []
+    assert reader.find_changes() == []
     model.complete(slow)
     model.run_archiver()
     assert slow.requested in {step.requested for step in model.archive}
-    assert reader.look() == [slow.requested]
+    assert reader.find_changes() == [slow.requested]
 
 
 @pytest.mark.parametrize("savepoints", [0, 2], ids=["no-commit", "savepoints-only"])
@@ -188,10 +193,10 @@ def test_archival_that_leaves_everything_that_was_seen_is_noticed(savepoints: in
     for _ in range(savepoints):
         model.steps.add(Step(model.commit().requested, "savepoint", model.tick()))
     reader = Reader(model, ArchiveTail(), model.tick())
-    assert reader.look() == []
+    assert reader.find_changes() == []
     written = [model.commit().requested for _ in range(6)]
     assert model.run_archiver()
-    assert reader.look() == written
+    assert reader.find_changes() == written
 
 
 def test_archive_is_read_once_per_archival_and_not_once_per_look() -> None:
@@ -202,8 +207,8 @@ def test_archive_is_read_once_per_archival_and_not_once_per_look() -> None:
     for _ in range(200):
         model.commit()
         for _ in range(3):
-            reader.look()
-            Reader(model, tail, reader.after).look()
+            reader.find_changes()
+            Reader(model, tail, reader.after).find_changes()
         archivals += bool(model.run_archiver())
     assert archivals > 10
     assert model.loads <= archivals + 2
@@ -223,13 +228,13 @@ def test_sensors_on_files_find_every_commit_once_from_memory_and_from_the_file_s
     written: set[str] = set()
     for step in range(1000):
         history.step()
-        written |= {name for name in history.completed if name.split(".")[1] in COMMIT_ACTIONS}
+        written |= {name for name in history.completed if name.split(".")[1] in COMPLETED_WRITE_ACTIONS}
         if chance.random() > 0.03 and step < 999:
             continue
         for cursor in cursors:
             after, view, found = cursor
             watch = Watch(WatchKind.COMMIT, ((path, after),))
-            (finding,) = look(watch, _Views(view), NOW)
+            (finding,) = find_changes(watch, _Views(view), NOW)
             assert (finding.error, finding.incomplete) == (None, "")
             found += [instant.requested_time for instant in finding.instants]
             cursor[0] = max(after, finding.to_dict()["after"])

@@ -64,7 +64,7 @@ class Lake:
     def work(self) -> None:
         while taken := self.timelines.due.take(self.now_ms, 1000):
             for path, is_hinted in taken:
-                self.timelines.look_if_due(path, is_hinted=is_hinted)
+                self.timelines.refresh_if_due(path, is_hinted=is_hinted)
 
     def _found(self, path: str) -> None:
         self.found_after_ms.append(self.now_ms - self.lost.pop(path))

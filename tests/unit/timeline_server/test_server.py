@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.routes import create_timeline_app
-from airflow_lake_provider.timeline_server.server import FedTable, ServerOptions, TimelineServer
+from airflow_lake_provider.timeline_server.server import ServerOptions, TableFeed, TimelineServer
 from tests.support.fixture_tables import unpack
 from tests.support.tables import HandMadeTable
 from tests.unit.timeline_server.hudi_archiver import HandMadeArchive
@@ -50,11 +50,15 @@ def poll(client: TestClient, *tables: HandMadeTable, cursor: str = "", wait_s: f
     return answer.json()
 
 
-@pytest.mark.parametrize("path", ["view", "changes", "archive", "health", "metrics"])
-def test_every_route_wants_the_token(client: TestClient, path: str) -> None:
-    assert client.get(f"{BASE}/{path}", headers={"Authorization": "Bearer wrong-secret"}).status_code == 401
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "view"), ("POST", "changes"), ("GET", "archive"), ("GET", "health"), ("GET", "metrics")],
+)
+def test_every_route_wants_the_token(client: TestClient, method: str, path: str) -> None:
+    wrong = {"Authorization": "Bearer wrong-secret"}
+    assert client.request(method, f"{BASE}/{path}", headers=wrong).status_code == 401
     del client.headers["Authorization"]
-    answer = client.get(f"{BASE}/{path}")
+    answer = client.request(method, f"{BASE}/{path}")
     assert answer.status_code == 401
     assert answer.json()["error"] == "UnauthorisedError"
 
@@ -65,7 +69,17 @@ def test_view_of_a_path_outside_the_roots_is_refused(client: TestClient, base_pa
     assert answer.status_code in {403, 422}
     body = {"tables": [{"base_path": base_path or " "}]}
     assert client.post(f"{BASE}/changes", json=body).status_code in {403, 422}
-    assert client.post(f"{BASE}/hints", json={"hints": [{"base_path": base_path or " "}]}).status_code in {403, 422}
+
+
+def test_watcher_of_what_no_writer_announces_says_how_often_it_would_poll(
+    client: TestClient, table: HandMadeTable, server: TimelineServer
+) -> None:
+    path = str(table.path)
+    named = {"base_path": path, "poll_interval_s": 60.0, "unannounced_interval_s": 7.0}
+    assert client.post(f"{BASE}/changes", json={"tables": [named]}).status_code == 200
+    server.timelines.hint(path, [table.commit(1)], is_by_writer=True)
+    server.timelines.refresh_if_due(path, is_hinted=True)
+    assert 6_000 <= server.timelines.pause_ms(path) <= 7_000
 
 
 def test_view_has_all_states_its_age_and_an_etag(client: TestClient, table: HandMadeTable) -> None:
@@ -107,21 +121,6 @@ def test_view_of_a_missing_table_names_error_and_path(client: TestClient, tmp_pa
     assert "nothing" in answer.json()["detail"]
 
 
-def test_changes_since_a_version_are_what_came_and_what_went(client: TestClient, table: HandMadeTable) -> None:
-    first, plan = table.commit(1), table.plan(2)
-    version = view(client, table).json()["version"]
-    (table.path / ".hoodie" / "timeline" / f"{plan}.compaction.requested").unlink()
-    second = table.commit(3)
-    params = {"base_path": str(table.path), "since": version, "max_age_s": 0}
-    body = client.get(f"{BASE}/changes", params=params).json()
-    assert body["is_complete"] is False
-    assert [i["requested_time"] for i in body["put"]] == [second]
-    assert body["gone"] == [f"{plan}.compaction.requested"]
-    unknown = client.get(f"{BASE}/changes", params=params | {"since": "f" * 32}).json()
-    assert unknown["is_complete"] is True
-    assert {i["requested_time"] for i in unknown["put"]} == {first, second}
-
-
 def test_poll_of_a_table_that_is_not_known_yet_tells_of_it_when_it_is_loaded(
     client: TestClient, table: HandMadeTable
 ) -> None:
@@ -138,7 +137,7 @@ def test_poll_waits_for_a_change_and_ends_with_it(client: TestClient, table: Han
     cursor = poll(client, table, version=version)["cursor"]
     timer = threading.Timer(
         0.3,
-        lambda: client.post(f"{BASE}/hints", json={"hints": [{"base_path": str(table.path)}]}),
+        lambda: client.get(f"{BASE}/view", params={"base_path": str(table.path), "max_age_s": 0}),
     )
     table.commit(1)
     timer.start()
@@ -214,11 +213,11 @@ def test_openapi_describes_the_view(client: TestClient) -> None:
 class Feed:
     """What a registry would say."""
 
-    def __init__(self, *rounds: list[FedTable]) -> None:
+    def __init__(self, *rounds: list[TableFeed]) -> None:
         self.rounds = list(rounds)
         self.polls = 0
 
-    def poll(self) -> list[FedTable]:
+    def poll(self) -> list[TableFeed]:
         self.polls += 1
         return self.rounds.pop(0) if self.rounds else []
 
@@ -226,18 +225,20 @@ class Feed:
 def test_feed_registers_tables_and_its_marks_are_looked_after(table: HandMadeTable, tmp_path: Path) -> None:
     path = str(table.path)
     options = ServerOptions(allowed_roots=(str(tmp_path),), service_tokens=(TOKEN,), feed_interval_s=0.05)
-    feed = Feed([FedTable(path)], [FedTable(str(tmp_path / "missing"), mark=1)], [FedTable(path, 3, is_by_writer=True)])
+    feed = Feed(
+        [TableFeed(path)], [TableFeed(str(tmp_path / "missing"), mark=1)], [TableFeed(path, 3, is_by_writer=True)]
+    )
     server = TimelineServer(SharedTimelines(), options, feed)
     table.commit(1)
     with TestClient(create_timeline_app(lambda: server)) as client:
         client.headers["Authorization"] = f"Bearer {TOKEN}"
         for _ in range(200):
-            slot = server.timelines.memory.find(path)
-            if slot is not None and slot.covered_mark == 3:
+            cached = server.timelines.memory.find(path)
+            if cached is not None and cached.covered_mark == 3:
                 break
             threading.Event().wait(0.05)
-        assert slot.is_registered
-        assert slot.is_announced
+        assert cached.is_registered
+        assert cached.is_announced
         assert client.get(f"{BASE}/health").json()["unreadable"] == 1
 
 

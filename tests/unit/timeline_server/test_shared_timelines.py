@@ -4,11 +4,13 @@ import os
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_lake_provider.errors import DamagedFileError, StorageError, TableNotFoundError
+from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.planner.table_view import TableViewCache
@@ -17,7 +19,8 @@ from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.refresh import PROPERTIES_AFTER_MS, SETTLED_AFTER_MS, Depth
 from airflow_lake_provider.timeline_server.schedule import HeartbeatLimits, SharedLimits
 from airflow_lake_provider.timeline_server.snapshot import NOW, Freshness, version_of
-from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
+from airflow_lake_provider.timeline_server.views import FileSystemTimelineView, MemoryTimelineView
+from airflow_lake_provider.timeline_server.watch import Watch, WatchKind, find_changes
 from tests.support.fixture_tables import NAMES, unpack
 from tests.support.tables import HandMadeTable
 from tests.unit.timeline_server.histories import new_history
@@ -146,7 +149,7 @@ def test_hint_costs_one_listing_and_nothing_else(timelines: SharedTimelines, tab
     instant = table.commit(2)
     timelines.hint(str(table.path), [instant], is_by_writer=True)
     before = calls(timelines)
-    timelines.look_if_due(str(table.path), is_hinted=True)
+    timelines.refresh_if_due(str(table.path), is_hinted=True)
     assert spent(timelines, before) == (1, 0, 0)
     assert timelines.snapshot(str(table.path)).timeline.latest_completed().requested_time == instant
     assert spent(timelines, before) == (1, 0, 0)
@@ -159,7 +162,7 @@ def test_hint_of_an_instant_that_is_shown_already_costs_nothing(
     settle(timelines, str(table.path))
     before = calls(timelines)
     timelines.hint(str(table.path), [instant], is_by_writer=True)
-    timelines.look_if_due(str(table.path), is_hinted=True)
+    timelines.refresh_if_due(str(table.path), is_hinted=True)
     assert spent(timelines, before) == (0, 0, 0)
     assert timelines.memory.get(str(table.path)).is_announced
 
@@ -170,7 +173,7 @@ def test_hint_without_an_instant_is_always_looked_after(timelines: SharedTimelin
     before = calls(timelines)
     timelines.hint(str(table.path), [instant])
     timelines.hint(str(table.path))
-    timelines.look_if_due(str(table.path), is_hinted=True)
+    timelines.refresh_if_due(str(table.path), is_hinted=True)
     assert spent(timelines, before)[0] == 1
 
 
@@ -193,7 +196,7 @@ def test_unannounced_bound_holds_only_for_tables_that_announce_nothing(
     timelines.snapshot(str(table.path), bound)
     assert spent(timelines, before) == (0, 0, 1)
     timelines.hint(str(table.path), [table.commit(2)], is_by_writer=True)
-    timelines.look_if_due(str(table.path), is_hinted=True)
+    timelines.refresh_if_due(str(table.path), is_hinted=True)
     clock.now_ms += 60_000
     before = calls(timelines)
     timelines.snapshot(str(table.path), bound)
@@ -220,11 +223,11 @@ def test_hint_that_is_shown_covers_no_mark_that_another_process_took(
     """Mark 5 stands for something that this process was not told; that mark 6 is shown says nothing about it."""
     first = table.commit(1)
     timelines.hint(str(table.path), [first], 4, is_by_writer=True)
-    timelines.look_if_due(str(table.path), is_hinted=True)
+    timelines.refresh_if_due(str(table.path), is_hinted=True)
     settle(timelines, str(table.path))
     table.commit(2)  # announced to another process as mark 5
     timelines.hint(str(table.path), [first], 6, is_by_writer=True)
-    timelines.look_if_due(str(table.path), is_hinted=True)
+    timelines.refresh_if_due(str(table.path), is_hinted=True)
     assert len(timelines.snapshot(str(table.path), covering=6).timeline.completed()) == 2
 
 
@@ -238,14 +241,14 @@ def test_heartbeat_that_finds_a_commit_says_so_and_trusts_the_table_no_more(
     timelines.on_unannounced = lambda path, instants: told.append((path, [i.requested_time for i in instants]))
     path = str(table.path)
     timelines.hint(path, [table.commit(1)], is_by_writer=True)
-    timelines.look_if_due(path, is_hinted=True)
+    timelines.refresh_if_due(path, is_hinted=True)
     assert timelines.memory.get(path).is_announced
     instant = table.commit(2)
-    timelines.look_if_due(path, is_hinted=False)
+    timelines.refresh_if_due(path, is_hinted=False)
     assert told == [(path, [instant])]
     assert not timelines.memory.get(path).is_announced
     timelines.hint(path, [table.commit(3)], is_by_writer=True)
-    timelines.look_if_due(path, is_hinted=True)
+    timelines.refresh_if_due(path, is_hinted=True)
     assert timelines.memory.get(path).is_announced
     assert len(told) == 1
 
@@ -257,7 +260,7 @@ def test_heartbeat_that_finds_a_write_in_flight_only_says_nothing(
     timelines.on_unannounced = lambda path, _: told.append(path)
     timelines.snapshot(str(table.path))
     table.plan(5)
-    timelines.look_if_due(str(table.path), is_hinted=False)
+    timelines.refresh_if_due(str(table.path), is_hinted=False)
     assert told == []
     assert len(timelines.snapshot(str(table.path)).timeline.pending()) == 1
 
@@ -270,7 +273,7 @@ def test_registered_table_is_due_within_the_cold_start_and_then_by_its_heartbeat
     timelines.register(path)
     clock.now_ms += 60_000
     assert timelines.due.take(clock.now_ms, 10) == [(path, False)]
-    timelines.look_if_due(path, is_hinted=False)
+    timelines.refresh_if_due(path, is_hinted=False)
     assert timelines.due.take(clock.now_ms, 10) == []
     clock.now_ms += 600_000
     assert timelines.due.take(clock.now_ms, 10) == [(path, False)]
@@ -286,8 +289,49 @@ def test_watched_table_without_announcements_is_due_at_the_watchers_interval(
     timelines.watch(path, 5.0, clock.now_ms + 300_000)
     assert START_MS + 4500 <= timelines.due.due_ms(path) <= START_MS + 5000
     clock.now_ms += 301_000  # the watcher is gone
-    timelines.look_if_due(path, is_hinted=False)
+    timelines.refresh_if_due(path, is_hinted=False)
     assert timelines.due.due_ms(path) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "actions"),
+    [
+        pytest.param(WatchKind.PENDING_INDEX, COMPLETED_WRITE_ACTIONS, id="plan"),
+        pytest.param(WatchKind.COMMIT, frozenset({"clean"}), id="clean"),
+    ],
+)
+def test_what_no_writer_announces_is_seen_within_the_poll_interval_on_a_table_that_announces_its_commits(
+    timelines: SharedTimelines, table: HandMadeTable, clock: Clock, kind: WatchKind, actions: frozenset[str]
+) -> None:
+    path = str(table.path)
+    watch = Watch(kind, ((path, "20261121000000000"),), actions)
+    timelines.snapshot(path)
+    timelines.hint(path, [table.commit(1)], 1, is_by_writer=True)
+    assert timelines.due.take(clock.now_ms, 10) == [(path, True)]
+    timelines.refresh_if_due(path, is_hinted=True)
+    timelines.watch(path, 60.0, clock.now_ms + 300_000, 60.0 if watch.needs_unannounced else None)
+    action = "indexing.requested" if kind is WatchKind.PENDING_INDEX else "clean"
+    times = "20261121130000000" if kind is WatchKind.PENDING_INDEX else "20261121130000000_20261121130001000"
+    (table.path / ".hoodie" / "timeline" / f"{times}.{action}").write_bytes(b"")
+    clock.now_ms += 60_000
+    assert timelines.due.take(clock.now_ms, 10) == [(path, False)]
+    timelines.due.give_back(path)
+    views = SimpleNamespace(get_view=lambda path: MemoryTimelineView(path, timelines))
+    (change,) = find_changes(watch, views, watch.freshness(30.0))
+    assert [instant.requested_time for instant in change.instants] == ["20261121130000000"]
+
+
+def test_watcher_of_commits_does_not_have_an_announcing_table_polled(
+    timelines: SharedTimelines, table: HandMadeTable, clock: Clock
+) -> None:
+    path = str(table.path)
+    timelines.snapshot(path)
+    timelines.hint(path, [table.commit(1)], 1, is_by_writer=True)
+    timelines.refresh_if_due(path, is_hinted=True)
+    timelines.watch(path, 5.0, clock.now_ms + 300_000)
+    assert timelines.pause_ms(path) > 50_000
+    timelines.watch(path, 60.0, clock.now_ms + 300_000, 5.0)
+    assert timelines.pause_ms(path) <= 5_000
 
 
 def test_table_with_a_heartbeat_of_its_own_keeps_it_whatever_it_announces(
@@ -296,7 +340,7 @@ def test_table_with_a_heartbeat_of_its_own_keeps_it_whatever_it_announces(
     path = str(table.path)
     timelines.register(path, fixed_pause_s=20)
     timelines.hint(path, [table.commit(1)], is_by_writer=True)
-    timelines.look_if_due(path, is_hinted=True)
+    timelines.refresh_if_due(path, is_hinted=True)
     assert 18_000 <= timelines.pause_ms(path) <= 20_000
 
 
@@ -313,14 +357,14 @@ def test_failed_look_keeps_what_was_announced_and_the_other_tables(
     instant = table.commit(1)
     timelines.hint(path, [instant], 3, is_by_writer=True)
     opened.fails_with = StorageError("the store is away")
-    timelines.look_if_due(path, is_hinted=True)
+    timelines.refresh_if_due(path, is_hinted=True)
     with pytest.raises(StorageError, match="away"):
         timelines.snapshot(path)
     opened.fails_with = None
     timelines.snapshot(str(other.path))
     clock.now_ms += 5000
     assert path in dict(timelines.due.take(clock.now_ms, 10))
-    timelines.look_if_due(path, is_hinted=False)
+    timelines.refresh_if_due(path, is_hinted=False)
     assert timelines.snapshot(path, covering=3).timeline.latest_completed().requested_time == instant
 
 
@@ -330,9 +374,9 @@ def test_missing_table_is_forgotten_unless_somebody_needs_it(timelines: SharedTi
             timelines.snapshot(str(tmp_path / f"nothing-{number}"))
     assert len(timelines.memory) == 0
     timelines.register(str(tmp_path / "later"))
-    timelines.look_if_due(str(tmp_path / "later"), is_hinted=False)
+    timelines.refresh_if_due(str(tmp_path / "later"), is_hinted=False)
     HandMadeTable.create(tmp_path / "later").commit(1)
-    timelines.look_if_due(str(tmp_path / "later"), is_hinted=False)
+    timelines.refresh_if_due(str(tmp_path / "later"), is_hinted=False)
     assert len(timelines.snapshot(str(tmp_path / "later")).timeline.instants) == 1
 
 
@@ -354,7 +398,7 @@ def test_folder_time_that_lies_is_found_reported_and_never_believed_again(
     table.commit(2)
     assert len(timelines.snapshot(path, NOW).timeline.instants) == 1, "the lie is believed"
     assert timelines.verify_one() == path
-    assert timelines.stats.read()["gate_lies"] == 1
+    assert timelines.stats.read()["is_gate_unreliable"] == 1
     assert len(timelines.snapshot(path).timeline.instants) == 2
     table.commit(3)
     assert len(timelines.snapshot(path, NOW).timeline.instants) == 3
@@ -365,7 +409,7 @@ def test_verification_of_an_honest_store_reports_nothing(timelines: SharedTimeli
     table.commit(1)
     for _ in range(3):
         timelines.verify_one()
-    assert timelines.stats.read().get("gate_lies", 0) == 0
+    assert timelines.stats.read().get("is_gate_unreliable", 0) == 0
 
 
 # --- properties and upgrades -----------------------------------------------------------------------------------
@@ -379,7 +423,7 @@ def test_changed_properties_are_seen_by_a_heartbeat_some_minutes_later(
     file = table.path / ".hoodie" / "hoodie.properties"
     file.write_text(file.read_text() + "\nhoodie.table.metadata.partitions=files\n")
     clock.now_ms += PROPERTIES_AFTER_MS + 1000
-    assert timelines.look(path, Depth.GATE).properties.metadata_partitions == ("files",)
+    assert timelines.refresh(path, Depth.GATE).properties.metadata_partitions == ("files",)
 
 
 @pytest.mark.parametrize("is_by_writer", [False, True])
@@ -395,7 +439,7 @@ def test_properties_are_right_as_soon_as_an_action_that_changes_them_is_seen_com
     (folder / f"20261121120010000.{action}.requested").write_bytes(b"")
     (folder / f"20261121120010000_20261121120011000.{action}").write_bytes(b"")
     timelines.hint(path, is_by_writer=is_by_writer)
-    timelines.look_if_due(path, is_hinted=True)
+    timelines.refresh_if_due(path, is_hinted=True)
     assert timelines.snapshot(path).properties.metadata_partitions == ("files", "record_index")
 
 
@@ -407,7 +451,7 @@ def test_properties_are_right_after_the_notice_of_one_of_our_jobs_whatever_it_di
     settle(timelines, path)
     write_properties(table, "files,record_index")
     timelines.hint(path, [instant])
-    timelines.look_if_due(path, is_hinted=True)
+    timelines.refresh_if_due(path, is_hinted=True)
     assert timelines.snapshot(path).properties.metadata_partitions == ("files", "record_index")
 
 
@@ -434,7 +478,7 @@ def test_index_that_a_writer_drops_is_noticed_within_half_an_hour_while_commits_
     for minute in range(31):
         clock.now_ms += 60_000
         timelines.hint(path, [table.commit(minute)], is_by_writer=True)
-        timelines.look_if_due(path, is_hinted=True)
+        timelines.refresh_if_due(path, is_hinted=True)
     assert timelines.snapshot(path).properties.metadata_partitions == ("files",)
 
 
@@ -458,7 +502,7 @@ def test_upgrade_that_moves_the_timeline_is_followed(timelines: SharedTimelines,
     text = (meta / "hoodie.properties").read_text()
     (meta / "hoodie.properties").write_text(text.replace("hoodie.table.version=6", "hoodie.table.version=9"))
     timelines.hint(path)
-    timelines.look_if_due(path, is_hinted=True)
+    timelines.refresh_if_due(path, is_hinted=True)
     after = timelines.snapshot(path)
     assert after.properties.version == 9
     completed = {(i.requested_time, i.action) for i in before.timeline.completed()}
@@ -490,7 +534,7 @@ def test_change_of_an_evicted_table_is_still_a_change(clock: Clock, tmp_path: Pa
         timelines.snapshot(str(table.path))
     tables[0].commit(1)
     cursor = timelines.log.cursor
-    timelines.look_if_due(str(tables[0].path), is_hinted=False)
+    timelines.refresh_if_due(str(tables[0].path), is_hinted=False)
     assert timelines.log.find_after(cursor)[1] == (str(tables[0].path),)
     assert told == [str(tables[0].path)]
 
@@ -517,7 +561,6 @@ def test_view_after_a_random_history_equals_a_fresh_listing(tmp_path: Path, seed
     other = str(HandMadeTable.create(tmp_path / "other").path)
     folder = history.timeline
     store_ms = START_MS - 10**9
-    versions: list[tuple[str, dict[str, Any]]] = []
     for _ in range(1000):
         history.step()
         # The folder's clock ticks coarsely: several changes may share a time.
@@ -527,26 +570,19 @@ def test_view_after_a_random_history_equals_a_fresh_listing(tmp_path: Path, seed
         kind = chance.random()
         if kind < 0.2:
             timelines.hint(path)
-            timelines.look_if_due(path, is_hinted=True)
+            timelines.refresh_if_due(path, is_hinted=True)
         elif kind < 0.4:
-            timelines.look_if_due(path, is_hinted=False)
+            timelines.refresh_if_due(path, is_hinted=False)
         elif kind < 0.5:
             timelines.snapshot(other, NOW)
         elif kind < 0.6:
             shown = timelines.snapshot(path, NOW)
             assert (shown.properties, shown.timeline) == fresh(path)
-            versions.append((shown.version, {i.file_name: i for i in shown.timeline.instants}))
         if clock.now_ms - store_ms > SETTLED_AFTER_MS:
             store_ms = clock.now_ms  # what comes next is another tick, or the time would rightly be believed
     shown = timelines.snapshot(path, NOW)
     assert (shown.properties, shown.timeline) == fresh(path)
     assert shown.version == version_of(shown.timeline, shown.properties)
-    now = {i.file_name: i for i in shown.timeline.instants}
-    for version, then in versions[-12:]:
-        changes = timelines.changes_since(path, version)
-        replayed = {} if changes.is_complete else {k: v for k, v in then.items() if k not in changes.gone}
-        replayed |= {instant.file_name: instant for instant in changes.put}
-        assert replayed == now
     assert history.done >= {"fail", "savepoint", "delete_savepoint", "restore", "archive", "drop_index"}
 
 
@@ -592,7 +628,7 @@ def test_heartbeat_of_an_unchanged_table_unpacks_nothing(
     unpacked: list[bytes] = []
     monkeypatch.setattr("airflow_lake_provider.timeline_server.cached_table.unpack", unpacked.append)
     before = calls(timelines)
-    timelines.look_if_due(path, is_hinted=False)
+    timelines.refresh_if_due(path, is_hinted=False)
     assert spent(timelines, before) == (0, 0, 1)
     assert unpacked == []
     assert timelines.memory.get(path).as_of_ms == clock.now_ms
@@ -605,5 +641,5 @@ def test_table_whose_last_notice_was_a_writers_is_trusted_after_a_restart(
     timelines.register(str(table.path), was_announced=True)
     timelines.watch(str(table.path), 5.0, START_MS + 300_000)
     table.commit(1)
-    timelines.look_if_due(str(table.path), is_hinted=False)
+    timelines.refresh_if_due(str(table.path), is_hinted=False)
     assert timelines.due.due_ms(str(table.path)) > START_MS + 50_000

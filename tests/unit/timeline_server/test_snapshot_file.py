@@ -93,7 +93,7 @@ def test_save_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest
 def test_restore_remembers_which_tables_announce_their_commits(tmp_path: Path) -> None:
     timelines = filled(tmp_path, 2)
     timelines.hint(str(tmp_path / "t0"), ["20261121120000000"], is_by_writer=True)
-    timelines.look_if_due(str(tmp_path / "t0"), is_hinted=True)
+    timelines.refresh_if_due(str(tmp_path / "t0"), is_hinted=True)
     save(timelines, tmp_path / "timelines")
     again = SharedTimelines()
     restore(again, tmp_path / "timelines")

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.errors import TableNotFoundError
+from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.indexing import decide_indexing
 from airflow_lake_provider.planner.rules import Verdict
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache
@@ -277,11 +277,11 @@ def test_no_index_job_is_due_after_commits_that_follow_a_complete_build(
     timelines = SharedTimelines(now_ms=lambda: now_ms)
     cache, path = TableViewCache(timelines), str(table.path)
     policy = TablePolicy(
-        indexing=replace(TablePolicy().indexing, indexes=("record_index",)),
+        indexing=TablePolicy().indexing.replace(indexes=("record_index",)),
         hudi_options={"hoodie.write.lock.provider": "org.example.AnyLock"},
     )
     table.commit(1)
-    assert decide_indexing(cache.refresh(path), policy).verdict is Verdict.DUE
+    assert decide_indexing(TableFacts(cache.refresh(path)), policy).verdict is Verdict.DUE
     with (table.path / ".hoodie" / "hoodie.properties").open("a") as file:
         file.write("\nhoodie.table.metadata.partitions=files,record_index")
     if not is_built_by_a_writer:
@@ -291,5 +291,5 @@ def test_no_index_job_is_due_after_commits_that_follow_a_complete_build(
     for number in range(2, 32):
         now_ms += 20_000
         timelines.hint(path, [table.commit(number)], number, is_by_writer=True)
-        verdicts.append(decide_indexing(cache.refresh(path, number), policy).verdict)
+        verdicts.append(decide_indexing(TableFacts(cache.refresh(path, number)), policy).verdict)
     assert verdicts == [Verdict.NOT_DUE] * 30

@@ -1,4 +1,4 @@
-"""Alembic environment of our own tables; run by `airflow db migrate` through Airflow's DB manager."""
+"""Alembic environment of the provider's tables; run by `airflow db migrate` through Airflow's DB manager."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OUR_TABLES = frozenset(metadata.tables)
 
 
 def include_object(_object: object, name: str | None, kind: str, *_: object) -> bool:
-    """Leave Airflow's tables alone when Alembic compares."""
+    """Exclude Airflow's tables from Alembic's comparison."""
     return kind != "table" or name in OUR_TABLES
 
 

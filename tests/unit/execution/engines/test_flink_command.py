@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.errors import ServiceRefusedError
-from airflow_lake_provider.execution.engines.flink import FlinkPlace, build_command
+from airflow_lake_provider.execution.engines.flink import FlinkCluster, build_command
 from airflow_lake_provider.job_contract import Mode, Service, ServiceRequest
 from tests.support.engine_jobs import engine_job
 
-PLACE = FlinkPlace("jobmanager:8081", "/jars/hudi-flink-bundle.jar")
+CLUSTER = FlinkCluster("jobmanager:8081", "/jars/hudi-flink-bundle.jar")
 JOB_ID = "0123456789abcdef0123456789abcdef"
 COMPACTOR = "org.apache.hudi.sink.compact.HoodieFlinkCompactor"
 CLUSTERING_JOB = "org.apache.hudi.sink.clustering.HoodieFlinkClusteringJob"
@@ -54,7 +54,7 @@ CLUSTERING_JOB = "org.apache.hudi.sink.clustering.HoodieFlinkClusteringJob"
 )
 def test_command(tmp_path: Path, wanted: ServiceRequest, class_name: str, hudi_arguments: list[str]) -> None:
     job = engine_job(tmp_path, wanted=wanted, conf={"parallelism.default": "4"})
-    assert build_command(job, PLACE, JOB_ID) == [
+    assert build_command(job, CLUSTER, JOB_ID) == [
         "flink",
         "run",
         "--detached",
@@ -83,4 +83,4 @@ def test_command(tmp_path: Path, wanted: ServiceRequest, class_name: str, hudi_a
 )
 def test_what_hudis_flink_jobs_cannot_do_is_refused(tmp_path: Path, wanted: ServiceRequest, says: str) -> None:
     with pytest.raises(ServiceRefusedError, match=says):
-        build_command(engine_job(tmp_path, wanted=wanted), PLACE, JOB_ID)
+        build_command(engine_job(tmp_path, wanted=wanted), CLUSTER, JOB_ID)

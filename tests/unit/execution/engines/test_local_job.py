@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.errors import EngineError
+from airflow_lake_provider.errors import EngineAwayError, EngineError
 from airflow_lake_provider.execution.engines.engine import Handle
 from airflow_lake_provider.execution.engines.local_process import LocalJob, find_marked, kill_marked
+from airflow_lake_provider.job_contract import EXIT_NO_CLUSTER
 from tests.support.engine_jobs import engine_job
 
 # A family as spark-submit's: a parent, and a child with the same arguments.
@@ -37,6 +38,14 @@ def test_output_is_logged_and_a_bad_end_is_no_error(tmp_path: Path, caplog: pyte
         local.wait(handle)
     assert "working" in caplog.text
     assert "ended with code 3" in caplog.text
+
+
+def test_driver_whose_cluster_is_away_has_given_no_verdict(tmp_path: Path) -> None:
+    local, job = LocalJob(), engine_job(tmp_path)
+    command = [sys.executable, "-c", f"raise SystemExit({EXIT_NO_CLUSTER})", job.request_path]
+    handle = local.start(job, command)
+    with pytest.raises(EngineAwayError, match="cluster does not answer"):
+        local.wait(handle)
 
 
 def test_whole_family_ends_and_the_waiting_thread_with_it(tmp_path: Path) -> None:

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import tempfile
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.execution.engines.job_files import JobFolder, read_result, remove, write_text
 from airflow_lake_provider.execution.engines.local_process import this_submitter
-from airflow_lake_provider.execution.engines.packaging import find_spark_jobs, submit_arguments
-from airflow_lake_provider.job_contract import JobResult, Outcome, Service, ServiceResult, result_to_json
+from airflow_lake_provider.execution.engines.packaging import (
+    find_package,
+    find_spark_jobs,
+    replication_arguments,
+    submit_arguments,
+)
+from airflow_lake_provider.job_contract import JobResult, Outcome, Service, ServiceResult, to_json
 from tests.support.engine_jobs import engine_job
 
 
-def test_arguments_send_every_module_and_keep_paths_out_of_argv(tmp_path: Path) -> None:
+def test_arguments_send_one_zip_and_keep_paths_out_of_argv(tmp_path: Path) -> None:
     job = engine_job(tmp_path, jars="/jars/hudi.jar", conf={"spark.x": "1"})
     arguments = submit_arguments(job)
-    sent = {Path(path).name for path in arguments["py_files"].split(",")}
-    jobs = {path.name for path in find_spark_jobs().glob("*.py")} - {"run_services.py"}
-    assert sent == jobs | {"job_contract.py", "instant_clock.py"}
+    assert arguments["py_files"] == str(find_package())
     assert arguments["application_args"] == [job.request_path]
     assert arguments["conf"]["spark.x"] == "1"
     assert arguments["jars"] == "/jars/hudi.jar"
@@ -51,15 +59,69 @@ def test_result_is_read_back_and_absent_or_half_written_ones_are_none(tmp_path: 
     assert path.startswith(f"{tmp_path}/jobs/run____x__..")
     assert read_result(path) is None
     result = JobResult("j", (ServiceResult(Service.COMPACTION, Outcome.COMPLETED),))
-    write_text(path, result_to_json(result))
+    write_text(path, to_json(result))
     assert read_result(path) == result
-    write_text(path, result_to_json(result)[:50])
+    write_text(path, to_json(result)[:50])
     assert read_result(path) is None
     remove(path)
     remove(path)
     assert read_result(path) is None
 
 
-@pytest.mark.parametrize("module", ["run_services.py", "compaction.py"])
+@pytest.mark.parametrize("module", ["run_services.py", "replicate.py", "lake_jobs/services/compaction.py"])
 def test_shipped_jobs_are_found(module: str) -> None:
     assert (find_spark_jobs() / module).is_file()
+
+
+def test_services_and_replication_travel_with_the_same_zip(tmp_path: Path) -> None:
+    replication = replication_arguments("spark_default", "lake-replicate", "/request.json", {})
+    assert replication["py_files"] == submit_arguments(engine_job(tmp_path))["py_files"]
+
+
+def test_zip_is_all_that_the_modules_import(tmp_path: Path) -> None:
+    """Another Python, which finds neither this checkout nor the installed package, imports what the drivers need."""
+    modules = ["job_contract", "instant_clock", "replication.job", "replication.pump", "replication.sink"]
+    script = f"""
+import importlib, sys
+for name in {modules}:
+    module = importlib.import_module(f"airflow_lake_provider.{{name}}")
+    assert module.__file__.startswith(sys.path[1]), module.__file__
+for name in ("driver.shutdown", "hudi.settings", "indexing.rules", "services.ttl_rules"):
+    assert importlib.import_module(f"lake_jobs.{{name}}").__file__.startswith(sys.path[1])
+"""
+    env = {"PYTHONPATH": str(find_package())}
+    subprocess.run([sys.executable, "-S", "-c", script], env=env, cwd=tmp_path, check=True)
+
+
+def test_zip_holds_nothing_of_airflow_or_the_manager() -> None:
+    names = zipfile.ZipFile(find_package()).namelist()
+    assert {name.split("/")[1] for name in names if name.startswith("airflow_lake_provider/")} == {
+        "__init__.py",
+        "errors.py",
+        "instant_clock.py",
+        "job_contract.py",
+        "replication",
+    }
+    assert names == sorted(names)
+    assert "lake_jobs/services/clustering.py" in names
+
+
+def test_zip_is_made_once_and_is_the_same_wherever_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        path = find_package()
+        inode = path.stat().st_ino
+        assert find_package().stat().st_ino == inode
+        assert [found.name for found in path.parent.iterdir()] == [path.name]
+        made.append((path.name, path.read_bytes()))
+    assert made[0] == made[1]
+
+
+def test_folder_that_others_can_write_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    find_package().parent.chmod(0o777)
+    with pytest.raises(ConfigError, match="only user"):
+        find_package()

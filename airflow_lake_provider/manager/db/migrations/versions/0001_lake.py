@@ -24,6 +24,7 @@ def upgrade() -> None:
         sa.Column("owner", sa.String(500), nullable=False),
         sa.Column("identified_ms", sa.BigInteger, nullable=True),
         sa.Column("has_database", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("is_only_discovered", sa.Boolean, nullable=False, server_default=sa.false()),
         sa.Column("registered_ms", sa.BigInteger, nullable=False),
         sa.Column("dirty_seq", sa.BigInteger, nullable=False),
         sa.Column("dirty_since_ms", sa.BigInteger, nullable=True),
@@ -33,23 +34,51 @@ def upgrade() -> None:
         sa.Column("last_notice_instant", sa.String(40), nullable=False),
         sa.Column("claim_token", sa.String(40), nullable=True),
         sa.Column("claim_until_ms", sa.BigInteger, nullable=False),
-        sa.Column("looked_ms", sa.BigInteger, nullable=True),
-        sa.Column("look_failures", sa.Integer, nullable=False),
-        sa.Column("next_look_ms", sa.BigInteger, nullable=True),
+        sa.Column("evaluated_ms", sa.BigInteger, nullable=True),
+        sa.Column("evaluation_failures", sa.Integer, nullable=False),
+        sa.Column("next_evaluation_ms", sa.BigInteger, nullable=True),
         sa.Column("retry_ms", sa.BigInteger, nullable=True),
         sa.Column("completed_time", sa.String(40), nullable=False),
         sa.Column("view_version", sa.String(80), nullable=False),
         sa.Column("decisions", sa.Text, nullable=False),
         sa.Column("problem", sa.Text, nullable=False),
+        sa.Column("missing_since_ms", sa.BigInteger, nullable=True),
         sa.Column("holes", sa.Integer, nullable=False),
-        sa.Column("turns", sa.Text, nullable=True),
-        sa.Column("examined_ms", sa.BigInteger, nullable=True),
+        sa.Column("last_runs", sa.Text, nullable=True),
+        sa.Column("real_id", sa.String(80), nullable=True),
+        sa.Column("examined_ms", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("announced", sa.String(1000), nullable=False, server_default=""),
+        sa.Column("served", sa.String(1000), nullable=False, server_default=""),
+        sa.Column("conformance", sa.Text, nullable=True),
     )
     op.create_index("idx_lake_table_dirty", "lake_table", ["dirty_since_ms"])
+    op.create_index("idx_lake_table_examined", "lake_table", ["examined_ms"])
+    op.create_index("idx_lake_table_holes", "lake_table", ["holes"])
     op.create_index("idx_lake_table_identified", "lake_table", ["identified_ms"])
     op.create_index("idx_lake_table_last_notice", "lake_table", ["last_notice_ms"])
-    op.create_index("idx_lake_table_next_look", "lake_table", ["next_look_ms"])
+    op.create_index("idx_lake_table_missing", "lake_table", ["missing_since_ms"])
+    op.create_index("idx_lake_table_name", "lake_table", ["table_name", "table_id"])
+    op.create_index("idx_lake_table_next_evaluation", "lake_table", ["next_evaluation_ms"])
+    op.create_index("idx_lake_table_real", "lake_table", ["real_id"])
     op.create_index("idx_lake_table_retry", "lake_table", ["retry_ms"])
+    op.create_table(
+        "lake_search",
+        sa.Column("table_id", sa.String(80), primary_key=True),
+        sa.Column("table_name", sa.String(500), nullable=False),
+        sa.Column("identity", sa.Text, nullable=False),
+        sa.Column("search_text", sa.Text, nullable=False),
+        sa.Column("is_due", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("is_blocked", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("has_problem", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("database_name", sa.String(500), nullable=False, server_default=""),
+        sa.Column("state", sa.String(20), nullable=False, server_default="new"),
+        sa.Column("severity", sa.Integer, nullable=False, server_default="10"),
+        sa.Column("log_bytes", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("base_bytes", sa.BigInteger, nullable=False, server_default="0"),
+    )
+    op.create_index("idx_lake_search_backlog", "lake_search", ["log_bytes", "table_id"])
+    op.create_index("idx_lake_search_name", "lake_search", ["table_name", "table_id"])
+    op.create_index("idx_lake_search_worst", "lake_search", ["severity", "log_bytes", "table_id"])
     op.create_table(
         "lake_executor",
         sa.Column("table_id", sa.String(80), primary_key=True),
@@ -84,17 +113,29 @@ def upgrade() -> None:
         sa.Column("retry_ms", sa.BigInteger, nullable=False),
         sa.Column("problem", sa.Text, nullable=False),
     )
+    op.create_index("idx_lake_sink_retire", "lake_sink", ["retire_ms"])
+    op.create_table(
+        "lake_run",
+        sa.Column("run_id", sa.String(250), primary_key=True),
+        sa.Column("table_id", sa.String(80), nullable=False),
+        sa.Column("created_ms", sa.BigInteger, nullable=False),
+        sa.Column("service", sa.String(40), nullable=False, server_default=""),
+    )
+    op.create_index("idx_lake_run_created", "lake_run", ["created_ms", "run_id"])
+    op.create_index("idx_lake_run_table", "lake_run", ["table_id", "created_ms"])
     op.create_table(
         "lake_report",
         sa.Column("report_id", sa.String(64), primary_key=True),
         sa.Column("claim_until_ms", sa.BigInteger, nullable=False),
-        sa.Column("told_ms", sa.BigInteger, nullable=True),
+        sa.Column("notified_ms", sa.BigInteger, nullable=True),
     )
 
 
 def downgrade() -> None:
     op.drop_table("lake_report")
+    op.drop_table("lake_run")
     op.drop_table("lake_sink")
     op.drop_table("lake_limit")
     op.drop_table("lake_executor")
+    op.drop_table("lake_search")
     op.drop_table("lake_table")

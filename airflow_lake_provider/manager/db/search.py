@@ -1,0 +1,422 @@
+"""Search the registry as people do: tables by name, path, state and database, worst first; runs, newest first.
+
+A search reads the short rows of `lake_search`, then the registry's rows of one page. Pages of the API follow a key, not
+a number: a row that does not change meanwhile is on exactly one page.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import and_, delete, false, func, insert, not_, or_, select
+
+from airflow_lake_provider.config.access import Audience
+from airflow_lake_provider.hudi.base_path import identity_of, normalise_root
+from airflow_lake_provider.manager.db.schema import lake_run, lake_search, lake_table
+from airflow_lake_provider.planner.rules import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy import ColumnElement, RowMapping
+    from sqlalchemy.orm import Session
+
+    from airflow_lake_provider.manager.db.registry import Registry
+
+PAGE_SIZE = 100
+ROWS_PER_QUERY = 20
+"""With a longer list PostgreSQL reads all of a registry of a few thousand tables."""
+
+
+class Show(StrEnum):
+    """Which tables are shown."""
+
+    ALL = "all"
+    DUE = "due"
+    BLOCKED = "blocked"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What to search for, among the tables that the audience may see. `page` counts from 1."""
+
+    text: str = ""
+    show: Show = Show.ALL
+    page: int = 1
+    audience: Audience = field(default_factory=Audience)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One page of rows, at most PAGE_SIZE, and how many there are on all pages."""
+
+    rows: tuple[RowMapping, ...]
+    total: int
+
+    @property
+    def pages(self) -> int:
+        """Return how many pages there are, at least one."""
+        return max(1, -(-self.total // PAGE_SIZE))
+
+
+def search_tables(registry: Registry, search: Search) -> Found:
+    """Return a page of the tables that match, by name."""
+    matches = [*_text_clauses(search.text), *_show_clauses(search.show), *audience_clauses(search.audience)]
+    page = (
+        select(lake_search.c.table_id)
+        .where(*matches)
+        .order_by(lake_search.c.table_name, lake_search.c.table_id)
+        .limit(PAGE_SIZE)
+        .offset((search.page - 1) * PAGE_SIZE)
+    )
+    with registry.transaction() as session:
+        total = session.execute(select(func.count()).select_from(lake_search).where(*matches)).scalar_one()
+        ids = session.scalars(page).all()
+        rows = _load_rows(session, ids, search.audience)
+    return Found(tuple(rows[table_id] for table_id in ids if table_id in rows), total)
+
+
+def _load_rows(session: Session, table_ids: Sequence[str], audience: Audience) -> Mapping[str, RowMapping]:
+    """Return the registry's rows of one page by table id: those that exist and that the audience may see."""
+    parts = (table_ids[begin : begin + ROWS_PER_QUERY] for begin in range(0, len(table_ids), ROWS_PER_QUERY))
+    queries = (select(lake_table).where(lake_table.c.table_id.in_(part)) for part in parts)
+    rows = (row for query in queries for row in session.execute(query).mappings())
+    # Some databases compare without case.
+    return {row["table_id"]: row for row in rows if audience.covers(row["base_path"])}
+
+
+def search_names(table_name: str, database: str, base_path: str) -> Mapping[str, Any]:
+    """Return what `lake_search` has of a table's name and place."""
+    text = "\n".join((table_name, database, base_path)).lower()
+    identity = f"{identity_of(base_path)}/"
+    return {"table_name": table_name, "database_name": database, "identity": identity, "search_text": text}
+
+
+def search_verdicts(decisions_json: str) -> Mapping[str, Any]:
+    """Return what `lake_search` has of an evaluation's decisions."""
+    # The loop writes decisions with json.dumps.
+    shown = {"is_due": Verdict.DUE, "is_blocked": Verdict.BLOCKED}
+    return {name: f'"verdict": "{verdict.value}"' in decisions_json for name, verdict in shown.items()}
+
+
+def _text_clauses(text: str) -> list[ColumnElement[bool]]:
+    wanted = text.strip().lower()
+    return [lake_search.c.search_text.contains(wanted, autoescape=True)] if wanted else []
+
+
+def _show_clauses(show: Show) -> list[ColumnElement[bool]]:
+    columns = {
+        Show.DUE: lake_search.c.is_due,
+        Show.BLOCKED: lake_search.c.is_blocked,
+        Show.PROBLEM: lake_search.c.has_problem,
+    }
+    return [columns[show].is_(True)] if show in columns else []
+
+
+def audience_clauses(audience: Audience) -> list[ColumnElement[bool]]:
+    """Return the conditions of a row of `lake_search` to be of a table that the audience may see."""
+    is_hidden, is_shown = or_(false(), *map(_is_below, audience.hidden)), or_(false(), *map(_is_below, audience.shown))
+    return [or_(not_(is_hidden), is_shown)] if audience.hidden else []
+
+
+def _is_below(root: str) -> ColumnElement[bool]:
+    prefix = f"{identity_of(normalise_root(root)).rstrip('/')}/"
+    # Not LIKE, which ignores case on SQLite.
+    return func.substr(lake_search.c.identity, 1, len(prefix)) == prefix
+
+
+# --- The state of a table in one word. The registry keeps it with each evaluation, and sorts by it
+
+
+class TableState(StrEnum):
+    """The state of a table by its last evaluation, the worst first."""
+
+    UNREADABLE = "unreadable"
+    """The last evaluation failed: no table at the path, a store that does not answer, damaged files."""
+    FAILING = "failing"
+    """Runs of a service that is due fail."""
+    BLOCKED = "blocked"
+    """A service would be due, but must not run before a person changes what its reason names."""
+    WAITING = "waiting"
+    """A service is due, and waits for a limit, a window or another run."""
+    RUNNING = "running"
+    """A run of a service is queued or running."""
+    NEW = "new"
+    """Not evaluated yet."""
+    HEALTHY = "healthy"
+    """Nothing is due that has not been done."""
+
+
+SEVERITY: Mapping[TableState, int] = MappingProxyType(
+    {state: 10 * (len(TableState) - number) - 10 for number, state in enumerate(TableState)}
+)
+"""Greater is worse."""
+ATTENTION = (TableState.UNREADABLE, TableState.FAILING, TableState.BLOCKED)
+"""States that a person has to act on."""
+_OF_RUN: Mapping[str, TableState] = MappingProxyType(
+    {
+        "start": TableState.RUNNING,
+        "already_active": TableState.RUNNING,
+        "waiting": TableState.WAITING,
+        "backing_off": TableState.FAILING,
+        "abandoned": TableState.FAILING,
+        "already_ran": TableState.HEALTHY,
+    }
+)
+"""By `scheduling.StartVerdict`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a list shows of a table's decisions. Bytes are those of the backlog of compaction."""
+
+    state: TableState
+    log_bytes: int = 0
+    base_bytes: int = 0
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of `lake_search` that hold it."""
+        severity = SEVERITY[self.state]
+        return {
+            "state": self.state.value, "severity": severity, "log_bytes": self.log_bytes, "base_bytes": self.base_bytes
+        }  # fmt: skip
+
+
+def state_of_decision(decision: Mapping[str, Any]) -> TableState:
+    """Return the state of one service's decision, as the registry stores it."""
+    if decision.get("verdict") == Verdict.BLOCKED:
+        return TableState.BLOCKED
+    if decision.get("verdict") != Verdict.DUE:
+        return TableState.HEALTHY
+    return _OF_RUN.get(str(decision.get("run", "")), TableState.WAITING)
+
+
+def summarise(decisions_json: str, *, problem: str = "", evaluated: bool = False) -> Summary:
+    """Summarise a table's decisions, given as the registry stores them."""
+    decisions = json.loads(decisions_json)
+    states = [state_of_decision(decision) for decision in decisions]
+    if problem:
+        states.append(TableState.UNREADABLE)
+    least = TableState.HEALTHY if evaluated else TableState.NEW
+    sizes = next((d.get("evidence") or {} for d in decisions if d.get("service") == "compaction"), {})
+    log_bytes, base_bytes = (_whole(sizes.get(name)) for name in ("log_bytes", "base_bytes"))
+    return Summary(max((*states, least), key=SEVERITY.__getitem__), log_bytes, base_bytes)
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+# --- Pages of tables
+
+
+class Sort(StrEnum):
+    """The order of a list of tables."""
+
+    WORST = "worst"
+    """By state, the worst first; the largest backlog first within one."""
+    BACKLOG = "backlog"
+    """The most bytes in log files first."""
+    NAME = "name"
+
+
+@dataclass(frozen=True, slots=True)
+class TableSearch:
+    """Which tables, in what order, after which key (exclusive; empty: from the beginning)."""
+
+    text: str = ""
+    states: tuple[TableState, ...] = ()
+    database: str = ""
+    sort: Sort = Sort.WORST
+    after: tuple[Any, ...] = ()
+    limit: int = PAGE_SIZE
+    audience: Audience = field(default_factory=Audience)
+
+
+@dataclass(frozen=True, slots=True)
+class TablePageFound:
+    """One page, how many tables match on all pages, and the key of the next page; `()` on the last one."""
+
+    rows: tuple[Mapping[str, Any], ...]
+    """Rows of the registry with their summaries."""
+    total: int
+    after: tuple[Any, ...]
+
+
+_KEYS: Mapping[Sort, tuple[tuple[str, bool], ...]] = MappingProxyType(
+    {
+        Sort.WORST: (("severity", True), ("log_bytes", True), ("table_id", True)),
+        Sort.BACKLOG: (("log_bytes", True), ("table_id", True)),
+        Sort.NAME: (("table_name", False), ("table_id", False)),
+    }
+)
+"""The columns of each order, with whether it descends; each is an index."""
+KEY_TYPES: Mapping[Sort, tuple[type, ...]] = MappingProxyType(
+    {Sort.WORST: (int, int, str), Sort.BACKLOG: (int, str), Sort.NAME: (str, str)}
+)
+
+
+def page_of_tables(registry: Registry, search: TableSearch) -> TablePageFound:
+    """Return a page of the tables that match."""
+    short = lake_search.c
+    matches = [*_text_clauses(search.text), *audience_clauses(search.audience)]
+    if search.states:
+        matches.append(short.severity.in_([SEVERITY[state] for state in search.states]))
+    if search.database:
+        matches.append(short.database_name == search.database)
+    keys = [(short[name], is_down) for name, is_down in _KEYS[search.sort]]
+    columns = (short.table_id, short.table_name, short.state, short.severity, short.log_bytes, short.base_bytes)
+    page = select(*columns).where(*matches).order_by(*(c.desc() if down else c for c, down in keys))
+    if search.after:
+        page = page.where(_behind(keys, search.after))
+    with registry.transaction() as session:
+        total = session.execute(select(func.count()).select_from(lake_search).where(*matches)).scalar_one()
+        found = session.execute(page.limit(search.limit + 1)).mappings().all()
+        shown = found[: search.limit]
+        rows = _load_rows(session, [row["table_id"] for row in shown], search.audience)
+    more = len(found) > search.limit
+    return TablePageFound(
+        tuple({**rows[one["table_id"]], **summary_of(one)} for one in shown if one["table_id"] in rows),
+        total,
+        tuple(shown[-1][c.name] for c, _ in keys) if more else (),
+    )
+
+
+def summary_of(row: Mapping[Any, Any]) -> Mapping[str, Any]:
+    """Return the summary's columns of a row of `lake_search`."""
+    return {name: row[name] for name in ("state", "severity", "log_bytes", "base_bytes")}
+
+
+def find_summary(registry: Registry, table_id: str) -> Mapping[str, Any]:
+    """Return the summary's columns of one table; those of a new one when it has none."""
+    with registry.transaction() as session:
+        query = select(lake_search).where(lake_search.c.table_id == table_id)
+        row = session.execute(query).mappings().one_or_none()
+    return Summary(TableState.NEW).columns() if row is None else summary_of(row)
+
+
+def _behind(keys: Sequence[tuple[ColumnElement[Any], bool]], after: tuple[Any, ...]) -> ColumnElement[bool]:
+    """Return the condition of a row to come after a key. The first column bounds the search in its index."""
+    clauses = []
+    for number, (column, is_down) in enumerate(keys):
+        same = [earlier == value for (earlier, _), value in zip(keys[:number], after, strict=False)]
+        clauses.append(and_(*same, column < after[number] if is_down else column > after[number]))
+    first, is_down = keys[0]
+    return and_(first <= after[0] if is_down else first >= after[0], or_(*clauses))
+
+
+@dataclass(frozen=True, slots=True)
+class LakeNumbers:
+    """All tables in numbers."""
+
+    by_state: Mapping[TableState, int]
+    log_bytes: int
+    databases: tuple[tuple[str, int], ...]
+    """The databases with the most tables."""
+    oldest_dirty_ms: int | None
+    holes: int
+
+
+MOST_DATABASES = 50
+
+
+def load_numbers(registry: Registry, audience: Audience) -> LakeNumbers:
+    """Count the tables that the audience may see, in the short rows."""
+    short, table, mine = lake_search.c, lake_table.c, audience_clauses(audience)
+    by_state = select(short.severity, func.count(), func.sum(short.log_bytes)).where(*mine).group_by(short.severity)
+    tables = func.count().label("tables")
+    by_database = select(short.database_name, tables).where(*mine).group_by(short.database_name)
+    oldest_of, holes_of = select(func.min(table.dirty_since_ms)), select(func.sum(table.holes)).where(table.holes > 0)
+    if mine:
+        same = short.table_id == table.table_id
+        oldest_of = oldest_of.join(lake_search, same).where(table.dirty_since_ms.is_not(None), *mine)
+        holes_of = holes_of.join(lake_search, same).where(*mine)
+    with registry.transaction() as session:
+        states = session.execute(by_state).all()
+        databases = session.execute(by_database.order_by(tables.desc()).limit(MOST_DATABASES)).all()
+        oldest = session.execute(oldest_of).scalar_one()
+        holes = session.execute(holes_of).scalar_one()
+    counts = {severity: count for severity, count, _ in states}
+    return LakeNumbers(
+        by_state=MappingProxyType({state: counts.get(SEVERITY[state], 0) for state in TableState}),
+        log_bytes=int(sum(size or 0 for _, _, size in states)),
+        databases=tuple((name, count) for name, count in databases if name),
+        oldest_dirty_ms=oldest,
+        holes=int(holes or 0),
+    )
+
+
+# --- Runs, newest first
+
+MOST_RECORDED = 100
+"""Runs of one table in `lake_run`; more than can be active at once."""
+MOST_PASSED = 1000
+"""How many recorded runs one page of runs passes at most, so that a rare filter cannot read them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSearch:
+    """Which runs. `before` is the key of the page before: created time in ms and run id; None is from the newest on."""
+
+    table_id: str = ""
+    service: str = ""
+    state: str = ""
+    before: tuple[int, str] | None = None
+    limit: int = PAGE_SIZE
+    audience: Audience = field(default_factory=Audience)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """One DAG run of a service, by the manager or by hand."""
+
+    run_id: str
+    dag_id: str
+    table_id: str
+    table_name: str
+    database: str
+    service: str
+    state: str
+    by: str
+    """`manager`, or the user that started it in Airflow."""
+    reason: str
+    created_ms: int
+    started_ms: int | None
+    ended_ms: int | None
+    tries: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunPage:
+    """One page, perhaps with fewer runs than the limit, and the key of the next one; None at the end."""
+
+    rows: tuple[RecordedRun, ...]
+    before: tuple[int, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunHour:
+    """The runs of one service that were created within an hour and have one state; `run_s` is their tasks' time."""
+
+    hour_ms: int
+    service: str
+    state: str
+    runs: int
+    run_s: float
+
+
+def record_run(session: Session, table_id: str, run_id: str, service: str, now_ms: int) -> None:
+    """Record a run of a table, once; the oldest of more than MOST_RECORDED are forgotten."""
+    if session.execute(select(lake_run.c.run_id).where(lake_run.c.run_id == run_id)).first() is not None:
+        return
+    mine = lake_run.c.table_id == table_id
+    last = select(lake_run.c.created_ms).where(mine).order_by(lake_run.c.created_ms.desc())
+    oldest_ms = session.scalar(last.offset(MOST_RECORDED - 1).limit(1))
+    if oldest_ms is not None:
+        session.execute(delete(lake_run).where(mine, lake_run.c.created_ms <= oldest_ms))
+    session.execute(insert(lake_run).values(run_id=run_id, table_id=table_id, created_ms=now_ms, service=service))

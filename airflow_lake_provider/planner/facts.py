@@ -1,0 +1,293 @@
+"""What the decisions about one table rest on: computed from its view at most once per evaluation. Pure.
+
+File sizes come from commit metadata alone; no data files are listed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action
+from airflow_lake_provider.instant_clock import HOUR_MS, format_instant_time
+from airflow_lake_provider.job_contract import MARGIN_COMMITS_OF_HOURS, commits_to_keep
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_lake_provider.config.policies import CleanPolicy
+    from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
+    from airflow_lake_provider.hudi.instant import Instant
+    from airflow_lake_provider.hudi.properties import TableProperties
+    from airflow_lake_provider.hudi.timeline import Timeline
+    from airflow_lake_provider.planner.rules import Hold
+    from airflow_lake_provider.planner.table_view import TableView
+
+_AFTER = "0"
+"""Makes of a moment one that sorts behind it, and before any later one."""
+
+FileGroup = tuple[str, str]
+"""Partition path and file id."""
+
+COMPACT_OPERATION = "COMPACT"
+LOG_COMPACT_OPERATION = "LOG_COMPACT"
+CLUSTER_OPERATION = "CLUSTER"
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """One table at the moment of an evaluation. A fact is computed when the first decision reads it, and then kept."""
+
+    view: TableView
+    hold: Hold | None = None
+    """What replication's slowest sink still needs; None while no sink holds anything."""
+
+    @property
+    def timeline(self) -> Timeline:
+        """The table's active timeline."""
+        return self.view.timeline
+
+    @property
+    def properties(self) -> TableProperties:
+        """The table's properties."""
+        return self.view.properties
+
+    @property
+    def writes(self) -> tuple[Instant, ...]:
+        """The completed writes, by completion."""
+        return self.view.timeline.completed_writes
+
+    def writes_after(self, after: str) -> tuple[Instant, ...]:
+        """Return the writes that completed after a moment (exclusive), by completion."""
+        return self.writes[bisect_right(self.writes, after, key=lambda write: write.ordering_time) :]
+
+    @cached_property
+    def last_clean(self) -> Instant | None:
+        """The completed clean that was requested last."""
+        return self.timeline.last_completed(Action.CLEAN)
+
+    @cached_property
+    def first_savepoint(self) -> Instant | None:
+        """The oldest savepoint."""
+        return next((i for i in self.timeline.instants if i.action is Action.SAVEPOINT and i.is_completed), None)
+
+    @cached_property
+    def last_metadata_compaction(self) -> Instant | None:
+        """The metadata table's last completed compaction; None without one, or while that timeline is not read."""
+        metadata = self.view.metadata_timeline
+        return None if metadata is None else metadata.last_completed(Action.COMMIT)
+
+    @property
+    def backlog(self) -> CompactionBacklog:
+        """What waits for compaction."""
+        return self.history.backlog
+
+    @cached_property
+    def history(self) -> WriteHistory:
+        """What the completed writes together left behind."""
+        return replay_writes(self.writes, self.view.commits)
+
+    @cached_property
+    def replacing_writes(self) -> tuple[Instant, ...]:
+        """The completed writes that may have replaced a file, by completion."""
+        commits = self.view.commits
+        return tuple(write for write in self.writes if may_have_replaced(commits.get(write.requested_time)))
+
+    @cached_property
+    def held_commits(self) -> int:
+        """How many of the newest writes a job keeps for the hold; 0 without one."""
+        return 0 if self.hold is None else commits_to_keep([w.requested_time for w in self.writes], self.hold.instant)
+
+    def retained_writes(self, rules: CleanPolicy, now_ms: int) -> int:
+        """Return for how many of the newest writes a clean keeps what they replaced; 0 when it counts versions."""
+        retained = self.retained_by_policy(rules, now_ms)
+        # The job keeps more than is held (lake_jobs/hudi/settings.py).
+        return retained if self.hold is None else max(retained, self.held_commits + 2)
+
+    def retained_by_policy(self, rules: CleanPolicy, now_ms: int) -> int:
+        """Return how many of the newest writes the policy alone retains; those of the last hours, and some more."""
+        if rules.policy == "versions":
+            return 0
+        if rules.retained_hours is None:
+            return rules.retained_commits
+        since = format_instant_time(now_ms - rules.retained_hours * HOUR_MS, self.properties.time_zone)
+        return commits_to_keep([write.requested_time for write in self.writes], since, MARGIN_COMMITS_OF_HOURS)
+
+    def find_retained_from(self, kept: int) -> str:
+        """Return from which moment on (completed times) what writes replaced stays, when a clean keeps so many writes.
+
+        A clean passes neither the oldest pending write nor a savepoint. Empty when there are no more writes than kept.
+        """
+        if not self.writes or len(self.writes) <= kept:
+            return ""
+        moments = [self.writes[-kept].ordering_time if kept else f"{self.writes[-1].ordering_time}{_AFTER}"]
+        moments += [instant.requested_time for instant in self.timeline.pending(*WRITE_ACTIONS)]
+        moments += [self.first_savepoint.requested_time] if self.first_savepoint is not None else []
+        return min(moments)
+
+    def find_replacing(self, cleaned_before: str, retained_from: str) -> Instant | None:
+        """Return the first write between two moments that may have replaced a file; None when there is none."""
+        between = (w for w in self.replacing_writes if cleaned_before <= w.ordering_time < retained_from)
+        return next(between, None)
+
+    def is_nothing_replaced(self, cleaned_before: str, retained_from: str) -> bool:
+        """Whether it is certain that no write between two moments replaced a file: the first is where all was cleaned.
+
+        What lies before the active timeline is not known.
+        """
+        if not cleaned_before or not retained_from:
+            return False
+        if retained_from <= cleaned_before:
+            return True
+        reaches_back = self.writes[0].ordering_time <= cleaned_before
+        return reaches_back and self.find_replacing(cleaned_before, retained_from) is None
+
+
+# --- Whether a write left something to clean
+#
+# With KEEP_LATEST_COMMITS, by which retention by hours is counted as well, Hudi deletes a file slice or a replaced file
+# group when the write that replaced it is older than the commits to retain
+# (`CleanPlanner.getFilesToCleanKeepingLatestCommits`). A table that is only appended to never has one, and Hudi then
+# plans no clean and leaves nothing on the timeline.
+
+
+def may_have_replaced(metadata: CommitMetadata | None) -> bool:
+    """Whether a write may have replaced a file; of one without metadata that is not known."""
+    if metadata is None or metadata.replaced_file_groups or metadata.operation == COMPACT_OPERATION:
+        return True
+    # Log files are added to a file slice.
+    return any(not stat.is_new_group and not stat.is_log for stat in metadata.stats)
+
+
+# --- What the completed writes left behind: file sizes, and the log files that no compaction has merged yet
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionBacklog:
+    """What waits for compaction. Sizes count file groups whose base file's size is on the active timeline."""
+
+    delta_commits: int
+    first_delta_commit: Instant | None
+    """The one of them that completed first."""
+    log_files: int
+    most_log_files: int
+    """In one file slice."""
+    log_bytes: int
+    base_bytes: int
+    unsized_file_groups: int
+    """File groups with log files whose base file was written before the active timeline begins."""
+    last_compaction: str | None
+    """Requested time of the last completed compaction."""
+    newest_write: str | None
+    """Requested time of the completed write, compactions aside, that completed last."""
+
+    @property
+    def log_to_base_ratio(self) -> float | None:
+        """Log bytes over base bytes; None while no base file's size is known."""
+        return self.log_bytes / self.base_bytes if self.base_bytes else None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteHistory:
+    """The completed writes of the active timeline, replayed."""
+
+    backlog: CompactionBacklog
+    base_file_bytes: Mapping[FileGroup, int]
+    """Size of each file group's newest base file, where the active timeline shows it."""
+    last_merge: str
+    """Requested time of the newest compaction or log compaction; empty when there is none."""
+    last_clustering: str
+    """Completed time of the clustering that completed last; empty when there is none."""
+
+
+@dataclass(slots=True)
+class _FileGroupSizes:
+    base_bytes: int | None = None
+    logs: list[tuple[str, int]] = field(default_factory=list)
+    """Completed time and bytes of each log file of the newest file slice."""
+
+
+class _FileGroups(dict[FileGroup, _FileGroupSizes]):
+    def __missing__(self, file_group: FileGroup) -> _FileGroupSizes:
+        sizes = self[file_group] = _FileGroupSizes()
+        return sizes
+
+
+def replay_writes(writes: tuple[Instant, ...], commits: Mapping[str, CommitMetadata]) -> WriteHistory:
+    """Replay completed writes in the order of completion. A write without metadata is left out."""
+    groups = _FileGroups()
+    delta_commits: list[Instant] = []
+    last_compaction: str | None = None
+    newest_write: str | None = None
+    last_merge = last_clustering = ""
+    for instant in writes:
+        metadata = commits.get(instant.requested_time)
+        if metadata is None:
+            continue
+        for file_group in metadata.replaced_file_groups:
+            groups.pop(file_group, None)
+        if metadata.operation == COMPACT_OPERATION:
+            last_compaction = instant.requested_time
+            last_merge = max(last_merge, instant.requested_time)
+            _apply_compaction(groups, metadata, instant.requested_time)
+            delta_commits = [i for i in delta_commits if i.ordering_time > instant.requested_time]
+            continue
+        if metadata.operation == LOG_COMPACT_OPERATION:
+            last_merge = max(last_merge, instant.requested_time)
+            _apply_log_compaction(groups, metadata, instant)
+            continue
+        if metadata.operation == CLUSTER_OPERATION:
+            last_clustering = instant.ordering_time
+        # Not the compaction itself: its time is the key of the run that executed its plan.
+        newest_write = instant.requested_time
+        if instant.action is Action.DELTACOMMIT:
+            delta_commits.append(instant)
+        _apply_write(groups, metadata, instant.ordering_time)
+    backlog = _summarise(groups, delta_commits, last_compaction, newest_write)
+    base_file_bytes = {key: group.base_bytes for key, group in groups.items() if group.base_bytes is not None}
+    return WriteHistory(backlog, MappingProxyType(base_file_bytes), last_merge, last_clustering)
+
+
+def _apply_compaction(groups: _FileGroups, metadata: CommitMetadata, requested_time: str) -> None:
+    # A log file that completed after the plan was made belongs to the slice that the compaction begins, not to
+    # the one that it merges (file slicing by completion time, table version 8).
+    for stat in metadata.stats:
+        group = groups[stat.partition, stat.file_id]
+        group.base_bytes = stat.file_size_bytes
+        group.logs = [log for log in group.logs if log[0] > requested_time]
+
+
+def _apply_log_compaction(groups: _FileGroups, metadata: CommitMetadata, instant: Instant) -> None:
+    for stat in metadata.stats:
+        group = groups[stat.partition, stat.file_id]
+        group.logs = [log for log in group.logs if log[0] > instant.requested_time]
+        group.logs.append((instant.ordering_time, stat.written_bytes))
+
+
+def _apply_write(groups: _FileGroups, metadata: CommitMetadata, ordering_time: str) -> None:
+    for stat in metadata.stats:
+        group = groups[stat.partition, stat.file_id]
+        if stat.is_log:
+            group.logs.append((ordering_time, stat.written_bytes))
+        else:
+            group.base_bytes = stat.file_size_bytes
+
+
+def _summarise(
+    groups: _FileGroups, delta_commits: list[Instant], last_compaction: str | None, newest_write: str | None
+) -> CompactionBacklog:
+    sized = [group for group in groups.values() if group.base_bytes is not None]
+    return CompactionBacklog(
+        delta_commits=len(delta_commits),
+        first_delta_commit=delta_commits[0] if delta_commits else None,
+        log_files=sum(len(group.logs) for group in groups.values()),
+        most_log_files=max((len(group.logs) for group in groups.values()), default=0),
+        log_bytes=sum(size for group in sized for _, size in group.logs),
+        base_bytes=sum(group.base_bytes or 0 for group in sized),
+        unsized_file_groups=len(groups) - len(sized),
+        last_compaction=last_compaction,
+        newest_write=newest_write,
+    )

@@ -1,0 +1,167 @@
+"""Decide about the services that are due once in each period: expired partitions, savepoints, orphan files. Pure.
+
+The active timeline shows neither when an old partition was written last, nor which files no instant names, nor by whom
+a savepoint was made. So the jobs find that out, and most runs find nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.hudi.instant import Action
+from airflow_lake_provider.instant_clock import format_instant_time, instant_time_ms
+from airflow_lake_provider.job_contract import (
+    ORPHAN_KEEP_DAYS,
+    ORPHAN_MAX_FILES,
+    ORPHAN_MIN_AGE_DAYS,
+    ORPHAN_MODE,
+    SAVEPOINT_EXPIRE_S,
+    SAVEPOINT_KEEP,
+    Mode,
+    Service,
+)
+from airflow_lake_provider.planner.rules import Decision, Verdict, block_without_lock, not_due
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_lake_provider.config.policies import OrphanPolicy, SavepointPolicy, TablePolicy, TtlPolicy
+    from airflow_lake_provider.hudi.instant import Instant
+    from airflow_lake_provider.planner.facts import TableFacts
+    from airflow_lake_provider.planner.rules import Evidence
+
+
+def decide_ttl(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decision:
+    """Decide whether the search for expired partitions is due, with the reason."""
+    rules, service = policy.ttl, Service.TTL
+    if rules.retained_days is None:
+        return not_due(service, "no partition of this table expires (ttl.retained_days is not set)")
+    if not facts.properties.partition_fields:
+        return not_due(service, "the table is not partitioned")
+    if facts.properties.table_type == "MERGE_ON_READ" and facts.properties.version < 8:
+        reason = f"the table has version {facts.properties.version}: its log files carry no time of writing"
+        return not_due(service, reason)
+    plans = facts.timeline.pending(Action.COMPACTION, Action.LOGCOMPACTION, Action.CLUSTERING)
+    evidence: Evidence = {
+        "retained_days": rules.retained_days,
+        "pending_plans": ", ".join(plan.requested_time for plan in plans),
+    }
+    if plans:
+        # A file group that is rewritten and deleted at the same time would be replaced twice (DeletePartitionUtils).
+        reason = f"waits for the pending {plans[0].action} {plans[0].requested_time}, whose files must stay"
+        return not_due(service, reason, evidence)
+    reason = f"the search for partitions older than {rules.retained_days} days runs every {rules.check_every_s:,.0f} s"
+    return _due(service, reason, evidence, ttl_options(rules), rules.check_every_s, facts, policy, now_ms)
+
+
+def decide_savepoint(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decision:
+    """Decide whether a savepoint is due, or the end of one that the service made, with the reason."""
+    rules, service = policy.savepoint, Service.SAVEPOINT
+    if rules.every_s is None:
+        return not_due(service, "no savepoints are made for this table (savepoint.every_s is not set)")
+    savepoints = [i for i in facts.timeline.instants if i.action is Action.SAVEPOINT and i.is_completed]
+    newest = facts.timeline.latest_write_without_holes()
+    evidence: Evidence = {
+        "savepoints": len(savepoints),
+        "oldest_savepoint": savepoints[0].requested_time if savepoints else None,
+        "newest_savepoint": savepoints[-1].requested_time if savepoints else None,
+        "newest_write": newest.requested_time if newest is not None else None,
+    }
+    if facts.timeline.pending(Action.RESTORE):
+        return not_due(service, "a restore of the table is pending", evidence)
+    if newest is None:
+        return not_due(service, "the table has no completed write", evidence)
+    is_saved = bool(savepoints) and savepoints[-1].requested_time >= newest.requested_time
+    # Whose savepoints they are, the job reads: the timeline's names do not show it.
+    if (is_saved or rules.keep == 0) and not _may_expire(savepoints, rules, facts.properties.time_zone, now_ms):
+        what = f"the newest write {newest.requested_time} has a savepoint" if is_saved else "there is none to remove"
+        return not_due(service, f"{what}, and none expires (savepoint.keep {rules.keep})", evidence)
+    reason = f"a savepoint every {rules.every_s:,.0f} s, of which {rules.keep} stay"
+    return _due(service, reason, evidence, savepoint_options(rules), rules.every_s, facts, policy, now_ms)
+
+
+def _may_expire(savepoints: list[Instant], rules: SavepointPolicy, time_zone: str, now_ms: int) -> bool:
+    if len(savepoints) > rules.keep:
+        return True
+    if rules.expire_after_s is None or len(savepoints) < 2:
+        return False
+    since_ms = instant_time_ms(savepoints[0].ordering_time, time_zone)
+    return since_ms is not None and now_ms - since_ms > rules.expire_after_s * 1000
+
+
+def decide_orphans(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decision:
+    """Decide whether the search for orphan files is due, with the reason."""
+    rules, service = policy.orphans, Service.ORPHANS
+    if not rules.enabled:
+        return not_due(service, "the search for orphan files is off for this table (orphans.enabled: false)")
+    evidence: Evidence = {"min_age_days": rules.min_age_days, "keep_days": rules.keep_days}
+    if facts.timeline.pending(Action.RESTORE):
+        return not_due(service, "a restore of the table is pending", evidence)
+    does = "quarantines" if rules.mode == "quarantine" else "reports"
+    reason = (
+        f"the search for orphan files older than {rules.min_age_days} days runs every {rules.check_every_s:,.0f} s "
+        f"and {does} them"
+    )
+    return _due(service, reason, evidence, orphan_options(rules), rules.check_every_s, facts, policy, now_ms)
+
+
+def _due(  # noqa: PLR0913 - the parts of one decision
+    service: Service,
+    reason: str,
+    evidence: Evidence,
+    options: Mapping[str, str],
+    every_s: float,
+    facts: TableFacts,
+    policy: TablePolicy,
+    now_ms: int,
+) -> Decision:
+    period_ms = int(every_s * 1000)
+    begin_ms = _begin_of_period(facts.view.base_path, period_ms, now_ms)
+    due = Decision(
+        service,
+        Verdict.DUE,
+        reason,
+        Mode.EXECUTE,
+        # Of the period, not of the table: most runs leave nothing on the timeline.
+        format_instant_time(begin_ms, "UTC"),
+        (),
+        evidence,
+        options,
+        begin_ms + period_ms,
+    )
+    return block_without_lock(due, policy.hudi_options)
+
+
+def _begin_of_period(base_path: str, period_ms: int, now_ms: int) -> int:
+    """Return when the table's current period began. Each table has its own offset, or all would be due at midnight."""
+    digest = hashlib.sha256(table_id_of(base_path).encode()).digest()
+    offset_ms = int.from_bytes(digest[:8], "big") % period_ms
+    return (now_ms - offset_ms) // period_ms * period_ms + offset_ms
+
+
+def ttl_options(rules: TtlPolicy) -> Mapping[str, str]:
+    """Return the policy as Hudi's settings, which the job reads."""
+    return {
+        "hoodie.partition.ttl.strategy.days.retain": str(rules.retained_days),
+        "hoodie.partition.ttl.strategy.max.delete.partitions": str(rules.max_partitions),
+    }
+
+
+def savepoint_options(rules: SavepointPolicy) -> Mapping[str, str]:
+    """Return the policy as options of the job."""
+    options = {SAVEPOINT_KEEP: str(rules.keep)}
+    if rules.expire_after_s is not None:
+        options[SAVEPOINT_EXPIRE_S] = str(rules.expire_after_s)
+    return options
+
+
+def orphan_options(rules: OrphanPolicy) -> Mapping[str, str]:
+    """Return the policy as options of the job. Where the owner has not enabled the search, it only reports."""
+    return {
+        ORPHAN_MODE: rules.mode if rules.enabled else "report",
+        ORPHAN_MIN_AGE_DAYS: str(rules.min_age_days),
+        ORPHAN_KEEP_DAYS: str(rules.keep_days),
+        ORPHAN_MAX_FILES: str(rules.max_files),
+    }

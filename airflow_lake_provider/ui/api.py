@@ -1,0 +1,649 @@
+"""`/lake/api`: what the pages read, as JSON. Airflow's session identifies the user; each route changes nothing.
+
+Every answer has an ETag: a page that asks again with `If-None-Match` gets 304 while nothing has changed.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import json
+import threading
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cachetools import LRUCache, TTLCache
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+
+from airflow_lake_provider.config.access import Audience
+from airflow_lake_provider.doctor.evidence import find_zone_trouble
+from airflow_lake_provider.errors import LakeError, MalformedRequestError, PagesBusyError
+from airflow_lake_provider.hudi.job_zone import zone_of_jobs
+from airflow_lake_provider.instant_clock import instant_time_ms
+from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.manager.api.services import ManagerServices, services_of
+from airflow_lake_provider.manager.db.search import (
+    ATTENTION,
+    KEY_TYPES,
+    RunSearch,
+    Sort,
+    TableSearch,
+    TableState,
+    find_summary,
+    load_numbers,
+    page_of_tables,
+)
+from airflow_lake_provider.manager.db.sinks import Sinks
+from airflow_lake_provider.manager.instances import InstanceState, load_instances, next_evaluation_ms
+from airflow_lake_provider.manager.scheduling import RunState, find_net_problems
+from airflow_lake_provider.manager.sink_state import problem_of, state_of
+from airflow_lake_provider.ui.table_facts import (
+    MOST_INSTANTS,
+    LakeInstant,
+    LakeService,
+    LakeSetting,
+    LakeSize,
+    Wire,
+    headline,
+    instants_of,
+    problem_sentence,
+    services_of_row,
+    settings_of,
+    sizes_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from sqlalchemy import RowMapping
+
+    from airflow_lake_provider.config.policies import TablePolicy
+    from airflow_lake_provider.config.tables_file import TablesConfig
+    from airflow_lake_provider.manager.db.search import LakeNumbers, RecordedRun, RunHour, RunPage
+    from airflow_lake_provider.planner.table_view import TableView
+
+DAY_MS = 86_400_000
+MOST_ENDED = 50
+MOST_ROWS = 200
+MOST_CSV_ROWS = 10_000
+PAGES_AT_ONCE = 8
+
+Services = Annotated[ManagerServices, Depends(services_of)]
+
+
+def audience_of(request: Request, services: Services) -> Audience:
+    """Return which tables the user may see; the app's access check has found the user."""
+    return services.tokens.find_audience(request.state.viewer.names)
+
+
+Seen = Annotated[Audience, Depends(audience_of)]
+
+
+class TablesQuery(BaseModel):
+    """Which tables, in which order."""
+
+    q: str = Field("", max_length=500, description="Part of a name, a database or a path")
+    state: list[TableState] = Field(default_factory=list, description="One or more; without it all")
+    database: str = Field("", max_length=500)
+    sort: Sort = Sort.WORST
+    after: str = Field("", max_length=2000, description="`next` of the page before; empty: the first page")
+    limit: int = Field(100, ge=1, le=MOST_ROWS)
+
+
+class RunsQuery(BaseModel):
+    """Which runs."""
+
+    table_id: str = Field("", max_length=200)
+    service: Service | None = None
+    state: RunState | None = Field(None, description="Airflow's state of the run")
+
+
+class RunsPageQuery(RunsQuery):
+    """Which page of them."""
+
+    after: str = Field("", max_length=2000, description="`next` of the page before; empty: the first page")
+    limit: int = Field(100, ge=1, le=MOST_ROWS)
+
+
+router = APIRouter(prefix="/api", tags=["pages"])
+
+# --- Answers
+
+
+class LakeState(Wire):
+    """How many tables have a state."""
+
+    state: TableState
+    tables: int
+    needs_attention: bool
+    """Whether a person has to act on it."""
+
+
+class LakeDatabase(Wire):
+    """How many tables a database has."""
+
+    database: str
+    tables: int
+
+
+class LakeHour(Wire):
+    """The runs of one service that were created within an hour and have one state now."""
+
+    hour_ms: int
+    service: str
+    state: str
+    """Airflow's: `queued`, `running`, `success` or `failed`."""
+    runs: int
+    run_s: float
+    """How long their tasks ran, in seconds."""
+
+
+class LakeOverview(Wire):
+    """The whole lake in numbers."""
+
+    tables: int
+    states: list[LakeState]
+    """The worst first."""
+    databases: list[LakeDatabase]
+    """The 50 with the most tables."""
+    backlog_bytes: int
+    """Bytes in log files that no compaction has merged."""
+    oldest_dirty_ms: int | None
+    """Since when the table waits that has waited longest for an evaluation."""
+    holes: int
+    """Pending writes and plans with completed writes behind them."""
+    hours: list[LakeHour]
+    """The last 24 hours."""
+    problems: list[str]
+    """What stops or delays all tables, such as a paused DAG."""
+
+
+class LakeRow(Wire):
+    """One table in a list."""
+
+    table_id: str
+    name: str
+    database: str
+    owner: str
+    base_path: str
+    state: TableState
+    headline: str
+    log_bytes: int
+    base_bytes: int
+    """Of the file groups that have log files; 0 when unknown."""
+    last_notice_ms: int | None
+    evaluated_ms: int | None
+    next_evaluation_ms: int | None
+    services: list[LakeService]
+    """Those whose policy is on, or that are in a state other than healthy."""
+
+
+class LakeTables(Wire):
+    """One page of tables."""
+
+    rows: list[LakeRow]
+    total: int
+    """On all pages."""
+    next: str
+    """`after` of the next page; empty on the last one."""
+
+
+class LakeRun(Wire):
+    """One instance of a service: what is requested, active or ended."""
+
+    service: str
+    state: InstanceState
+    owner: str
+    """What has to act next."""
+    reason: str
+    run_id: str
+    plans: list[str]
+    """Requested times of its plans."""
+    since_ms: int | None
+    deadline_ms: int | None
+    tries: int
+
+
+class LakeSink(Wire):
+    """One sink of replication."""
+
+    sink: str
+    state: str
+    hold: str
+    """Requested time from which on cleaning must leave files; `0` is everything, empty nothing."""
+    hold_ms: int | None
+    renewed_ms: int
+    problem: str
+
+
+class LakeTable(Wire):
+    """One table by its last evaluation."""
+
+    row: LakeRow
+    services: list[LakeService]
+    runs: list[LakeRun]
+    sinks: list[LakeSink]
+    notices: int
+    last_notice_source: str
+    registered_ms: int
+    holes: int
+    problems: list[str]
+
+
+class LakeTrouble(Wire):
+    """Something that is wrong with a table, and what to do."""
+
+    message: str
+    repair: str
+
+
+class LakeTimeline(Wire):
+    """The active timeline of a table, read from its store."""
+
+    problem: str
+    """Why it cannot be read; empty when it was."""
+    table_type: str
+    table_version: str
+    time_zone: str
+    indexes: list[str]
+    """Complete partitions of the metadata table."""
+    instants: list[LakeInstant]
+    """By requested time, the newest 3,000."""
+    is_cut: bool
+    sizes: list[LakeSize]
+    """By time, the newest 1,000."""
+    troubles: list[LakeTrouble]
+
+
+class LakePolicy(Wire):
+    """Every setting in force for a table."""
+
+    settings: list[LakeSetting]
+
+
+class LakeOperation(Wire):
+    """One DAG run of a service, by the manager or by hand."""
+
+    run_id: str
+    dag_id: str
+    table_id: str
+    table_name: str
+    database: str
+    service: str
+    state: str
+    """Airflow's: `queued`, `running`, `success` or `failed`."""
+    by: str
+    """`manager`, or the user who started it."""
+    reason: str
+    created_ms: int
+    started_ms: int | None
+    ended_ms: int | None
+    tries: int
+
+
+class LakeOperations(Wire):
+    """One page of runs, newest first. It may be short, or empty, and still have a next one."""
+
+    rows: list[LakeOperation]
+    next: str
+    """`after` of the next page; empty at the end."""
+
+
+# --- Routes
+
+
+class PageMemory:
+    """What the routes of one process keep for seconds, so that many open pages cost what one costs."""
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        self._lock = threading.Lock()
+        self._numbers: TTLCache[Audience, Any] = TTLCache(64, 5_000, timer=clock_ms)
+        self._hours: TTLCache[Audience, Any] = TTLCache(64, 30_000, timer=clock_ms)
+        self._views: LRUCache[str, tuple[str, list[LakeInstant], list[LakeSize]]] = LRUCache(64)
+
+    def numbers(self, audience: Audience, load: Callable[[], LakeNumbers]) -> LakeNumbers:
+        """Return the numbers of all tables of an audience, at most 5 s old."""
+        found: LakeNumbers = self._keep(self._numbers, audience, load)
+        return found
+
+    def hours(self, audience: Audience, load: Callable[[], list[RunHour]]) -> list[RunHour]:
+        """Return the runs of an audience's tables by hour, at most 30 s old."""
+        found: list[RunHour] = self._keep(self._hours, audience, load)
+        return found
+
+    def _keep(self, kept: TTLCache[Audience, Any], audience: Audience, load: Callable[[], Any]) -> Any:
+        # With the lock held, so that of many open pages one asks the database.
+        with self._lock:
+            if audience not in kept:
+                kept[audience] = load()
+            return kept[audience]
+
+    def timeline(self, view: TableView) -> tuple[list[LakeInstant], list[LakeSize]]:
+        """Return instants and sizes of a view; computed once for each version of its timeline."""
+        with self._lock:
+            known = self._views.get(view.base_path)
+        if known is None or known[0] != view.version:
+            known = (view.version, instants_of(view), sizes_of(view))
+            with self._lock:
+                self._views[view.base_path] = known
+        return known[1], known[2]
+
+
+def memory_of(request: Request, services: Services) -> PageMemory:
+    """Return the process's memory of pages."""
+    state = request.app.state
+    if not hasattr(state, "page_memory"):
+        state.page_memory = PageMemory(services.registry.now_ms)
+    memory: PageMemory = state.page_memory
+    return memory
+
+
+Memory = Annotated[PageMemory, Depends(memory_of)]
+
+
+@router.get("/overview", response_model=LakeOverview)
+def get_overview(request: Request, services: Services, memory: Memory, seen: Seen) -> Response:
+    """Return the whole lake in numbers: tables by state, backlog, the runs of the last day by hour."""
+    registry, now_ms = services.registry, services.registry.now_ms()
+    numbers = memory.numbers(seen, lambda: load_numbers(registry, seen))
+
+    def count() -> list[RunHour]:
+        with registry.transaction() as session:
+            return list(services.instance_gateway.count_runs(session, now_ms - DAY_MS, seen))
+
+    problem = services.tables.problem
+    answer = LakeOverview(
+        tables=sum(numbers.by_state.values()),
+        states=[
+            LakeState(state=state, tables=tables, needs_attention=state in ATTENTION)
+            for state, tables in numbers.by_state.items()
+        ],
+        databases=[LakeDatabase(database=name, tables=tables) for name, tables in numbers.databases],
+        backlog_bytes=numbers.log_bytes,
+        oldest_dirty_ms=numbers.oldest_dirty_ms,
+        holes=numbers.holes,
+        hours=[LakeHour.model_validate(one) for one in memory.hours(seen, count)],
+        problems=[*([problem] if problem else []), *find_net_problems(services.loop.find_net(), now_ms)],
+    )
+    return _answer(request, answer)
+
+
+@router.get("/tables", response_model=LakeTables)
+def list_lake_tables(
+    request: Request, services: Services, seen: Seen, query: Annotated[TablesQuery, Query()]
+) -> Response:
+    """List the tables that match, the worst first."""
+    key = _parse_key(query.after, KEY_TYPES[query.sort])
+    search = TableSearch(query.q, tuple(query.state), query.database, query.sort, key, query.limit, seen)
+    found = page_of_tables(services.registry, search)
+    now_ms, tables = services.registry.now_ms(), _load_tables(services)
+    rows = [_row(row, now_ms, services_of_row(row["decisions"], _policy(tables, row))) for row in found.rows]
+    return _answer(request, LakeTables(rows=rows, total=found.total, next=_print_key(found.after)))
+
+
+@router.get("/tables/{table_id}", response_model=LakeTable)
+def get_lake_table(request: Request, services: Services, seen: Seen, table_id: str) -> Response:
+    """Return one table: its services with how near each is, its runs and sinks, and what is wrong."""
+    registry = services.registry
+    row, now_ms = _find_row(services, seen, table_id), registry.now_ms()
+    decisions = services_of_row(row["decisions"], _policy(_load_tables(services), row))
+    with storage_place(request):
+        found = load_instances(registry, services.instance_gateway, services.views, table_id, MOST_ENDED)
+    answer = LakeTable(
+        row=_row(row, now_ms, decisions),
+        services=decisions,
+        runs=[LakeRun.model_validate(one) for one in found],
+        sinks=[_sink(sink, now_ms) for sink in Sinks(registry).list_sinks(table_id)],
+        notices=row["notices"],
+        last_notice_source=row["last_notice_source"],
+        registered_ms=row["registered_ms"],
+        holes=row["holes"],
+        problems=problem_sentence(row, decisions),
+    )
+    return _answer(request, answer)
+
+
+@router.get("/tables/{table_id}/timeline", response_model=LakeTimeline)
+def get_lake_timeline(request: Request, services: Services, memory: Memory, seen: Seen, table_id: str) -> Response:
+    """Return the active timeline: instants in lanes, files and bytes over time, what is wrong with its time zones.
+
+    A table that cannot be read is answered with its problem.
+    """
+    row, now_ms = _find_row(services, seen, table_id), services.registry.now_ms()
+    with storage_place(request):
+        try:
+            view = services.views.refresh(row["base_path"])
+            stamps = services.views.load_stamps(view)
+        except LakeError as error:
+            return _answer(request, _unreadable(str(error)))
+    properties = view.properties
+    zone = zone_of_jobs(properties.time_zone, _policy(_load_tables(services), row).spark_conf)
+    troubles = () if zone is None else find_zone_trouble(stamps, zone, properties.time_zone, now_ms)
+    instants, sizes = memory.timeline(view)
+    answer = LakeTimeline(
+        problem="",
+        table_type=properties.table_type,
+        table_version=str(properties.raw.get("hoodie.table.version", "")),
+        time_zone=properties.time_zone,
+        indexes=list(properties.metadata_partitions),
+        instants=instants,
+        is_cut=len(view.timeline.instants) > MOST_INSTANTS,
+        sizes=sizes,
+        troubles=[
+            *(LakeTrouble(message=f"{one.file_name}: {one.reason}", repair="") for one in view.problems),
+            *(LakeTrouble(message=one.message, repair=one.repair) for one in troubles),
+        ],
+    )
+    return _answer(request, answer)
+
+
+@router.get("/tables/{table_id}/policy", response_model=LakePolicy)
+def get_lake_policy(request: Request, services: Services, seen: Seen, table_id: str) -> Response:
+    """Return every setting in force for a table, with what sets it."""
+    row = _find_row(services, seen, table_id)
+    settings = settings_of(services.tables.load(), row["base_path"], row["table_name"])
+    return _answer(request, LakePolicy(settings=settings))
+
+
+@router.get("/operations", response_model=LakeOperations)
+def list_operations(
+    request: Request, services: Services, seen: Seen, query: Annotated[RunsPageQuery, Query()]
+) -> Response:
+    """List the runs of services, newest first: the newest hundred of each table, by the manager or by hand."""
+    page = _page_of_runs(services, _search(query, seen, _run_key(query.after), query.limit))
+    rows = [LakeOperation.model_validate(run) for run in page.rows]
+    return _answer(request, LakeOperations(rows=rows, next=_print_key(page.before or ())))
+
+
+@router.get("/operations.csv", response_class=Response)
+def export_operations(services: Services, seen: Seen, query: Annotated[RunsQuery, Query()]) -> Response:
+    """Return the same runs as CSV, at most 10,000."""
+    text = io.StringIO()
+    names = list(LakeOperation.model_fields)
+    writer = csv.writer(text)
+    writer.writerow(names)
+    for run in _all_runs(services, _search(query, seen, None, MOST_ROWS)):
+        writer.writerow([_cell(getattr(run, name)) for name in names])
+    headers = {"Content-Disposition": 'attachment; filename="lake-operations.csv"', **_HEADERS}
+    return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)
+
+
+def _search(query: RunsQuery, seen: Audience, before: tuple[int, str] | None, limit: int) -> RunSearch:
+    return RunSearch(query.table_id, query.service or "", query.state or "", before, limit, seen)
+
+
+def _all_runs(services: ManagerServices, search: RunSearch) -> Iterator[RecordedRun]:
+    left = MOST_CSV_ROWS
+    while left > 0:
+        page = _page_of_runs(services, search)
+        yield from page.rows[:left]
+        left -= len(page.rows)
+        if page.before is None:
+            return
+        search = replace(search, before=page.before)
+
+
+def _page_of_runs(services: ManagerServices, search: RunSearch) -> RunPage:
+    with services.registry.transaction() as session:
+        return services.instance_gateway.page_of_runs(session, search)
+
+
+def _cell(value: Any) -> Any:
+    # A spreadsheet takes a text that begins like this for a formula.
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+
+
+# --- The app that Airflow's UI loads: one script, built of `frontend/`
+
+BUNDLE = Path(__file__).parent / "bundle"
+_BUNDLED = {"lake.js": "text/javascript", "lake.svg": "image/svg+xml", "lake-dark.svg": "image/svg+xml"}
+bundle_router = APIRouter(prefix="/app", tags=["pages"])
+
+
+@bundle_router.get("/{name}", response_class=Response)
+def get_bundle(request: Request, name: str) -> Response:
+    """Return a file of the app: `lake.js`, or its icon."""
+    if name not in _BUNDLED:
+        return Response(status_code=404)
+    return _answer_bytes(request, (BUNDLE / name).read_bytes(), _BUNDLED[name])
+
+
+def answer_error(error: LakeError) -> Response:
+    """Answer an error as the manager's routes do."""
+    content = {"detail": str(error), "error": type(error).__name__} | error.facts
+    return JSONResponse(content, status_code=error.http_status, headers=error.headers)
+
+
+# --- Parts of answers
+
+
+def _find_row(services: ManagerServices, seen: Audience, table_id: str) -> Mapping[Any, Any]:
+    """Return a table's row with its summary; raise TableUnknownError, also for a table that the user may not see."""
+    row = services.registry.find(table_id)
+    seen.require_table(table_id, None if row is None else row["base_path"])
+    return {**services.registry.get(table_id), **find_summary(services.registry, table_id)}
+
+
+def _load_tables(services: ManagerServices) -> TablesConfig | None:
+    # A tables file that is wrong stops decisions, not the page that shows it.
+    try:
+        return services.tables.load()
+    except LakeError:
+        return None
+
+
+def _policy(tables: TablesConfig | None, row: Mapping[Any, Any]) -> TablePolicy:
+    from airflow_lake_provider.config.policies import TablePolicy as Policy
+
+    return Policy() if tables is None else tables.policy_for(row["base_path"], row["table_name"])
+
+
+def _row(row: Mapping[Any, Any], now_ms: int, services: list[LakeService]) -> LakeRow:
+    next_ms = next_evaluation_ms(row, now_ms)
+    return LakeRow(
+        table_id=row["table_id"],
+        name=row["table_name"],
+        database=row["database_name"],
+        owner=row["owner"],
+        base_path=row["base_path"],
+        state=TableState(row["state"]),
+        headline=headline(row, services),
+        log_bytes=row["log_bytes"],
+        base_bytes=row["base_bytes"],
+        last_notice_ms=row["last_notice_ms"],
+        evaluated_ms=row["evaluated_ms"],
+        # "Now" moves with the clock, and would make every answer a new one.
+        next_evaluation_ms=None if next_ms == now_ms else next_ms,
+        services=[one for one in services if one.is_active or one.state is not TableState.HEALTHY],
+    )
+
+
+def _sink(row: RowMapping, now_ms: int) -> LakeSink:
+    checkpoint = json.loads(row["checkpoint"]) if row["checkpoint"] else {}
+    hold = "" if row["needs_snapshot"] else row["hold"]
+    return LakeSink(
+        sink=row["sink"],
+        state=state_of(row, checkpoint, now_ms),
+        hold=hold,
+        hold_ms=instant_time_ms(hold, "UTC") if hold else None,
+        renewed_ms=row["renewed_ms"],
+        problem=problem_of(row),
+    )
+
+
+def _unreadable(problem: str) -> LakeTimeline:
+    return LakeTimeline(
+        problem=problem,
+        table_type="",
+        table_version="",
+        time_zone="UTC",
+        indexes=[],
+        instants=[],
+        is_cut=False,
+        sizes=[],
+        troubles=[],
+    )
+
+
+# --- Keys of pages, ETags, places
+
+
+def _print_key(key: tuple[Any, ...]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(key).encode()).decode() if key else ""
+
+
+def _parse_key(text: str, types: tuple[type, ...]) -> tuple[Any, ...]:
+    if not text:
+        return ()
+    try:
+        key = json.loads(base64.urlsafe_b64decode(text))
+    except ValueError:
+        key = None
+    is_key = isinstance(key, list) and [type(part) for part in key] == list(types)
+    if not is_key:
+        raise MalformedRequestError("after: not the `next` of a page in this order; begin again without it")
+    return tuple(key)
+
+
+def _run_key(text: str) -> tuple[int, str] | None:
+    key = _parse_key(text, (int, str))
+    return (key[0], key[1]) if key else None
+
+
+@contextmanager
+def storage_place(request: Request) -> Iterator[None]:
+    """Hold one of the places of requests that read storage, in threads that all routes of the API server share.
+
+    Raises PagesBusyError when all are taken.
+    """
+    places: threading.BoundedSemaphore = request.app.state.places
+    if not places.acquire(blocking=False):
+        raise PagesBusyError(f"{PAGES_AT_ONCE} pages of tables are being read, maybe from a store that does not answer")
+    try:
+        yield
+    finally:
+        places.release()
+
+
+_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "private, no-cache"}
+"""`no-cache` lets a browser keep an answer, and makes it ask each time whether that is still right."""
+
+
+def _answer(request: Request, answer: Wire) -> Response:
+    return _answer_bytes(request, answer.model_dump_json().encode(), "application/json")
+
+
+def _answer_bytes(request: Request, body: bytes, media_type: str) -> Response:
+    etag = f'"{hashlib.blake2b(body, digest_size=16).hexdigest()}"'
+    headers = {"ETag": etag, **_HEADERS}
+    # A proxy that packs an answer makes its tag a weak one.
+    known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
+    if etag in known:
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type=media_type, headers=headers)

@@ -1,0 +1,388 @@
+"""What the pages show of one table, from its row of the registry, its policy and its view. Pure.
+
+The values are the wire types of `/lake/api` as well: one model is the answer, its schema and its documentation.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict
+
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.hudi.instant import Action
+from airflow_lake_provider.instant_clock import instant_time_ms
+from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.manager.db.search import SEVERITY, TableState, state_of_decision
+from airflow_lake_provider.planner.rules import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from airflow_lake_provider.config.tables_file import TablesConfig
+    from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
+    from airflow_lake_provider.hudi.instant import Instant
+    from airflow_lake_provider.planner.table_view import TableView
+
+
+class Wire(BaseModel):
+    """A part of an answer. Its fields are documented where they stand."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, from_attributes=True)
+
+
+# --- Services: the decision about each, and how near it is to its threshold
+
+
+class LakeMeter(Wire):
+    """How far a service is on its way to being due by one of its rules."""
+
+    found: float
+    threshold: float
+    unit: str
+    """What is counted, or `%`."""
+
+
+class LakeService(Wire):
+    """One service of a table by the last evaluation."""
+
+    service: str
+    is_active: bool
+    """Whether the table's policy asks for it; a plan that another process left is executed all the same."""
+    state: TableState
+    verdict: str
+    """`due`, `not_due` or `blocked`."""
+    reason: str
+    """The rules with what was found, in words."""
+    run: str
+    """What follows a due decision: `start`, `already_active`, `already_ran`, `waiting`, `backing_off`, `abandoned`."""
+    run_reason: str
+    run_id: str
+    since_ms: int | None
+    """Since when it has this verdict."""
+    meters: list[LakeMeter]
+    """One per rule that is on and counts something."""
+    evidence: dict[str, str]
+    """The numbers and instants that the decision rests on."""
+
+
+def services_of_row(decisions_json: str, policy: TablePolicy) -> list[LakeService]:
+    """Return a table's services as its last evaluation decided them; the active ones first."""
+    found = []
+    for decision in json.loads(decisions_json):
+        name, evidence = str(decision.get("service", "")), decision.get("evidence") or {}
+        found.append(
+            LakeService(
+                service=name,
+                is_active=_is_active(name, policy, evidence),
+                state=state_of_decision(decision),
+                verdict=str(decision.get("verdict", "")),
+                reason=str(decision.get("reason", "")),
+                run=str(decision.get("run", "")),
+                run_reason=str(decision.get("run_reason", "")),
+                run_id=str(decision.get("run_id", "")),
+                since_ms=decision.get("since_ms"),
+                meters=list(_meters(name, policy, evidence)),
+                evidence={str(key): str(value) for key, value in evidence.items() if value not in {None, ""}},
+            )
+        )
+    return sorted(found, key=lambda one: (-SEVERITY[one.state], not one.is_active))
+
+
+def _is_active(service: str, policy: TablePolicy, evidence: Mapping[str, Any]) -> bool:
+    if service == Service.TTL:
+        return policy.ttl.retained_days is not None
+    if service == Service.INDEXING:
+        return policy.indexing.enabled and bool(policy.indexing.indexes)
+    rules = getattr(policy, service, None)
+    # Without evidence there is nothing to decide, such as compaction of a table that is copy-on-write.
+    is_without = service in {Service.COMPACTION, Service.LOGCOMPACTION} and not evidence
+    return rules is not None and getattr(rules, "enabled", None) is True and not is_without
+
+
+_COUNTED: tuple[tuple[Service, str, str, str], ...] = (
+    (Service.COMPACTION, "delta_commits", "delta_commits", "delta commits"),
+    (Service.LOGCOMPACTION, "most_log_files", "log_files", "log files in a file group"),
+    (Service.CLUSTERING, "writes_since_clustering", "commits", "writes"),
+    (Service.CLUSTERING, "small_files", "small_files", "small files in a partition"),
+    (Service.CLEAN, "writes_since_clean", "commits", "writes"),
+    (Service.ARCHIVE, "active_writes", "max_commits", "writes on the active timeline"),
+    (Service.METACOMPACTION, "active_writes", "commits", "writes"),
+)
+"""Service, name in the evidence, setting of its policy, and what is counted."""
+
+
+def _meters(service: str, policy: TablePolicy, evidence: Mapping[str, Any]) -> Iterator[LakeMeter]:
+    for of, name, setting, unit in _COUNTED:
+        if of != service:
+            continue
+        found, threshold = evidence.get(name), getattr(getattr(policy, service), setting)
+        if isinstance(found, int) and threshold:
+            yield LakeMeter(found=found, threshold=threshold, unit=unit)
+    ratio = policy.compaction.log_to_base_ratio
+    log_bytes, base_bytes = evidence.get("log_bytes"), evidence.get("base_bytes")
+    if service == Service.COMPACTION and ratio and base_bytes and isinstance(log_bytes, int):
+        yield LakeMeter(found=round(100 * log_bytes / base_bytes, 1), threshold=100 * ratio, unit="%")
+
+
+# --- One sentence about a table
+
+TITLES: Mapping[str, str] = {
+    Service.COMPACTION: "Compaction",
+    Service.LOGCOMPACTION: "Log compaction",
+    Service.CLUSTERING: "Clustering",
+    Service.CLEAN: "Cleaning",
+    Service.ARCHIVE: "Archiving",
+    Service.ROLLBACK: "Rollback",
+    Service.TTL: "The search for expired partitions",
+    Service.METACOMPACTION: "Compaction of the metadata table",
+    Service.INDEXING: "The index build",
+}
+
+
+def headline(row: Mapping[Any, Any], services: Sequence[LakeService]) -> str:
+    """Return one sentence: what is wrong, what is running, or what comes next."""
+    if row["missing_since_ms"] is not None:
+        return "No table is at this path any more."
+    if row["problem"]:
+        return f"The last evaluation failed: {row['problem']}."
+    if row["evaluated_ms"] is None:
+        return "Not evaluated yet; the first evaluation follows within seconds."
+    worst = max(services, key=lambda one: SEVERITY[one.state], default=None)
+    if worst is None or worst.state is TableState.HEALTHY:
+        return _next(services)
+    title = TITLES.get(worst.service, worst.service)
+    if worst.state is TableState.FAILING:
+        what = "is given up until the table changes" if worst.run == "abandoned" else "failed and is tried again"
+        return f"{title} {what}: {worst.run_reason}."
+    if worst.state is TableState.BLOCKED:
+        return f"{title} is blocked: {worst.reason}."
+    if worst.state is TableState.RUNNING:
+        return f"{title} runs: {worst.reason}."
+    return f"{title} is due and waits: {worst.run_reason or worst.reason}."
+
+
+def _next(services: Sequence[LakeService]) -> str:
+    nearest = max(
+        ((meter.found / meter.threshold, one, meter) for one in services if one.is_active for meter in one.meters),
+        key=lambda found: found[0],
+        default=None,
+    )
+    if nearest is None:
+        return "Healthy: nothing is due."
+    share, service, meter = nearest
+    if share >= 1:
+        return f"Healthy: {TITLES.get(service.service, service.service).lower()} found nothing to do."
+    counted = f"{meter.found:g}" if meter.unit == "%" else f"{meter.found:,.0f} of {meter.threshold:,.0f} {meter.unit}"
+    if meter.unit == "%":
+        counted = f"log files at {counted} % of their base files, of {meter.threshold:g} %"
+    return f"Healthy: {TITLES.get(service.service, service.service).lower()} comes next, {counted}."
+
+
+# --- The timeline, in lanes
+
+MOST_INSTANTS = 3000
+MOST_POINTS = 1000
+
+
+class LakeInstant(Wire):
+    """One instant of the active timeline. Bytes and files are those of its own metadata, 0 while it is pending."""
+
+    requested_time: str
+    requested_ms: int
+    completed_ms: int | None
+    action: str
+    lane: str
+    """`commits`, or the service that it belongs to."""
+    state: str
+    """`REQUESTED`, `INFLIGHT` or `COMPLETED`."""
+    operation: str
+    written_bytes: int
+    base_files: int
+    log_files: int
+    replaced_file_groups: int
+    is_hole: bool
+    """Whether it is pending with completed writes behind it."""
+
+
+class LakeSize(Wire):
+    """Files that readers merge after one write completed, of the file groups that the active timeline shows."""
+
+    time_ms: int
+    base_files: int
+    base_bytes: int
+    log_files: int
+    log_bytes: int
+    lane: str
+    """Of the write."""
+
+
+_LANES: Mapping[Action, str] = {
+    Action.COMPACTION: Service.COMPACTION,
+    Action.LOGCOMPACTION: Service.LOGCOMPACTION,
+    Action.CLUSTERING: Service.CLUSTERING,
+    Action.CLEAN: Service.CLEAN,
+    Action.ROLLBACK: Service.ROLLBACK,
+    Action.RESTORE: Service.ROLLBACK,
+    Action.INDEXING: Service.INDEXING,
+    Action.SAVEPOINT: "savepoint",
+}
+_LANES_OF_OPERATIONS: Mapping[str, str] = {
+    "COMPACT": Service.COMPACTION,
+    "LOG_COMPACT": Service.LOGCOMPACTION,
+    "CLUSTER": Service.CLUSTERING,
+}
+
+
+def lane_of(instant: Instant, commit: CommitMetadata | None) -> str:
+    """Return the lane of an instant: a service completes under a write's action, so its operation decides then."""
+    if commit is not None:
+        return str(_LANES_OF_OPERATIONS.get(commit.operation.upper(), "commits"))
+    return str(_LANES.get(instant.action, "commits"))
+
+
+def instants_of(view: TableView) -> list[LakeInstant]:
+    """Return the newest instants of the active timeline, in its order."""
+    zone, holes = view.properties.time_zone, {hole.requested_time for hole in view.timeline.holes()}
+    found = []
+    for instant in view.timeline.instants[-MOST_INSTANTS:]:
+        commit = view.commits.get(instant.requested_time) if instant.is_completed else None
+        requested_ms = instant_time_ms(instant.requested_time, zone)
+        if requested_ms is None:
+            continue
+        completed = instant.completed_time
+        stats = () if commit is None else commit.stats
+        found.append(
+            LakeInstant(
+                requested_time=instant.requested_time,
+                requested_ms=requested_ms,
+                completed_ms=None if completed is None else instant_time_ms(completed, zone),
+                action=instant.action.value,
+                lane=lane_of(instant, commit),
+                state=instant.state.value,
+                operation="" if commit is None else commit.operation,
+                written_bytes=0 if commit is None else commit.written_bytes,
+                base_files=sum(not stat.is_log for stat in stats),
+                log_files=sum(stat.is_log for stat in stats),
+                replaced_file_groups=0 if commit is None else len(commit.replaced_file_groups),
+                is_hole=not instant.is_completed and instant.requested_time in holes,
+            )
+        )
+    return found
+
+
+def sizes_of(view: TableView) -> list[LakeSize]:
+    """Return how files and bytes grew and shrank with each completed write, by completion."""
+    zone = view.properties.time_zone
+    base: dict[tuple[str, str], int] = {}
+    logs: dict[tuple[str, str], dict[str, tuple[int, str]]] = {}
+    base_bytes = log_bytes = log_files = 0
+    points = []
+    for instant in view.timeline.completed_writes:
+        commit = view.commits.get(instant.requested_time)
+        time_ms = instant_time_ms(instant.ordering_time, zone)
+        if commit is None or time_ms is None:
+            continue
+        lane = lane_of(instant, commit)
+        # A compaction merges what had completed when it was planned; a writer may have added log files meanwhile.
+        until = instant.requested_time if lane == Service.COMPACTION else instant.ordering_time
+        rewritten = {(stat.partition, stat.file_id) for stat in commit.stats if not stat.is_log}
+        for group in (*commit.replaced_file_groups, *rewritten):
+            of_group = logs.get(group, {})
+            for path in [path for path, (_, completed) in of_group.items() if completed <= until]:
+                log_bytes, log_files = log_bytes - of_group.pop(path)[0], log_files - 1
+            base_bytes -= base.pop(group, 0)
+        for stat in commit.stats:
+            group = stat.partition, stat.file_id
+            if stat.is_log:
+                of_group = logs.setdefault(group, {})
+                log_bytes += stat.file_size_bytes - of_group.get(stat.path, (0, ""))[0]
+                log_files += stat.path not in of_group
+                of_group[stat.path] = stat.file_size_bytes, instant.ordering_time
+            else:
+                base_bytes += stat.file_size_bytes - base.get(group, 0)
+                base[group] = stat.file_size_bytes
+        points.append(
+            LakeSize(
+                time_ms=time_ms,
+                base_files=len(base),
+                base_bytes=base_bytes,
+                log_files=log_files,
+                log_bytes=log_bytes,
+                lane=lane,
+            )
+        )
+    return points[-MOST_POINTS:]
+
+
+# --- The policy in force, and where each value comes from
+
+
+class LakeSetting(Wire):
+    """One setting of a table's policy."""
+
+    name: str
+    """As in the tables file, with its section."""
+    value: str
+    """As JSON; `***` for what a name marks as a secret."""
+    source: str
+    """`built in`, `defaults`, the entry of the tables file, or the Variable over it."""
+
+
+_SECRET = re.compile(r"password|passwd|secret|token|credential|access.?key|private", re.IGNORECASE)
+
+
+def settings_of(tables: TablesConfig, base_path: str, name: str) -> list[LakeSetting]:
+    """Return every setting of a table's policy with its source.
+
+    A value that an entry repeats from below counts as the lower one's.
+    """
+    policy, without, entry = tables.explain(base_path, name)
+    built_in, defaults = (dict(_flat(one)) for one in (TablePolicy(), tables.defaults))
+    below = dict(_flat(without))
+    found = []
+    for key, value in _flat(policy):
+        source = "built in"
+        if below.get(key) != value:
+            source = "the Variable's overrides"
+        elif defaults.get(key) != value:
+            source = entry
+        elif built_in.get(key) != value:
+            source = "defaults of the tables file"
+        # A reference to a secret is none itself.
+        shown = '"***"' if _SECRET.search(key) and not value.startswith('"secret://') else value
+        found.append(LakeSetting(name=key, value=shown, source=source))
+    return found
+
+
+def _flat(policy: TablePolicy) -> Iterator[tuple[str, str]]:
+    for name in type(policy).model_fields:
+        value = getattr(policy, name)
+        if isinstance(value, BaseModel):
+            value = {key: getattr(value, key) for key in type(value).model_fields}
+        if isinstance(value, Mapping):
+            for key, inner in value.items():
+                yield f"{name}.{key}", json.dumps(inner, default=_plain)
+        else:
+            yield name, json.dumps(value, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return {key: getattr(value, key) for key in type(value).model_fields}
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def problem_sentence(row: Mapping[Any, Any], decisions: Sequence[LakeService]) -> list[str]:
+    """Return what a person has to act on, one sentence for each."""
+    found = [row["problem"]] if row["problem"] else []
+    found += [f"{one.service} is blocked: {one.reason}" for one in decisions if one.verdict == Verdict.BLOCKED]
+    found += [
+        f"{one.service}: {one.run_reason}"
+        for one in decisions
+        if one.state is TableState.FAILING and one.verdict == Verdict.DUE
+    ]
+    return found

@@ -1,0 +1,94 @@
+"""How fast do the Lake's pages answer for ten thousand tables while notices arrive, and how soon are rows to be seen?
+
+It serves the pages on made-up tables in a process of its own (SQLite, without Airflow), marks 40 tables a second as a
+writer's callbacks do, and asks the API as an open page does. `first_rows_s` is the time from the navigation of Chromium
+to the first row, with an empty cache; without Chromium it is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import random
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import httpx
+
+from airflow_lake_provider.manager.db.registry import Notice, Source
+from tests.support.browser import CHROMIUM, open_browser, open_page
+from tests.support.lake_pages import ServedPages, serve
+from tools.frontend import BUNDLE
+
+NOTICES_PER_S = 40
+
+
+def measure(tables: int, requests: int) -> dict[str, float]:
+    """Return the figures."""
+    with tempfile.TemporaryDirectory() as folder, serve(Path(folder), tables) as pages:
+        stop = threading.Event()
+        writer = threading.Thread(target=send_notices, args=(pages, stop), daemon=True)
+        writer.start()
+        try:
+            found = measure_api(pages, requests)
+            if CHROMIUM is not None:
+                found["first_rows_s"] = measure_first_rows(pages)
+        finally:
+            stop.set()
+            writer.join()
+    packed = len(gzip.compress((BUNDLE / "lake.js").read_bytes(), 9))
+    return {"tables": tables, **found, "bundle_kb": round(packed / 1000, 1)}
+
+
+def send_notices(pages: ServedPages, stop: threading.Event) -> None:
+    """Mark tables until the measurement ends."""
+    paths = [row["base_path"] for row in pages.services.registry.list_names(1000)]
+    while not stop.wait(1 / NOTICES_PER_S):
+        pages.services.registry.mark_dirty(Notice(random.choice(paths), "t", Source.COMMIT_CALLBACK))
+
+
+def measure_api(pages: ServedPages, requests: int) -> dict[str, float]:
+    """Return percentiles over the requests of open pages: the overview, a page of tables, a search, a table."""
+    paths = (
+        "overview", "tables?limit=100", "tables?limit=100&state=blocked&state=failing", "tables?q=orders_12&limit=100",
+        f"tables/{pages.table_id}", "operations?limit=100",
+    )  # fmt: skip
+    times_ms = []
+    with httpx.Client(base_url=f"{pages.url}/lake/api/", timeout=30) as client:
+        for path in paths:
+            client.get(path).raise_for_status()
+        for number in range(requests):
+            begun = time.perf_counter()
+            client.get(paths[number % len(paths)]).raise_for_status()
+            times_ms.append((time.perf_counter() - begun) * 1000)
+    times_ms.sort()
+    at = lambda share: round(times_ms[min(len(times_ms) - 1, int(len(times_ms) * share))], 1)  # noqa: E731
+    return {"api_p50_ms": at(0.5), "api_p99_ms": at(0.99)}
+
+
+def measure_first_rows(pages: ServedPages) -> float:
+    """Return the median of five openings in a browser without a cache."""
+    times_s = []
+    with open_browser() as browser:
+        for _ in range(5):
+            with open_page(browser) as opened:
+                begun = time.perf_counter()
+                opened.page.goto(f"{pages.url}/plugin/lake", wait_until="commit")
+                opened.page.locator("[data-index='0']").wait_for()
+                times_s.append(time.perf_counter() - begun)
+    return round(sorted(times_s)[2], 2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", type=int, default=10_000)
+    parser.add_argument("--requests", type=int, default=1200)
+    args = parser.parse_args()
+    print(json.dumps(measure(args.tables, args.requests)))
+
+
+if __name__ == "__main__":
+    main()

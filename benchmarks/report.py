@@ -1,0 +1,367 @@
+"""Write the generated part of `docs/benchmarks.md`, and its plots, from the recorded full forms.
+
+    python -m benchmarks.report            # text and plots (make bench-report; needs matplotlib)
+    python -m benchmarks.report --check    # compare the text and that each plot is there; draws nothing (make check)
+
+A benchmark without a file in `benchmarks/results/` is "not recorded"; no number comes from anywhere else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "benchmarks.md"
+PLOTS = ROOT / "docs" / "benchmarks"
+BEGIN, END = "<!-- begin: `make bench-report` writes this part -->", "<!-- end of the written part -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """One bar chart: the figures of one unit. `bars` are labels and dotted keys of the result."""
+
+    name: str
+    axis: str
+    """What the bars measure, with the unit."""
+    bars: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One benchmark of the page. `counts` are figures that need no picture."""
+
+    benchmark: str
+    question: str
+    plots: tuple[Plot, ...]
+    counts: tuple[tuple[str, str], ...] = ()
+
+
+SECTIONS = (
+    Section(
+        "timeline",
+        "How long does a timeline of 10,000 instants take to load?",
+        (
+            Plot(
+                "timeline",
+                "time to load (ms, median)",
+                (
+                    ("provider", "ours_ms"),
+                    ("provider, one commit more", "ours_reload_ms"),
+                    ("hudi-rs", "hudi_rs_ms"),
+                    ("Hudi's metadata client, warm JVM", "jvm_ms"),
+                ),
+            ),
+        ),
+    ),
+    Section(
+        "notice",
+        "How fast does the API server accept 40 notices a second, and does it lose one?",
+        (
+            Plot(
+                "notice",
+                "time to answer a notice (ms)",
+                (
+                    ("SQLite, p50", "sqlite.p50_ms"),
+                    ("SQLite, p99", "sqlite.p99_ms"),
+                    ("PostgreSQL, p50", "postgres.p50_ms"),
+                    ("PostgreSQL, p99", "postgres.p99_ms"),
+                ),
+            ),
+        ),
+        (("lost, SQLite", "sqlite.lost"), ("lost, PostgreSQL", "postgres.lost")),
+    ),
+    Section(
+        "detection",
+        "What does it cost to notice commits in 10,000 tables, and how late are they noticed?",
+        (
+            Plot(
+                "detection-cpu",
+                "processor time per minute (CPU s/min)",
+                (
+                    ("polling each table", "poll.cpu_s"),
+                    ("provider, commits announced", "push.cpu_s"),
+                    ("provider, nothing announced", "heartbeat.cpu_s"),
+                ),
+            ),
+            Plot(
+                "detection-delay",
+                "delay from commit to reader, p99 (s)",
+                (
+                    ("polling each table", "poll.delay_p99_s"),
+                    ("provider, commits announced", "push.delay_p99_s"),
+                    ("provider, nothing announced", "heartbeat.delay_p99_s"),
+                ),
+            ),
+        ),
+        (
+            ("storage calls a minute, polling", "poll.fs_calls_per_min"),
+            ("storage calls a minute, commits announced", "push.fs_calls_per_min"),
+            ("missed, polling", "poll.missed"),
+            ("missed, commits announced", "push.missed"),
+        ),
+    ),
+    Section(
+        "namenode",
+        "How many calls does an HDFS NameNode get from readers of timelines?",
+        (
+            Plot(
+                "namenode",
+                "client RPCs of the NameNode (calls/min)",
+                (
+                    ("each reader alone", "direct_ops"),
+                    ("provider, each reader's own view", "gated_ops"),
+                    ("provider, one timeline server", "served_ops"),
+                ),
+            ),
+        ),
+        (
+            ("RPCs of one commit of Hudi's writer, embedded timeline server on", "hudi_embedded_ops_per_commit"),
+            ("RPCs of one commit of Hudi's writer, off", "hudi_without_ops_per_commit"),
+        ),
+    ),
+    Section(
+        "latency",
+        "How long from a commit's notice to its service?",
+        (
+            Plot(
+                "latency",
+                "time since the notice was answered (s, p50)",
+                (
+                    ("task started", "start_p50_s"),
+                    ("plan on the timeline", "planned_p50_s"),
+                    ("completed", "done_p50_s"),
+                ),
+            ),
+        ),
+        (("task started, p95 (s)", "start_p95_s"), ("completed, p95 (s)", "done_p95_s"), ("commits", "commits")),
+    ),
+    Section(
+        "writer",
+        "What do table services cost a writer of streamed upserts?",
+        (
+            Plot(
+                "writer",
+                "the writer's wall time (s, median)",
+                (
+                    ("no service", "none_s"),
+                    ("Hudi, inline", "inline_s"),
+                    ("Hudi, async", "async_s"),
+                    ("provider, same machine", "managed_s"),
+                    ("provider, same machine, niced", "managed_niced_s"),
+                    ("provider, jobs elsewhere", "managed_elsewhere_s"),
+                    ("provider, the same, synchronous clocks", "managed_elsewhere_synced_s"),
+                ),
+            ),
+        ),
+        (
+            ("log files left, no service", "details.none.log_files"),
+            ("log files left, provider on the same machine", "details.managed.log_files"),
+        ),
+    ),
+    Section(
+        "indexing",
+        "By how much does an index build delay the longest commit of a writer?",
+        (
+            Plot(
+                "indexing",
+                "delay of the longest commit (s)",
+                (("provider, next to the writer", "writer_stall_s"), ("writer builds itself", "sync_stall_s")),
+            ),
+        ),
+        (
+            ("build (s)", "build_s"),
+            ("commits during the build", "commits_during_build"),
+            ("build after kill -9 (s)", "recover_s"),
+            ("lookup before (ms)", "lookup_before_ms"),
+            ("lookup after (ms)", "lookup_after_ms"),
+        ),
+    ),
+    Section(
+        "conflict",
+        "How long does one check for conflicting writers take, with 1,500 markers each?",
+        (
+            Plot(
+                "conflict",
+                "time of one check (ms, median)",
+                (
+                    ("provider, first", "first_ms"),
+                    ("provider, nothing changed", "recheck_ms"),
+                    ("plain reading of the files", "floor_ms"),
+                    ("Hudi's checker, warm", "hudi_ms"),
+                    ("Hudi's checker, first", "hudi_first_ms"),
+                ),
+            ),
+        ),
+        (("first check of 150,000 markers (ms)", "first_150k_ms"),),
+    ),
+    Section(
+        "waste",
+        "How many Spark seconds does a contended workload throw away?",
+        (
+            Plot(
+                "waste",
+                "Spark time thrown away (s)",
+                (("Hudi's check at the commit", "at_commit_s"), ("provider", "ours_s")),
+            ),
+        ),
+    ),
+    Section(
+        "replication",
+        "How many changed rows a second reach Kafka?",
+        (
+            Plot(
+                "replication",
+                "throughput (rows/s)",
+                (
+                    ("provider, exactly once", "rows_per_s"),
+                    ("Spark's Kafka sink, at least once", "spark_sink_rows_per_s"),
+                    ("bare client", "raw_rows_per_s"),
+                ),
+            ),
+        ),
+        (("lost", "lost"), ("doubled", "duplicates"), ("one commit, p99 (s)", "lag_p99_s")),
+    ),
+    Section(
+        "engines",
+        "How long does an engine take to start a job and end it?",
+        (
+            Plot(
+                "engines",
+                "start-up of a job (s, median)",
+                (
+                    ("provider, spark-submit, wall", "spark_submit_s"),
+                    ("provider, spark-submit, CPU", "spark_submit_cpu_s"),
+                    ("provider, in-process, wall", "in_process_s"),
+                    ("provider, in-process, CPU", "in_process_cpu_s"),
+                ),
+            ),
+        ),
+    ),
+)
+
+
+def load_results(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the recorded full forms by benchmark."""
+    found = {}
+    for section in SECTIONS:
+        path = folder / f"{section.benchmark}.json"
+        if path.exists():
+            found[section.benchmark] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def find_figure(result: dict[str, Any], key: str) -> float | None:
+    """Return the figure by its dotted key; None when the run did not measure it."""
+    value: Any = result
+    for part in key.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return None
+        value = value[part]
+    return float(value)
+
+
+def measured(plot: Plot, result: dict[str, Any]) -> list[tuple[str, float]]:
+    """Return the labels and values of a plot that the run has measured."""
+    return [(label, value) for label, key in plot.bars if (value := find_figure(result, key)) is not None]
+
+
+def render(results: dict[str, dict[str, Any]]) -> str:
+    """Return the generated part of the page."""
+    return "\n\n".join(part for section in SECTIONS for part in _render(section, results.get(section.benchmark)))
+
+
+def _render(section: Section, entry: dict[str, Any] | None) -> list[str]:
+    head = [f"### {section.benchmark}", section.question]
+    if entry is None:
+        return [*head, f"Not recorded. `make bench NAME={section.benchmark} RECORD=1` records it, on an idle machine."]
+    arguments = f" with `{' '.join(entry['arguments'])}`" if entry["arguments"] else ""
+    origin = (
+        f"`make bench NAME={section.benchmark}`{arguments}: {entry['date']}, commit {entry['commit']}, "
+        f"{entry['machine']}; took {entry['took_s']} s."
+    )
+    drawn = [plot for plot in section.plots if measured(plot, entry["result"])]
+    pictures = [f"![{section.benchmark}: {plot.axis}](benchmarks/{plot.name}.svg)" for plot in drawn]
+    rows = [(f"{label}: {plot.axis}", value) for plot in drawn for label, value in measured(plot, entry["result"])]
+    counts = [(label, find_figure(entry["result"], key)) for label, key in section.counts]
+    lines = ["| figure | value |", "| --- | --- |"]
+    lines += [f"| {label} | {value:,.6g} |" for label, value in [*rows, *counts] if value is not None]
+    return [*head, origin, *pictures, "\n".join(lines)]
+
+
+def draw(plot: Plot, bars: list[tuple[str, float]], path: Path) -> None:
+    """Draw one bar chart. The same figures give the same file, byte by byte."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": plot.name, "font.size": 10})
+    from matplotlib import pyplot
+
+    labels, values = [label for label, _ in bars], [value for _, value in bars]
+    figure, axes = pyplot.subplots(figsize=(7.5, 0.9 + 0.38 * len(bars)), layout="constrained")
+    drawn = axes.barh(
+        labels, values, color=["#4051b5" if label.startswith("provider") else "#9aa0a6" for label in labels]
+    )
+    axes.bar_label(drawn, labels=[f"{value:,.4g}" for value in values], padding=4)
+    axes.invert_yaxis()
+    axes.set_xlim(0, max([*values, 1e-9]) * 1.18)
+    axes.set_xlabel(plot.axis)
+    axes.spines[["top", "right"]].set_visible(False)
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def replace_part(page: str, part: str) -> str:
+    """Return the page with its generated part replaced. Raises ValueError when the page has no marks."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{PAGE.name} lacks the lines {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n\n{part}\n\n{END}{after}"
+
+
+def find_stale(results: dict[str, dict[str, Any]], page: Path, plots: Path) -> list[str]:
+    """Return what of the page is not what the results say."""
+    text = page.read_text(encoding="utf-8")
+    stale = [] if replace_part(text, render(results)) == text else [f"{page.name} differs from the recorded results"]
+    wanted = {
+        plot.name: plot
+        for section in SECTIONS
+        if section.benchmark in results
+        for plot in section.plots
+        if measured(plot, results[section.benchmark]["result"])
+    }
+    stale += [f"{name}.svg is missing" for name in wanted if not (plots / f"{name}.svg").exists()]
+    return stale + [f"{path.name} belongs to no result" for path in plots.glob("*.svg") if path.stem not in wanted]
+
+
+def main() -> int:
+    """Write or compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
+    options = parser.parse_args()
+    results = load_results(RESULTS)
+    if options.check:
+        stale = find_stale(results, PAGE, PLOTS)
+        for line in stale:
+            print(f"docs/benchmarks: {line}: run `make bench-report` and commit it", file=sys.stderr)
+        return 1 if stale else 0
+    PAGE.write_text(replace_part(PAGE.read_text(encoding="utf-8"), render(results)), encoding="utf-8")
+    for old in PLOTS.glob("*.svg"):
+        old.unlink()
+    for section in SECTIONS:
+        for plot in section.plots if section.benchmark in results else ():
+            if bars := measured(plot, results[section.benchmark]["result"]):
+                draw(plot, bars, PLOTS / f"{plot.name}.svg")
+    print(f"wrote {PAGE.relative_to(ROOT)}: {len(results)} of {len(SECTIONS)} benchmarks are recorded")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,209 @@
+// The wire types of `/lake/api`, as docs/reference/http.md describes them.
+export type State = "unreadable" | "failing" | "blocked" | "waiting" | "running" | "new" | "healthy";
+
+export interface Meter {
+  found: number;
+  threshold: number;
+  unit: string;
+}
+
+export interface Service {
+  service: string;
+  is_active: boolean;
+  state: State;
+  verdict: "due" | "not_due" | "blocked";
+  reason: string;
+  run: string;
+  run_reason: string;
+  run_id: string;
+  since_ms: number | null;
+  meters: Meter[];
+  evidence: Record<string, string>;
+}
+
+export interface Hour {
+  hour_ms: number;
+  service: string;
+  state: string;
+  runs: number;
+  run_s: number;
+}
+
+export interface Overview {
+  tables: number;
+  states: { state: State; tables: number; needs_attention: boolean }[];
+  databases: { database: string; tables: number }[];
+  backlog_bytes: number;
+  oldest_dirty_ms: number | null;
+  holes: number;
+  hours: Hour[];
+  problems: string[];
+}
+
+export interface Row {
+  table_id: string;
+  name: string;
+  database: string;
+  owner: string;
+  base_path: string;
+  state: State;
+  headline: string;
+  log_bytes: number;
+  base_bytes: number;
+  last_notice_ms: number | null;
+  evaluated_ms: number | null;
+  next_evaluation_ms: number | null;
+  services: Service[];
+}
+
+export interface Tables {
+  rows: Row[];
+  total: number;
+  next: string;
+}
+
+export interface Run {
+  service: string;
+  state: string;
+  owner: string;
+  reason: string;
+  run_id: string;
+  plans: string[];
+  since_ms: number | null;
+  deadline_ms: number | null;
+  tries: number;
+}
+
+export interface Sink {
+  sink: string;
+  state: string;
+  hold: string;
+  hold_ms: number | null;
+  renewed_ms: number;
+  problem: string;
+}
+
+export interface Table {
+  row: Row;
+  services: Service[];
+  runs: Run[];
+  sinks: Sink[];
+  notices: number;
+  last_notice_source: string;
+  registered_ms: number;
+  holes: number;
+  problems: string[];
+}
+
+export interface Instant {
+  requested_time: string;
+  requested_ms: number;
+  completed_ms: number | null;
+  action: string;
+  lane: string;
+  state: "REQUESTED" | "INFLIGHT" | "COMPLETED";
+  operation: string;
+  written_bytes: number;
+  base_files: number;
+  log_files: number;
+  replaced_file_groups: number;
+  is_hole: boolean;
+}
+
+export interface Size {
+  time_ms: number;
+  base_files: number;
+  base_bytes: number;
+  log_files: number;
+  log_bytes: number;
+  lane: string;
+}
+
+export interface Timeline {
+  problem: string;
+  table_type: string;
+  table_version: string;
+  time_zone: string;
+  indexes: string[];
+  instants: Instant[];
+  is_cut: boolean;
+  sizes: Size[];
+  troubles: { message: string; repair: string }[];
+}
+
+export interface Policy {
+  settings: { name: string; value: string; source: string }[];
+}
+
+export interface Operation {
+  run_id: string;
+  dag_id: string;
+  table_id: string;
+  table_name: string;
+  database: string;
+  service: string;
+  state: string;
+  by: string;
+  reason: string;
+  created_ms: number;
+  started_ms: number | null;
+  ended_ms: number | null;
+  tries: number;
+}
+
+export interface Operations {
+  rows: Operation[];
+  next: string;
+}
+
+export class HttpError extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+let skewMs = 0;
+
+/** The server's clock: ages are computed against it, so that a wrong clock of this machine does no harm. */
+export function nowMs(): number {
+  return Date.now() + skewMs;
+}
+
+export type Params = Record<string, string | string[] | number | undefined>;
+
+export function address(path: string, params: Params = {}): string {
+  const url = new URL(`lake/api/${path}`, document.baseURI);
+  for (const [name, value] of Object.entries(params)) {
+    for (const one of Array.isArray(value) ? value : [value]) {
+      if (one !== undefined && one !== "") {
+        url.searchParams.append(name, String(one));
+      }
+    }
+  }
+  return url.href;
+}
+
+/** Ask for a resource. The browser keeps the last answer with its ETag, and shows it again when nothing changed. */
+export async function get<T>(path: string, params: Params = {}, signal?: AbortSignal): Promise<T> {
+  const answer = await fetch(address(path, params), { credentials: "same-origin", cache: "no-cache", signal });
+  const date = Date.parse(answer.headers.get("date") ?? "");
+  if (!Number.isNaN(date) && Math.abs(date - Date.now()) > 5_000) {
+    skewMs = date - Date.now();
+  }
+  if (answer.ok) {
+    return (await answer.json()) as T;
+  }
+  let detail = answer.statusText;
+  try {
+    detail = String(((await answer.json()) as { detail?: unknown }).detail ?? detail);
+  } catch {
+    // not JSON: a proxy's page
+  }
+  if (answer.status === 401 || answer.status === 403) {
+    detail = "You may not read the DAG lake_table_service, or your session has ended: log in to Airflow again.";
+  }
+  throw new HttpError(answer.status, detail);
+}

@@ -1,0 +1,52 @@
+import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { NavLink, useLocation } from "react-router-dom";
+
+import { HttpError } from "./api";
+import { LakePage } from "./pages/lake";
+import { OperationsPage } from "./pages/operations";
+import { TablePage } from "./pages/table";
+
+const client = new QueryClient({
+  defaultOptions: {
+    queries: {
+      staleTime: 2_000,
+      refetchIntervalInBackground: false,
+      retry: (failures, error) => failures < 2 && !(error instanceof HttpError && error.status < 500),
+    },
+  },
+});
+
+export const ROOT = "/plugin/lake";
+
+function Page() {
+  const { pathname } = useLocation();
+  const rest = pathname.slice(pathname.indexOf(ROOT) + ROOT.length).split("/").filter(Boolean);
+  if (rest[0] === "tables" && rest[1] !== undefined) {
+    return <TablePage key={rest[1]} tableId={decodeURIComponent(rest[1])} />;
+  }
+  return rest[0] === "operations" ? <OperationsPage /> : <LakePage />;
+}
+
+export function App() {
+  const { pathname } = useLocation();
+  const isOperations = pathname.endsWith("/operations");
+  return (
+    <QueryClientProvider client={client}>
+      <div className="lake">
+        <header className="lake-top">
+          <nav aria-label="Lake">
+            <NavLink to={ROOT} end aria-current={isOperations ? undefined : "page"} className={isOperations ? "" : "on"}>
+              Tables
+            </NavLink>
+            <NavLink to={`${ROOT}/operations`} className={isOperations ? "on" : ""}>
+              Operations
+            </NavLink>
+          </nav>
+        </header>
+        <main>
+          <Page />
+        </main>
+      </div>
+    </QueryClientProvider>
+  );
+}

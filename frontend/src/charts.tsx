@@ -1,0 +1,187 @@
+// Charts in SVG: a few shapes, in the colours of the theme.
+import { useState } from "react";
+
+import type { Hour, Size } from "./api";
+import { bytes, count, moment, nowLabel, plural, tick, useZone } from "./format";
+import { hue, SERVICES, title } from "./names";
+import { useWidth } from "./parts";
+
+const HOUR_MS = 3_600_000;
+
+export function HoursChart({ hours }: { hours: Hour[] }) {
+  const [ref, width] = useWidth<HTMLDivElement>();
+  const zone = useZone();
+  const [over, setOver] = useState<number | null>(null);
+  const end = Math.floor(nowLabel() / HOUR_MS) * HOUR_MS;
+  const slots = Array.from({ length: 24 }, (_, number) => end - (23 - number) * HOUR_MS);
+  const height = 132;
+  const [left, bottom, top] = [34, 20, 6];
+  const total = (slot: number) => hours.filter((one) => one.hour_ms === slot).reduce((sum, one) => sum + one.runs, 0);
+  const most = niceTop(Math.max(1, ...slots.map(total)));
+  const step = (width - left) / 24;
+  const y = (value: number) => top + (height - top - bottom) * (1 - value / most);
+  const services = SERVICES.filter((service) => hours.some((one) => one.service === service));
+  const failed = hours.some((one) => one.state === "failed");
+  const chosen = over === null ? undefined : slots[over];
+  return (
+    <div className="chart" ref={ref}>
+      {width > 0 && (
+        <svg width={width} height={height} role="img" aria-label={`Runs of services by hour, ${plural(hours.reduce((s, o) => s + o.runs, 0), "run")} in 24 hours`}>
+          {[0, most / 2, most].map((value) => (
+            <g key={value}>
+              <line x1={left} x2={width} y1={y(value)} y2={y(value)} className="grid" />
+              {Number.isInteger(value) && (
+                <text x={left - 6} y={y(value) + 4} textAnchor="end">
+                  {count(value)}
+                </text>
+              )}
+            </g>
+          ))}
+          {slots.map((slot, number) => {
+            const x = left + number * step;
+            let base = 0;
+            return (
+              <g key={slot} onMouseEnter={() => setOver(number)} onMouseLeave={() => setOver(null)}>
+                <rect x={x} y={top} width={step} height={height - top - bottom} className={over === number ? "slot on" : "slot"} />
+                {services.flatMap((service) =>
+                  ["success", "running", "queued", "failed"].map((state) => {
+                    const runs = hours
+                      .filter((one) => one.hour_ms === slot && one.service === service && one.state === state)
+                      .reduce((sum, one) => sum + one.runs, 0);
+                    if (runs === 0) {
+                      return null;
+                    }
+                    base += runs;
+                    return (
+                      <rect
+                        key={service + state}
+                        x={x + Math.max(1, step * 0.12)}
+                        width={Math.max(2, step * 0.76)}
+                        y={y(base)}
+                        height={Math.max(1, y(base - runs) - y(base) - 0.5)}
+                        fill={state === "failed" ? "var(--st-failing)" : hue(service)}
+                        opacity={state === "queued" ? 0.5 : 1}
+                        rx={1.5}
+                      />
+                    );
+                  }),
+                )}
+                {number % (width < 560 ? 6 : 3) === 0 && (
+                  <text x={x + step / 2} y={height - 4} textAnchor="middle">
+                    {tick(slot, zone, 24 * HOUR_MS)}
+                  </text>
+                )}
+              </g>
+            );
+          })}
+        </svg>
+      )}
+      <ul className="legend">
+        {services.map((service) => (
+          <li key={service}>
+            <i style={{ background: hue(service) }} />
+            {title(service)}
+            {chosen !== undefined && (
+              <b>{count(hours.filter((one) => one.hour_ms === chosen && one.service === service).reduce((sum, one) => sum + one.runs, 0))}</b>
+            )}
+          </li>
+        ))}
+        {failed && (
+          <li>
+            <i style={{ background: "var(--st-failing)" }} />
+            failed
+          </li>
+        )}
+        {services.length === 0 && <li>No service ran in the last 24 hours.</li>}
+      </ul>
+    </div>
+  );
+}
+
+export function niceTop(value: number): number {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return ([1, 2, 4, 5, 10].find((step) => step * power >= value) ?? 10) * power;
+}
+
+// --- Bytes and files over the same time as the timeline
+
+interface SizeChartProps {
+  sizes: Size[];
+  from: number;
+  to: number;
+  left: number;
+  width: number;
+  kind: "bytes" | "files";
+}
+
+export function SizeChart({ sizes, from, to, left, width, kind }: SizeChartProps) {
+  const zone = useZone();
+  const [over, setOver] = useState<Size | null>(null);
+  const height = 96;
+  const [top, bottom] = [8, 6];
+  const x = (ms: number) => left + ((ms - from) / (to - from)) * (width - left);
+  const before = sizes.filter((one) => one.time_ms < from).at(-1);
+  const inside = sizes.filter((one) => one.time_ms >= from && one.time_ms <= to);
+  const shown = before === undefined ? inside : [{ ...before, time_ms: from, lane: "" }, ...inside];
+  const base = (one: Size) => (kind === "bytes" ? one.base_bytes : one.base_files);
+  const logs = (one: Size) => (kind === "bytes" ? one.log_bytes : one.log_files);
+  const say = kind === "bytes" ? bytes : count;
+  const most = Math.max(1, ...shown.map((one) => base(one) + logs(one)));
+  const y = (value: number) => top + (height - top - bottom) * (1 - value / most);
+  const end = Math.min(to, nowLabel());
+  const area = (low: (one: Size) => number, high: (one: Size) => number) => {
+    const up: string[] = [];
+    const down: string[] = [];
+    shown.forEach((one, number) => {
+      const next = shown[number + 1]?.time_ms ?? Math.max(end, one.time_ms);
+      up.push(`${x(one.time_ms)},${y(high(one))}`, `${x(next)},${y(high(one))}`);
+      down.unshift(`${x(next)},${y(low(one))}`, `${x(one.time_ms)},${y(low(one))}`);
+    });
+    return [...up, ...down].join(" ");
+  };
+  const services = inside.filter((one) => one.lane !== "commits");
+  const last = over ?? shown.at(-1);
+  const name = kind === "bytes" ? "Bytes" : "Files";
+  return (
+    <div className="size-chart">
+      <svg
+        width={width}
+        height={height}
+        role="img"
+        aria-label={last === undefined ? `${name}: no completed write in sight` : `${name} at the end: ${say(base(last))} in base files, ${say(logs(last))} in log files`}
+        onMouseLeave={() => setOver(null)}
+        onMouseMove={(event) => {
+          const at = from + ((event.nativeEvent.offsetX - left) / (width - left)) * (to - from);
+          setOver(shown.filter((one) => one.time_ms <= at).at(-1) ?? null);
+        }}
+      >
+        <text x={left - 10} y={top + 10} textAnchor="end" className="lane-name">
+          {name}
+        </text>
+        <text x={left - 10} y={top + 26} textAnchor="end">
+          {say(most)}
+        </text>
+        <line x1={left} x2={width} y1={height - bottom} y2={height - bottom} className="grid" />
+        {shown.length > 0 && (
+          <>
+            <polygon points={area(() => 0, base)} fill="var(--base)" />
+            <polygon points={area(base, (one) => base(one) + logs(one))} fill="var(--logs)" />
+          </>
+        )}
+        {services.map((one) => (
+          <line key={`${one.time_ms}${one.lane}`} x1={x(one.time_ms)} x2={x(one.time_ms)} y1={top} y2={height - bottom} stroke={hue(one.lane)} strokeDasharray="2 2" />
+        ))}
+        {over !== null && <line x1={x(over.time_ms)} x2={x(over.time_ms)} y1={0} y2={height} className="cursor" />}
+      </svg>
+      {last !== undefined && (
+        <p className="note size-note">
+          <i style={{ background: "var(--base)" }} />
+          {`${say(base(last))} base`}
+          <i style={{ background: "var(--logs)" }} />
+          {`${say(logs(last))} log`}
+          {over !== null && ` · ${moment(over.time_ms, zone)}`}
+        </p>
+      )}
+    </div>
+  );
+}

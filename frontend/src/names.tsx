@@ -1,0 +1,80 @@
+// Words and colours of states and services.
+import type { Meter, Service, State } from "./api";
+import { count } from "./format";
+
+export const STATES: State[] = ["unreadable", "failing", "blocked", "waiting", "running", "new", "healthy"];
+
+export const SERVICES = [
+  "compaction", "logcompaction", "clustering", "clean", "archive", "rollback", "indexing", "metacompaction", "ttl",
+];
+
+const TITLES: Record<string, string> = {
+  commits: "Commits",
+  compaction: "Compaction",
+  logcompaction: "Log compaction",
+  clustering: "Clustering",
+  clean: "Clean",
+  archive: "Archive",
+  rollback: "Rollback",
+  indexing: "Index build",
+  metacompaction: "Metadata compaction",
+  ttl: "Expired partitions",
+  savepoint: "Savepoints",
+  evaluation: "Evaluation",
+};
+
+export function title(service: string): string {
+  return TITLES[service] ?? service;
+}
+
+export function hue(lane: string): string {
+  return `var(--s-${TITLES[lane] === undefined ? "commits" : lane})`;
+}
+
+export function StateChip({ state, word }: { state: string; word?: string }) {
+  return (
+    <span className={`chip st-${state}`}>
+      <span className="dot" aria-hidden="true" />
+      {word ?? state}
+    </span>
+  );
+}
+
+/** The rule of all services of a table that is nearest to its threshold. */
+export function nearest(services: Service[]): { service: string; meter: Meter; share: number } | undefined {
+  let found: { service: string; meter: Meter; share: number } | undefined;
+  for (const service of services) {
+    for (const meter of service.is_active ? service.meters : []) {
+      const share = meter.found / meter.threshold;
+      if (found === undefined || share > found.share) {
+        found = { service: service.service, meter, share };
+      }
+    }
+  }
+  return found;
+}
+
+export function meterText(meter: Meter): string {
+  if (meter.unit === "%") {
+    return `log files ${count(meter.found)} % of base files, rule ${count(meter.threshold)} %`;
+  }
+  return `${count(meter.found)} of ${count(meter.threshold)} ${meter.unit}`;
+}
+
+export function Bar({ share, colour, label }: { share: number; colour: string; label: string }) {
+  const percent = Math.round(100 * Math.min(share, 1));
+  return (
+    <span
+      className={share >= 1 ? "bar full" : "bar"}
+      role="meter"
+      aria-label={label}
+      aria-valuemin={0}
+      aria-valuemax={100}
+      aria-valuenow={percent}
+      aria-valuetext={label}
+      title={label}
+    >
+      <span style={{ width: `${percent}%`, background: colour }} />
+    </span>
+  );
+}

@@ -1,0 +1,328 @@
+import { keepPreviousData, useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { useVirtualizer } from "@tanstack/react-virtual";
+import { useEffect, useMemo, useRef, useState, type KeyboardEvent } from "react";
+import { Link, useNavigate, useSearchParams } from "react-router-dom";
+
+import { get, type Hour, type Overview, type Row, type State, type Tables } from "../api";
+import { HoursChart } from "../charts";
+import { ago, bytes, count, duration, plural, useNow, useZone } from "../format";
+import { Bar, hue, meterText, nearest, STATES, StateChip, title } from "../names";
+import { Empty, Loading, Panel, Trouble } from "../parts";
+
+const EVERY_MS = 10_000;
+const PAGE = 100;
+
+export function LakePage() {
+  const overview = useQuery({
+    queryKey: ["overview"],
+    queryFn: ({ signal }) => get<Overview>("overview", {}, signal),
+    refetchInterval: EVERY_MS,
+  });
+  const found = overview.data;
+  return (
+    <>
+      <h1 className="visually-hidden">Lake</h1>
+      {overview.isError && <Trouble>{overview.error.message}</Trouble>}
+      {found?.problems.map((problem) => <Trouble key={problem}>{problem}</Trouble>)}
+      {found === undefined ? overview.isError ? null : <Loading /> : <Tiles found={found} />}
+      {found !== undefined && found.tables > 0 && (
+        <Panel name="Services in the last 24 hours" aside={<HoursNote hours={found.hours} />}>
+          <HoursChart hours={found.hours} />
+        </Panel>
+      )}
+      <TableList overview={found} />
+    </>
+  );
+}
+
+function HoursNote({ hours }: { hours: Hour[] }) {
+  const failed = hours.filter((one) => one.state === "failed").reduce((sum, one) => sum + one.runs, 0);
+  return <p className="note">{failed === 0 ? "no run failed" : `${plural(failed, "run")} failed`}</p>;
+}
+
+function Tiles({ found }: { found: Overview }) {
+  const now = useNow();
+  const of = (state: State) => found.states.find((one) => one.state === state)?.tables ?? 0;
+  const attention = found.states.filter((one) => one.needs_attention).reduce((sum, one) => sum + one.tables, 0);
+  const runs = found.hours.reduce((sum, one) => sum + one.runs, 0);
+  const runS = found.hours.reduce((sum, one) => sum + one.run_s, 0);
+  return (
+    <dl className="tiles">
+      <Tile name="Tables" value={count(found.tables)} note={plural(of("healthy"), "is healthy", "are healthy")} />
+      <Tile
+        name="Need attention"
+        value={count(attention)}
+        tone={attention > 0 ? "bad" : "good"}
+        note={
+          attention === 0
+            ? "nothing waits for you"
+            : (["unreadable", "failing", "blocked"] as State[])
+                .filter((state) => of(state) > 0)
+                .map((state) => `${count(of(state))} ${state}`)
+                .join(", ")
+        }
+      />
+      <Tile name="Running now" value={count(of("running"))} note={`${count(of("waiting"))} due and waiting`} />
+      <Tile name="Backlog" value={bytes(found.backlog_bytes)} note="in log files that no compaction has merged" />
+      <Tile
+        name="Oldest wait"
+        value={found.oldest_dirty_ms === null ? "none" : duration(now - found.oldest_dirty_ms)}
+        note={found.oldest_dirty_ms === null ? "every commit is evaluated" : "since a commit without an evaluation"}
+      />
+      <Tile name="Last 24 hours" value={plural(runs, "run")} note={`${count(runS / 3600)} h of work in their tasks`} />
+    </dl>
+  );
+}
+
+function Tile({ name, value, note, tone = "" }: { name: string; value: string; note: string; tone?: string }) {
+  return (
+    <div className={`tile ${tone}`}>
+      <dt>{name}</dt>
+      <dd>
+        <strong>{value}</strong>
+        <span>{note}</span>
+      </dd>
+    </div>
+  );
+}
+
+// --- The list: the worst first, 100 rows a request, only the rows in sight in the document
+
+function TableList({ overview }: { overview: Overview | undefined }) {
+  const [params, setParams] = useSearchParams();
+  const states = params.getAll("state");
+  const sort = params.get("sort") ?? "worst";
+  const database = params.get("database") ?? "";
+  const text = params.get("q") ?? "";
+  const [typed, setTyped] = useState(text);
+  const change = (name: string, values: string[]) =>
+    setParams(
+      (before) => {
+        const after = new URLSearchParams(before);
+        after.delete(name);
+        for (const value of values.filter(Boolean)) {
+          after.append(name, value);
+        }
+        return after;
+      },
+      { replace: true },
+    );
+  useEffect(() => {
+    if (typed === text) {
+      return;
+    }
+    const timer = setTimeout(() => change("q", [typed]), 250);
+    return () => clearTimeout(timer);
+  });
+  const tables = useInfiniteQuery({
+    queryKey: ["tables", text, states, database, sort],
+    queryFn: ({ pageParam, signal }) =>
+      get<Tables>("tables", { q: text, state: states, database, sort, after: pageParam, limit: PAGE }, signal),
+    initialPageParam: "",
+    getNextPageParam: (last) => (last.next === "" ? undefined : last.next),
+    // A long list stays as it was read: its rows would move under the reader.
+    refetchInterval: ({ state }) => ((state.data?.pages.length ?? 0) <= 2 ? EVERY_MS : false),
+    placeholderData: keepPreviousData,
+  });
+  const rows = useMemo(() => tables.data?.pages.flatMap((page) => page.rows) ?? [], [tables.data]);
+  const total = tables.data?.pages[0]?.total ?? 0;
+  return (
+    <Panel name="Tables" aside={<p className="note" role="status">{tables.data === undefined ? "" : plural(total, "table")}</p>}>
+      <div className="filters">
+        <label className="search">
+          <span className="visually-hidden">Search by name, database or path</span>
+          <input
+            type="search"
+            placeholder="Search by name, database or path"
+            value={typed}
+            onChange={(event) => setTyped(event.target.value)}
+          />
+        </label>
+        <div className="facets" role="group" aria-label="States">
+          {STATES.map((state) => {
+            const tablesOf = overview?.states.find((one) => one.state === state)?.tables ?? 0;
+            const isOn = states.includes(state);
+            return tablesOf === 0 && !isOn ? null : (
+              <button
+                key={state}
+                type="button"
+                className={`facet st-${state}`}
+                aria-pressed={isOn}
+                onClick={() => change("state", isOn ? states.filter((one) => one !== state) : [...states, state])}
+              >
+                <span className="dot" aria-hidden="true" />
+                {state} <b>{count(tablesOf)}</b>
+              </button>
+            );
+          })}
+        </div>
+        {(overview?.databases.length ?? 0) > 0 && (
+          <label>
+            <span>Database</span>
+            <select value={database} onChange={(event) => change("database", [event.target.value])}>
+              <option value="">all</option>
+              {overview?.databases.map((one) => (
+                <option key={one.database} value={one.database}>{`${one.database} (${count(one.tables)})`}</option>
+              ))}
+            </select>
+          </label>
+        )}
+        <label>
+          <span>Order</span>
+          <select value={sort} onChange={(event) => change("sort", [event.target.value])}>
+            <option value="worst">worst first</option>
+            <option value="backlog">largest backlog first</option>
+            <option value="name">by name</option>
+          </select>
+        </label>
+      </div>
+      {tables.isError && <Trouble>{tables.error.message}</Trouble>}
+      {tables.data === undefined && !tables.isError && <Loading />}
+      {tables.data !== undefined && total === 0 && <Nothing isFiltered={overview !== undefined && overview.tables > 0} />}
+      {rows.length > 0 && (
+        <Rows
+          rows={rows}
+          total={total}
+          isLast={!tables.hasNextPage}
+          onEnd={() => {
+            if (tables.hasNextPage && !tables.isFetchingNextPage) {
+              void tables.fetchNextPage();
+            }
+          }}
+        />
+      )}
+    </Panel>
+  );
+}
+
+function Nothing({ isFiltered }: { isFiltered: boolean }) {
+  if (isFiltered) {
+    return <Empty>No table matches. Remove a filter, or search for a part of a name or path.</Empty>;
+  }
+  return (
+    <Empty>
+      No table is registered yet. A table appears with the first commit of a writer whose commit callback points here,
+      or when the tables file names its path or a root to search.
+    </Empty>
+  );
+}
+
+const ROW_PX = 62;
+
+function Rows({ rows, total, isLast, onEnd }: { rows: Row[]; total: number; isLast: boolean; onEnd: () => void }) {
+  const ref = useRef<HTMLDivElement>(null);
+  const navigate = useNavigate();
+  const [chosen, setChosen] = useState(0);
+  const list = useVirtualizer({
+    count: rows.length,
+    getScrollElement: () => ref.current,
+    estimateSize: () => ROW_PX,
+    overscan: 12,
+  });
+  const shown = list.getVirtualItems();
+  const last = shown.at(-1)?.index ?? 0;
+  useEffect(() => {
+    if (last >= rows.length - 30 && !isLast) {
+      onEnd();
+    }
+  }, [last, rows.length, isLast, onEnd]);
+  const onKey = (event: KeyboardEvent) => {
+    const steps: Record<string, number> = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10, Home: -rows.length, End: rows.length };
+    const step = steps[event.key];
+    if (step !== undefined) {
+      event.preventDefault();
+      const next = Math.max(0, Math.min(rows.length - 1, chosen + step));
+      setChosen(next);
+      list.scrollToIndex(next);
+      requestAnimationFrame(() => ref.current?.querySelector<HTMLElement>(`[data-index="${next}"] a`)?.focus({ preventScroll: true }));
+    }
+    if (event.key === "Enter" && event.target === ref.current) {
+      const row = rows[chosen];
+      if (row !== undefined) {
+        void navigate(`/plugin/lake/tables/${encodeURIComponent(row.table_id)}`);
+      }
+    }
+  };
+  return (
+    <div className="table-list" role="table" aria-label="Tables, worst first" aria-rowcount={total + 1}>
+      <div role="rowgroup">
+        <div role="row" className="row head" aria-rowindex={1}>
+          {["State", "Table", "What is going on", "Nearest service", "Backlog", "Last commit"].map((name) => (
+            <span role="columnheader" key={name}>
+              {name}
+            </span>
+          ))}
+        </div>
+      </div>
+      <div
+        className="scroller"
+        ref={ref}
+        tabIndex={0}
+        role="rowgroup"
+        aria-label="Rows; arrow keys move, Enter opens"
+        onKeyDown={onKey}
+        style={{ height: Math.min(rows.length * ROW_PX, 620) + 2 }}
+      >
+        <div role="presentation" style={{ height: list.getTotalSize(), position: "relative" }}>
+          {shown.map((item) => {
+            const row = rows[item.index];
+            return row === undefined ? null : (
+              <Line key={row.table_id} row={row} index={item.index} top={item.start} onFocus={() => setChosen(item.index)} />
+            );
+          })}
+        </div>
+      </div>
+    </div>
+  );
+}
+
+function Line({ row, index, top, onFocus }: { row: Row; index: number; top: number; onFocus: () => void }) {
+  const now = useNow();
+  const zone = useZone();
+  const next = nearest(row.services);
+  const share = row.base_bytes > 0 ? row.log_bytes / row.base_bytes : 0;
+  return (
+    <div
+      role="row"
+      className="row"
+      aria-rowindex={index + 2}
+      data-index={index}
+      style={{ transform: `translateY(${top}px)`, height: ROW_PX }}
+      onFocus={onFocus}
+    >
+      <span role="cell" className="c-state">
+        <StateChip state={row.state} />
+      </span>
+      <span role="cell" className="c-name">
+        <Link to={`/plugin/lake/tables/${encodeURIComponent(row.table_id)}`} title={row.base_path}>
+          {row.name}
+        </Link>
+        <small>{[row.database, row.owner].filter(Boolean).join(" · ") || row.base_path}</small>
+      </span>
+      <span role="cell" className="c-why" title={row.headline}>
+        {row.headline}
+      </span>
+      <span role="cell" className="c-meter">
+        {next !== undefined && (
+          <>
+            <Bar share={next.share} colour={hue(next.service)} label={`${title(next.service)}: ${meterText(next.meter)}`} />
+            <small>{`${title(next.service)}: ${meterText(next.meter)}`}</small>
+          </>
+        )}
+      </span>
+      <span role="cell" className="c-size">
+        {row.log_bytes > 0 ? (
+          <>
+            {bytes(row.log_bytes)}
+            <small>{`${count(100 * share)} % of base`}</small>
+          </>
+        ) : (
+          <small>none</small>
+        )}
+      </span>
+      <span role="cell" className="c-last" data-zone={zone}>
+        {ago(row.last_notice_ms, now)}
+      </span>
+    </div>
+  );
+}

@@ -1,0 +1,142 @@
+import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
+import { Link, useSearchParams } from "react-router-dom";
+
+import { address, get, type Operation, type Operations } from "../api";
+import { ago, duration, moment, useNow, useZone } from "../format";
+import { hue, SERVICES, StateChip, title } from "../names";
+import { Empty, Loading, Panel, RunLink, Trouble } from "../parts";
+
+const EVERY_MS = 10_000;
+const RUN_STATES = ["queued", "running", "success", "failed"];
+const CHIPS: Record<string, string> = { success: "healthy", failed: "failing", running: "running", queued: "waiting" };
+
+export function OperationsPage() {
+  const [params, setParams] = useSearchParams();
+  const filters = {
+    service: params.get("service") ?? "",
+    state: params.get("state") ?? "",
+    table_id: params.get("table_id") ?? "",
+  };
+  const operations = useInfiniteQuery({
+    queryKey: ["operations", filters],
+    queryFn: ({ pageParam, signal }) => get<Operations>("operations", { ...filters, after: pageParam, limit: 100 }, signal),
+    initialPageParam: "",
+    getNextPageParam: (last) => (last.next === "" ? undefined : last.next),
+    refetchInterval: ({ state }) => ((state.data?.pages.length ?? 0) <= 2 ? EVERY_MS : false),
+    placeholderData: keepPreviousData,
+  });
+  const rows = operations.data?.pages.flatMap((page) => page.rows) ?? [];
+  const change = (name: string, value: string) =>
+    setParams(
+      (before) => {
+        const after = new URLSearchParams(before);
+        if (value === "") {
+          after.delete(name);
+        } else {
+          after.set(name, value);
+        }
+        return after;
+      },
+      { replace: true },
+    );
+  return (
+    <>
+      <h1 className="visually-hidden">Operations</h1>
+      <Panel
+        name="Operations"
+        aside={
+          <a className="button" href={address("operations.csv", filters)} download>
+            CSV
+          </a>
+        }
+      >
+        <div className="filters">
+          <label>
+            <span>Service</span>
+            <select value={filters.service} onChange={(event) => change("service", event.target.value)}>
+              <option value="">all</option>
+              {SERVICES.map((one) => (
+                <option key={one} value={one}>
+                  {title(one)}
+                </option>
+              ))}
+            </select>
+          </label>
+          <label>
+            <span>Outcome</span>
+            <select value={filters.state} onChange={(event) => change("state", event.target.value)}>
+              <option value="">all</option>
+              {RUN_STATES.map((one) => (
+                <option key={one}>{one}</option>
+              ))}
+            </select>
+          </label>
+          {filters.table_id !== "" && (
+            <button type="button" className="facet" onClick={() => change("table_id", "")}>
+              {`table ${filters.table_id}`} <b aria-label="remove">×</b>
+            </button>
+          )}
+        </div>
+        {operations.isError && <Trouble>{operations.error.message}</Trouble>}
+        {operations.data === undefined && !operations.isError && <Loading />}
+        {operations.data !== undefined && <OperationRows rows={rows} />}
+        {operations.hasNextPage && (
+          <p className="more">
+            <button type="button" className="button" disabled={operations.isFetchingNextPage} onClick={() => void operations.fetchNextPage()}>
+              {operations.isFetchingNextPage ? "Reading…" : "Older runs"}
+            </button>
+          </p>
+        )}
+      </Panel>
+    </>
+  );
+}
+
+export function OperationRows({ rows, isOfOneTable = false }: { rows: Operation[]; isOfOneTable?: boolean }) {
+  const now = useNow();
+  const zone = useZone();
+  if (rows.length === 0) {
+    return <Empty>No run. The manager starts one when a service is due; a run by hand appears when it begins to execute.</Empty>;
+  }
+  return (
+    <div className="wide">
+      <table className="operations">
+        <thead>
+          <tr>
+            {["Service", ...(isOfOneTable ? [] : ["Table"]), "Outcome", "Started", "Waited", "Took", "Tries", "By", "Why"].map((name) => (
+              <th key={name}>{name}</th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((one) => (
+            <tr key={one.run_id}>
+              <td className="nowrap">
+                <i className="swatch" style={{ background: hue(one.service) }} />
+                <RunLink runId={one.run_id} dagId={one.dag_id}>
+                  {title(one.service)}
+                </RunLink>
+              </td>
+              {!isOfOneTable && (
+                <td className="nowrap">
+                  <Link to={`/plugin/lake/tables/${encodeURIComponent(one.table_id)}`}>{[one.database, one.table_name || one.table_id].filter(Boolean).join(".")}</Link>
+                </td>
+              )}
+              <td>
+                <StateChip state={CHIPS[one.state] ?? "new"} word={one.state} />
+              </td>
+              <td className="nowrap" title={moment(one.created_ms, zone)}>
+                {ago(one.created_ms, now)}
+              </td>
+              <td className="number">{one.started_ms === null ? "" : duration(one.started_ms - one.created_ms)}</td>
+              <td className="number">{one.started_ms === null ? "" : duration((one.ended_ms ?? now) - one.started_ms)}</td>
+              <td className="number">{one.tries || ""}</td>
+              <td>{one.by}</td>
+              <td className="why">{one.reason}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}

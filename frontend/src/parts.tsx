@@ -1,0 +1,68 @@
+import { useLayoutEffect, useRef, useState, type ReactNode, type RefObject } from "react";
+import { Link } from "react-router-dom";
+
+export function useWidth<T extends HTMLElement>(): [RefObject<T | null>, number] {
+  const ref = useRef<T>(null);
+  const [width, setWidth] = useState(0);
+  useLayoutEffect(() => {
+    const element = ref.current;
+    if (element === null) {
+      return;
+    }
+    setWidth(element.clientWidth);
+    const observer = new ResizeObserver(() => setWidth(element.clientWidth));
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, []);
+  return [ref, width];
+}
+
+export function Panel({ name, aside, children }: { name: string; aside?: ReactNode; children: ReactNode }) {
+  return (
+    <section className="panel" aria-label={name}>
+      <div className="panel-head">
+        <h2>{name}</h2>
+        {aside}
+      </div>
+      {children}
+    </section>
+  );
+}
+
+export function Trouble({ children, tone = "bad" }: { children: ReactNode; tone?: "bad" | "warn" }) {
+  return (
+    <div className={`trouble ${tone}`} role={tone === "bad" ? "alert" : "status"}>
+      {children}
+    </div>
+  );
+}
+
+export function Empty({ children }: { children: ReactNode }) {
+  return <p className="empty">{children}</p>;
+}
+
+export function RunLink({ runId, dagId = "lake_table_service", children }: { runId: string; dagId?: string; children?: ReactNode }) {
+  if (runId === "") {
+    return null;
+  }
+  return (
+    <Link to={runPath(runId, dagId)} title={runId}>
+      {children ?? "run"}
+    </Link>
+  );
+}
+
+export function runPath(runId: string, dagId = "lake_table_service"): string {
+  return `/dags/${encodeURIComponent(dagId)}/runs/${encodeURIComponent(runId)}`;
+}
+
+export function Loading() {
+  return (
+    <div className="loading" role="status">
+      <span className="visually-hidden">Loading</span>
+      <i />
+      <i />
+      <i />
+    </div>
+  );
+}

@@ -1,0 +1,1 @@
+"""The driver as a process: its files, its progress lines, its failures, its end."""

@@ -1,0 +1,99 @@
+"""Classifies a Java exception by the classes and messages of its chain of causes. Pure but for `causes_of`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_lake_provider.job_contract import FailureKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# A chain of causes may bite its own tail.
+MAX_CAUSES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One exception of a chain: its class with package, and its message (empty when it has none)."""
+
+    class_name: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """A failure shows this sign when a cause names the class and its message holds the text."""
+
+    kind: FailureKind
+    class_name: str
+    text: str = ""
+
+
+# The first sign that any cause shows wins. A failed task arrives in the driver as a SparkException whose message quotes
+# the task's exception, so the class name counts in a message as well.
+SIGNS = (
+    Sign(FailureKind.OUT_OF_MEMORY, "OutOfMemoryError"),
+    Sign(FailureKind.OUT_OF_MEMORY, "SparkException", "exceeding memory limits"),
+    Sign(FailureKind.OUT_OF_MEMORY, "SparkException", "exit code 137"),
+    # Hudi says "lock" when the plan's executor still beats; the lock itself was free.
+    Sign(FailureKind.BUSY, "HoodieLockException", "due to heartbeat by concurrent writer/job"),
+    Sign(FailureKind.PLAN_GONE, "HoodieException", "is not present as pending or already completed"),
+    Sign(FailureKind.CONFLICT, "HoodieWriteConflictException"),
+    Sign(FailureKind.CONFLICT, "HoodieEarlyConflictDetectionException"),
+    Sign(FailureKind.LOCK, "HoodieLockException"),
+)
+
+
+def classify(causes: Sequence[Cause]) -> FailureKind:
+    """Return the kind of a failure, given its causes from the outermost to the root."""
+    for sign in SIGNS:
+        if any(_shows(cause, sign) for cause in causes):
+            return sign.kind
+    return FailureKind.OTHER
+
+
+# How Spark reports, while it starts, that YARN's ResourceManager or the standalone master does not answer. Of a master,
+# Spark gives up in a thread of its own, so what is half started fails in one of several ways.
+AWAY_SIGNS = (
+    Sign(FailureKind.SURROUNDINGS, "ConnectException"),
+    Sign(FailureKind.SURROUNDINGS, "ConnectTimeoutException"),
+    Sign(FailureKind.SURROUNDINGS, "SocketTimeoutException"),
+    Sign(FailureKind.SURROUNDINGS, "NoRouteToHostException"),
+    Sign(FailureKind.SURROUNDINGS, "UnknownHostException"),
+    Sign(FailureKind.SURROUNDINGS, "SparkException", "All masters are unresponsive"),
+    Sign(FailureKind.SURROUNDINGS, "IllegalStateException", "stopped SparkContext"),
+    Sign(FailureKind.SURROUNDINGS, "IllegalArgumentException", "on a running MetricsSystem"),
+)
+
+
+def is_cluster_away(causes: Sequence[Cause]) -> bool:
+    """Whether Spark did not start because its cluster did not answer; only for failures before any session."""
+    return any(_shows(cause, sign) for sign in AWAY_SIGNS for cause in causes)
+
+
+def describe(causes: Sequence[Cause], limit_chars: int = 1000) -> str:
+    """Name the outermost and the root cause in one line each, without stack traces."""
+    chosen = causes[:1] if len(causes) < 2 else (causes[0], causes[-1])
+    lines = [f"{cause.class_name.rsplit('.', 1)[-1]}: {_first_line(cause.message)}" for cause in chosen]
+    return " <- ".join(dict.fromkeys(lines))[:limit_chars]
+
+
+def causes_of(java_exception: Any) -> tuple[Cause, ...]:
+    """Walk a Java throwable (a py4j object) down to its root."""
+    causes: list[Cause] = []
+    while java_exception is not None and len(causes) < MAX_CAUSES:
+        causes.append(Cause(java_exception.getClass().getName(), java_exception.getMessage() or ""))
+        java_exception = java_exception.getCause()
+    return tuple(causes)
+
+
+def _shows(cause: Cause, sign: Sign) -> bool:
+    named = cause.class_name.rsplit(".", 1)[-1] == sign.class_name or f"{sign.class_name}:" in cause.message
+    return named and sign.text in cause.message
+
+
+def _first_line(message: str) -> str:
+    lines = message.strip().splitlines()
+    return lines[0] if lines else "(no message)"

@@ -1,0 +1,137 @@
+"""Files of a table through Hadoop's file systems: replaced in one step (no reader gets a part), copied, dated."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL = "file"
+RENAMED_OVER = frozenset({LOCAL, "hdfs"})
+"""Schemes on which a rename replaces a file in one step."""
+
+
+def can_replace(spark: SparkSession, path: str) -> bool:
+    """Return whether the file system of a path can replace a file in one step by renaming another one."""
+    return _scheme_of(open_path(spark, path)[0]) in RENAMED_OVER
+
+
+def replace_file(spark: SparkSession, source: str, target: str) -> None:
+    """Replace a file by another one, or create it from that one. Raises Py4JJavaError."""
+    fs, new = open_path(spark, source)
+    _, old = open_path(spark, target)
+    fs.mkdirs(old.getParent())
+    if _scheme_of(fs) == LOCAL:
+        # The checksum goes first: without one Hadoop compares nothing; with the old one no reader could open the new
+        # file.
+        raw, recursive = fs.getRawFileSystem(), False
+        raw.delete(fs.getChecksumFile(old), recursive)
+        raw.delete(fs.getChecksumFile(new), recursive)
+        raw.rename(new, old)
+        return
+    hadoop = spark._jvm.org.apache.hadoop.fs
+    options = spark.sparkContext._gateway.new_array(hadoop.Options.Rename, 1)
+    options[0] = hadoop.Options.Rename.OVERWRITE
+    hadoop.FileContext.getFileContext(fs.getUri(), fs.getConf()).rename(new, old, options)
+
+
+def copy_if_there(spark: SparkSession, source: str, target: str) -> None:
+    """Copy a file or folder, if there is one. Raises Py4JJavaError."""
+    fs, path = open_path(spark, source)
+    if fs.exists(path):
+        delete_source = False
+        _, copy = open_path(spark, target)
+        spark._jvm.org.apache.hadoop.fs.FileUtil.copy(fs, path, fs, copy, delete_source, fs.getConf())
+
+
+def open_path(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    """Return Hadoop's file system and path of a path."""
+    hadoop_path = spark._jvm.org.apache.hadoop.fs.Path(path)
+    return hadoop_path.getFileSystem(spark._jsc.hadoopConfiguration()), hadoop_path
+
+
+def find_real_path(spark: SparkSession, path: str) -> str:
+    """Return the path without symbolic links of a local path that has some; empty for any other path."""
+    fs, hadoop_path = open_path(spark, path)
+    if _scheme_of(fs) != LOCAL:
+        return ""
+    plain = str(hadoop_path.toUri().getPath())
+    real = os.path.realpath(plain)
+    return "" if real == plain else real
+
+
+def find_modified_ms(spark: SparkSession, path: str) -> int | None:
+    """Return when a file was modified last, by the store's clock; None when it is not there."""
+    fs, hadoop_path = open_path(spark, path)
+    try:
+        return int(fs.getFileStatus(hadoop_path).getModificationTime())
+    except Py4JJavaError:
+        return None
+
+
+def _scheme_of(fs: Any) -> str:
+    return str(fs.getUri().getScheme())
+
+
+class TableFiles:
+    """The files below a table's base path, each call one step of Hadoop's file system; paths are relative to it."""
+
+    def __init__(self, spark: SparkSession, base_path: str) -> None:
+        self._spark = spark
+        self._base_path = base_path
+
+    def size_of(self, path: str) -> int | None:
+        """Return a file's size in bytes; None when it is not there. Raises Py4JJavaError."""
+        fs, hadoop_path = self._open(path)
+        return int(fs.getFileStatus(hadoop_path).getLen()) if fs.exists(hadoop_path) else None
+
+    def names_in(self, folder: str) -> list[str]:
+        """Return the names in a folder; none when it is not there. Raises Py4JJavaError."""
+        fs, path = self._open(folder)
+        if not fs.exists(path):
+            return []
+        return [str(status.getPath().getName()) for status in fs.listStatus(path)]
+
+    def read(self, path: str) -> bytes:
+        """Return a file's content. Raises Py4JJavaError."""
+        fs, hadoop_path = self._open(path)
+        stream = fs.open(hadoop_path)
+        try:
+            return bytes(self._spark._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+        finally:
+            stream.close()
+
+    def create(self, path: str, content: bytes) -> None:
+        """Create a file as a whole, or write it anew. Raises Py4JJavaError."""
+        fs, target = self._open(path)
+        fs.mkdirs(target.getParent())
+        in_place = not content or _scheme_of(fs) not in RENAMED_OVER
+        _, unfinished = self._open(path if in_place else f"{path}.unfinished")
+        stream = fs.create(unfinished)
+        try:
+            stream.write(content)
+        finally:
+            stream.close()
+        if not in_place:
+            replace_file(self._spark, f"{self._base_path}/{path}.unfinished", f"{self._base_path}/{path}")
+
+    def move(self, source: str, target: str) -> None:
+        """Move a file to a path where none is. Raises OSError where the file system refuses, or Py4JJavaError."""
+        fs, old = self._open(source)
+        _, new = self._open(target)
+        fs.mkdirs(new.getParent())
+        if fs.exists(new) or not fs.rename(old, new):
+            raise OSError(f"{source} could not be moved to {target} below {self._base_path}")
+
+    def delete(self, path: str) -> None:
+        """Delete a file, or a folder with its content, if it is there. Raises Py4JJavaError."""
+        fs, hadoop_path = self._open(path)
+        recursive = True
+        fs.delete(hadoop_path, recursive)
+
+    def _open(self, path: str) -> tuple[Any, Any]:
+        return open_path(self._spark, f"{self._base_path}/{path}")

@@ -1,0 +1,236 @@
+"""The Hudi settings that a table service runs with."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.job_contract import (
+    CONCURRENCY_MODE,
+    DEFAULT_HEARTBEAT_INTERVAL_MS,
+    DEFAULT_HEARTBEAT_MISSES,
+    HEARTBEAT_INTERVAL,
+    HEARTBEAT_MISSES,
+    LOCK_PROVIDER,
+    MARGIN_COMMITS_OF_HOURS,
+    OPTIMISTIC,
+    RETAINED_HOURS,
+    SAFEPOINT,
+    Service,
+    commits_to_keep,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+FAILED_WRITES_POLICY = "hoodie.clean.failed.writes.policy"
+LOCK_FILE_PROVIDER = "FileSystemBasedLockProvider"
+
+ALWAYS: Mapping[str, str] = {
+    # Its default, true, drops every index of the table that this job does not name (seen on 1.2.0).
+    "hoodie.metadata.auto.delete.partitions": "false",
+    # Or Hudi would hand the plan to a service manager instead of running it.
+    "hoodie.table.service.manager.enabled": "false",
+    # Writers of a managed lake set it to false, and their settings are the table's settings.
+    "hoodie.table.services.enabled": "true",
+    # EAGER would roll back writers that are alive.
+    FAILED_WRITES_POLICY: "LAZY",
+    # Hudi would beat for a plan that no driver executes yet, and so keep its executor away.
+    "hoodie.clustering.enable.expirations": "false",
+    # One service does one thing: no other service rides along. None of these stops a service that is called by name.
+    "hoodie.clean.automatic": "false",
+    "hoodie.archive.automatic": "false",
+    "hoodie.compact.inline": "false",
+    "hoodie.compact.schedule.inline": "false",
+    "hoodie.clustering.inline": "false",
+    "hoodie.clustering.schedule.inline": "false",
+    "hoodie.clustering.async.enabled": "false",
+    "hoodie.log.compaction.inline": "false",
+    "hoodie.partition.ttl.inline": "false",
+    # The table's version is its owner's decision.
+    "hoodie.write.auto.upgrade": "false",
+}
+
+# The manager decided that the service is due before this job started; Hudi's own trigger must not refuse it. Archiving
+# needs none: it reads compaction's trigger, and would not leave the writers' trigger enough instants to count.
+WHEN_SCHEDULING: Mapping[Service, Mapping[str, str]] = {
+    Service.COMPACTION: {
+        "hoodie.compact.inline.trigger.strategy": "NUM_COMMITS",
+        "hoodie.compact.inline.max.delta.commits": "1",
+    },
+    Service.CLUSTERING: {
+        "hoodie.clustering.inline.max.commits": "1",
+        "hoodie.clustering.async.max.commits": "1",
+    },
+    Service.CLEAN: {
+        "hoodie.clean.trigger.strategy": "NUM_COMMITS",
+        # Not 1: a retention that was shortened is to be had before the next commit as well.
+        "hoodie.clean.trigger.max.commits": "0",
+    },
+    Service.ARCHIVE: {},
+    Service.LOGCOMPACTION: {"hoodie.log.compaction.enable": "true"},
+    Service.ROLLBACK: {},
+    Service.TTL: {},
+    Service.SAVEPOINT: {},
+    Service.ORPHANS: {},
+    Service.METACOMPACTION: {
+        "hoodie.metadata.compact.max.delta.commits": "1",
+        # Its writers may hand the plans to a service manager that never came.
+        "hoodie.metadata.table.service.manager.enabled": "false",
+    },
+    # What is built here is committed under the lock. Other services write to the metadata table as the writers do: one
+    # that did not stream would roll back what a living, streaming writer has in flight there, and fail its commit.
+    Service.INDEXING: {"hoodie.metadata.streaming.write.enabled": "false"},
+}
+
+
+def service_settings(
+    service: Service, options: Mapping[str, str], table_version: int, metadata_partitions: Collection[str]
+) -> dict[str, str]:
+    """Return the settings of a client that runs a service; what is in ALWAYS and WHEN_SCHEDULING cannot be overridden.
+
+    `table_version` and `metadata_partitions` are the table's own. A client left to its defaults would write by the
+    newest version's rules, and would build a metadata table and column statistics that the table's owner turned off.
+    """
+    return {
+        CONCURRENCY_MODE: OPTIMISTIC,
+        "hoodie.metadata.enable": _flag(on="files" in metadata_partitions),
+        "hoodie.metadata.index.column.stats.enable": _flag(on="column_stats" in metadata_partitions),
+        # With column statistics on, its default would have the service build it.
+        "hoodie.metadata.index.partition.stats.enable": _flag(on="partition_stats" in metadata_partitions),
+        **options,
+        "hoodie.write.table.version": str(table_version),
+        **ALWAYS,
+        **WHEN_SCHEDULING[service],
+    }
+
+
+class MetadataWriteMode(StrEnum):
+    """How the recent writers of a table update the metadata table."""
+
+    AT_COMMIT = "at_commit"
+    STREAMING = "streaming"
+    UNKNOWN = "unknown"
+
+
+RECENT_WRITES = 10
+SERVICES = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER"})
+
+
+def decide_metadata_write_mode(
+    writes: Iterable[tuple[str, Callable[[], bool | None]]], *, without_services: bool
+) -> MetadataWriteMode:
+    """Return how the last writes, newest first, updated the metadata table: each with its operation.
+
+    One streaming write is enough: there may be several writers. Services do as the writers do, so they prove nothing
+    about writers; they count unless they are left out. Whether a write was streamed is None where nothing shows it.
+    """
+    counted = (ask for operation, ask in writes if not (without_services and operation in SERVICES))
+    found = MetadataWriteMode.UNKNOWN
+    for was_streamed in islice((ask() for ask in counted), RECENT_WRITES):
+        if was_streamed:
+            return MetadataWriteMode.STREAMING
+        if was_streamed is not None:
+            found = MetadataWriteMode.AT_COMMIT
+    return found
+
+
+STREAMING_WRITES = "hoodie.metadata.streaming.write.enabled"
+
+
+def write_metadata_as_writers(options: Mapping[str, str], mode: MetadataWriteMode) -> dict[str, str]:
+    """Return the options with writers' way to update the metadata table, unless they say one.
+
+    Of two clients of a table that do it both ways, the one that does not stream rolls back what the other one has in
+    flight there. Hudi 1.0 never streams, 1.2 streams unless it is set otherwise.
+    """
+    if STREAMING_WRITES in options or mode is not MetadataWriteMode.AT_COMMIT:
+        return dict(options)
+    return {**options, STREAMING_WRITES: "false"}
+
+
+def wait_for_lock_without_end(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings for executing a plan: with a lock file, Hudi must not give up waiting for the lock.
+
+    A `compact` of 1.2.0 that gives up ends a transaction it never began, which deletes the lock file of the writer that
+    holds it. The job's own time-out, outside the JVM, is the deadline instead.
+    """
+    if not settings[LOCK_PROVIDER].strip().endswith(LOCK_FILE_PROVIDER):
+        return dict(settings)
+    return {**settings, "hoodie.write.lock.client.num_retries": "100000000"}
+
+
+_NAMED_BY_PATH = "Implicit"
+"""In the names of Hudi's lock providers that make the lock's name of the base path (ZooKeeper's, DynamoDB's)."""
+
+
+def find_link_problem(real_path: str, options: Mapping[str, str]) -> str | None:
+    """Return why a lock does not guard a table that is reached by symbolic links; None when it does.
+
+    `real_path` is the path without links, empty when there are none. Locks that lie in the table, or that settings
+    name, are one for all its paths.
+    """
+    provider = options.get(LOCK_PROVIDER, "").strip()
+    if not real_path or _NAMED_BY_PATH not in provider.rsplit(".", 1)[-1]:
+        return None
+    return (
+        f"this is {real_path} by another name, and {LOCK_PROVIDER}={provider} makes the lock of the name, so that two "
+        f"names have two locks: use {real_path} in all writers and in the tables file, or another lock provider"
+    )
+
+
+HEARTBEAT_EXPIRES_S = DEFAULT_HEARTBEAT_INTERVAL_MS * DEFAULT_HEARTBEAT_MISSES / 1000
+"""Hudi's default; a table with another one has it in its settings, see `heartbeat_expires_s`."""
+
+
+def heartbeat_expires_s(settings: Mapping[str, str]) -> float:
+    """Return the age at which a heartbeat has expired, by the settings that all clients of a table share.
+
+    Raises ValueError when one of them is no whole number.
+    """
+    interval_ms = int(settings.get(HEARTBEAT_INTERVAL, DEFAULT_HEARTBEAT_INTERVAL_MS))
+    return interval_ms * int(settings.get(HEARTBEAT_MISSES, DEFAULT_HEARTBEAT_MISSES)) / 1000
+
+
+def _flag(*, on: bool) -> str:
+    return "true" if on else "false"
+
+
+# --- Holds cleaning and archiving back for the readers of a table's changes, and by hours. Pure.
+#
+# Hudi has no consumer's position: it retains so many commits, counted from the newest one when it plans. So the
+# position becomes a count, at the last moment, with room for the commits that complete until the plan is made. What a
+# plan passes all the same, replication finds out and answers with a snapshot.
+
+_RETAINED, _LEAST, _MOST = "hoodie.clean.commits.retained", "hoodie.keep.min.commits", "hoodie.keep.max.commits"
+# Hudi's own defaults.
+_RETAINED_DEFAULT, _LEAST_DEFAULT, _MOST_DEFAULT = 10, 20, 30
+
+
+def hold_back(
+    service: Service, options: Mapping[str, str], completed: Collection[str], hours_ago: Callable[[int], str]
+) -> dict[str, str]:
+    """Return the options with retention raised to the safepoint and to the retained hours, which are taken out of them.
+
+    `completed` are those of `commits_to_keep`; `hours_ago` returns the instant time of so many hours before now.
+    Raises ValueError when the hours are no whole number.
+    """
+    options = dict(options)
+    safepoint, hours = options.pop(SAFEPOINT, ""), options.pop(RETAINED_HOURS, "")
+    if not (safepoint or hours) or service not in (Service.CLEAN, Service.ARCHIVE):
+        return options
+    needed = commits_to_keep(completed, safepoint) if safepoint else 0
+    if hours:
+        needed = max(needed, commits_to_keep(completed, hours_ago(int(hours)), MARGIN_COMMITS_OF_HOURS))
+    retained = int(options.get(_RETAINED, _RETAINED_DEFAULT))
+    if needed > retained or "hoodie.clean.policy" in options:
+        # Another policy does not count commits.
+        options["hoodie.clean.policy"] = "KEEP_LATEST_COMMITS"
+    options[_RETAINED] = str(max(retained, needed))
+    if service is Service.ARCHIVE:
+        # Hudi wants retained < least < most, and cleans by what is on the active timeline.
+        least = max(int(options.get(_LEAST, _LEAST_DEFAULT)), int(options[_RETAINED]) + 1)
+        options[_LEAST] = str(least)
+        options[_MOST] = str(max(int(options.get(_MOST, _MOST_DEFAULT)), least + 1))
+    return options

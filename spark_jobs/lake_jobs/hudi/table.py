@@ -1,0 +1,277 @@
+"""Hudi's Java classes, as far as table services need them: the state of a table, and a client on it."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+
+from airflow_lake_provider.instant_clock import HOUR_MS, ZONE_STEP_MS, describe_foreign, find_foreign, stamps_of
+from airflow_lake_provider.job_contract import ENDED_BEAT_MS, FailureKind
+from lake_jobs.driver.failure import causes_of, classify, describe
+from lake_jobs.hudi.files import open_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+
+MERGE_ON_READ = "MERGE_ON_READ"
+MOST_READS = 20
+POLL_INTERVAL_S = 0.1
+
+
+class NoTableError(Exception):
+    """There is no Hudi table at a base path."""
+
+
+class PlanBusyError(Exception):
+    """Another executor has the plan: its heartbeat has not expired, or it began the plan just now."""
+
+
+class PlanGoneError(Exception):
+    """The plan is not pending any more: another executor completed it, or removed it."""
+
+
+class SettingLostError(Exception):
+    """A setting that must hold has another value in the client that Hudi made."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A table's properties and active timeline at one moment; it does not refresh itself.
+
+    `metadata_partitions` are the parts of the metadata table that are complete, such as `files` and `record_index`;
+    `timeline` and `meta_client` are Hudi's own objects.
+    """
+
+    base_path: str
+    table_type: str
+    table_version: int
+    metadata_partitions: frozenset[str]
+    timeline: Any
+    meta_client: Any
+
+
+def requested_times(timeline: Any) -> tuple[str, ...]:
+    """Return the requested times of a Hudi timeline's instants, oldest first."""
+    return tuple(sorted(instant.requestedTime() for instant in timeline.getInstants()))
+
+
+def find_instant(timeline: Any, requested_time: str) -> Any | None:
+    """Return the instant of a Hudi timeline that was requested at this time; None when there is none."""
+    found = (instant for instant in timeline.getInstants() if instant.requestedTime() == requested_time)
+    return next(found, None)
+
+
+def read_table_state(spark: SparkSession, base_path: str) -> TableState:
+    """Read the present state of a table. Raises NoTableError, or Py4JJavaError when the storage cannot be read."""
+    meta_client = _open_meta_client(spark, base_path)
+    table_config = meta_client.getTableConfig()
+    return TableState(
+        base_path=base_path,
+        table_type=meta_client.getTableType().name(),
+        table_version=table_config.getTableVersion().versionCode(),
+        metadata_partitions=frozenset(table_config.getMetadataPartitions()),
+        timeline=meta_client.getActiveTimeline(),
+        meta_client=meta_client,
+    )
+
+
+@contextmanager
+def open_client(
+    spark: SparkSession, base_path: str, settings: Mapping[str, str], must_hold: Mapping[str, str]
+) -> Iterator[Any]:
+    """Open a Hudi write client and close it. Raises SettingLostError unless every setting in `must_hold` holds.
+
+    Session and cluster defaults (`hoodie-defaults.conf`) go into the client as well, hence the check.
+    """
+    client = _create_client(spark, base_path, settings)
+    try:
+        properties = client.getConfig().getProps()
+        for key, value in must_hold.items():
+            if properties.getProperty(key) != value:
+                raise SettingLostError(f"{key} is {properties.getProperty(key)} in Hudi's client, not {value}")
+        yield client
+    except Py4JJavaError as error:
+        # FileSystemBasedLockProvider.close() deletes the lock file whichever process holds it. When this client did
+        # not get it, that is a writer's lock, so this client stays open until its driver ends.
+        if classify(causes_of(error.java_exception)) is not FailureKind.LOCK:
+            _close(client)
+        raise
+    except BaseException:
+        _close(client)
+        raise
+    else:
+        _close(client)
+
+
+def take_lock_once(spark: SparkSession, client: Any) -> None:
+    """Acquire the table's lock and release it. Raises Py4JJavaError when the client's settings do not get it."""
+    with hold_lock(spark, client):
+        pass
+
+
+@contextmanager
+def hold_lock(spark: SparkSession, client: Any) -> Iterator[None]:
+    """Hold the table's lock. Raises Py4JJavaError when the client's settings do not get it."""
+    none = spark._jvm.org.apache.hudi.common.util.Option.empty()
+    transactions = client.getTransactionManager()
+    # Not inside the `try`: ending what never began deletes a lock file that another holds.
+    transactions.beginStateChange(none, none)
+    try:
+        yield
+    finally:
+        transactions.endStateChange(none)
+
+
+@contextmanager
+def be_sole_executor(
+    spark: SparkSession, client: Any, instant: str, require_due: Callable[[], object] = lambda: None
+) -> Iterator[None]:
+    """Beat for an instant while its plan is executed. Raises PlanBusyError when another executor's is fresh.
+
+    `require_due` reads the timeline again under the table's lock, and raises when the plan must not be executed. The
+    heartbeat lies in the table, so drivers that were given two names of one table meet here.
+
+    Hudi beats for compactions only. Two executors of one clustering would roll back each other's files. When the
+    execution fails an expired heartbeat stays behind, as a killed executor's does: it proves that this plan's executor
+    has ended, which no heartbeat at all would not (`planner/plan_owner.py`).
+    """
+    heartbeats = client.getHeartbeatClient()
+    with hold_lock(spark, client):
+        if not heartbeats.isHeartbeatExpired(instant):
+            raise PlanBusyError(instant)
+        require_due()
+        heartbeats.start(instant)
+    try:
+        yield
+    except BaseException:
+        heartbeats.stop(instant)
+        leave_expired_heartbeat(spark, client.getConfig().getBasePath(), instant)
+        raise
+    heartbeats.stop(instant)
+
+
+def leave_expired_heartbeat(spark: SparkSession, base_path: str, instant: str, beat_ms: int = ENDED_BEAT_MS) -> bool:
+    """Leave a heartbeat of long ago; return whether it is as old as that, which some stores do not let one choose."""
+    fs, path = open_path(spark, f"{base_path}/.hoodie/.heartbeat/{instant}")
+    try:
+        fs.create(path).close()
+        fs.setTimes(path, beat_ms, -1)
+        return bool(fs.getFileStatus(path).getModificationTime() == beat_ms)
+    except Py4JJavaError as error:
+        print(f"lake: no expired heartbeat was left for {instant}: {error.java_exception}", flush=True)
+        return False
+
+
+def remove_heartbeat(spark: SparkSession, base_path: str, instant: str) -> None:
+    """Remove what an executor that ended left of its heartbeat."""
+    fs, path = open_path(spark, f"{base_path}/.hoodie/.heartbeat/{instant}")
+    fs.delete(path)
+
+
+def find_heartbeat_age_s(spark: SparkSession, base_path: str, instant: str) -> float | None:
+    """Return how many seconds ago an instant's executor beat last; None when it has no heartbeat."""
+    beat_ms = find_beat_ms(spark, base_path, instant)
+    return None if beat_ms is None else float(spark._jvm.java.lang.System.currentTimeMillis() - beat_ms) / 1000
+
+
+def find_beat_ms(spark: SparkSession, base_path: str, instant: str) -> int | None:
+    """Return when an instant's executor beat last, ms since the epoch; None when it has no heartbeat."""
+    fs, path = open_path(spark, f"{base_path}/.hoodie/.heartbeat/{instant}")
+    try:
+        return int(fs.getFileStatus(path).getModificationTime())
+    except Py4JJavaError:
+        return None
+
+
+def class_of(spark: SparkSession, name: str, neighbour: Any) -> Any:
+    """Return a class of Hudi, from where an object of Hudi is: Spark loads a submission's jars with its own loader."""
+    initialize = False
+    return spark._jvm.java.lang.Class.forName(name, initialize, neighbour.getClass().getClassLoader())
+
+
+def _open_meta_client(spark: SparkSession, base_path: str) -> Any:
+    """Open a table; Hudi rewrites `hoodie.properties` in place, so one that was just created may be empty yet."""
+    jvm = spark._jvm
+    conf = jvm.org.apache.hudi.storage.hadoop.HadoopStorageConfiguration(spark._jsc.hadoopConfiguration())
+    builder = jvm.org.apache.hudi.common.table.HoodieTableMetaClient.builder().setConf(conf).setBasePath(base_path)
+    for _ in range(MOST_READS):
+        try:
+            return builder.build()
+        except Py4JJavaError as error:
+            causes = causes_of(error.java_exception)
+            if not any(cause.class_name.endswith(".TableNotFoundException") for cause in causes):
+                raise
+            fs, properties = open_path(spark, f"{base_path}/.hoodie/hoodie.properties")
+            if not fs.exists(properties):
+                raise NoTableError(f"there is no Hudi table at {base_path}") from error
+        time.sleep(POLL_INTERVAL_S)
+    raise NoTableError(f"{base_path}/.hoodie/hoodie.properties names no table: restore it, or remove the folder")
+
+
+def _create_client(spark: SparkSession, base_path: str, settings: Mapping[str, str]) -> Any:
+    jvm = spark._jvm
+    java_settings = jvm.java.util.HashMap()
+    for key, value in settings.items():
+        java_settings.put(key, value)
+    return jvm.org.apache.hudi.HoodieCLIUtils.createHoodieWriteClient(
+        spark._jsparkSession, base_path, jvm.PythonUtils.toScalaMap(java_settings), jvm.scala.Option.empty()
+    )
+
+
+def _close(client: Any) -> None:
+    try:
+        client.close()
+    except Py4JJavaError as error:
+        # The service's outcome stands on the timeline already.
+        print(f"lake: the Hudi client did not close: {describe(causes_of(error.java_exception))}", flush=True)
+
+
+# --- The zone in which this driver names instants: the table's, and refused where the writers take another one.
+
+UTC = "UTC"
+
+
+def take_zone_of_table(spark: SparkSession, state: TableState) -> None:
+    """Let this JVM name instants in the zone that the table says, as writers do.
+
+    Hudi keeps one zone per JVM, and sets it where a Spark writer begins or a table is created: a client made for a
+    service leaves it at the JVM's own, also on a table that says UTC.
+    """
+    zone = state.meta_client.getTableConfig().getTimelineTimezone()
+    spark._jvm.org.apache.hudi.common.table.timeline.HoodieInstantTimeGenerator.setCommitTimeZone(zone)
+
+
+def instant_time_hours_ago(spark: SparkSession, hours: int) -> str:
+    """Return the instant time of so many hours before now, in the zone that `take_zone_of_table` has set."""
+    return instant_time_of(spark, int(time.time() * 1000) - hours * HOUR_MS)
+
+
+def instant_time_of(spark: SparkSession, time_ms: int) -> str:
+    """Return the instant time of ms since the epoch, in the zone that `take_zone_of_table` has set."""
+    then = spark._jvm.java.util.Date(time_ms)
+    return str(spark._jvm.org.apache.hudi.common.table.timeline.HoodieInstantTimeGenerator.formatDate(then))
+
+
+def find_zone_problem(spark: SparkSession, state: TableState) -> str:
+    """Return which instants were not named in this JVM's zone, and what to do; empty when all were. One listing."""
+    table_zone = str(state.meta_client.getTableConfig().getTimelineTimezone().name())
+    jvm_zone = spark._jvm.java.util.TimeZone.getDefault()
+
+    @cache
+    def offset_of_step(step: int) -> int:
+        return 0 if table_zone == UTC else int(jvm_zone.getOffset(step * ZONE_STEP_MS))
+
+    fs, folder = open_path(spark, state.meta_client.getTimelinePath().toString())
+    files = ((str(status.getPath().getName()), int(status.getModificationTime())) for status in fs.listStatus(folder))
+    # Zones change at full quarters of an hour, so one question for each is enough.
+    foreign = find_foreign(stamps_of(files), lambda ms: offset_of_step(ms // ZONE_STEP_MS), int(time.time() * 1000))
+    if foreign is None:
+        return ""
+    return describe_foreign(foreign, UTC if table_zone == UTC else str(jvm_zone.getID()), table_zone)

@@ -1,0 +1,1 @@
+"""Asynchronous indexing (RFC-45)."""

@@ -1,0 +1,257 @@
+"""One index build: wait at the writer barrier, begin under the table's lock, let Hudi build, announce it to writers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+
+from airflow_lake_provider.job_contract import LOCK_PROVIDER
+from lake_jobs.driver.failure import causes_of, describe
+from lake_jobs.hudi.files import open_path
+from lake_jobs.hudi.metadata_writes import find_metadata_write_mode
+from lake_jobs.hudi.settings import ALWAYS, LOCK_FILE_PROVIDER, wait_for_lock_without_end
+from lake_jobs.hudi.table import be_sole_executor, hold_lock, open_client, requested_times
+from lake_jobs.indexing.hudi_writer import announce, find_build_method, list_as_complete, open_index_writer, take_plan
+from lake_jobs.indexing.outcome import PlanOutdatedError
+from lake_jobs.indexing.rules import Begin, BuildState, IndexPlan, decide_writer_barrier, find_unaware_writers
+from lake_jobs.indexing.settings import build_settings, reads_up_to_its_plan, stays_current
+from lake_jobs.indexing.state import find_begun_ms, find_build_state, load_index_state, protect_file_groups
+from lake_jobs.indexing.writers import find_writers_in_flight
+from lake_jobs.services.context import open_waiting_client
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lake_jobs.hudi.table import TableState
+    from lake_jobs.indexing.hudi_writer import IndexWriter
+    from lake_jobs.indexing.settings import IndexOptions, WantedIndex
+    from lake_jobs.services.context import ServiceContext
+
+BARRIER_INTERVAL_S = 2.0
+POLL_INTERVAL_S = 0.05
+TOUCH_INTERVAL_S = 1.0
+
+
+class WritersInTheWayError(Exception):
+    """Until the end of the wait there was no moment at which the build could begin without losing a write."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltIndex:
+    """An index that was built: the client that takes the table's lock, and writers that may not know of the index."""
+
+    lock_client: Any
+    unaware: frozenset[str]
+
+
+@contextmanager
+def built_index(
+    context: ServiceContext, plan: IndexPlan, wanted: WantedIndex | None, options: IndexOptions
+) -> Iterator[BuiltIndex]:
+    """Build the index of a plan that is requested; inside, it is complete, and the builder's heartbeat goes on.
+
+    The plan is inflight then, and for the caller to complete, but for `files`, which Hudi completes. Raises
+    WritersInTheWayError, PlanOutdatedError, PlanBusyError, BuildLostError, IndexHiddenError, IndexFailure, or
+    Py4JJavaError when Hudi fails.
+    """
+    own = build_settings(plan.partition, wanted, context.settings)
+    settings = wait_for_lock_without_end({**context.settings, **own})
+    spark, base_path = context.spark, context.job.base_path
+    with ExitStack() as stack:
+        # This client outlives the build: closing it would delete a lock file that the builder holds.
+        lock_client = stack.enter_context(open_waiting_client(context))
+        builder = stack.enter_context(open_client(spark, base_path, settings, ALWAYS))
+        method = find_build_method(context, builder)
+        stack.enter_context(be_sole_executor(spark, lock_client, plan.instant))
+        build = _Build(context, builder, method, plan)
+        in_the_way = _begin(context, lock_client, build, options)
+        build.wait()
+        if in_the_way is None:
+            with hold_lock(spark, lock_client), keep_lock_file(context):
+                list_as_complete(context, plan, build.definition, was_alone=False)
+                in_the_way = find_unaware_instants(context)
+        yield BuiltIndex(lock_client, in_the_way)
+
+
+class _Build:
+    """Hudi's build in a thread of its own, so that the lock can be released in the middle of it."""
+
+    def __init__(self, context: ServiceContext, client: Any, method: Any, plan: IndexPlan) -> None:
+        self.plan = plan
+        self.is_announced = False
+        self._visit = context
+        self._client = client
+        self._method = method
+        self._stale_ms = find_begun_ms(context.spark, context.job.base_path, plan.instant)
+        self._error: Exception | None = None
+        self._writer: IndexWriter | None = None
+        self._thread = threading.Thread(target=self._run, name=f"index-build-{plan.instant}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether its delta commit has begun, and is not completed: not one that a dead builder of this plan left."""
+        spark, base_path, instant = self._visit.spark, self._visit.job.base_path, self.plan.instant
+        begun_ms = find_begun_ms(spark, base_path, instant)
+        is_ours = begun_ms is not None and begun_ms != self._stale_ms
+        return is_ours and find_build_state(spark, base_path, instant) is BuildState.PENDING
+
+    @property
+    def definition(self) -> Any:
+        """Hudi's definition of the index that is being built; None when it has none, or none yet."""
+        return None if self._writer is None else self._writer.definition()
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def wait(self) -> None:
+        self.join()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            if self.plan.partition == "files":
+                self._client.index(self.plan.instant)
+                return
+            with open_index_writer(self._visit, self._client, self._method, self.plan) as self._writer:
+                self._writer.build()
+        except Exception as error:  # noqa: BLE001 - handed to the waiting thread as it is
+            self._error = error
+
+
+def _begin(context: ServiceContext, lock_client: Any, build: _Build, options: IndexOptions) -> frozenset[str] | None:
+    """Wait for a moment to begin in, and begin; return as soon as writers may go on.
+
+    Returns the writers that may not know of the index when it is complete already, None when the build goes on.
+    """
+    deadline = time.monotonic() + options.wait_s
+    awaited: frozenset[str] = frozenset()
+    while True:
+        with hold_lock(context.spark, lock_client), keep_lock_file(context):
+            state = context.read_table_state()
+            is_late = time.monotonic() >= deadline
+            overtaken_by = _find_late_writes(state, build.plan)
+            waits_for_older = not (options.is_replaced or is_late or overtaken_by)
+            verdict = decide_writer_barrier(
+                find_writers_in_flight(context, state),
+                find_metadata_write_mode(context.spark, state),
+                stays_current=stays_current(build.plan.partition),
+                no_writer=options.no_writer,
+                is_repeated=options.is_repeated,
+                older_than=build.plan.instant if waits_for_older else "",
+            )
+            if verdict.begin is not Begin.WAIT:
+                if overtaken_by:
+                    raise PlanOutdatedError(
+                        f"the plan {build.plan.instant} is older than the completed writes {', '.join(overtaken_by)}"
+                    )
+                started = time.monotonic()
+                context.log_progress(f"indexing {build.plan.instant}: begins {verdict.begin}: {verdict.reason}")
+                in_the_way = _start(context, build, verdict.begin)
+                context.log_progress(f"the table's lock was held for {time.monotonic() - started:.1f} s")
+                return in_the_way
+        # Once, and not as often as a writer gets older.
+        if verdict.awaited != awaited:
+            context.log_progress(f"indexing {build.plan.instant} waits: {verdict.reason}")
+            awaited = verdict.awaited
+        if is_late:
+            raise WritersInTheWayError(f"no quiet moment within {options.wait_s:.0f} s: {verdict.reason}")
+        time.sleep(BARRIER_INTERVAL_S)
+
+
+def _start(context: ServiceContext, build: _Build, begin: Begin) -> frozenset[str] | None:
+    if build.plan.partition == "files":
+        # Hudi ends the build under a lock that it takes itself.
+        build.start()
+        _wait_for_files(context, build)
+        return frozenset()
+    take_plan(context, build.plan)
+    build.start()
+    try:
+        if begin is Begin.CONCURRENTLY and _announce_when_file_groups_exist(context, build):
+            return None
+    finally:
+        if not build.is_announced:
+            # Even after an error: the index lacks what commits during a build that writers do not know of.
+            build.join()
+    build.wait()
+    list_as_complete(context, build.plan, build.definition, was_alone=True)
+    return find_unaware_instants(context)
+
+
+def _find_late_writes(state: TableState, plan: IndexPlan) -> list[str]:
+    """Return the completed writes that a plan leaves out."""
+    if not reads_up_to_its_plan(plan.partition):
+        return []
+    completed = requested_times(state.timeline.getCommitsTimeline().filterCompletedInstants())
+    return [time for time in completed if time > plan.instant]
+
+
+def _announce_when_file_groups_exist(context: ServiceContext, build: _Build) -> bool:
+    """Announce an index as soon as its file groups are there: Hudi makes them before its delta commit.
+
+    Returns whether writers know of it; not when the build is done by then, or failed.
+    """
+    while not build.ended:
+        if build.is_under_way:
+            protect_file_groups(context, build.plan)
+            announce(context, build.plan, build.definition)
+            build.is_announced = True
+            return True
+        time.sleep(POLL_INTERVAL_S)
+    return False
+
+
+def find_unaware_instants(context: ServiceContext) -> frozenset[str]:
+    """Return the writers in flight that may have begun without knowing of an index that is complete now."""
+    state = context.read_table_state()
+    unaware = find_unaware_writers(
+        find_writers_in_flight(context, state), find_metadata_write_mode(context.spark, state)
+    )
+    return frozenset(writer.instant for writer in unaware)
+
+
+def _wait_for_files(context: ServiceContext, build: _Build) -> None:
+    while not build.ended:
+        if build.plan.partition in load_index_state(context).complete:
+            return
+        time.sleep(POLL_INTERVAL_S)
+
+
+@contextmanager
+def keep_lock_file(context: ServiceContext) -> Iterator[None]:
+    """Keep the lock file of FileSystemBasedLockProvider young while it is held: an old one counts as an orphan."""
+    if not context.settings[LOCK_PROVIDER].strip().endswith(LOCK_FILE_PROVIDER):
+        yield
+        return
+    folder = context.settings.get("hoodie.write.lock.filesystem.path") or f"{context.job.base_path}/.hoodie"
+    fs, path = open_path(context.spark, f"{folder}/lock")
+    stop = threading.Event()
+
+    def touch() -> None:
+        while not stop.wait(TOUCH_INTERVAL_S):
+            try:
+                fs.setTimes(path, int(time.time() * 1000), -1)
+            except Py4JJavaError as error:
+                context.log_progress(f"the lock file was removed: {describe(causes_of(error.java_exception))}")
+                return
+
+    thread = threading.Thread(target=touch, name="index-lock-file", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

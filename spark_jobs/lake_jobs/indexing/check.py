@@ -1,0 +1,282 @@
+"""Checks an index independently: cheap by timeline and metadata table log, full by the data files' contents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from airflow_lake_provider.job_contract import EXPRESSION_INDEX_PREFIX, METADATA_TABLE, SECONDARY_INDEX_PREFIX
+from lake_jobs.hudi.files import find_modified_ms
+from lake_jobs.hudi.metadata_writes import each_stat, read_commit_metadata
+from lake_jobs.indexing.rules import WriteChange, find_shadowing, must_mention
+from lake_jobs.indexing.settings import reads_up_to_its_plan
+from lake_jobs.indexing.state import list_partition, metadata_timeline_names, timeline_file
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from lake_jobs.hudi.table import TableState
+    from lake_jobs.indexing.rules import IndexPlan
+    from lake_jobs.services.context import ServiceContext
+
+MOST_EXAMPLES = 5
+MOST_ENTRIES = 10_000
+COMPARED_TYPES = ("int", "bigint", "double", "string")
+SPELLED_ALIKE = ("string", "tinyint", "smallint", "int", "bigint", "boolean")
+"""Types whose values a secondary index spells as Spark does. Fractions are left out: Java spells some otherwise."""
+NULL_KEY = "\0"
+# Types of records in the metadata table (`MetadataPartitionType`).
+FILE_LISTS, COLUMN_STATS, BLOOM_FILTERS, RECORD_INDEX, SECONDARY_INDEX = 2, 3, 4, 5, 7
+
+
+def find_missing_writes(
+    spark: SparkSession, state: TableState, partition: str, since_ms: int, since_instant: str
+) -> list[str]:
+    """Cheap check: return the writes that completed from `since_ms` on and are not in the index.
+
+    Of an index that is built up to its plan only, `since_instant`, also those that were requested after it.
+
+    A write is in when its delta commit on the metadata table wrote to the index's folder. Both times are of files on
+    one store. The check leaves out what the metadata table has archived.
+    """
+    metadata = _load_metadata_timeline(spark, state)
+    mentions = {
+        str(instant.requestedTime()): instant
+        for instant in metadata.getCommitsTimeline().filterCompletedInstants().getInstants()
+    }
+    oldest = min((time for time in mentions if len(time) == 17 and not time.startswith("0000")), default="")
+    missing = []
+    for instant in state.timeline.getCommitsTimeline().filterCompletedInstants().getInstants():
+        requested_time = str(instant.requestedTime())
+        name = f"{requested_time}_{instant.getCompletionTime()}.{instant.getAction()}"
+        completed_ms = find_modified_ms(spark, timeline_file(state, name))
+        is_late = reads_up_to_its_plan(partition) and requested_time > since_instant
+        if completed_ms is None or requested_time < oldest or not (is_late or completed_ms >= since_ms):
+            continue
+        if not must_mention(partition, _change_of(state, instant)):
+            continue
+        mention = mentions.get(requested_time)
+        if mention is None or partition not in metadata.readCommitMetadata(mention).getPartitionToWriteStats().keySet():
+            missing.append(f"{instant.getAction()} {requested_time}")
+    return sorted(missing)
+
+
+def find_hiding(context: ServiceContext, plan: IndexPlan) -> str:
+    """Return which compactions of the metadata table hide the entries of a completed build; empty when none does."""
+    _, files = list_partition(context, plan)
+    names = {str(status.getPath().getName()) for status in files}
+    hiding = find_shadowing(plan.instant, names, metadata_timeline_names(context.spark, context.job.base_path))
+    if not hiding:
+        return ""
+    return f"compactions of the metadata table ({', '.join(hiding)}) hide the entries of {plan.partition}"
+
+
+def find_differences(spark: SparkSession, state: TableState, partition: str) -> list[str]:
+    """Full check: compare an index with the data files; return what differs, in words, with some examples.
+
+    Table and index cannot be read at one moment while writers go on, so what counts is what differs twice.
+    """
+    once = _compare_entries(spark, state, partition)
+    first = [] if once is None else once.limit(MOST_ENTRIES).collect()
+    again = _compare_entries(spark, state, partition) if first else None
+    if again is None:
+        return []
+    known = spark.createDataFrame(
+        [(row["entry"], int(row["balance"])) for row in first], "entry string, balance bigint"
+    )
+    lasting = known.join(again, on=["entry", "balance"], how="left_semi").collect()
+    damage = []
+    for sign, words in ((1, "missing in the index, or other there"), (-1, "in the index but not in the table")):
+        entries = sorted(row["entry"].replace(NULL_KEY, "null") for row in lasting if row["balance"] * sign > 0)
+        if entries:
+            damage.append(f"{len(entries)} entries {words}: {', '.join(entries[:MOST_EXAMPLES])}")
+    return damage
+
+
+def find_uncompared(spark: SparkSession, state: TableState, partition: str) -> str:
+    """Return why the full check does not compare an index with the data files; empty when it does."""
+    if partition in {"record_index", "column_stats", "bloom_filters"}:
+        return ""
+    if not partition.startswith(SECONDARY_INDEX_PREFIX):
+        kind = EXPRESSION_INDEX_PREFIX.rstrip("_") if partition.startswith(EXPRESSION_INDEX_PREFIX) else partition
+        return f"contents of {kind} cannot be compared with the data files"
+    column = partition.removeprefix(SECONDARY_INDEX_PREFIX)
+    value = _secondary_value(_rows(spark, state), column)
+    return "" if value is not None else f"values of the type of {column} cannot be compared with the data files"
+
+
+def _compare_entries(spark: SparkSession, state: TableState, partition: str) -> DataFrame | None:
+    """Return entry and balance: positive for what is only in the table, negative for what is only in the index."""
+    index = spark.read.format("hudi").load(f"{state.base_path}/{METADATA_TABLE}")
+    # Indexes of one kind have records of one type: the folder distinguishes those of this index.
+    own = spark.read.format("hudi").load(f"{state.base_path}/{METADATA_TABLE}/{partition}")
+    if partition == "record_index":
+        return _unbalanced(_record_places(_rows(spark, state)), _indexed_places(index))
+    if partition.startswith(SECONDARY_INDEX_PREFIX):
+        rows = _rows(spark, state)
+        value = _secondary_value(rows, partition.removeprefix(SECONDARY_INDEX_PREFIX))
+        return None if value is None else _unbalanced(_secondary_pairs(rows, value), _indexed_pairs(own))
+    if partition == "column_stats":
+        return _files_without_statistics(spark, state, _listed_files(index), own)
+    if partition == "bloom_filters":
+        return _surplus_of_filters(index)
+    # Of the others, the timeline and the metadata table's log are all there is to compare with.
+    return None
+
+
+def _load_metadata_timeline(spark: SparkSession, state: TableState) -> Any:
+    builder = spark._jvm.org.apache.hudi.common.table.HoodieTableMetaClient.builder()
+    conf = state.meta_client.getStorageConf().newInstance()
+    return builder.setConf(conf).setBasePath(f"{state.base_path}/{METADATA_TABLE}").build().getActiveTimeline()
+
+
+def _change_of(state: TableState, instant: Any) -> WriteChange:
+    metadata = read_commit_metadata(state, instant)
+    stats = list(each_stat(metadata))
+    return WriteChange(
+        operation=str(metadata.getOperationType()),
+        inserts=sum(int(stat.getNumInserts()) for stat in stats),
+        updates=sum(int(stat.getNumUpdateWrites()) for stat in stats),
+        deletes=sum(int(stat.getNumDeletes()) for stat in stats),
+        base_files=sum(not str(stat.getPath()).rsplit("/", 1)[-1].startswith(".") for stat in stats),
+    )
+
+
+def _rows(spark: SparkSession, state: TableState) -> DataFrame:
+    # Neither listing nor skipping may ask the metadata table: it is what is being checked.
+    options = {"hoodie.metadata.enable": "false", "hoodie.enable.data.skipping": "false"}
+    return spark.read.format("hudi").options(**options).load(state.base_path)
+
+
+def _record_places(rows: DataFrame) -> DataFrame:
+    file_id = F.substring_index(F.col("_hoodie_file_name"), "_", 1)
+    return rows.select(
+        F.concat_ws(" in ", "_hoodie_record_key", F.concat_ws("/", "_hoodie_partition_path", file_id)).alias("entry")
+    )
+
+
+def _indexed_places(index: DataFrame) -> DataFrame:
+    entry = F.col("recordIndexMetadata")
+    bits = F.lower(
+        F.concat(
+            F.lpad(F.hex(entry["fileIdHighBits"]), 16, "0"),
+            F.lpad(F.hex(entry["fileIdLowBits"]), 16, "0"),
+        )
+    )
+    dashed = F.concat_ws(
+        "-", *[F.substring(bits, begin, length) for begin, length in ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))]
+    )
+    # Encoding 0 is a UUID and a number, 1 the file id as it is (`HoodieMetadataPayload`).
+    file_id = F.when(
+        entry["fileIdEncoding"] == 0, F.concat_ws("-", dashed, entry["fileIndex"].cast("string"))
+    ).otherwise(entry["fileId"])
+    places = index.where(F.col("type") == RECORD_INDEX)
+    return places.select(F.concat_ws(" in ", "key", F.concat_ws("/", entry["partitionName"], file_id)).alias("entry"))
+
+
+def _secondary_value(rows: DataFrame, column: str) -> Column | None:
+    """Return a column's values as a secondary index spells them; None for a type of which that is not known."""
+    kind = rows.select(F.col(column).alias("value")).dtypes[0][1]
+    if kind in SPELLED_ALIKE:
+        return F.col(column).cast("string")
+    if kind == "date":
+        return F.unix_date(column).cast("string")
+    return F.unix_micros(column).cast("string") if kind == "timestamp" else None
+
+
+def _secondary_pairs(rows: DataFrame, value: Column) -> DataFrame:
+    pair = (F.coalesce(_escaped(value), F.lit(NULL_KEY)), _escaped(F.col("_hoodie_record_key")))
+    return rows.select(F.concat_ws("$", *pair).alias("entry"))
+
+
+def _escaped(text: Column) -> Column:
+    # As `SecondaryIndexKeyUtils.escapeSpecialChars` does: the escape itself, the separator, what stands for null.
+    return F.regexp_replace(text, r"([\\$\x00])", r"\\$1")
+
+
+def _indexed_pairs(index: DataFrame) -> DataFrame:
+    pairs = index.where(F.col("type") == SECONDARY_INDEX).where(~F.col("SecondaryIndexMetadata.isDeleted"))
+    return pairs.select(F.col("key").alias("entry"))
+
+
+def _listed_files(index: DataFrame) -> DataFrame:
+    files = index.where(F.col("type") == FILE_LISTS)
+    files = files.select(F.col("key").alias("folder"), F.explode("filesystemMetadata").alias("name", "state"))
+    base_files = files.where(~F.col("state.isDeleted") & ~F.col("name").startswith("."))
+    return base_files.select(F.col("name").alias("entry"), "folder")
+
+
+def _surplus_of_filters(index: DataFrame) -> DataFrame:
+    # The key of a bloom filter is a hash of partition and file name, which Spark cannot compute: numbers must do.
+    files = _listed_files(index).select(F.lit(1).alias("balance"))
+    filters = index.where(F.col("type") == BLOOM_FILTERS).where(~F.col("BloomFilterMetadata.isDeleted"))
+    total = files.unionByName(filters.select(F.lit(-1).alias("balance"))).agg(F.sum("balance").alias("balance"))
+    return total.where("balance <> 0").select(F.lit("base files less bloom filters").alias("entry"), "balance")
+
+
+def _files_without_statistics(
+    spark: SparkSession, state: TableState, listed_files: DataFrame, index: DataFrame
+) -> DataFrame:
+    stats = index.where(F.col("type") == COLUMN_STATS).select("ColumnStatsMetadata.*").where(~F.col("isDeleted"))
+    newest = listed_files.orderBy(F.substring_index("entry", "_", -1).desc()).first()
+    if newest is None:
+        return listed_files.select("entry", F.lit(1).cast("bigint").alias("balance"))
+    data = _data_files(spark, state, f"{newest['folder']}/{newest['entry']}")
+    compared = {name for name, kind in data.dtypes if kind in COMPARED_TYPES and not name.startswith("_hoodie")}
+    columns = sorted(compared & {row["columnName"] for row in stats.select("columnName").distinct().collect()})
+    file_name = F.substring_index(F.input_file_name(), "/", -1)
+    listed = listed_files.select(F.col("entry").alias("file"))
+    if not columns:
+        # No bounds to compare: each file needs some entry all the same.
+        files = data.select(file_name.alias("file")).distinct().join(listed, on="file", how="left_semi")
+        without_statistics = files.join(stats.select(F.col("fileName").alias("file")), on="file", how="left_anti")
+        return without_statistics.select(F.col("file").alias("entry"), F.lit(1).cast("bigint").alias("balance"))
+    bounds = [
+        function(column).cast("string").alias(f"{side}_{column}")
+        for column in columns
+        for side, function in (("min", F.min), ("max", F.max))
+    ]
+    actual = data.groupBy(file_name.alias("file")).agg(*bounds)
+    entries = F.array(
+        *[
+            F.struct(F.lit(name).alias("name"), F.col(f"min_{name}").alias("low"), F.col(f"max_{name}").alias("high"))
+            for name in columns
+        ]
+    )
+    expected = actual.select("file", F.explode(entries).alias("column")).select("file", "column.*")
+    expected = expected.join(listed, on="file", how="left_semi")
+    found = stats.select("fileName", "columnName", _value("minValue"), _value("maxValue"))
+    both = expected.join(found.toDF("file", "name", "its_low", "its_high"), on=["file", "name"], how="left")
+    is_same = F.col("low").eqNullSafe(F.col("its_low")) & F.col("high").eqNullSafe(F.col("its_high"))
+    columns_of_files = both.groupBy("file", "name").agg(
+        F.count("its_low").alias("entries"), F.max(is_same.cast("int")).alias("same")
+    )
+    files = columns_of_files.groupBy("file").agg(
+        F.sum("entries").alias("entries"),
+        F.sum(((F.col("entries") > 0) & (F.col("same") == 0)).cast("int")).alias("wrong"),
+    )
+    # Writers may index fewer columns than the builder did: what is not there for one column, readers do not skip by.
+    wrong = files.where("entries = 0 or wrong > 0")
+    return wrong.select(F.col("file").alias("entry"), F.lit(1).cast("bigint").alias("balance"))
+
+
+def _data_files(spark: SparkSession, state: TableState, newest: str) -> DataFrame:
+    """Return the rows of all base files, also of files that a writer has begun and not committed: they have no footer.
+
+    So the columns are those of `newest`, a committed file, relative to the table.
+    """
+    columns = spark.read.parquet(f"{state.base_path}/{newest}").schema
+    options = {"recursiveFileLookup": "true", "pathGlobFilter": "*.parquet"}
+    skips = {"ignoreCorruptFiles": "true", "ignoreMissingFiles": "true"}
+    return spark.read.schema(columns).options(**options, **skips).parquet(state.base_path)
+
+
+def _value(column: str) -> Column:
+    # A union of Avro types; these members are numbers and strings.
+    return F.coalesce(*[F.col(f"{column}.member{number}.value").cast("string") for number in (1, 2, 3, 4, 6)])
+
+
+def _unbalanced(expected: DataFrame, found: DataFrame) -> DataFrame:
+    both = expected.withColumn("side", F.lit(1)).unionByName(found.withColumn("side", F.lit(-1)))
+    return both.groupBy("entry").agg(F.sum("side").alias("balance")).where("balance <> 0")

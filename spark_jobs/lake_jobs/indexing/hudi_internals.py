@@ -1,0 +1,80 @@
+"""The private parts of Hudi that index builds rest on: a method, found by its parameters, and two fields. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_lake_provider.job_contract import LAST_WRITES, FailureKind, are_of_1_0
+from lake_jobs.indexing.outcome import IndexFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+WRITER_CLASS = "org.apache.hudi.metadata.HoodieBackedTableMetadataWriter"
+METHOD = "initializeFromFilesystem"
+PARAMETERS = ("java.lang.String", "java.util.List", "org.apache.hudi.common.util.Option")
+DATA_META_CLIENT = "dataMetaClient"
+META_CLIENT_CLASS = "org.apache.hudi.common.table.HoodieTableMetaClient"
+META_PATH = "metaPath"
+
+
+def find_method(owner: Any) -> Any:
+    """Return the method that builds, of Hudi's class. Raises IndexFailure, naming the version, when it has none."""
+    for method in owner.getDeclaredMethods():
+        if str(method.getName()) != METHOD:
+            continue
+        if tuple(str(kind.getName()) for kind in method.getParameterTypes()) == PARAMETERS:
+            method.setAccessible(True)
+            return method
+    raise _refusal(owner, f"{METHOD}({', '.join(PARAMETERS)})")
+
+
+def find_field(owner: Any, name: str) -> Any:
+    """Return a field of Hudi's class. Raises IndexFailure, naming the version, when it has none."""
+    for field in owner.getDeclaredFields():
+        if str(field.getName()) == name:
+            field.setAccessible(True)
+            return field
+    raise _refusal(owner, name)
+
+
+def _refusal(owner: Any, missing: str) -> IndexFailure:
+    version = owner.getPackage().getImplementationVersion()
+    return IndexFailure(
+        FailureKind.OTHER,
+        f"this service cannot build indexes with Hudi {version}: {owner.getName()} has no {missing}; "
+        "it was made for 1.2.0",
+    )
+
+
+# --- Which versions of Hudi can build indexes, and which writers can go on during a build. Pure.
+#
+# Tried with writers of 1.0.2 during a build of 1.2.0: they drop each index that their settings do not name, fail while
+# they plan a compaction of the metadata table on which an index is being built, and leave log files there that Spark
+# cannot always read. So such tables are refused.
+#
+# As the job's own Hudi, 1.0.2 does not let its client's lock be held.
+
+CLIENT_CLASS = "org.apache.hudi.client.BaseHoodieClient"
+LOCK_METHOD = "getTransactionManager"
+
+
+def find_own_problem(client_class: Any) -> str:
+    """Return what Hudi's class lacks, naming the version; empty when it has what a build needs."""
+    if any(str(method.getName()) == LOCK_METHOD for method in client_class.getDeclaredMethods()):
+        return ""
+    version = client_class.getPackage().getImplementationVersion()
+    return (
+        f"this service cannot build indexes with Hudi {version}: {CLIENT_CLASS} has no {LOCK_METHOD}(), so the table's "
+        "lock cannot be held; run the job with Hudi 1.2.0"
+    )
+
+
+def find_writers_problem(headers: Iterable[bytes]) -> str:
+    """Return the problem of a recent write by Hudi 1.0, by the beginnings of the metadata table's log files."""
+    if not are_of_1_0(headers):
+        return ""
+    return (
+        f"one of the last {LAST_WRITES} writes was made with Hudi 1.0, whose writers drop an index built at "
+        "the same time, or fail: upgrade the table's writers, best to 1.2.0"
+    )

@@ -1,0 +1,1 @@
+"""What replication reads of a table."""

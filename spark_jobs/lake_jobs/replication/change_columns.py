@@ -1,0 +1,125 @@
+"""Turn what Hudi returns into one form: canonical JSON of the key, the row before and the row after.
+
+Hudi 1.2 writes the images of change data in two dialects (found on real tables): those from `.cdc` files have no meta
+fields, spaces after colons, the text `null` for none, and bytes as Latin-1 text; those that are inferred from other
+files have meta fields, SQL NULL for none, and bytes as base64. In both a date is a number of days and a timestamp a
+number of microseconds. Decimals are an array of bytes in the one and lost (`{"zero":false}`) in the other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+META_PREFIX = "_hoodie_"
+_JSON_OPTIONS = {
+    "ignoreNullFields": "false",
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+_INFERRED_BEGINS = '{"_hoodie_commit_time":"'
+
+
+def data_schema(schema: T.StructType) -> T.StructType:
+    """Return the schema without Hudi's meta fields."""
+    return T.StructType([field for field in schema.fields if not field.name.startswith(META_PREFIX)])
+
+
+def find_decimal(kind: T.DataType, name: str = "") -> str | None:
+    """Return the dotted name of a decimal field; None when there is none."""
+    if isinstance(kind, T.DecimalType):
+        return name
+    inner: list[tuple[str, T.DataType]] = []
+    if isinstance(kind, T.StructType):
+        inner = [(f"{name}.{field.name}".lstrip("."), field.dataType) for field in kind.fields]
+    elif isinstance(kind, T.ArrayType):
+        inner = [(name, kind.elementType)]
+    elif isinstance(kind, T.MapType):
+        inner = [(name, kind.valueType)]
+    return next((found for path, part in inner if (found := find_decimal(part, path)) is not None), None)
+
+
+def row_json(schema: T.StructType) -> Column:
+    """Return the JSON of a row of the table: every field, also those that are null."""
+    return F.to_json(F.struct(*[F.col(f"`{name}`") for name in schema.names]), _JSON_OPTIONS)
+
+
+def key_json(fields: Sequence[str], row: str = "") -> Column:
+    """Return the JSON of the key's fields, taken from a struct column, or from the row itself."""
+    prefix = f"{row}." if row else ""
+    return F.to_json(F.struct(*[F.col(f"{prefix}`{name}`").alias(name) for name in fields]), _JSON_OPTIONS)
+
+
+def cdc_changes(rows: DataFrame, schema: T.StructType, key: Sequence[str]) -> DataFrame:
+    """Return op, key, before and after of Hudi's change rows."""
+    images = rows.select("op", _parsed("before", schema).alias("before"), _parsed("after", schema).alias("after"))
+    keyed = images.withColumn("row", F.coalesce("after", "before"))
+    return keyed.select(
+        "op",
+        key_json(key, "row").alias("key"),
+        F.to_json("before", _JSON_OPTIONS).alias("before"),
+        F.to_json("after", _JSON_OPTIONS).alias("after"),
+    )
+
+
+def in_order_per_key(changes: DataFrame) -> DataFrame:
+    """Bring a key's changes into one partition, deletes first; Hudi orders nothing within an instant."""
+    # A row that moves to another partition is deleted there and inserted here, in one commit.
+    rank = F.when(F.col("op") == "d", 0).otherwise(1)
+    return changes.repartition("key").sortWithinPartitions("key", rank)
+
+
+def _parsed(image: str, schema: T.StructType) -> Column:
+    text = F.when(F.col(image) != "null", F.col(image))
+    inferred = text.startswith(_INFERRED_BEGINS)
+    return _logical(F.from_json(text, _physical_row(schema)), schema, inferred)
+
+
+def _physical_row(schema: T.StructType) -> T.StructType:
+    return T.StructType([T.StructField(field.name, _physical(field.dataType)) for field in schema.fields])
+
+
+def _physical(kind: T.DataType) -> T.DataType:
+    """Return the type as the images write it."""
+    if isinstance(kind, T.DateType):
+        return T.IntegerType()
+    if isinstance(kind, (T.TimestampType, T.TimestampNTZType)):
+        return T.LongType()
+    if isinstance(kind, T.BinaryType):
+        return T.StringType()
+    if isinstance(kind, T.StructType):
+        return _physical_row(kind)
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(_physical(kind.elementType))
+    if isinstance(kind, T.MapType):
+        return T.MapType(T.StringType(), _physical(kind.valueType))
+    return kind
+
+
+def _logical(value: Column, kind: T.DataType, inferred: Column) -> Column:
+    """Return a value of its physical type as one of the table's type."""
+    if isinstance(kind, T.DateType):
+        return F.date_add(F.lit("1970-01-01").cast("date"), value)
+    if isinstance(kind, T.TimestampType):
+        return F.timestamp_micros(value)
+    if isinstance(kind, T.TimestampNTZType):
+        # The session's zone is UTC, so nothing moves.
+        return F.timestamp_micros(value).cast("timestamp_ntz")
+    if isinstance(kind, T.BinaryType):
+        return F.when(inferred, F.unbase64(value)).otherwise(F.encode(value, "ISO-8859-1"))
+    if isinstance(kind, T.StructType):
+        parts = [_logical(value[field.name], field.dataType, inferred).alias(field.name) for field in kind.fields]
+        return F.when(value.isNotNull(), F.struct(*parts))
+    if isinstance(kind, T.ArrayType):
+        return F.transform(value, lambda item: _logical(item, kind.elementType, inferred))
+    if isinstance(kind, T.MapType):
+        return F.transform_values(value, lambda _, item: _logical(item, kind.valueType, inferred))
+    return value

@@ -1,0 +1,1 @@
+"""The table services, one module each."""

@@ -1,0 +1,89 @@
+"""Schedules and executes cleans of one table, with Hudi's own client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_lake_provider.job_contract import (
+    FailureKind,
+    JobRequest,
+    Mode,
+    Outcome,
+    Service,
+    ServiceRequest,
+    ServiceResult,
+)
+from lake_jobs.hudi.settings import FAILED_WRITES_POLICY
+from lake_jobs.hudi.table import SettingLostError, TableState, find_instant, requested_times
+from lake_jobs.services.context import open_context
+from lake_jobs.services.planned import PlannedService, is_ours, refuse_others, run_plans
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def run_clean(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> ServiceResult:
+    """Run one clean request; see `run_plans` for what a second run does.
+
+    Hudi's own clean first rolls back every pending write without a living heartbeat, as those of single-writer mode
+    are. This service rolls nothing back: the service rollback does, and needs proof. A clean that overtakes a pending
+    clustering may remove files that it reads (Hudi issues 8232, 11440), so it fails. Raises ServiceRefusedError,
+    NoTableError, or Py4JJavaError when scheduling fails.
+    """
+    context = open_context(spark, job, request)
+    clusterings = requested_times(context.first_state.timeline.filterPendingClusteringTimeline())
+    if clusterings:
+        message = (
+            f"waits for the pending clustering {', '.join(clusterings)}, which may still read what would be removed"
+        )
+        return ServiceResult(Service.CLEAN, Outcome.FAILED, failure_kind=FailureKind.CONFLICT, message=message)
+    pending = _find_pending(context.first_state)
+    if request.mode is Mode.SCHEDULE and pending:
+        # A second plan would name the same files.
+        message = f"clean {', '.join(pending)} is pending already"
+        context.log_progress(message)
+        return ServiceResult(Service.CLEAN, Outcome.NOTHING_TO_DO, message=message)
+    begun = requested_times(context.first_state.timeline.getCleanerTimeline().filterInflights())
+    others = [
+        instant for instant in begun if instant not in request.instants and not is_ours(context, instant, is_begun=True)
+    ]
+    if others and request.mode is not Mode.SCHEDULE:
+        # Hudi would execute all that are pending, whatever was named.
+        return refuse_others(Service.CLEAN, others)
+    return run_plans(context, CLEAN)
+
+
+def _clean(client: Any) -> None:
+    # Multi-writer mode sets LAZY whatever the settings are, and LAZY would roll back writers that may be alive.
+    client.getConfig().setValue(FAILED_WRITES_POLICY, "NEVER")
+    policy = client.getConfig().getFailedWritesCleanPolicy().name()
+    if policy != "NEVER":
+        raise SettingLostError(f"{FAILED_WRITES_POLICY} is {policy} in Hudi's client, not NEVER")
+    client.clean(False)  # noqa: FBT003 - py4j has no keywords
+
+
+def _find_pending(state: TableState) -> tuple[str, ...]:
+    return requested_times(state.timeline.getCleanerTimeline().filterInflightsAndRequested())
+
+
+def _find_completed(state: TableState, instant: str) -> str | None:
+    cleaned = find_instant(state.timeline.getCleanerTimeline().filterCompletedInstants(), instant)
+    if cleaned is None:
+        return None
+    metadata = state.timeline.readCleanMetadata(cleaned)
+    kept = metadata.getEarliestCommitToRetain()
+    since = f", kept what readers since {kept} need" if kept else ""
+    return f"{metadata.getTotalFilesDeleted()} files deleted{since}"
+
+
+CLEAN = PlannedService(
+    Service.CLEAN,
+    find_pending=_find_pending,
+    find_completed=_find_completed,
+    schedule=lambda hudi, client: client.scheduleTableService(
+        hudi.common.util.Option.empty(), hudi.common.model.TableServiceType.CLEAN
+    ),
+    # Hudi has no call for one plan: this executes all that are pending, and schedules none.
+    execute=lambda client, _instant: _clean(client),
+    nothing_new="no files older than what is retained",
+)

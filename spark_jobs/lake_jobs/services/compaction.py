@@ -1,0 +1,169 @@
+"""Compacts one table with Hudi's own client: log files into base files, log files into one, and its metadata table."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from airflow_lake_provider.job_contract import (
+    METADATA_TABLE,
+    JobRequest,
+    Mode,
+    Outcome,
+    Service,
+    ServiceRequest,
+    ServiceResult,
+)
+from lake_jobs.driver.files import readable_bytes
+from lake_jobs.hudi.table import TableState, find_instant, hold_lock, read_table_state, requested_times
+from lake_jobs.services.context import (
+    ServiceContext,
+    open_context,
+    open_waiting_client,
+    refuse_scheduling,
+    require_merge_on_read,
+    seconds_since,
+)
+from lake_jobs.services.planned import PlannedService, run_plans
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def run_compaction(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> ServiceResult:
+    """Run one compaction request; see `run_plans` for what a second run does.
+
+    Raises ServiceRefusedError, NoTableError, or Py4JJavaError when scheduling fails.
+    """
+    context = open_context(spark, job, request)
+    require_merge_on_read(context)
+    return run_plans(context, COMPACTION)
+
+
+def _find_pending(state: TableState) -> tuple[str, ...]:
+    return requested_times(state.timeline.filterPendingCompactionTimeline())
+
+
+def _find_completed(state: TableState, instant: str) -> str | None:
+    commit = find_instant(state.timeline.getCommitTimeline().filterCompletedInstants(), instant)
+    if commit is None:
+        return None
+    metadata = state.timeline.readCommitMetadata(commit)
+    # A bulk insert into a merge-on-read table completes as a `commit` as well.
+    if metadata.getOperationType().name() != "COMPACT":
+        return None
+    return (
+        f"{metadata.getTotalLogFilesCompacted()} log files ({readable_bytes(metadata.getTotalLogFilesSize())}) into "
+        f"{metadata.fetchTotalFiles()} base files ({readable_bytes(metadata.fetchTotalBytesWritten())})"
+    )
+
+
+COMPACTION = PlannedService(
+    Service.COMPACTION,
+    find_pending=_find_pending,
+    find_completed=_find_completed,
+    schedule=lambda hudi, client: client.scheduleCompaction(hudi.common.util.Option.empty()),
+    # The second argument makes Hudi commit; without it the files are written and thrown away.
+    execute=lambda client, instant: client.compact(instant, True),  # noqa: FBT003 - py4j has no keywords
+    nothing_new="no new log files",
+    hudi_keeps_heartbeat=True,
+)
+
+
+# --- Log compaction: the log files of a file slice become one
+
+
+def run_log_compaction(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> ServiceResult:
+    """Run one log compaction request: the log files of a file slice become one, and the base file stays.
+
+    A plan that another executor left inflight cannot be resumed: Hudi rolls it back and removes it, and the result
+    says so. Nothing is planned during a pending compaction, which merges the same log files.
+    Raises ServiceRefusedError, NoTableError, or Py4JJavaError when scheduling fails.
+    """
+    context = open_context(spark, job, request)
+    require_merge_on_read(context)
+    compactions = requested_times(context.first_state.timeline.filterPendingCompactionTimeline())
+    if compactions and request.mode is not Mode.EXECUTE and not _find_pending_log(context.first_state):
+        message = f"compaction {', '.join(compactions)} is pending, and merges the log files"
+        return ServiceResult(Service.LOGCOMPACTION, Outcome.NOTHING_TO_DO, message=message)
+    return run_plans(context, LOG_COMPACTION)
+
+
+def _find_pending_log(state: TableState) -> tuple[str, ...]:
+    return requested_times(state.timeline.filterPendingLogCompactionTimeline())
+
+
+def _find_completed_log(state: TableState, instant: str) -> str | None:
+    commit = find_instant(state.timeline.getDeltaCommitTimeline().filterCompletedInstants(), instant)
+    if commit is None:
+        return None
+    metadata = state.timeline.readCommitMetadata(commit)
+    # A writer's instant is a `deltacommit` as well.
+    if metadata.getOperationType().name() != "LOG_COMPACT":
+        return None
+    return f"into {metadata.fetchTotalFiles()} log files ({readable_bytes(metadata.fetchTotalBytesWritten())})"
+
+
+LOG_COMPACTION = PlannedService(
+    Service.LOGCOMPACTION,
+    find_pending=_find_pending_log,
+    find_completed=_find_completed_log,
+    schedule=lambda hudi, client: client.scheduleLogCompaction(hudi.common.util.Option.empty()),
+    # The second argument makes Hudi commit.
+    execute=lambda client, instant: client.logCompact(instant, True),  # noqa: FBT003 - py4j has no keywords
+    nothing_new="no file slice with as many log blocks as hoodie.log.compaction.blocks.threshold",
+)
+
+
+# --- The metadata table, where its writers left its compaction undone
+
+
+def run_metadata_compaction(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> ServiceResult:
+    """Run one request: pending compactions of the metadata table are executed, and one of what was not compacted.
+
+    It is what a writer does at the end of a commit: the metadata table's services, its own cleaning and archiving among
+    them, with the table's lock held. Instants of the result are of the metadata table's timeline. Raises
+    ServiceRefusedError for a request that only schedules, NoTableError, or Py4JJavaError when Hudi fails.
+    """
+    if request.mode is Mode.SCHEDULE:
+        raise refuse_scheduling(job, "Hudi plans and executes the metadata table's compaction in one")
+    context = open_context(spark, job, request)
+    if not context.first_state.metadata_partitions:
+        message = "the table has no metadata table"
+        return ServiceResult(Service.METACOMPACTION, Outcome.NOTHING_TO_DO, message=message)
+    before = _compactions(_read_metadata_state(context))
+    started = time.monotonic()
+    context.log_progress(f"compacting the metadata table, last compacted {max(before, default='never')}")
+    with open_waiting_client(context) as client, hold_lock(spark, client):
+        _run_metadata_services(context, client)
+    state = _read_metadata_state(context)
+    done = tuple(instant for instant in _compactions(state) if instant not in before)
+    pending = requested_times(state.timeline.filterPendingCompactionTimeline())
+    if pending:
+        message = f"compaction {', '.join(pending)} of the metadata table is still pending"
+        return ServiceResult(Service.METACOMPACTION, Outcome.FAILED, completed_instants=done, message=message)
+    if not done:
+        message = "nothing was written to the metadata table since its last compaction"
+        return ServiceResult(Service.METACOMPACTION, Outcome.NOTHING_TO_DO, message=message)
+    context.log_progress(f"compacted the metadata table, {', '.join(done)}, in {seconds_since(started)}")
+    return ServiceResult(Service.METACOMPACTION, Outcome.COMPLETED, completed_instants=done)
+
+
+def _run_metadata_services(context: ServiceContext, client: Any) -> None:
+    hudi = context.spark._jvm.org.apache.hudi
+    table = hudi.table.HoodieSparkTable.create(client.getConfig(), client.getEngineContext())
+    # No streaming writes, and no dropping of partitions that the settings do not name; py4j has no keywords.
+    instant = client.createNewInstantTime(False)  # noqa: FBT003
+    writer = table.getMetadataWriter(instant, False, False).get()  # noqa: FBT003
+    try:
+        writer.performTableServices(hudi.common.util.Option.empty(), True)  # noqa: FBT003
+    finally:
+        writer.close()
+
+
+def _read_metadata_state(context: ServiceContext) -> TableState:
+    return read_table_state(context.spark, f"{context.first_state.base_path}/{METADATA_TABLE}")
+
+
+def _compactions(state: TableState) -> tuple[str, ...]:
+    return requested_times(state.timeline.getCommitAndReplaceTimeline().filterCompletedInstants())

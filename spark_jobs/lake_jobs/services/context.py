@@ -1,0 +1,128 @@
+"""A request of a table service on its way: the table's first state, the settings of every client, and a client."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow_lake_provider.errors import ServiceRefusedError
+from airflow_lake_provider.job_contract import JobRequest, Mode, Service, ServiceRequest, find_lock_problem
+from lake_jobs.driver.files import log_progress
+from lake_jobs.hudi.files import find_real_path
+from lake_jobs.hudi.metadata_writes import find_metadata_write_mode
+from lake_jobs.hudi.settings import (
+    ALWAYS,
+    STREAMING_WRITES,
+    find_link_problem,
+    hold_back,
+    service_settings,
+    wait_for_lock_without_end,
+    write_metadata_as_writers,
+)
+from lake_jobs.hudi.table import (
+    MERGE_ON_READ,
+    TableState,
+    find_zone_problem,
+    instant_time_hours_ago,
+    open_client,
+    read_table_state,
+    requested_times,
+    take_lock_once,
+    take_zone_of_table,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceContext:
+    """A request that runs: session, job and request, the settings of every client, and the table's first state."""
+
+    spark: SparkSession
+    job: JobRequest
+    request: ServiceRequest
+    settings: dict[str, str]
+    first_state: TableState
+    writers_first: bool = False
+    """Its plans may fail living writers, and must not (`writer_rules.asks_writers`)."""
+
+    def read_table_state(self) -> TableState:
+        """Read the present state of the table."""
+        return read_table_state(self.spark, self.job.base_path)
+
+    def log_progress(self, message: str) -> None:
+        """Print one line about the table."""
+        log_progress(self.job.table_name, message)
+
+
+def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> ServiceContext:
+    """Read the table and derive the settings. Raises ServiceRefusedError, NoTableError, or Py4JJavaError."""
+    if request.mode is Mode.WITHDRAW and request.service is not Service.CLUSTERING:
+        raise ServiceRefusedError(
+            f"table {job.table_name} at {job.base_path}: only plans of {Service.CLUSTERING} are withdrawn"
+        )
+    if request.mode is Mode.UNDO and request.service is not Service.ORPHANS:
+        raise ServiceRefusedError(
+            f"table {job.table_name} at {job.base_path}: only quarantined files of {Service.ORPHANS} are put back"
+        )
+    options = {**job.hudi_options, **request.options}
+    problem = find_lock_problem(options)
+    if problem is not None:
+        raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
+    problem = find_link_problem(find_real_path(spark, job.base_path), options)
+    if problem is not None:
+        raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
+    state = read_table_state(spark, job.base_path)
+    take_zone_of_table(spark, state)
+    problem = find_zone_problem(spark, state)
+    if problem:
+        raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
+    completed = requested_times(state.timeline.getCommitsTimeline().filterCompletedInstants())
+    options = hold_back(request.service, options, completed, partial(instant_time_hours_ago, spark))
+    if state.metadata_partitions and STREAMING_WRITES not in options:
+        mode = find_metadata_write_mode(spark, state, without_services=True)
+        options = write_metadata_as_writers(options, mode)
+    settings = service_settings(request.service, options, state.table_version, state.metadata_partitions)
+    return ServiceContext(spark, job, request, settings, state)
+
+
+def refuse_scheduling(job: JobRequest, why: str) -> ServiceRefusedError:
+    """Return the error of a service that leaves no plan on the timeline."""
+    return ServiceRefusedError(
+        f"table {job.table_name} at {job.base_path}: {why}, there is no plan to schedule; use mode {Mode.EXECUTE} or "
+        f"{Mode.SCHEDULE_AND_EXECUTE}"
+    )
+
+
+def require_merge_on_read(context: ServiceContext) -> None:
+    """Raise ServiceRefusedError unless the table has log files."""
+    if context.first_state.table_type != MERGE_ON_READ:
+        raise ServiceRefusedError(
+            f"table {context.job.table_name} at {context.job.base_path} is {context.first_state.table_type}; "
+            f"only {MERGE_ON_READ} is compacted"
+        )
+
+
+@contextmanager
+def open_waiting_client(context: ServiceContext) -> Iterator[Any]:
+    """Open a client that waits for the table's lock without end, once a first client has acquired it in the usual time.
+
+    A lock that cannot be acquired fails in that first client, without harm (see `wait_for_lock_without_end`), with a
+    Py4JJavaError.
+    """
+    with open_client(context.spark, context.job.base_path, context.settings, ALWAYS) as client:
+        take_lock_once(context.spark, client)
+    settings = wait_for_lock_without_end(context.settings)
+    with open_client(context.spark, context.job.base_path, settings, ALWAYS) as client:
+        yield client
+
+
+def seconds_since(started: float) -> str:
+    """Print how long ago a time of the monotonic clock was."""
+    return f"{time.monotonic() - started:.1f} s"

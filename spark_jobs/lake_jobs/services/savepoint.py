@@ -1,0 +1,120 @@
+"""Makes a savepoint of a table's newest write, and removes old ones that this service made, with Hudi's own client.
+
+A savepoint keeps the files of its file slices from every clean, and by Hudi's default every later instant on the active
+timeline. So the number and the age of those that this service makes are bounded; those of others it never touches.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from airflow_lake_provider.errors import ServiceRefusedError
+from airflow_lake_provider.job_contract import (
+    SAVEPOINT_EXPIRE_S,
+    SAVEPOINT_KEEP,
+    FailureKind,
+    JobRequest,
+    Mode,
+    Outcome,
+    Service,
+    ServiceRequest,
+    ServiceResult,
+)
+from lake_jobs.hudi.files import find_modified_ms
+from lake_jobs.hudi.table import PlanBusyError, requested_times
+from lake_jobs.services.context import ServiceContext, open_context, open_waiting_client, refuse_scheduling
+from lake_jobs.services.savepoint_rules import Savepoint, choose_expired
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MADE_BY = "airflow-lake-provider"
+"""In the savepoint's own metadata (`savepointedBy`); it says whose a savepoint is."""
+DEAD_AFTER_MS = 600_000
+"""Making a savepoint is one listing of the file slices; what was begun longer ago has no maker any more."""
+COMMENT = "made by the table service savepoint, which also removes it (savepoint.keep of the tables file)"
+
+
+def run_savepoint(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> ServiceResult:
+    """Run one savepoint request. A second run for the same write makes none.
+
+    Raises ServiceRefusedError for a request that only schedules, or while a restore is pending, NoTableError, or
+    Py4JJavaError when Hudi fails.
+    """
+    if request.mode is Mode.SCHEDULE:
+        raise refuse_scheduling(job, "a savepoint is made in one step")
+    context = open_context(spark, job, request)
+    if requested_times(context.first_state.timeline.getRestoreTimeline().filterInflightsAndRequested()):
+        raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: a restore of the table is pending")
+    keep = int(context.settings.get(SAVEPOINT_KEEP, "-1"))
+    try:
+        made = _make(context) if keep else ""
+    except PlanBusyError as error:
+        message = f"another process is making the savepoint {error}"
+        return ServiceResult(Service.SAVEPOINT, Outcome.FAILED, failure_kind=FailureKind.BUSY, message=message)
+    removed = _remove(context, keep) if keep >= 0 else ()
+    state = context.read_table_state()
+    left = requested_times(state.timeline.getSavePointTimeline().filterCompletedInstants())
+    wrong = [time for time in (made,) if time and time not in left] + [time for time in removed if time in left]
+    parts = [f"made savepoint {made}"] if made else []
+    parts += [f"removed {', '.join(removed)}"] if removed else []
+    if wrong:
+        message = f"{'; '.join(parts)}, but the timeline does not show it for {', '.join(wrong)}"
+        return ServiceResult(Service.SAVEPOINT, Outcome.FAILED, failure_kind=FailureKind.OTHER, message=message)
+    if not parts:
+        message = f"the newest write has a savepoint, and none of {len(left)} expires"
+        return ServiceResult(Service.SAVEPOINT, Outcome.NOTHING_TO_DO, message=message)
+    message = f"{'; '.join(parts)}; {len(left)} savepoints are on the timeline"
+    context.log_progress(message)
+    return ServiceResult(
+        Service.SAVEPOINT, Outcome.COMPLETED, completed_instants=(made,) if made else (), message=message
+    )
+
+
+def _make(context: ServiceContext) -> str:
+    """Make a savepoint of the newest write behind which none is pending; return it, or nothing when it has one."""
+    state = context.first_state
+    newest = state.timeline.getContiguousCompletedWriteTimeline().lastInstant()
+    if not newest.isPresent():
+        return ""
+    instant = str(newest.get().requestedTime())
+    savepoints = state.timeline.getSavePointTimeline()
+    if instant <= max(requested_times(savepoints.filterCompletedInstants()), default=""):
+        return ""
+    for left in savepoints.filterInflights().getInstants():
+        if str(left.requestedTime()) == instant:
+            _remove_dead(context, left)
+    with open_waiting_client(context) as client:
+        client.savepoint(instant, MADE_BY, COMMENT)
+    return instant
+
+
+def _remove_dead(context: ServiceContext, left: Any) -> None:
+    """Remove a savepoint that was begun and not completed, unless its maker may still be at work."""
+    state = context.first_state
+    name = state.meta_client.getInstantFileNameGenerator().getFileName(left)
+    modified_ms = find_modified_ms(context.spark, f"{state.meta_client.getTimelinePath().toString()}/{name}")
+    if modified_ms is not None and time.time() * 1000 - modified_ms < DEAD_AFTER_MS:
+        raise PlanBusyError(str(left.requestedTime()))
+    state.timeline.deletePending(left)
+
+
+def _remove(context: ServiceContext, keep: int) -> tuple[str, ...]:
+    """Remove this service's savepoints beyond `keep`, and those that are too old; return them."""
+    timeline = context.read_table_state().timeline
+    expire_s = context.settings.get(SAVEPOINT_EXPIRE_S, "")
+    completed = timeline.getSavePointTimeline().filterCompletedInstants().getInstants()
+    savepoints = [_load(timeline, instant) for instant in completed]
+    made_before_ms = int((time.time() - float(expire_s)) * 1000) if expire_s else None
+    expired = choose_expired([found for found in savepoints if found.made_by == MADE_BY], keep, made_before_ms)
+    if expired:
+        with open_waiting_client(context) as client:
+            for instant in expired:
+                client.deleteSavepoint(instant)
+    return expired
+
+
+def _load(timeline: Any, instant: Any) -> Savepoint:
+    metadata = timeline.readSavepointMetadata(instant)
+    return Savepoint(str(instant.requestedTime()), str(metadata.getSavepointedBy()), int(metadata.getSavepointedAt()))

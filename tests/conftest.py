@@ -1,0 +1,28 @@
+"""Allowed roots of tests; every run writes down how long each took, where `LAKE_DURATIONS` names a folder for it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.support.durations import Durations
+
+seconds: Counter[str] = Counter()
+
+# Operators start nothing outside these; a test of that sets its own.
+os.environ.setdefault("AIRFLOW__LAKE__ALLOWED_ROOTS", f"/lake,{tempfile.gettempdir()}")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Count set-up and teardown in: what a fixture costs is a test's cost as well."""
+    seconds[report.nodeid] += report.duration
+
+
+def pytest_sessionfinish() -> None:
+    folder = os.environ.get("LAKE_DURATIONS")
+    if folder and seconds:
+        Durations(Path(folder)).save(seconds)

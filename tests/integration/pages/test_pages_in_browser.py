@@ -1,0 +1,238 @@
+"""The Lake's pages in Chromium: both themes, axe, keyboard, a phone, 10,000 tables, a service that ends meanwhile.
+
+The page has the globals of Airflow's page; `tests/system/test_lake_pages.py` opens the same pages in Airflow itself.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from airflow_lake_provider.manager.db.registry import Notice, Source
+from airflow_lake_provider.manager.db.schema import lake_table
+from airflow_lake_provider.manager.db.search import TableSearch, TableState, page_of_tables
+from tests.support.browser import needs_chromium, needs_frontend, open_browser, open_page
+from tests.support.lake_pages import ServedPages, serve
+
+pytestmark = [pytest.mark.integration, needs_chromium, needs_frontend]
+
+TABLES = 10_000
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedPages]:
+    with serve(tmp_path_factory.mktemp("lake"), TABLES) as pages:
+        yield pages
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with open_browser() as browser:
+        yield browser
+
+
+def paths(pages: ServedPages) -> dict[str, tuple[str, str]]:
+    """Return each page's path, and a text that it shows when it is complete."""
+    return {
+        "lake": ("/plugin/lake", "10,000 tables"),
+        "table": (f"/plugin/lake/tables/{pages.table_id}", "instants in sight"),
+        "operations": ("/plugin/lake/operations", "Older runs"),
+    }
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["lake", "table", "operations"])
+def test_page_has_no_complaint_and_no_violation(pages: ServedPages, browser: Any, name: str, theme: str) -> None:
+    path, shown = paths(pages)[name]
+    with open_page(browser) as opened:
+        opened.page.goto(f"{pages.url}{path}?theme={theme}")
+        opened.page.get_by_text(shown).first.wait_for()
+        assert opened.violations() == []
+        for tab in opened.page.get_by_role("tab").all():
+            tab.click()
+            assert opened.violations() == [], tab.inner_text()
+        assert opened.complaints == []
+
+
+@pytest.mark.parametrize("name", ["lake", "table", "operations"])
+def test_page_fits_a_phone(pages: ServedPages, browser: Any, name: str) -> None:
+    path, shown = paths(pages)[name]
+    with open_page(browser, width=390, height=844) as opened:
+        opened.page.goto(f"{pages.url}{path}")
+        opened.page.get_by_text(shown).first.wait_for()
+        wide = opened.page.evaluate("document.querySelector('.lake').scrollWidth - innerWidth")
+        assert wide <= 0
+        assert opened.violations() == []
+
+
+def test_ten_thousand_tables_scroll_to_the_last_with_few_rows_in_the_document(pages: ServedPages, browser: Any) -> None:
+    with open_page(browser) as opened:
+        page = opened.page
+        page.goto(f"{pages.url}/plugin/lake?sort=name")
+        page.locator("[data-index='0']").wait_for()
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            if page.locator(f"[data-index='{TABLES - 1}']").count():
+                break
+            page.evaluate(
+                "(() => { const one = document.querySelector('.scroller'); one.scrollTop = one.scrollHeight })()"
+            )
+            page.wait_for_timeout(20)
+        assert page.locator(f"[data-index='{TABLES - 1}']").count() == 1
+        assert page.locator("[data-index]").count() < 60
+
+
+def test_search_and_facets_stand_in_the_address_and_survive_a_reload(pages: ServedPages, browser: Any) -> None:
+    with open_page(browser) as opened:
+        page = opened.page
+        page.goto(f"{pages.url}/plugin/lake")
+        page.get_by_role("button", name="blocked").click()
+        page.get_by_placeholder("Search by name, database or path").fill("web")
+        page.wait_for_url("**q=web**")
+        assert "state=blocked" in page.url
+        search = TableSearch("web", (TableState.BLOCKED,))
+        total = page_of_tables(pages.services.registry, search).total
+        page.get_by_text(f"{total} tables", exact=True).wait_for()
+        page.reload()
+        page.get_by_text(f"{total} tables", exact=True).wait_for()
+        assert page.get_by_role("button", name="blocked").get_attribute("aria-pressed") == "true"
+        page.get_by_placeholder("Search by name, database or path").fill("no such table")
+        page.get_by_text("No table matches").wait_for()
+
+
+def test_everything_works_from_the_keyboard(pages: ServedPages, browser: Any) -> None:
+    with open_page(browser) as opened:
+        page = opened.page
+        page.goto(f"{pages.url}/plugin/lake")
+        page.locator("[data-index='2']").wait_for()
+        page.locator(".scroller").focus()
+        page.keyboard.press("ArrowDown")
+        page.wait_for_function("document.activeElement.closest('[data-index=\"1\"]') !== null")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/tables/**")
+        page.goto(f"{pages.url}/plugin/lake/tables/{pages.table_id}")
+        page.locator("svg .mark").first.wait_for()
+        timeline = page.get_by_role("application")
+        timeline.focus()
+        page.keyboard.press("End")
+        page.locator(".tip").wait_for()
+        assert "inflight" in page.locator(".tip").inner_text()
+        before = timeline.get_attribute("aria-label")
+        page.keyboard.press("-")
+        page.wait_for_function("(text) => document.querySelector('[role=application]').ariaLabel !== text", arg=before)
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/dags/lake_table_service/runs/**")
+
+
+def test_timeline_shows_what_an_instant_wrote_and_zooms(pages: ServedPages, browser: Any) -> None:
+    with open_page(browser) as opened:
+        page = opened.page
+        page.goto(f"{pages.url}/plugin/lake/tables/{pages.table_id}")
+        page.get_by_role("button", name="24 h").click()
+        day = page.locator("svg .mark").count()
+        page.get_by_role("button", name="1 h", exact=True).click()
+        page.wait_for_function("(most) => document.querySelectorAll('svg .mark').length < most", arg=day)
+        page.locator("text.hole").wait_for()
+        page.get_by_role("button", name="6 h").click()
+        view = pages.services.views.refresh(str(pages.folder / "orders"))
+        compaction = next(
+            one for one in reversed(view.timeline.instants) if one.action == "commit" and one.is_completed
+        )
+        for mark in reversed(page.locator("svg g.mark").all()):
+            mark.hover(force=True)
+            tip = page.locator(".tip").inner_text()
+            if compaction.requested_time in tip:
+                break
+        files = len(view.commits[compaction.requested_time].stats)
+        assert f"{files} base files" in tip
+        assert "Compaction" in tip
+
+
+def test_page_follows_a_service_that_ends(pages: ServedPages, browser: Any) -> None:
+    registry, runs = pages.services.registry, pages.services.instance_gateway
+    assert hasattr(runs, "rows")
+    row = registry.get(pages.table_id)
+    kept = list(runs.rows)
+    with open_page(browser) as opened:
+        page = opened.page
+        page.goto(f"{pages.url}/plugin/lake/tables/{pages.table_id}")
+        page.get_by_text("Compaction runs").first.wait_for()
+        decisions = json.loads(row["decisions"])
+        decisions[0] |= {"verdict": "not_due", "reason": "0 delta commits (rule: 10)", "run": "", "run_id": ""}
+        decisions[0]["evidence"]["delta_commits"] = 0
+        try:
+            with registry.transaction() as session:
+                mine = lake_table.c.table_id == pages.table_id
+                session.execute(update(lake_table).where(mine).values(decisions=json.dumps(decisions)))
+            runs.rows[:] = [
+                replace(run, state="success", ended_ms=int(time.time() * 1000)) if run.state == "running" else run
+                for run in kept
+            ]
+            page.get_by_text("Healthy:").first.wait_for(timeout=15_000)
+            page.get_by_text("0 of 10 delta commits").first.wait_for()
+            assert page.locator(".operations").get_by_text("running").count() == 0
+        finally:
+            runs.rows[:] = kept
+            with registry.transaction() as session:
+                session.execute(update(lake_table).where(mine).values(decisions=row["decisions"]))
+
+
+def test_second_question_is_answered_with_not_modified(pages: ServedPages, browser: Any) -> None:
+    with open_page(browser) as opened:
+        page = opened.page
+        session = page.context.new_cdp_session(page)
+        session.send("Network.enable")
+        statuses: list[int] = []
+        session.on("Network.responseReceivedExtraInfo", lambda sent: statuses.append(sent["statusCode"]))
+        page.goto(f"{pages.url}/plugin/lake/operations")
+        page.get_by_text("Older runs").wait_for()
+        page.reload()
+        page.get_by_text("Older runs").wait_for()
+    assert 304 in statuses
+
+
+def test_texts_of_writers_are_shown_as_text(pages: ServedPages, browser: Any) -> None:
+    hostile = "<img src=x onerror=\"document.title='owned'\">"
+    notice = Notice(f"/lake/{hostile}", hostile, Source.COMMIT_CALLBACK, (), hostile, hostile)
+    table_id = pages.services.registry.mark_dirty(notice).table_id
+    decisions = [
+        {"service": hostile, "verdict": "blocked", "reason": hostile, "evidence": {hostile: hostile}},
+        {"service": "compaction", "verdict": "due", "run": "waiting", "reason": hostile, "run_reason": hostile},
+    ]
+    with pages.services.registry.transaction() as session:
+        values = {"decisions": json.dumps(decisions), "problem": hostile}
+        session.execute(update(lake_table).where(lake_table.c.table_id == table_id).values(**values))
+    try:
+        with open_page(browser) as opened:
+            page = opened.page
+            for path in ("/plugin/lake?q=onerror", f"/plugin/lake/tables/{table_id}"):
+                page.goto(f"{pages.url}{path}")
+                page.locator("h1, .table-list").get_by_text("<img src=x").first.wait_for()
+                page.wait_for_timeout(300)
+                assert page.title() == "Airflow"
+                assert page.locator(".lake img").count() == 0
+    finally:
+        pages.services.registry.forget(table_id)
+
+
+def test_unknown_table_and_a_server_that_is_gone_are_said_in_a_sentence(pages: ServedPages, browser: Any) -> None:
+    with open_page(browser) as opened:
+        page = opened.page
+        page.goto(f"{pages.url}/plugin/lake/tables/no-such-table")
+        page.get_by_text("There is no table no-such-table").wait_for()
+        page.route("**/lake/api/**", lambda route: route.fulfill(status=403, json={"detail": "no"}))
+        page.goto(f"{pages.url}/plugin/lake/operations")
+        page.get_by_text("log in to Airflow again").wait_for()
+
+
+def test_screens_of_the_documentation_are_not_older_than_the_pages() -> None:
+    images = Path(__file__).parents[3] / "docs" / "images"
+    assert {one.name for one in images.glob("lake-*.png")} >= {"lake-tables.png", "lake-table.png"}
+    assert all(one.stat().st_size < 150_000 for one in images.glob("lake-*.png"))

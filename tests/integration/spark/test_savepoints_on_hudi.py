@@ -1,0 +1,73 @@
+"""Savepoints that the service makes and removes on real tables; those of users stay."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import MakeTable, Table, content, run, write
+from pyspark.sql import SparkSession
+from test_archive_on_hudi import NO_METADATA_TABLE
+
+from airflow_lake_provider.job_contract import JobRequest, Mode, Outcome, Service
+from lake_jobs.hudi.table import open_client
+from local_stack import lake_writer
+
+EAGER = {"hoodie.clean.commits.retained": "1", "hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
+
+
+def savepoint(table: Table, keep: int) -> JobRequest:
+    return table.request(Mode.EXECUTE, service=Service.SAVEPOINT, service_options={"lake.savepoint.keep": str(keep)})
+
+
+@pytest.mark.parametrize(("type", "version"), [("MOR", 9), ("COW", 6)])
+def test_own_savepoints_expire_and_those_of_users_stay(
+    spark: SparkSession, make_table: MakeTable, type: str, version: int
+) -> None:
+    table = make_table(type=type, version=version)
+    of_user = max(table.completed() | table.completed("deltacommit"))
+    settings = lake_writer.write_options(table.written, 3, None, {}) | {"hoodie.table.services.enabled": "true"}
+    with open_client(spark, str(table.path), settings, {}) as client:
+        client.savepoint(of_user, "ann", "before the migration")
+    # The newest write has one already, whose ever it is.
+    assert run(spark, savepoint(table, 2)).outcome is Outcome.NOTHING_TO_DO
+    made = []
+    for commit in range(3, 6):
+        write(spark, table.written, commit)
+        result = run(spark, savepoint(table, 2))
+        assert result.outcome is Outcome.COMPLETED, result.message
+        made += result.completed_instants
+        assert run(spark, savepoint(table, 2)).outcome is Outcome.NOTHING_TO_DO
+    assert table.completed("savepoint") == {of_user, *made[1:]}
+    assert run(spark, savepoint(table, 0)).outcome is Outcome.COMPLETED
+    assert table.completed("savepoint") == {of_user}
+    assert run(spark, savepoint(table, 0)).outcome is Outcome.NOTHING_TO_DO
+
+
+def test_a_savepoint_can_be_restored_after_clean_and_holds_archiving_only_as_long_as_it_stays(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path
+) -> None:
+    table = make_table(type="COW", **NO_METADATA_TABLE)
+    (saved,) = run(spark, savepoint(table, 1)).completed_instants
+    before = content(spark, table)
+    for commit in range(3, 7):
+        write(spark, table.written, commit)
+    for service in (Service.CLEAN, Service.ARCHIVE):
+        mode = Mode.SCHEDULE_AND_EXECUTE if service is Service.CLEAN else Mode.EXECUTE
+        assert run(spark, table.request(mode, service=service, service_options=EAGER)).outcome is not Outcome.FAILED
+    assert table.completed("clean")
+    assert saved in table.completed()
+    copy = Table(replace(table.written, base_path=str(tmp_path / "copy")))
+    shutil.copytree(table.path, copy.path)
+    settings = lake_writer.write_options(copy.written, 3, None, {}) | {"hoodie.table.services.enabled": "true"}
+    with open_client(spark, str(copy.path), settings, {}) as client:
+        client.restoreToSavepoint(saved)
+    assert content(spark, copy) == before
+
+    assert run(spark, savepoint(table, 1)).outcome is Outcome.COMPLETED
+    assert saved not in table.completed("savepoint")
+    archived = run(spark, table.request(Mode.EXECUTE, service=Service.ARCHIVE, service_options=EAGER))
+    assert archived.outcome is Outcome.COMPLETED, archived.message
+    assert saved not in table.completed()

@@ -1,0 +1,79 @@
+"""One Spark session with real Hudi for many small tables: what makes it warm soon and its commits short."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from py4j.java_gateway import JavaClass, JavaPackage, JVMView
+
+from local_stack import hudi_bundle, lake_writer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SMALL_BLOOM_FILTERS = {"hoodie.index.bloom.num_entries": "1000"}
+"""Each base file has one, by default for 60,000 keys: to write its text is a tenth of a small commit."""
+
+ONE_TASK = SMALL_BLOOM_FILTERS | {
+    f"hoodie.{step}.parallelism": "1"
+    for step in (
+        "upsert.shuffle", "insert.shuffle", "bulkinsert.shuffle", "delete.shuffle", "simple.index", "bloom.index",
+        "global.simple.index", "finalize.write", "markers.delete", "rollback", "combine.before.insert",
+    )
+}  # fmt: skip
+"""For writers of small tables: a task costs more than the rows that it writes."""
+
+
+def remember_java_names() -> None:
+    """Ask the JVM once for what a name stands for.
+
+    For each part of `jvm.org.apache.hudi.X` py4j makes it search all of Spark's jars for a class, each time anew: a
+    fifth of all its work here.
+    """
+    _remember_names(JVMView)
+    _remember_names(JavaPackage)
+
+
+def _remember_names(owner: type[JVMView] | type[JavaPackage]) -> None:
+    find = owner.__getattr__
+
+    def find_once(self: JVMView | JavaPackage, name: str) -> object:
+        found = find(self, name)
+        if isinstance(found, JavaPackage | JavaClass):
+            self.__dict__[name] = found
+        return found
+
+    owner.__getattr__ = find_once
+
+
+def fewer_settings(folder: Path) -> Path:
+    """Return a jar that hides the default settings of YARN, MapReduce and HDFS, which nothing here asks for.
+
+    Each of Hudi's tasks brings all settings along, and reading them is a sixth of all work here.
+    """
+    jar = folder / "fewer-settings.jar"
+    with zipfile.ZipFile(jar, "w") as archive:
+        for system in ("hdfs", "hdfs-rbf", "mapred", "yarn"):
+            archive.writestr(f"{system}-default.xml", "<configuration/>")
+    return jar
+
+
+def open_test_session(folder: Path) -> SparkSession:
+    """Start Spark with the Hudi bundle; `folder` takes its scratch files."""
+    (folder / "warehouse").mkdir(parents=True, exist_ok=True)
+    return lake_writer.open_session(
+        {
+            "spark.master": "local[2]",
+            # In 1 GB the collector is at work for a sixth of the time.
+            "spark.driver.memory": "2g",
+            # Before Spark's 250 jars: each of those would be searched for every class of Hudi that Spark reads.
+            "spark.driver.extraClassPath": f"{fewer_settings(folder)}:{hudi_bundle.JAR}",
+            "spark.driver.extraJavaOptions": f"{hudi_bundle.jvm_options()} -Xmn1g",
+            # Much of a small write is to send tasks, each with all of Hadoop's configuration, and to read them.
+            "spark.sql.shuffle.partitions": "1",
+            "spark.default.parallelism": "1",
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        }
+    )

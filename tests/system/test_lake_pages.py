@@ -1,0 +1,172 @@
+"""The Lake's pages in a real Airflow: its menu, its themes, its time zone, its users."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import sessionmaker
+
+from airflow_lake_provider.manager.db.clock import DatabaseClock
+from airflow_lake_provider.manager.db.registry import Registry
+from local_stack.airflow import LocalAirflow
+from tests.support.browser import needs_chromium, open_browser, open_page
+from tests.support.lake_pages import RecordedRuns, fill
+from tests.system.conftest import WORK
+
+pytestmark = [pytest.mark.system, needs_chromium]
+
+ROOT = Path(__file__).parents[2]
+PASSWORDS = {"ada": "ada-password", "vic": "vic-password"}
+SCREENS = os.environ.get("LAKE_SCREENS", "")
+"""A folder: every page is kept there as a picture."""
+
+BRIGHTNESS = """() => {
+    const canvas = document.createElement('canvas').getContext('2d');
+    canvas.fillStyle = getComputedStyle(document.querySelector('.lake .panel')).backgroundColor;
+    canvas.fillRect(0, 0, 1, 1);
+    const [red, green, blue] = canvas.getImageData(0, 0, 1, 1).data;
+    return red + green + blue;
+}"""
+"""Of a panel's background, 0 to 765, in whatever way the theme writes colours."""
+
+
+@pytest.fixture(scope="module")
+def airflow() -> Iterator[LocalAirflow]:
+    """An API server with an administrator and a viewer, and made-up tables in its registry."""
+    home = WORK / "pages"
+    shutil.rmtree(home, ignore_errors=True)
+    (home / "lake").mkdir(parents=True)
+    passwords = home / "passwords.json"
+    passwords.write_text(json.dumps(PASSWORDS))
+    airflow = LocalAirflow(home / "airflow", (home / "lake",))
+    airflow.settings = {
+        "PYTHONPATH": str(ROOT),
+        "AIRFLOW__LAKE__LOOP_ENABLED": "False",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "ada:admin,vic:viewer",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
+    }
+    airflow.migrate()
+    try:
+        airflow.start(("api-server",))
+        yield airflow
+    finally:
+        airflow.stop()
+
+
+@pytest.fixture(scope="module")
+def table_id(airflow: LocalAirflow) -> str:
+    engine = create_engine(f"sqlite:///{airflow.home}/airflow.db", connect_args={"timeout": 30})
+    make = sessionmaker(engine)
+    registry = Registry(make, DatabaseClock(make))
+    runs = RecordedRuns()
+    lake = airflow.allowed_roots[0]
+    found = fill(registry, lake, 120, int(time.time() * 1000), runs)
+    with engine.begin() as connection:
+        for number, run in enumerate(runs.rows[:60]):
+            record_run(connection, run, number)
+    engine.dispose()
+    return found
+
+
+def record_run(connection: Any, run: Any, number: int) -> None:
+    """Insert a run as Airflow and the manager leave it; each tenth was started by hand."""
+    run_id = f"manual__{number}" if number % 10 == 9 else run.run_id
+    times = {
+        name: None if value is None else time.strftime("%Y-%m-%d %H:%M:%S.000000", time.gmtime(value / 1000))
+        for name, value in (("created", run.created_ms), ("started", run.started_ms), ("ended", run.ended_ms))
+    }
+    values = times | {"run_id": run_id, "state": run.state, "conf": json.dumps({"reason": run.reason})}
+    connection.execute(
+        text(
+            "insert into dag_run (dag_id, queued_at, start_date, end_date, state, run_id, run_type, conf, run_after, "
+            "span_status, clear_number, triggering_user_name) values ('lake_table_service', :created, :started, :ended,"
+            " :state, :run_id, 'manual', :conf, :created, 'not_started', 0, 'ada')"
+        ),
+        values,
+    )
+    connection.execute(
+        text("insert into lake_run (run_id, table_id, created_ms, service) values (:run_id, :table_id, :at, :service)"),
+        {"run_id": run_id, "table_id": run.table_id, "at": run.created_ms, "service": run.service},
+    )
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with open_browser() as browser:
+        yield browser
+
+
+def log_in(page: Any, airflow: LocalAirflow, user: str) -> None:
+    page.goto(airflow.url)
+    page.wait_for_url("**/auth/login**", timeout=60_000)
+    page.fill("input[name=username]", user)
+    page.fill("input[name=password]", PASSWORDS[user])
+    page.click("button[type=submit]")
+    page.wait_for_url(f"{airflow.url}/", timeout=60_000)
+
+
+def keep(page: Any, name: str) -> None:
+    if SCREENS:
+        page.wait_for_timeout(1200)
+        page.screenshot(path=f"{SCREENS}/{name}.png")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pages_open_from_airflows_menu_without_complaints(
+    airflow: LocalAirflow, table_id: str, browser: Any, theme: str
+) -> None:
+    with open_page(browser, color_scheme=theme) as opened:
+        page = opened.page
+        page.add_init_script(
+            f"localStorage.setItem('theme', '{theme}'); localStorage.setItem('timezone', '\"Asia/Tokyo\"')"
+        )
+        log_in(page, airflow, "ada")
+        page.locator("a[href$='/plugin/lake']").first.click(timeout=60_000)
+        page.get_by_text("120 tables").wait_for(timeout=60_000)
+        opened.complaints.clear()  # of Airflow's own home page
+        keep(page, f"lake-{theme}")
+        assert page.evaluate("document.documentElement.classList.contains('dark')") is (theme == "dark")
+        assert (page.evaluate(BRIGHTNESS) < 300) is (theme == "dark")
+        page.get_by_placeholder("Search by name, database or path").fill("/orders")
+        page.get_by_role("link", name="orders", exact=True).click()
+        page.get_by_text("Compaction runs").first.wait_for()
+        page.locator("svg .mark").first.wait_for()
+        keep(page, f"table-{theme}")
+        page.get_by_role("tab", name="instants").click()
+        assert "GMT+9" in page.get_by_role("tabpanel").inner_text()
+        page.get_by_role("link", name="Operations").click()
+        page.get_by_role("cell", name="ada", exact=True).first.wait_for()
+        keep(page, f"operations-{theme}")
+        assert opened.complaints == []
+
+
+def test_run_by_hand_is_among_the_operations(airflow: LocalAirflow, table_id: str, browser: Any) -> None:
+    with open_page(browser) as opened:
+        log_in(opened.page, airflow, "vic")
+        rows = opened.page.evaluate("fetch('/lake/api/operations').then((answer) => answer.json())")["rows"]
+    assert len(rows) == 60
+    by_hand = [row for row in rows if row["run_id"].startswith("manual__")]
+    assert len(by_hand) == 6
+    assert {row["by"] for row in by_hand} == {"ada"}
+    assert all(row["by"] == "manager" for row in rows if row not in by_hand)
+
+
+def test_viewer_may_read_and_no_session_sees_nothing(airflow: LocalAirflow, table_id: str, browser: Any) -> None:
+    with open_page(browser) as opened:
+        log_in(opened.page, airflow, "vic")
+        opened.page.goto(f"{airflow.url}/plugin/lake/tables/{table_id}")
+        opened.page.get_by_text("Compaction runs").first.wait_for(timeout=60_000)
+    for path in ("api/overview", "api/tables", f"api/tables/{table_id}", "api/operations.csv", "app/lake.js"):
+        answer = httpx.get(f"{airflow.url}/lake/{path}", timeout=30)
+        assert answer.status_code == 401
+        assert "orders" not in answer.text

@@ -1,0 +1,43 @@
+"""Every format of `--output` holds what the others hold."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from typing import Any
+
+import pytest
+import yaml
+
+from airflow_lake_provider.cli.command import print_rows
+
+ROWS: list[dict[str, Any]] = [
+    {"table": "orders", "reason": "[lake] tables_file names no engine", "plans": ["20261122", "x"], "tries": 3},
+    {"table": "clicks", "reason": "", "plans": [], "tries": None},
+]
+
+
+def printed(capsys: pytest.CaptureFixture[str], output: str, rows: list[dict[str, Any]]) -> str:
+    print_rows(Namespace(output=output), rows, lambda row: f"{row['table']}: {row['reason']}")
+    return capsys.readouterr().out
+
+
+def test_json_and_yaml_hold_the_rows_with_their_types(capsys: pytest.CaptureFixture[str]) -> None:
+    assert json.loads(printed(capsys, "json", ROWS)) == ROWS
+    assert yaml.safe_load(printed(capsys, "yaml", ROWS)) == ROWS
+
+
+@pytest.mark.parametrize("output", ["table", "plain"])
+def test_tables_have_a_column_for_each_value_and_leave_brackets_alone(
+    output: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head, *rows = [line for line in printed(capsys, output, ROWS).splitlines() if line.strip(" =+|")]
+    assert [word for word in ROWS[0] if word not in head] == []
+    assert "[lake] tables_file names no engine" in rows[0]
+    assert "20261122" in rows[0]
+    assert "clicks" in rows[1]
+
+
+def test_text_is_a_line_for_each_row(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, "text", ROWS[1:]) == "clicks: \n"
+    assert printed(capsys, "text", []) == ""

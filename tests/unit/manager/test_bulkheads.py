@@ -1,0 +1,229 @@
+"""A store that hangs or fails costs its own tables, and no other's (G4): real threads, real registry."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_lake_provider.config.settings import LakeSettings
+from airflow_lake_provider.config.tables_file import TablesConfig
+from airflow_lake_provider.errors import StorageError
+from airflow_lake_provider.manager.db.registry import FAILED_BEHIND_MS, EvaluationResult, Notice, Registry, Source
+from airflow_lake_provider.manager.db.schema import lake_table
+from airflow_lake_provider.manager.evaluators import EvaluatorLimits
+from airflow_lake_provider.manager.monitoring import RepairRound
+from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.planner.table_view import TableView, TableViewCache
+from airflow_lake_provider.timeline_server.server import TimelineServer
+from tests.support.tables import HandMadeTable
+from tests.unit.manager.conftest import FakeClock, FakeDoor
+from tests.unit.manager.test_loop_metrics import FakeMetrics
+
+SHORT_LEASE_S = 0.8
+PER_STORE = 3
+
+
+class HangingViews(TableViewCache):
+    """Never answers for `s3a://dead` until it is let go; fails after a while for `s3a://slow`."""
+
+    def __init__(self, server: TimelineServer) -> None:
+        super().__init__(server.timelines)
+        self.let_go = threading.Event()
+        self.hanging: list[str] = []
+
+    def refresh(self, base_path: str, dirty_seq: int | None = None) -> TableView:
+        if base_path.startswith("s3a://dead/"):
+            self.hanging.append(base_path)
+            self.let_go.wait(60)
+            raise StorageError("it answers at last")
+        if base_path.startswith("s3a://slow/"):
+            time.sleep(0.1)
+            raise StorageError("no route to host")
+        return super().refresh(base_path, dirty_seq)
+
+
+@pytest.fixture
+def views(timeline_server: TimelineServer) -> Iterator[HangingViews]:
+    views = HangingViews(timeline_server)
+    yield views
+    views.let_go.set()
+
+
+@pytest.fixture
+def metrics() -> FakeMetrics:
+    return FakeMetrics()
+
+
+@pytest.fixture
+def lease_s() -> float:
+    return 600.0
+
+
+@pytest.fixture
+def loop(
+    settings: LakeSettings,
+    lease_s: float,
+    registry: Registry,
+    timeline_server: TimelineServer,
+    views: HangingViews,
+    gateway: FakeDoor,
+    tables: TablesConfig,
+    metrics: FakeMetrics,
+) -> Iterator[ManagerLoop]:
+    loop = ManagerLoop(
+        settings.replace(claim_lease_s=lease_s),
+        registry,
+        TimelineServerGateway(timeline_server),
+        views,
+        gateway,
+        lambda: tables,
+        metrics,
+        limits=EvaluatorLimits(PER_STORE, all_stores=8),
+    )
+    yield loop
+    views.let_go.set()
+    assert loop.wait_until_idle(10)
+
+
+def mark(registry: Registry, base_path: str) -> str:
+    return registry.mark_dirty(Notice(base_path, "orders", Source.HINT)).table_id
+
+
+def wait_until(holds: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def test_tables_of_other_stores_are_evaluated_while_a_store_never_answers(
+    registry: Registry, loop: ManagerLoop, views: HangingViews, lake: Path, clock: FakeClock
+) -> None:
+    dead = [mark(registry, f"s3a://dead/t{number}") for number in range(32)]
+    clock.advance(1)  # all of the dead store's tables wait for longer
+    healthy = [HandMadeTable.create(lake / f"t{number}") for number in range(5)]
+    for table in healthy:
+        table.commit(1)
+    ids = [mark(registry, str(table.path)) for table in healthy]
+    loop.start()
+    wait_until(lambda: all(registry.get(table_id)["dirty_since_ms"] is None for table_id in ids))
+    assert len(views.hanging) == PER_STORE
+    assert sum(registry.get(table_id)["evaluated_ms"] is None for table_id in dead) == len(dead)
+
+
+@pytest.mark.parametrize("lease_s", [SHORT_LEASE_S])
+def test_evaluation_that_never_returns_is_named_recorded_and_costs_one_thread(
+    registry: Registry, loop: ManagerLoop, views: HangingViews, clock: FakeClock, metrics: FakeMetrics
+) -> None:
+    table_id = mark(registry, "s3a://dead/orders")
+    loop.start()
+    wait_until(lambda: len(views.hanging) == 1)
+    assert loop.find_problems() == ()
+    time.sleep(SHORT_LEASE_S)
+    loop.start()
+    (problem,) = loop.find_problems()
+    assert "1 evaluations of s3a://dead have not returned" in problem
+    assert "s3a://dead/orders" in problem
+    row = registry.get(table_id)
+    assert row["problem"].startswith("the evaluation has not returned for 1 s: s3a://dead does not answer")
+    assert (row["evaluation_failures"], row["claim_token"]) == (1, None)
+    assert metrics.gauges["lake.stuck_evaluations"] == 1
+    clock.advance(3600)
+    for _ in range(5):
+        loop.start()
+        time.sleep(0.05)
+    assert views.hanging == ["s3a://dead/orders"]
+    # What the late evaluation found is not recorded: the table may be another's by now.
+    views.let_go.set()
+    assert loop.wait_until_idle(10)
+    assert loop.find_problems() == ()
+
+
+def test_tables_that_fail_come_after_those_that_do_not(registry: Registry, clock: FakeClock) -> None:
+    failed = mark(registry, "s3a://slow/old")
+    (lease,) = registry.acquire(1, 60)
+    now_ms = registry.now_ms()
+    registry.release(lease, EvaluationResult(now_ms, retry_ms=now_ms, failed=True, problem="no route to host"))
+    clock.advance(60)
+    healthy = mark(registry, "/lake/new")
+    assert [lease.table_id for lease in registry.acquire(2, 60)] == [healthy, failed]
+    # It is not postponed without end: after a while it is the one that waits longest.
+    clock.advance(61 + FAILED_BEHIND_MS / 1000)
+    newer = mark(registry, "/lake/newer")
+    assert [lease.table_id for lease in registry.acquire(3, 60)] == [healthy, failed, newer]
+
+
+def test_claims_leave_out_stores_and_tables_that_are_named(registry: Registry) -> None:
+    marked = [mark(registry, path) for path in ("/lake/a", "/lake/b", "s3a://x/a", "s3a://xy/a", "s3a://x_/a")]
+    leases = registry.acquire(9, 60, except_stores=["s3a://x", "s3a://x_"], except_tables=[marked[0]])
+    assert [lease.base_path for lease in leases] == ["/lake/b", "s3a://xy/a"]
+    assert {lease.base_path for lease in registry.acquire(9, 60, except_stores=[""])} == {"s3a://x/a", "s3a://x_/a"}
+
+
+def test_many_failing_tables_leave_a_healthy_one_its_place(
+    registry: Registry, loop: ManagerLoop, lake: Path, clock: FakeClock
+) -> None:
+    """A dead store that is noticed only after a while: the healthy table must not wait for all of its tables."""
+    slow = [mark(registry, f"s3a://slow/t{number}") for number in range(20)]
+    clock.advance(1)
+    table = HandMadeTable.create(lake / "orders")
+    table.commit(1)
+    table_id = mark(registry, str(table.path))
+    loop.start()
+    wait_until(lambda: registry.get(table_id)["dirty_since_ms"] is None)
+    assert any(registry.get(slow_id)["evaluated_ms"] is None for slow_id in slow)
+    assert loop.wait_until_idle(30)
+    assert all(registry.get(slow_id)["evaluation_failures"] == 1 for slow_id in slow)
+
+
+def test_repairs_reach_tables_beyond_the_first_page(registry: Registry) -> None:
+    """By id or by age: no table is left out for good however many there are."""
+    row = {"table_name": "t", "registered_ms": 1, "identified_ms": 1}
+    rows = [{"table_id": f"t{number}", "base_path": f"/elsewhere/t{number}", **row} for number in range(1200)]
+    with registry.transaction() as session:
+        session.execute(lake_table.insert(), rows)
+    rounds = RepairRound(registry, TablesConfig, lambda path: pytest.fail(f"{path} asks for no examination"))
+    rounds.run()
+    assert all(row["examined_ms"] for row in registry.list_tables(2000))
+
+
+def test_request_that_postpones_silent_tables_waits_for_no_store(
+    registry: Registry, loop: ManagerLoop, views: HangingViews
+) -> None:
+    """Each of them would keep a thread of the API server; lake_watch sends one each minute."""
+    silent = [mark(registry, f"s3a://dead/t{number}") for number in range(3)]
+    for lease in registry.acquire(3, 60):
+        registry.release(lease, EvaluationResult(next_evaluation_ms=registry.now_ms()))
+    request = threading.Thread(target=loop.postpone, args=(silent,), daemon=True)
+    request.start()
+    request.join(5)
+    assert not request.is_alive()
+    assert views.hanging == []
+    # What is not in memory has to be read, and the evaluators do that.
+    assert all(registry.get(table_id)["dirty_since_ms"] is not None for table_id in silent)
+
+
+def test_silent_table_whose_heartbeat_does_not_return_is_evaluated(
+    registry: Registry,
+    make_loop: Callable[[], ManagerLoop],
+    timeline_server: TimelineServer,
+    lake: Path,
+    clock: FakeClock,
+) -> None:
+    """Each process may have a refresh of it that hangs; then none would ever find a commit without notice."""
+    table = HandMadeTable.create(lake / "orders")
+    table.commit(1)
+    table_id, loop = mark(registry, str(table.path)), make_loop()
+    assert loop.drain() == 1
+    pause_s = timeline_server.pause_s(str(table.path))
+    clock.advance(pause_s)
+    loop.postpone([table_id])
+    assert registry.get(table_id)["dirty_since_ms"] is None
+    clock.advance(pause_s + 61)
+    loop.postpone([table_id])
+    assert registry.get(table_id)["dirty_since_ms"] is not None

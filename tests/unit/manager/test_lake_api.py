@@ -1,0 +1,461 @@
+"""`/lake/api`: what it answers, in which order, whom it refuses, and that pages lose no table while tables change."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import HTTPException
+from fastapi.testclient import TestClient
+from sqlalchemy import event, insert, text, update
+from sqlalchemy.engine import Engine
+
+from airflow_lake_provider.config.access import TokensSource
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.tables_file import parse_tables_file
+from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
+from airflow_lake_provider.hudi.instant import Action, Instant, State
+from airflow_lake_provider.manager.api.services import ManagerServices
+from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
+from airflow_lake_provider.manager.db.schema import lake_search, lake_table
+from airflow_lake_provider.manager.db.search import (
+    RecordedRun,
+    RunPage,
+    RunSearch,
+    TableState,
+    find_summary,
+    search_names,
+    summarise,
+)
+from airflow_lake_provider.ui.app import Viewer, create_pages
+from airflow_lake_provider.ui.table_facts import headline, lane_of, services_of_row, settings_of, sizes_of
+from tests.support.tables import HandMadeTable
+from tests.unit.manager.conftest import FakeClock, FakeDoor
+
+ROUTES = (
+    "/api/overview", "/api/tables", "/api/tables/{id}", "/api/tables/{id}/timeline", "/api/tables/{id}/policy",
+    "/api/operations", "/api/operations.csv", "/app/lake.js",
+)  # fmt: skip
+
+
+@pytest.fixture
+def client(services: ManagerServices) -> httpx.Client:
+    return TestClient(create_pages(lambda: services, lambda: None), raise_server_exceptions=False)
+
+
+@pytest.fixture
+def orders(services: ManagerServices, lake: Path) -> str:
+    """A table with three delta commits, for which the loop has started a compaction."""
+    table = HandMadeTable.create(lake / "orders")
+    for number in range(1, 4):
+        table.commit(number)
+    services.loop.notify(Notice(str(lake / "orders"), "orders", Source.COMMIT_CALLBACK, (), "sales", "shop"))
+    services.loop.drain()
+    return table_id_of(str(lake / "orders"))
+
+
+def decided(service: str, verdict: str, **more: Any) -> dict[str, Any]:
+    return {"service": service, "verdict": verdict, "reason": "because", **more}
+
+
+def evaluated(registry: Registry, path: str, *decisions: dict[str, Any], problem: str = "") -> str:
+    """Register a table with the result of an evaluation, as `Registry.release` records it."""
+    found, name = json.dumps(decisions), path.rsplit("/", 1)[-1]
+    with registry.transaction() as session:
+        session.execute(
+            insert(lake_table).values(
+                table_id=table_id_of(path), base_path=path, table_name=name, registered_ms=0, problem=problem,
+                evaluated_ms=registry.now_ms(), next_evaluation_ms=registry.now_ms() + 600_000, decisions=found,
+            )
+        )  # fmt: skip
+        summary = summarise(found, problem=problem, evaluated=True).columns()
+        session.execute(
+            insert(lake_search).values(table_id=table_id_of(path), **search_names(name, "", path), **summary)
+        )
+    return table_id_of(path)
+
+
+def names(answer: httpx.Response) -> list[str]:
+    return [row["name"] for row in answer.json()["rows"]]
+
+
+# --- Tables
+
+
+def test_worst_table_comes_first_and_the_larger_backlog_within_a_state(
+    client: httpx.Client, registry: Registry
+) -> None:
+    def backlog(log_bytes: int) -> dict[str, Any]:
+        return decided("compaction", "not_due", evidence={"log_bytes": log_bytes, "base_bytes": 1000})
+
+    evaluated(registry, "/lake/quiet", backlog(10))
+    evaluated(registry, "/lake/heavy", backlog(900))
+    evaluated(registry, "/lake/running", decided("clean", "due", run="already_active"))
+    evaluated(registry, "/lake/blocked", decided("compaction", "blocked"), backlog(1))
+    evaluated(registry, "/lake/failing", decided("clustering", "due", run="backing_off", run_reason="failed"))
+    evaluated(registry, "/lake/gone", problem="no table here")
+    registry.register(Notice("/lake/new", "new", Source.HINT))
+    worst = ["gone", "failing", "blocked", "running", "new", "heavy", "quiet"]
+    assert names(client.get("/api/tables")) == worst
+    assert names(client.get("/api/tables", params={"sort": "name"})) == sorted(worst)
+    assert names(client.get("/api/tables", params={"sort": "backlog", "limit": 2})) == ["heavy", "quiet"]
+
+
+def test_filters_combine_and_total_counts_all_pages(client: httpx.Client, registry: Registry) -> None:
+    for number in range(5):
+        evaluated(registry, f"/lake/a{number}", decided("clean", "blocked"))
+        evaluated(registry, f"/lake/b{number}")
+    found = client.get("/api/tables", params={"q": "/lake/A", "state": ["blocked", "new"], "limit": 2}).json()
+    assert ([row["name"][0] for row in found["rows"]], found["total"]) == (["a", "a"], 5)
+    assert client.get("/api/tables", params={"state": "healthy"}).json()["total"] == 5
+    assert client.get("/api/tables", params={"database": "none"}).json()["total"] == 0
+
+
+@pytest.mark.parametrize("sort", ["worst", "backlog", "name"])
+def test_tables_that_do_not_change_are_on_exactly_one_page_while_others_change(
+    client: httpx.Client, registry: Registry, engine: Engine, sort: str
+) -> None:
+    for number in range(23):
+        log_bytes = number % 3 * 100
+        evidence = {"log_bytes": log_bytes, "base_bytes": 1}
+        evaluated(registry, f"/lake/t{number:02}", decided("compaction", "not_due", evidence=evidence))
+    moving = table_id_of("/lake/t11")
+    seen: list[str] = []
+    after = ""
+    for flip in range(1, 20):
+        page = client.get("/api/tables", params={"sort": sort, "limit": 4, "after": after}).json()
+        seen += [row["name"] for row in page["rows"]]
+        after = page["next"]
+        if not after:
+            break
+        # Between two pages one table becomes the worst, then the best, and so on.
+        with engine.begin() as connection:
+            values = {"severity": flip % 2 * 100, "log_bytes": flip % 2 * 10_000, "table_name": f"{'az'[flip % 2]}11"}
+            connection.execute(update(lake_search).where(lake_search.c.table_id == moving).values(**values))
+        registry.register(Notice(f"/lake/later{flip}", f"later{flip}", Source.HINT))
+    assert after == "", "the pages have no end"
+    still = [name for name in seen if name.startswith("t") and name != "t11"]
+    assert sorted(still) == sorted(f"t{number:02}" for number in range(23) if number != 11)
+
+
+def test_key_of_another_order_is_refused_with_a_sentence(client: httpx.Client, registry: Registry) -> None:
+    for number in range(3):
+        evaluated(registry, f"/lake/t{number}")
+    key = client.get("/api/tables", params={"limit": 1}).json()["next"]
+    for sort, after in (("name", key), ("worst", "bm9uc2Vuc2U="), ("worst", "%%%"), ("worst", "W251bGxd")):
+        answer = client.get("/api/tables", params={"sort": sort, "after": after})
+        assert answer.status_code == 422
+        assert answer.json()["error"] == "MalformedRequestError"
+
+
+def test_page_of_tables_reads_no_more_rows_than_it_shows(registry: Registry, engine: Engine) -> None:
+    """SQLite's own plan: the order comes from an index, also behind a key; nothing is sorted."""
+    from airflow_lake_provider.manager.db.search import KEY_TYPES, Sort, TableSearch, page_of_tables
+
+    for number in range(3):
+        evaluated(registry, f"/lake/t{number}")
+    sent: list[tuple[str, Any]] = []
+    event.listen(engine, "before_cursor_execute", lambda *a: sent.append((a[2], a[3])))
+    for sort in Sort:
+        first = page_of_tables(registry, TableSearch(sort=sort, limit=1))
+        page_of_tables(registry, TableSearch(sort=sort, limit=1, after=first.after))
+        assert len(first.after) == len(KEY_TYPES[sort])
+    pages = [(statement, values) for statement, values in sent if "ORDER BY" in statement]
+    assert len(pages) == 6
+    with engine.connect() as connection:
+        for statement, values in pages:
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values).all()
+            said = " ".join(row[-1] for row in plan)
+            assert "USING INDEX" in said
+            assert "TEMP B-TREE" not in said
+
+
+# --- Summaries
+
+
+@pytest.mark.parametrize(
+    ("decisions", "problem", "state"),
+    [
+        pytest.param([], "", TableState.HEALTHY, id="nothing-to-decide"),
+        pytest.param([decided("clean", "not_due")], "", TableState.HEALTHY, id="not-due"),
+        pytest.param([decided("clean", "due", run="already_ran")], "", TableState.HEALTHY, id="found-nothing-to-do"),
+        pytest.param([decided("clean", "due", run="start")], "", TableState.RUNNING, id="started"),
+        pytest.param([decided("clean", "due")], "", TableState.WAITING, id="due-without-a-run"),
+        pytest.param([decided("clean", "due", run="abandoned")], "", TableState.FAILING, id="given-up"),
+        pytest.param(
+            [decided("clean", "due", run="abandoned"), decided("ttl", "blocked")], "", TableState.FAILING, id="worst"
+        ),
+        pytest.param([decided("clean", "due", run="start")], "cannot", TableState.UNREADABLE, id="problem"),
+    ],
+)
+def test_state_of_a_table_is_that_of_its_worst_service(
+    decisions: list[dict[str, Any]], problem: str, state: TableState
+) -> None:
+    assert summarise(json.dumps(decisions), problem=problem, evaluated=True).state is state
+
+
+def test_real_evaluation_fills_the_summary(client: httpx.Client, registry: Registry, orders: str) -> None:
+    row, summary = registry.get(orders), find_summary(registry, orders)
+    assert (summary["state"], summary["severity"]) == ("running", 20)
+    shown = client.get("/api/tables").json()["rows"][0]
+    assert (shown["state"], shown["database"], shown["owner"]) == ("running", "sales", "shop")
+    assert shown["headline"].startswith("Compaction runs: 3 delta commits")
+    meters = {one["service"]: one["meters"] for one in shown["services"]}
+    assert {"found": 3, "threshold": 5, "unit": "delta commits"} in meters["compaction"]
+    assert summarise(row["decisions"], evaluated=True).state is TableState.RUNNING
+
+
+def test_headline_says_what_comes_next() -> None:
+    row: Any = {"missing_since_ms": None, "problem": "", "evaluated_ms": 1}
+    decisions = json.dumps([
+        decided("clean", "not_due", evidence={"writes_since_clean": 1}),
+        decided("compaction", "not_due", evidence={"delta_commits": 4, "log_bytes": 0, "base_bytes": 10}),
+    ])  # fmt: skip
+    said = headline(row, services_of_row(decisions, TablePolicy()))
+    assert said == "Healthy: compaction comes next, 4 of 5 delta commits."
+
+
+# --- One table
+
+
+def test_table_has_services_runs_and_timeline(client: httpx.Client, orders: str) -> None:
+    table = client.get(f"/api/tables/{orders}").json()
+    assert table["services"][0]["service"] == "compaction"
+    assert table["notices"] == 1
+    timeline = client.get(f"/api/tables/{orders}/timeline").json()
+    assert [one["lane"] for one in timeline["instants"]] == ["commits"] * 3
+    assert [one["log_bytes"] for one in timeline["sizes"]] == [100, 200, 300]
+    assert timeline["instants"][0]["completed_ms"] - timeline["instants"][0]["requested_ms"] == 500
+
+
+def test_table_that_is_gone_has_a_timeline_that_says_so(client: httpx.Client, registry: Registry) -> None:
+    registry.register(Notice("/nowhere/orders", "orders", Source.HINT))
+    answer = client.get(f"/api/tables/{table_id_of('/nowhere/orders')}/timeline")
+    assert answer.status_code == 200
+    assert "/nowhere/orders" in answer.json()["problem"]
+
+
+def test_unknown_table_is_answered_as_json(client: httpx.Client) -> None:
+    for path in ("", "/timeline", "/policy"):
+        answer = client.get(f"/api/tables/no-such-table{path}")
+        assert (answer.status_code, answer.json()["error"]) == (404, "TableUnknownError")
+
+
+def test_log_files_written_beside_a_compaction_stay_in_the_backlog() -> None:
+    class View:
+        class properties:
+            time_zone = "UTC"
+
+        class timeline:
+            completed_writes = (
+                Instant("20261121120001000", Action.DELTACOMMIT, State.COMPLETED, "20261121120002000", "a"),
+                Instant("20261121120004000", Action.DELTACOMMIT, State.COMPLETED, "20261121120005000", "b"),
+                Instant("20261121120003000", Action.COMMIT, State.COMPLETED, "20261121120006000", "c"),
+            )
+
+        commits = {  # noqa: RUF012
+            "20261121120001000": CommitMetadata("UPSERT", (WriteStat("p", "f", "p/.f_1.log.1_0", 100, 100),)),
+            "20261121120004000": CommitMetadata("UPSERT", (WriteStat("p", "f", "p/.f_3.log.1_0", 30, 30),)),
+            "20261121120003000": CommitMetadata("COMPACT", (WriteStat("p", "f", "p/f_3.parquet", 500, 500),)),
+        }
+
+    view: Any = View
+    assert [(one.log_bytes, one.log_files, one.base_bytes) for one in sizes_of(view)] == [
+        (100, 1, 0), (130, 2, 0), (30, 1, 500)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("action", "operation", "lane"),
+    [
+        (Action.COMMIT, "COMPACT", "compaction"),
+        (Action.DELTACOMMIT, "LOG_COMPACT", "logcompaction"),
+        (Action.REPLACECOMMIT, "CLUSTER", "clustering"),
+        (Action.REPLACECOMMIT, "INSERT_OVERWRITE", "commits"),
+        (Action.COMMIT, "UPSERT", "commits"),
+    ],
+)
+def test_completed_service_is_in_its_own_lane(action: Action, operation: str, lane: str) -> None:
+    instant = Instant("20261121120001000", action, State.COMPLETED, "20261121120002000", "a")
+    assert lane_of(instant, CommitMetadata(operation, ())) == lane
+
+
+def test_policy_names_what_sets_each_value() -> None:
+    tables = parse_tables_file(
+        "defaults:\n  compaction: {delta_commits: 7}\n  spark_conf: {spark.hadoop.fs.s3a.secret.key: "
+        "secret://connection/s3/password}\n"
+        "tables:\n- base_path: /lake/orders\n  clean: {commits: 3}\n",
+        "tables.yaml",
+    )
+    found = {one.name: (one.value, one.source) for one in settings_of(tables, "/lake/orders", "orders")}
+    assert found["compaction.delta_commits"] == ("7", "defaults of the tables file")
+    assert found["clean.commits"] == ("3", "entry 1 of the tables file (base_path: /lake/orders)")
+    assert found["archive.max_commits"] == ("30", "built in")
+    assert found["spark_conf.spark.hadoop.fs.s3a.secret.key"][0] == '"secret://connection/s3/password"'
+
+
+# --- Operations and the overview
+
+
+class Runs:
+    """Airflow's side: runs of two tables, one by hand."""
+
+    def __init__(self, rows: list[RecordedRun]) -> None:
+        self.rows = rows
+        self.counted = 0
+
+    def page_of_runs(self, _: object, search: RunSearch) -> RunPage:
+        behind = [row for row in self.rows if search.before is None or (row.created_ms, row.run_id) < search.before]
+        shown = [row for row in behind if search.state in {"", row.state}][: search.limit]
+        more = len(behind) > len(shown) and shown
+        return RunPage(tuple(shown), (shown[-1].created_ms, shown[-1].run_id) if more else None)
+
+    def count_runs(self, _: object, since_ms: int, audience: object) -> list[Any]:
+        self.counted += 1
+        return []
+
+
+def run_of(number: int, reason: str = "because", by: str = "manager") -> RecordedRun:
+    return RecordedRun(
+        f"t.clean.{number}", "lake_table_service", "t", "orders", "shop", "clean", "success", by, reason,
+        number, number + 1, number + 2, 1,
+    )  # fmt: skip
+
+
+def test_operations_have_pages_and_csv_has_them_all_without_formulas(
+    client: httpx.Client, services: ManagerServices
+) -> None:
+    runs = Runs([run_of(3), run_of(2, reason="=cmd|' /C calc'!A0", by="+ada"), run_of(1)])
+    object.__setattr__(services, "instance_gateway", runs)
+    first = client.get("/api/operations", params={"limit": 2}).json()
+    second = client.get("/api/operations", params={"limit": 2, "after": first["next"]}).json()
+    assert [row["created_ms"] for row in (*first["rows"], *second["rows"])] == [3, 2, 1]
+    assert second["next"] == ""
+    answer = client.get("/api/operations.csv")
+    assert answer.headers["content-type"].startswith("text/csv")
+    lines = answer.text.splitlines()
+    assert len(lines) == 4
+    assert "'=cmd|" in lines[2]
+    assert "'+ada" in lines[2]
+
+
+def test_overview_counts_and_is_computed_once_for_many_pages(
+    client: httpx.Client, services: ManagerServices, registry: Registry, clock: FakeClock, gateway: FakeDoor
+) -> None:
+    runs = Runs([])
+    object.__setattr__(services, "instance_gateway", runs)
+    evaluated(registry, "/lake/a", decided("clean", "blocked"))
+    evidence = {"log_bytes": 70, "base_bytes": 1}
+    evaluated(registry, "/lake/b", decided("compaction", "not_due", evidence=evidence))
+    first = client.get("/api/overview").json()
+    assert first["tables"] == 2
+    assert {one["state"]: one["tables"] for one in first["states"] if one["tables"]} == {"blocked": 1, "healthy": 1}
+    assert first["backlog_bytes"] == 70
+    evaluated(registry, "/lake/c")
+    assert client.get("/api/overview").json()["tables"] == 2
+    clock.advance(6)
+    assert client.get("/api/overview").json()["tables"] == 3
+    assert runs.counted == 1
+
+
+# --- ETags, refusals, texts of writers
+
+
+def test_answer_is_sent_again_only_when_it_changed(
+    client: httpx.Client, services: ManagerServices, registry: Registry, orders: str, clock: FakeClock
+) -> None:
+    object.__setattr__(services, "instance_gateway", _with_runs(services))
+    for route in ROUTES:
+        if route.startswith("/app") or route.endswith(".csv"):
+            continue
+        path = route.format(id=orders)
+        first = client.get(path)
+        assert first.status_code == 200, path
+        assert first.headers["cache-control"] == "private, no-cache"
+        clock.advance(1)  # time alone changes no answer
+        again = client.get(path, headers={"If-None-Match": f'W/"x", {first.headers["etag"]}'})
+        assert (again.status_code, again.content) == (304, b""), path
+    tag = client.get(f"/api/tables/{orders}").headers["etag"]
+    registry.mark_dirty(Notice(registry.get(orders)["base_path"], "orders", Source.COMMIT_CALLBACK))
+    assert client.get(f"/api/tables/{orders}", headers={"If-None-Match": tag}).status_code == 200
+
+
+def _with_runs(services: ManagerServices) -> Any:
+    gateway: Any = services.instance_gateway
+    gateway.page_of_runs = lambda *_: RunPage((run_of(1),), None)
+    gateway.count_runs = lambda *_: []
+    return gateway
+
+
+def test_nothing_is_answered_to_users_without_access(services: ManagerServices, orders: str) -> None:
+    def refuse() -> None:
+        raise HTTPException(403, "no")
+
+    client = TestClient(create_pages(lambda: services, refuse))
+    for path in ROUTES:
+        answer = client.get(path.format(id=orders))
+        assert answer.status_code == 403
+        assert "orders" not in answer.text
+
+
+def test_tables_of_a_team_are_in_no_answer_to_others(
+    services: ManagerServices, registry: Registry, tmp_path: Path
+) -> None:
+    """Hidden in the list, its counts and its facets, in one table's routes, and in the search."""
+    secret = evaluated(registry, "/lake/hr/salaries", decided("clean", "blocked"))
+    evaluated(registry, "/lake/shop/orders")
+    tokens = tmp_path / "tokens.yaml"
+    tokens.write_text(
+        "tokens:\n- name: hr\n  roots: [/lake/hr]\n  rights: [read]\n  viewers: [ada, 'role:HR']\n"
+        f"  sha256: ['{'0' * 64}']\n"
+    )
+    object.__setattr__(services, "tokens", TokensSource(path=str(tokens)))
+    runs = _with_runs(services)
+    asked: list[RunSearch] = []
+    runs.page_of_runs = lambda _, search: (asked.append(search), RunPage((), None))[1]
+
+    def of(*names: str) -> httpx.Client:
+        viewer = Viewer(names[0], frozenset(names[1:]))
+        return TestClient(create_pages(lambda: services, lambda: viewer))
+
+    for client, sees in ((of("bob"), False), (of("ada"), True), (of("eve", "HR"), True)):
+        assert names(client.get("/api/tables", params={"sort": "name"})) == ["orders", *["salaries"] * sees]
+        assert client.get("/api/tables", params={"q": "salar"}).json()["total"] == sees
+        overview = client.get("/api/overview").json()
+        assert overview["tables"] == 1 + sees
+        assert next(one["tables"] for one in overview["states"] if one["state"] == "blocked") == sees
+        for path in ("", "/timeline", "/policy"):
+            assert client.get(f"/api/tables/{secret}{path}").status_code == (200 if sees else 404)
+        client.get("/api/operations")
+        assert asked[-1].audience.covers("/lake/hr/salaries") is sees
+    hidden, unknown = (of("bob").get(f"/api/tables/{one}").text for one in (secret, "salaries-0000000000000000"))
+    assert hidden.replace(secret, "X") == unknown.replace("salaries-0000000000000000", "X")
+
+
+def test_texts_of_writers_are_json_and_never_a_page(client: httpx.Client, registry: Registry) -> None:
+    hostile = '/lake/"><script>alert(1)</script>'
+    registry.mark_dirty(Notice(hostile, "<img src=x onerror=alert(1)>", Source.COMMIT_CALLBACK, (), "<b>", "<i>"))
+    for path in ("/api/tables", f"/api/tables/{table_id_of(hostile)}", "/api/tables?q=<script>"):
+        answer = client.get(path)
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    assert client.get("/api/tables").json()["rows"][0]["name"] == "<img src=x onerror=alert(1)>"
+
+
+def test_nothing_but_the_app_is_served(client: httpx.Client) -> None:
+    for name in ("lake.js", "lake.svg", "lake-dark.svg"):
+        assert client.get(f"/app/{name}").status_code == 200
+    for name in ("..%2Fapp.py", "app.py", "sources.sha256", "..%2f..%2ferrors.py"):
+        assert client.get(f"/app/{name}").status_code == 404
+
+
+def test_tables_of_a_wrong_tables_file_are_shown_all_the_same(
+    client: httpx.Client, engine: Engine, orders: str
+) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("update lake_table set problem = 'tables file is wrong'"))
+    assert "tables file is wrong" in client.get("/api/tables").json()["rows"][0]["headline"]

@@ -1,0 +1,141 @@
+"""Services that are blocked or given up, and tables that cannot be read, reach people once each, not only a page."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_lake_provider.config.policies import CompactionPolicy, TablePolicy
+from airflow_lake_provider.config.settings import LakeSettings
+from airflow_lake_provider.config.tables_file import TablesConfig
+from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
+from airflow_lake_provider.manager.instances import Instance, NoNotifier
+from airflow_lake_provider.manager.monitoring import DeadlineSweep, StuckTables
+from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.scheduling import RunState
+from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.timeline_server.server import TimelineServer
+from tests.support.tables import HandMadeTable
+from tests.unit.manager.conftest import LOCK_OPTIONS, FakeClock, FakeDoor, FakeInstanceDoor
+
+RULES = CompactionPolicy(delta_commits=3)
+UNLOCKED = TablePolicy(compaction=RULES)
+LOCKED = TablePolicy(compaction=RULES, hudi_options=LOCK_OPTIONS, retry_backoff_s=60, max_runs_per_instant=2)
+
+
+class Inbox(NoNotifier):
+    def __init__(self) -> None:
+        self.messages: list[Instance] = []
+
+    def stuck(self, base_path: str, instance: Instance, on_notified: Callable[[], None]) -> None:
+        self.messages.append(instance)
+        on_notified()
+
+
+class World:
+    """Several loops of one registry; `policy` is what the tables file says now."""
+
+    def __init__(
+        self, settings: LakeSettings, registry: Registry, server: TimelineServer, gateway: FakeDoor, clock: FakeClock
+    ) -> None:
+        self.inbox, self.policy, self.registry, self.clock = Inbox(), UNLOCKED, registry, clock
+        self.loops = [
+            ManagerLoop(
+                settings,
+                registry,
+                TimelineServerGateway(server),
+                TableViewCache(server.timelines),
+                gateway,
+                lambda: TablesConfig(defaults=self.policy),
+                on_stuck=StuckTables(registry, notifier=self.inbox).notify_once,
+            )
+            for _ in range(2)
+        ]
+
+    def mark(self, table: HandMadeTable) -> str:
+        return self.registry.mark_dirty(Notice(str(table.path), "orders", Source.HINT)).table_id
+
+    def pass_by(self, table: HandMadeTable, seconds: float) -> None:
+        for step in range(6):
+            self.clock.advance(seconds / 6)
+            self.mark(table)
+            self.loops[step % 2].drain()
+
+
+@pytest.fixture
+def world(
+    settings: LakeSettings, registry: Registry, timeline_server: TimelineServer, gateway: FakeDoor, clock: FakeClock
+) -> World:
+    return World(settings, registry, timeline_server, gateway, clock)
+
+
+@pytest.fixture
+def table(lake: Path) -> HandMadeTable:
+    table = HandMadeTable.create(lake / "orders")
+    for second in (1, 2, 3):
+        table.commit(second)
+    return table
+
+
+def test_blocked_services_of_a_table_are_one_message_after_an_hour(world: World, table: HandMadeTable) -> None:
+    world.pass_by(table, 3000)
+    assert world.inbox.messages == []
+    world.pass_by(table, 7200)
+    (message,) = world.inbox.messages
+    assert "compaction" in message.service
+    assert "hoodie.write.lock.provider" in message.reason
+    # It is remembered across loops; when the cause returns after it went away, people hear of it again.
+    world.policy = LOCKED
+    world.pass_by(table, 60)
+    world.policy = UNLOCKED
+    world.pass_by(table, 7200)
+    assert len(world.inbox.messages) == 2
+
+
+def test_policy_that_mutes_the_doctor_mutes_this(world: World, table: HandMadeTable) -> None:
+    world.policy = UNLOCKED.model_copy(update={"doctor": UNLOCKED.doctor.model_copy(update={"notify": False})})
+    world.pass_by(table, 10_000)
+    assert world.inbox.messages == []
+
+
+def test_service_that_was_given_up_is_one_message(world: World, table: HandMadeTable, gateway: FakeDoor) -> None:
+    world.policy = LOCKED
+    for _ in range(4):
+        world.pass_by(table, 600)
+        for run in [run for run in gateway.runs if run.active]:
+            gateway.end(run.run_id, RunState.FAILED, world.registry.now_ms())
+    messages = [message for message in world.inbox.messages if "compaction" in message.service]
+    assert len(messages) == 1
+    assert "given up until the table changes" in messages[0].reason
+
+
+def test_table_that_cannot_be_read_is_one_message_after_half_an_hour(world: World, table: HandMadeTable) -> None:
+    sweep = DeadlineSweep(world.registry, FakeInstanceDoor(), notifier=world.inbox)
+    world.mark(table)
+    world.loops[0].drain()
+    shutil.move(table.path / ".hoodie" / "hoodie.properties", table.path / "away")
+    for expected in (0, 0, 1, 1, 1):
+        world.pass_by(table, 900)
+        sweep.sweep()
+        assert len(world.inbox.messages) == expected
+    assert "no Hudi table" in world.inbox.messages[0].reason
+
+
+def test_silent_table_that_cannot_be_read_is_one_message_too(
+    world: World, table: HandMadeTable, registry: Registry, clock: FakeClock
+) -> None:
+    """Nothing announces it: the retries alone must be enough."""
+    sweep = DeadlineSweep(registry, FakeInstanceDoor(), notifier=world.inbox)
+    world.mark(table)
+    world.loops[0].drain()
+    shutil.move(table.path / ".hoodie" / "hoodie.properties", table.path / "away")
+    world.mark(table)
+    for _ in range(30):
+        world.loops[0].drain()
+        clock.advance(120)
+        sweep.sweep()
+    assert len(world.inbox.messages) == 1

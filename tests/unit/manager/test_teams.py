@@ -1,0 +1,254 @@
+"""Tokens of two teams: no route shows or changes what lies below the other team's root."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+
+from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.manager.api.app import create_app
+from airflow_lake_provider.manager.api.services import ManagerServices
+from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
+from tests.support.tables import HandMadeTable
+from tests.unit.manager.conftest import SERVICE_TOKEN
+
+TOKENS = {"writer": "writer-of-shop", "reader": "reader-of-shop", "operator": "operator-of-shop"}
+RIGHTS = {"writer": "notify", "reader": "read", "operator": "read, operate"}
+SERVICE = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
+OPEN = {("get", "/health")}
+
+
+def bearer(role: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {TOKENS[role]}"}
+
+
+@pytest.fixture
+def shop(lake: Path) -> HandMadeTable:
+    table = HandMadeTable.create(lake / "shop" / "orders")
+    table.commit(1)
+    return table
+
+
+@pytest.fixture
+def bank(lake: Path) -> HandMadeTable:
+    table = HandMadeTable.create(lake / "bank" / "accounts")
+    table.commit(1)
+    return table
+
+
+@pytest.fixture
+def manager(services: ManagerServices, lake: Path, tmp_path: Path) -> ManagerServices:
+    file = tmp_path / "tokens.yaml"
+    file.write_text(
+        "tokens:\n"
+        + "".join(
+            f"  - {{name: shop-{role}, roots: ['{lake}/shop'], rights: [{RIGHTS[role]}], "
+            f"sha256: ['{hashlib.sha256(token.encode()).hexdigest()}']}}\n"
+            for role, token in TOKENS.items()
+        )
+    )
+    settings = services.settings.replace(tokens_file=str(file))
+    options = ServerOptions(settings.allowed_roots, settings.service_tokens, tokens_file=str(file))
+    server = TimelineServer(services.timeline_server.timelines, options)
+    return replace(services, settings=settings, timeline_server=server)
+
+
+@pytest.fixture
+def client(manager: ManagerServices, shop: HandMadeTable, bank: HandMadeTable) -> Iterator[httpx.Client]:
+    client = TestClient(create_app(lambda: manager), raise_server_exceptions=False)
+    for table in (shop, bank):
+        hint = {"base_path": str(table.path), "table_name": table.path.name}
+        assert client.post("/hints", json={"hints": [hint]}, headers=SERVICE).status_code == 200
+    manager.loop.drain()
+    return client
+
+
+def routes(client: httpx.Client) -> list[tuple[str, str]]:
+    document = client.get("/openapi.json").json()
+    return [(method, path) for path, item in document["paths"].items() for method in item]
+
+
+def body(table: HandMadeTable) -> dict[str, Any]:
+    """Fit every route's body."""
+    hint = {"base_path": str(table.path), "table_name": "x"}
+    return {
+        "commitTime": "20261121024807033",
+        "tableName": "x",
+        "basePath": str(table.path),
+        "hints": [hint],
+        "unchanged_table_ids": [table_id_of(str(table.path))],
+        "run_id": "attacker",
+        "try_number": 1,
+        "token": "t",
+        "ttl_s": 1,
+        "paused": True,
+        "ended": False,
+        "tables": [hint],
+        "wait_s": 0,
+    }
+
+
+def send(client: httpx.Client, method: str, path: str, table: HandMadeTable, headers: dict[str, str]) -> httpx.Response:
+    filled = path.format(table_id=table_id_of(str(table.path)), service="compaction", sink="kafka")
+    filled = filled.replace("/service/compaction", "/service/compact")
+    token = headers.get("Authorization", "").removeprefix("Bearer ")
+    params = {
+        "base_path": str(table.path),
+        "basepath": str(table.path),
+        "table_name": "x",
+        "service": "clean",
+        "extra_params": f"token={token}",
+    }
+    content = None
+    sent = body(table)
+    if path.endswith("/executors/{service}"):
+        sent.pop("ended")
+    if method in {"post", "put", "patch"}:
+        content = sent
+    return client.request(method.upper(), filled, params=params, json=content, headers=headers)
+
+
+def state(registry: Registry) -> list[dict[str, Any]]:
+    with registry.transaction() as session:
+        connection = session.connection()
+        return [
+            dict(row)
+            for table in ("lake_table", "lake_executor", "lake_sink")
+            for row in connection.exec_driver_sql(f"SELECT * FROM {table} ORDER BY table_id").mappings()
+        ]
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer guessed", "HUDI-CALLBACK-KEY": "guessed"}])
+def test_every_route_but_health_needs_a_token_and_none_changes_anything_without(
+    client: httpx.Client, registry: Registry, shop: HandMadeTable, headers: dict[str, str]
+) -> None:
+    before = state(registry)
+    for method, path in routes(client):
+        expected = 200 if (method, path) in OPEN else 401
+        answer = send(client, method, path, shop, headers)
+        assert answer.status_code == expected, f"{method} {path}: {answer.text}"
+    assert state(registry) == before
+
+
+@pytest.mark.parametrize("role", TOKENS)
+def test_no_route_shows_or_changes_another_teams_table(
+    client: httpx.Client, registry: Registry, bank: HandMadeTable, role: str
+) -> None:
+    before = state(registry)
+    headers = bearer(role) | {"HUDI-CALLBACK-KEY": TOKENS[role]}
+    listing = {("get", "/tables"), ("get", "/tables/silent"), ("post", "/sinks/claim")}
+    for method, path in routes(client):
+        answer = send(client, method, path, bank, headers)
+        assert "accounts" not in answer.text.replace(table_id_of(str(bank.path)), "").replace(str(bank.path), "")
+        if (method, path) in listing and role != "writer" and answer.status_code == 200:
+            assert str(bank.path) not in answer.text
+        elif (method, path) not in OPEN:
+            assert answer.status_code in {401, 403, 404}, f"{method} {path}: {answer.text}"
+    assert state(registry) == before
+
+
+@pytest.mark.parametrize("role", TOKENS)
+def test_refusals_show_not_whether_a_table_exists(
+    client: httpx.Client, lake: Path, bank: HandMadeTable, role: str
+) -> None:
+    missing = HandMadeTable(lake / "bank" / "nowhere0")
+    headers = bearer(role) | {"HUDI-CALLBACK-KEY": TOKENS[role]}
+    for method, path in routes(client):
+        there, not_there = (
+            (answer.status_code, answer.text.replace(table_id_of(str(table.path)), "").replace(str(table.path), ""))
+            for table in (bank, missing)
+            for answer in [send(client, method, path, table, headers)]
+        )
+        if (method, path) not in OPEN:
+            assert there == not_there, f"{method} {path}"
+
+
+def test_writer_of_a_team_can_notify_and_nothing_else(
+    client: httpx.Client, registry: Registry, shop: HandMadeTable
+) -> None:
+    headers = bearer("writer") | {"HUDI-CALLBACK-KEY": TOKENS["writer"]}
+    accepted = set()
+    for method, path in routes(client):
+        answer = send(client, method, path, shop, headers)
+        if answer.is_success and (method, path) not in OPEN:
+            accepted.add(path)
+        elif (method, path) not in OPEN:
+            assert answer.status_code in {401, 403}, f"{method} {path}"
+            assert "has no right" in answer.text or "all tables" in answer.text, answer.text
+    assert accepted == {"/callback", "/service/{service}"}
+
+
+def test_reader_of_a_team_changes_nothing_of_its_own_table(
+    client: httpx.Client, registry: Registry, shop: HandMadeTable
+) -> None:
+    before = state(registry)
+    seen = {path for method, path in routes(client) if send(client, method, path, shop, bearer("reader")).is_success}
+    assert state(registry) == before
+    assert seen == {
+        "/health",
+        "/tables",
+        "/tables/silent",
+        "/tables/{table_id}",
+        "/tables/{table_id}/conformance",
+        "/tables/{table_id}/instances",
+        "/tables/{table_id}/sinks",
+        "/timeline/view",
+        "/timeline/changes",
+        "/timeline/archive",
+    }
+
+
+def test_operator_of_a_team_works_on_its_own_table(
+    client: httpx.Client, registry: Registry, shop: HandMadeTable
+) -> None:
+    headers, table_id = bearer("operator"), table_id_of(str(shop.path))
+    assert [row["table_id"] for row in client.get("/tables", headers=headers).json()["tables"]] == [table_id]
+    policy = {"base_path": str(shop.path), "table_name": "x", "service": "clean"}
+    assert client.get("/policy", params=policy, headers=headers).is_success
+    lease = client.post(f"/tables/{table_id}/executors/clean", json={"run_id": "r", "try_number": 1}, headers=headers)
+    token = {"token": lease.json()["token"]}
+    assert client.post(f"/tables/{table_id}/executors/clean/release", json=token, headers=headers).status_code == 204
+    assert client.get(f"/tables/{table_id}/safepoint", headers=headers).is_success
+    assert client.delete(f"/tables/{table_id}", headers=headers).status_code == 204
+    for what in (client.post("/sweep", headers=headers), client.get("/config", headers=headers)):
+        assert what.status_code == 403
+        assert "service_tokens" in what.json()["detail"]
+
+
+def test_pages_of_a_team_end_where_its_tables_end(
+    client: httpx.Client, registry: Registry, lake: Path, shop: HandMadeTable
+) -> None:
+    hints = [{"base_path": f"{lake}/{team}/t{n}", "table_name": "t"} for n in range(5) for team in ("shop", "bank")]
+    assert client.post("/hints", json={"hints": hints}, headers=SERVICE).is_success
+    found: list[str] = []
+    after = ""
+    while page := client.get("/tables", params={"after": after, "limit": 2}, headers=bearer("reader")).json()["tables"]:
+        found += [row["base_path"] for row in page]
+        after = page[-1]["table_id"]
+    assert sorted(found) == sorted([str(shop.path), *(f"{lake}/shop/t{n}" for n in range(5))])
+
+
+def test_long_poll_of_a_team_names_no_change_of_another_teams_table(
+    client: httpx.Client, manager: ManagerServices, shop: HandMadeTable, bank: HandMadeTable
+) -> None:
+    timelines = manager.timeline_server.timelines
+    asked = {"tables": [{"base_path": str(shop.path), "version": ""}], "cursor": "", "wait_s": 0}
+    cursor = client.post("/timeline/changes", json=asked, headers=SERVICE).json()["cursor"]
+    for table in (shop, bank):
+        table.commit(2)
+        timelines.snapshot(str(table.path))
+    for table in (shop, bank):
+        timelines.log.add(str(table.path))
+    again = asked | {"cursor": cursor}
+    by_all = client.post("/timeline/changes", json=again, headers=SERVICE).json()["changed"]
+    by_team = client.post("/timeline/changes", json=again, headers=bearer("reader")).json()["changed"]
+    assert str(bank.path) in {entry["base_path"] for entry in by_all}
+    assert {entry["base_path"] for entry in by_team} == {str(shop.path)}

@@ -1,0 +1,224 @@
+"""Rows of docs/threat-model.md that no other file tries, and that each row names tests that there are."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from starlette.types import ASGIApp
+
+from airflow_lake_provider.config.tables_source import TablesSource
+from airflow_lake_provider.errors import PagesBusyError
+from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.manager.api.app import create_app
+from airflow_lake_provider.manager.api.services import ManagerServices
+from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.timeline_server.routes import create_timeline_app
+from airflow_lake_provider.ui import app as pages
+from tests.support.tables import HandMadeTable
+from tests.unit.manager.conftest import CALLBACK_TOKEN, SERVICE_TOKEN, FakeDoor
+from tests.unit.manager.test_teams import routes, send, state
+
+ROOT = Path(__file__).parents[3]
+TABLES = """
+defaults:
+  hudi_options:
+    hoodie.write.lock.provider: org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider
+    hoodie.write.lock.zookeeper.password: secret://connection/lake_zk/password
+tables:
+  - {name: scratch_*, clean: {retained_commits: 1}, ttl: {retained_days: 1}}
+  - {name: orders, clean: {retained_commits: 500}, archive: {min_commits: 600, max_commits: 700}}
+"""
+SERVICE = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
+
+
+@pytest.fixture
+def orders(lake: Path) -> HandMadeTable:
+    table = HandMadeTable.create(lake / "orders")
+    for second in (1, 2, 3):
+        table.commit(second)
+    return table
+
+
+@pytest.fixture
+def manager(services: ManagerServices, tmp_path: Path, orders: HandMadeTable) -> ManagerServices:
+    (tmp_path / "tables.yaml").write_text(TABLES, encoding="utf-8")
+    manager = replace(services, tables=TablesSource(str(tmp_path / "tables.yaml")))
+    hint = {"hints": [{"base_path": str(orders.path), "table_name": "orders"}]}
+    assert TestClient(create_app(lambda: manager)).post("/hints", json=hint, headers=SERVICE).is_success
+    manager.loop.drain()
+    return manager
+
+
+@pytest.fixture
+def client(manager: ManagerServices) -> httpx.Client:
+    return TestClient(create_app(lambda: manager), raise_server_exceptions=False)
+
+
+def test_each_row_of_the_page_names_tests_that_there_are() -> None:
+    page = (ROOT / "docs" / "threat-model.md").read_text(encoding="utf-8")
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "unit").rglob("test_*.py"))
+    rows = [line for line in page.splitlines() if line.startswith("| **")]
+    named = [re.findall(r"`(test_\w+)`", row) for row in rows]
+    assert len(rows) == 9
+    assert all(named[:-1]), "all but the owner of the settings"
+    assert [name for names in named for name in names if f"def {name}(" not in tests] == []
+
+
+def test_writer_changes_no_policy_and_no_retention(
+    client: httpx.Client, registry: Registry, gateway: FakeDoor, manager: ManagerServices, orders: HandMadeTable
+) -> None:
+    table_id = table_id_of(str(orders.path))
+
+    def held() -> dict[str, Any]:
+        wanted = {"base_path": str(orders.path), "table_name": registry.get(table_id)["table_name"], "service": "clean"}
+        return {
+            "policy": client.get("/policy", params=wanted, headers=SERVICE).json(),
+            "sinks": client.get(f"/tables/{table_id}/sinks", headers=SERVICE).json(),
+            "leases": [row for row in state(registry) if "lease_until_ms" in row],
+        }
+
+    lease = {"run_id": "run", "try_number": 1}
+    token = client.post(f"/tables/{table_id}/executors/clean", json=lease, headers=SERVICE).json()["token"]
+    before, runs = held(), len(gateway.runs)
+    assert before["policy"]["hudi_options"]["hoodie.clean.commits.retained"] == "500"
+    headers = {"HUDI-CALLBACK-KEY": CALLBACK_TOKEN, "Authorization": f"Bearer {CALLBACK_TOKEN}"}
+    for name in ("scratch_1", "orders", "x"):
+        body = {"commitTime": "20991121024807033", "tableName": name, "basePath": str(orders.path)}
+        more = {"X-Lake-Database": "scratch", "X-Lake-Owner": "attacker"}
+        assert client.post("/callback", json=body, headers=headers | more).status_code == 200
+        for method, path in routes(client):
+            send(client, method, path, orders, headers)
+        manager.loop.drain()
+    assert held() == before
+    assert len(gateway.runs) == runs, "a notice alone starts nothing"
+    assert client.post(f"/tables/{table_id}/executors/clean/renew", json={"token": token}, headers=SERVICE).is_success
+
+
+def test_viewer_changes_nothing_and_reads_no_secret(
+    manager: ManagerServices, client: httpx.Client, registry: Registry, orders: HandMadeTable
+) -> None:
+    viewer = TestClient(pages.create_pages(lambda: manager, lambda: None), raise_server_exceptions=False)
+    before = state(registry)
+    shown = ""
+    for path in (
+        "/",
+        "/?q=%25&show=due",
+        f"/table?id={table_id_of(str(orders.path))}",
+        "/table?id=../../etc",
+        "/assets/x",
+    ):
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
+            answer = viewer.request(method, path)
+            shown += answer.text
+            assert method == "GET" or answer.status_code == 405
+    assert "orders" in shown
+    for secret in (CALLBACK_TOKEN, SERVICE_TOKEN, "secret://", "hoodie.write.lock.zookeeper", "password"):
+        assert secret not in shown
+    session = {"Cookie": "_token=a-session-of-airflow", "Authorization": "Basic dmlld2VyOng="}
+    for method, path in routes(client):
+        if path != "/health":
+            assert send(client, method, path, orders, session).status_code == 401, path
+    assert state(registry) == before
+
+
+def test_pages_of_a_store_that_does_not_answer_leave_threads_for_the_others(
+    manager: ManagerServices, orders: HandMadeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, began = threading.Event(), threading.Semaphore(0)
+
+    def hang(*_: Any) -> Any:
+        began.release()
+        answers.wait(20)
+        raise PagesBusyError("it never answered")
+
+    monkeypatch.setattr(TableViewCache, "refresh", hang)
+    viewer = TestClient(pages.create_pages(lambda: manager, lambda: None), raise_server_exceptions=False)
+    url = f"/table?id={table_id_of(str(orders.path))}"
+    with viewer, ThreadPoolExecutor(pages.PAGES_AT_ONCE) as threads:
+        hung = [threads.submit(viewer.get, url) for _ in range(pages.PAGES_AT_ONCE)]
+        for _ in hung:
+            assert began.acquire(timeout=10)
+        refused = [viewer.get(url) for _ in range(50)]
+        assert {(answer.status_code, answer.headers["retry-after"]) for answer in refused} == {(503, "5")}
+        assert viewer.get("/").status_code == 200
+        answers.set()
+        for one in hung:
+            one.result(10)
+        assert viewer.get(url).status_code == 200, "every place came back"
+
+
+async def send_endlessly(app: ASGIApp, path: str, headers: dict[str, str]) -> tuple[int, int]:
+    """Post a body that ends only after 4 MB; return the answer's status and how many bytes of it the app read."""
+    chunk, most, read, answers = b" " * 65_536, 4_194_304, 0, []
+
+    async def receive() -> dict[str, Any]:
+        nonlocal read
+        read += len(chunk)
+        return {"type": "http.request", "body": chunk, "more_body": read < most}
+
+    async def send(message: Any) -> None:
+        answers.append(message)
+
+    given = {"content-type": "application/json", **headers}
+    raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in given.items()]
+    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"",
+             "headers": raw, "root_path": "", "scheme": "http", "http_version": "1.1", "server": ("lake", 80),
+             "client": ("10.0.0.9", 4000), "asgi": {"version": "3.0"}, "app": app}  # fmt: skip
+    await app(scope, receive, send)
+    return answers[0]["status"], read
+
+
+UNKNOWN = [{}, {"Authorization": "Bearer guessed", "HUDI-CALLBACK-KEY": "guessed"}]
+
+
+@pytest.mark.parametrize("headers", UNKNOWN)
+def test_no_body_is_read_without_a_known_token(
+    client: httpx.Client, manager: ManagerServices, headers: dict[str, str]
+) -> None:
+    app = create_app(lambda: manager)
+    posted = [path.replace("{service}", "clean") for method, path in routes(client) if method in {"post", "delete"}]
+    assert len(posted) > 10
+    for path in posted:
+        assert asyncio.run(send_endlessly(app, path, headers)) == (401, 0), path
+    alone = create_timeline_app(lambda: manager.timeline_server)
+    assert asyncio.run(send_endlessly(alone, "/v1/hoodie/timeline/changes", headers)) == (401, 0)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Content-Length": "17000000"},
+        {"Content-Length": "9" * 30},
+        {"Content-Length": "\u00b2"},
+        {"Transfer-Encoding": "chunked"},
+    ],
+)
+def test_body_that_is_too_large_or_does_not_say_its_size_is_not_read(
+    manager: ManagerServices, headers: dict[str, str]
+) -> None:
+    app = create_app(lambda: manager)
+    assert asyncio.run(send_endlessly(app, "/hints", SERVICE | headers)) == (413, 0)
+
+
+@pytest.mark.parametrize("prefix", ["", "/airflow"])
+def test_writer_reaches_the_mounted_callback_below_whatever_path_airflow_has(
+    manager: ManagerServices, orders: HandMadeTable, prefix: str
+) -> None:
+    airflow = FastAPI(root_path=prefix)
+    airflow.mount("/v1/hoodie", create_app(lambda: manager))
+    client, key = TestClient(airflow), {"HUDI-CALLBACK-KEY": CALLBACK_TOKEN}
+    body = {"commitTime": "20991121024807033", "tableName": "orders", "basePath": str(orders.path)}
+    assert client.post(f"{prefix}/v1/hoodie/callback", json=body, headers=key).status_code == 200
+    assert client.post(f"{prefix}/v1/hoodie/hints", json={"hints": []}, headers=key).status_code == 401
+    assert client.post(f"{prefix}/v1/hoodie/hints", json={"hints": []}, headers=SERVICE).status_code == 200

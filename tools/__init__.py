@@ -1,0 +1,1 @@
+"""What makes and checks the documentation: the generated reference, its links, the site."""
