@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from greenlet import GreenletExit, getcurrent
+from greenlet import getcurrent
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -251,9 +251,10 @@ class Server:
 
     def end_threads(self) -> None:
         """End those that stand aside, as the end of their process does."""
-        parked, self._parked = self._parked, {}
-        for thread in parked:
-            thread.throw(GreenletExit)
+        while self._parked:  # one that ends may want a lock that another one holds
+            parked, self._parked = self._parked, {}
+            for thread in parked:
+                thread.end()
 
     def check_health(self, most_ms: int) -> None:
         """Complain of an evaluation that has not returned for so long and that the product does not report.

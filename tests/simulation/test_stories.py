@@ -18,6 +18,7 @@ from tests.simulation.database import Database
 from tests.simulation.faults import TICK_SAFE_JUMP_MS, Faults, Violated, known_mistake, with_slow_submits
 from tests.simulation.mutations import a_task_that_is_cut_off_works_on, tables_share_a_lock
 from tests.simulation.storage import Disk, SimTable, open_on
+from tests.simulation.threads import SimThread, this_thread
 from tests.simulation.world import BEGIN_MS, LOCK, World
 
 
@@ -212,6 +213,26 @@ def is_evaluated_beside_a_store_that_hangs(database: Database) -> bool:
         server.end_threads()
     assert rows[sick.base_path]["problem"]
     return rows[well.base_path]["dirty_since_ms"] is None
+
+
+def test_a_thread_that_is_ended_returns_to_whoever_ended_it(database: Database) -> None:
+    """Not to the one that let it run: that one stands aside itself, and would go on as if its store had answered."""
+    server = World(0, database, lambda faults: Faults(), is_idle=True).servers[0]
+    happened: list[str] = []
+
+    def begin_another() -> None:
+        other.switch()
+        this_thread().stand_aside("its store hangs")
+        happened.append("the first one goes on")
+
+    first = SimThread(server, begin_another)
+    other = SimThread(server, lambda: this_thread().stand_aside("its store hangs"))
+    first.switch()
+    other.parent = first  # as when the first one let it go on
+    other.end()
+    happened.append("whoever ended it goes on")
+    assert happened == ["whoever ended it goes on"]
+    server.end_threads()
 
 
 def test_a_store_that_hangs_holds_up_no_table_of_another_one(database: Database) -> None:
