@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.config.tables_file import ParsedTables, build_config, parse_tables, read_tables_file
+import yaml
+
+from airflow_lake_provider.config.tables_file import (
+    ParsedTables,
+    TableChoice,
+    TableSettings,
+    build_config,
+    parse_tables,
+    read_tables_file,
+)
 from airflow_lake_provider.errors import ConfigError, TablesConfigError
+from airflow_lake_provider.hudi.base_path import identity_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from airflow_lake_provider.config.settings import LakeSettings
     from airflow_lake_provider.config.tables_file import TablesConfig
@@ -194,3 +205,62 @@ class TablesSource:
             return self._watch.read_stamp()
         except OSError:
             return None
+
+
+# --- Pausing one table: an entry of the Variable with `mode: observe`, which decides and starts nothing
+
+_MASKED = "***"
+
+
+def pause_in_overrides(text: str, base_path: str, name: str, *, is_paused: bool) -> str:
+    """Return the Variable's text with one table paused, or not paused any more; only `mode` of that table changes.
+
+    The first entry that matches a table holds, so a table that a pattern matches gets a copy of that entry in front of
+    it. Raises ConfigError for a text that cannot be written back as it is, and for a pause that stands elsewhere.
+    """
+    if _MASKED in text:
+        raise ConfigError("the Variable has values that Airflow masks, which cannot be written back: edit it by hand")
+    parse_tables(text, "the Variable")
+    if any(line.lstrip().startswith("#") for line in text.splitlines()):
+        raise ConfigError("the Variable has comments, which would be lost: edit it by hand")
+    data: dict[str, Any] = yaml.safe_load(text) or {}
+    tables: list[dict[str, Any]] = list(data.get("tables") or ())
+    found = next((n for n, entry in enumerate(tables) if _speaks_of(entry, base_path, name)), None)
+    own = found if found is not None and _names(tables[found], base_path) else None
+    if is_paused and own is None:
+        below = {} if found is None else tables[found]
+        tables.insert(0, {**_without(below, "base_path", "name", "discover", "discover_depth"), "base_path": base_path})
+        own = 0
+    if is_paused and own is not None:
+        tables[own] = {**tables[own], "mode": "observe"}
+    elif own is None or tables[own].get("mode") != "observe":
+        raise ConfigError("no entry of the Variable that names this table pauses it: see the table's policy")
+    else:
+        _resume(tables, own, base_path, name)
+    after = {**data, "tables": tables}
+    is_json = not text.strip() or text.lstrip().startswith("{")
+    return json.dumps(after, indent=2) if is_json else yaml.safe_dump(after, sort_keys=False, allow_unicode=True)
+
+
+def _resume(tables: list[dict[str, Any]], own: int, base_path: str, name: str) -> None:
+    rest = _without(tables[own], "mode")
+    behind = next((entry for entry in tables[own + 1 :] if _speaks_of(entry, base_path, name)), {})
+    settings = _without(behind, "base_path", "name", "discover", "discover_depth")
+    # What only the pause had added goes with it.
+    if _without(rest, "base_path", "name") == settings and "mode" not in settings:
+        del tables[own]
+    else:
+        tables[own] = rest
+
+
+def _speaks_of(entry: Mapping[str, Any], base_path: str, name: str) -> bool:
+    pattern = TableSettings.model_validate({k: v for k, v in entry.items() if k in TableChoice.model_fields}).pattern
+    return pattern.matches(base_path, name)
+
+
+def _names(entry: Mapping[str, Any], base_path: str) -> bool:
+    return identity_of(str(entry.get("base_path", ""))) == identity_of(base_path)
+
+
+def _without(entry: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in entry.items() if key not in keys}

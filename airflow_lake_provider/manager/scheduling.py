@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 SERVICE_DAG_ID = "lake_table_service"
 WATCH_DAG_ID = "lake_watch"
+INDEX_DAG_ID = "lake_reindex"
 GIVEN_UP_PAUSE_MS = 6 * 3_600_000
 """How often a pending plan is retried after its last regular run: it blocks other services until it is executed."""
 ACTIVE_RUN_CHECK_MS = 30_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.api.common.trigger_dag import trigger_dag
@@ -20,7 +20,8 @@ from airflow.utils.types import DagRunTriggeredByType
 from sqlalchemy import and_, func, or_, select, update
 from sqlalchemy.orm import joinedload
 
-from airflow_lake_provider.errors import StorageError
+from airflow_lake_provider.errors import LakeError, StorageError
+from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.manager.db.schema import lake_run, lake_search, lake_table
 from airflow_lake_provider.manager.db.search import (
     MOST_PASSED,
@@ -32,6 +33,7 @@ from airflow_lake_provider.manager.db.search import (
 )
 from airflow_lake_provider.manager.instances import RunFacts, TaskTry
 from airflow_lake_provider.manager.scheduling import (
+    INDEX_DAG_ID,
     SERVICE_DAG_ID,
     WATCH_DAG_ID,
     DagState,
@@ -211,9 +213,10 @@ class PoolMissingError(StorageError):
 ACTIVE = (RunState.QUEUED, RunState.RUNNING)
 TASK_ID = "run_service"
 BETWEEN_TRIES = frozenset({"up_for_retry", "up_for_reschedule"})
-RECORDED_DAG_IDS = (SERVICE_DAG_ID, "lake_reindex")
+RECORDED_DAG_IDS = (SERVICE_DAG_ID, INDEX_DAG_ID)
 """The DAGs whose runs acquire an executor's lease, and so are recorded."""
 HOUR_MS = 3_600_000
+MOST_NOT_BEGUN = 50
 IDS_PER_QUERY = 200
 MOST_NOTE_CHARACTERS = 1000
 
@@ -264,7 +267,19 @@ class AirflowInstanceGateway:
         return True
 
     def page_of_runs(self, session: Session, search: RunSearch) -> RunPage:
-        """Return a page of the recorded runs, newest first. It passes MOST_PASSED of them at most."""
+        """Return a page of the recorded runs, newest first. It passes MOST_PASSED of them at most.
+
+        Above its first page are the runs by hand that are not recorded yet, besides its limit.
+        """
+        if search.before is not None:
+            return self._page_of_recorded(session, search)
+        above = self._not_begun(session, search)
+        page = self._page_of_recorded(session, search)
+        # One may have begun meanwhile.
+        known = {run.run_id for run in page.rows}
+        return replace(page, rows=(*(run for run in above if run.run_id not in known), *page.rows))
+
+    def _page_of_recorded(self, session: Session, search: RunSearch) -> RunPage:
         run, table = lake_run.c, lake_table.c
         passed = select(run.run_id, run.table_id, run.service, run.created_ms)
         if search.table_id:
@@ -299,6 +314,40 @@ class AirflowInstanceGateway:
                     return RunPage(tuple(rows), last)
         more = len(keys) == MOST_PASSED
         return RunPage(tuple(rows), (keys[-1].created_ms, keys[-1].run_id) if more else None)
+
+    @staticmethod
+    def _not_begun(session: Session, search: RunSearch) -> list[RecordedRun]:
+        """Return the runs by hand that wait for their executor, newest first: no lease has recorded them yet.
+
+        Active runs are few, whatever the age of the database: an index of Airflow's has the state.
+        """
+        waiting = (
+            select(
+                DagRun.dag_id, DagRun.run_id, DagRun.state, DagRun.start_date, DagRun.end_date, DagRun.conf,
+                DagRun.triggering_user_name, DagRun.queued_at, DagRun.run_after,
+            )
+            .where(DagRun.dag_id.in_(RECORDED_DAG_IDS), DagRun.state.in_(ACTIVE))
+            .where(~select(lake_run.c.run_id).where(lake_run.c.run_id == DagRun.run_id).exists())
+            .order_by(DagRun.id.desc())
+            .limit(MOST_NOT_BEGUN)
+        )  # fmt: skip
+        runs = {(run.run_id, _base_path_of(run.conf)): run for run in session.execute(waiting)}
+        ids = {table_id_of(path) for _, path in runs if path}
+        table = lake_table.c
+        named = select(table.table_id, table.table_name, table.database_name, table.base_path)
+        tables = {row.table_id: row for row in session.execute(named.where(table.table_id.in_(ids)))} if ids else {}
+        rows = []
+        for (_, path), run in runs.items():
+            of_table = tables.get(table_id_of(path)) if path else None
+            if of_table is None or not search.audience.covers(of_table.base_path):
+                continue
+            created_ms = _ms(run.queued_at or run.run_after) or 0
+            service = "indexing" if run.dag_id == INDEX_DAG_ID else _text(run.conf, "service")
+            key = _Key(run.run_id, of_table.table_id, service, created_ms)
+            wanted = {(search.table_id, key.table_id), (search.service, service), (search.state, str(run.state))}
+            if all(asked in {"", found} for asked, found in wanted):
+                rows.append(_recorded_run(run, key, of_table))
+        return rows
 
     def count_runs(self, session: Session, since_ms: int, audience: Audience) -> Sequence[RunHour]:
         """Return the recorded runs since a time of tables that the audience may see by hour, service and state."""
@@ -373,6 +422,23 @@ def _facts(run: DagRun, task: TaskTry) -> RunFacts:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Key:
+    run_id: str
+    table_id: str
+    service: str
+    created_ms: int
+
+
+def _base_path_of(conf: Any) -> str:
+    """Return the normalised base path that a run names; empty for a pattern of many tables, or nonsense."""
+    path = _text(conf, "base_path")
+    try:
+        return "" if not path or any(character in path for character in "*?[") else normalise_base_path(path)
+    except LakeError:
+        return ""
+
+
 def _recorded_run(run: Any, key: Any, table: Any) -> RecordedRun:
     return RecordedRun(
         run_id=run.run_id,
@@ -385,9 +451,9 @@ def _recorded_run(run: Any, key: Any, table: Any) -> RecordedRun:
         by="manager" if is_manager_run(run.run_id) else run.triggering_user_name or "by hand",
         reason=_text(run.conf, "reason"),
         created_ms=key.created_ms,
-        started_ms=_ms(run.task_start or run.start_date),
+        started_ms=_ms(getattr(run, "task_start", None) or run.start_date),
         ended_ms=_ms(run.end_date),
-        tries=run.try_number or 0,
+        tries=getattr(run, "try_number", None) or 0,
     )
 
 

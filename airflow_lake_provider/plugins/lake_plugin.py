@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails, VariableDetails
 from airflow.api_fastapi.core_api.security import GetUserDep  # noqa: TC002 - FastAPI reads the annotation
 from airflow.configuration import conf, ensure_secrets_loaded
 from airflow.plugins_manager import AirflowPlugin
@@ -18,7 +18,7 @@ from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.errors import ConfigError, StorageError
 from airflow_lake_provider.hooks.open_tables import open_with_connections
 from airflow_lake_provider.manager.evaluators import EvaluatorLimits
-from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID
+from airflow_lake_provider.manager.scheduling import INDEX_DAG_ID, SERVICE_DAG_ID
 from airflow_lake_provider.manager.timeline_feed import RegistryFeed, UnannouncedCommits
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.schedule import HeartbeatLimits, SharedLimits
@@ -27,6 +27,7 @@ from airflow_lake_provider.timeline_server.server import ServerOptions, Timeline
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.config.tables_file import TablesConfig
@@ -205,8 +206,26 @@ def check_may_read(user: GetUserDep) -> Viewer:
     manager, details = get_auth_manager(), DagDetails(id=SERVICE_DAG_ID)
     if not manager.is_authorized_dag(method="GET", details=details, user=user):
         raise HTTPException(403, f"reading the DAG {SERVICE_DAG_ID} is not allowed to you")
-    may_forget = manager.is_authorized_dag(method="DELETE", details=details, user=user)
-    return Viewer(user.get_name(), find_roles(user), may_forget)
+    variable = VariableDetails(key=open_services().settings.tables_variable)
+
+    def may(method: ResourceMethod, dag_id: str) -> bool:
+        run, of = DagAccessEntity.RUN, DagDetails(id=dag_id)
+        return manager.is_authorized_dag(method=method, access_entity=run, details=of, user=user)
+
+    # What Airflow's own routes require, to which the pages send the user's actions.
+    return Viewer(
+        user.get_name(),
+        find_roles(user),
+        may_forget=manager.is_authorized_dag(method="DELETE", details=details, user=user),
+        may_run=may("POST", SERVICE_DAG_ID),
+        may_clear=may("PUT", SERVICE_DAG_ID),
+        may_index=may("POST", INDEX_DAG_ID),
+        may_pause=variable.key != "off"
+        and all(manager.is_authorized_variable(method=one, details=variable, user=user) for one in _CHANGES),
+    )
+
+
+_CHANGES: tuple[ResourceMethod, ...] = ("GET", "POST", "PUT")
 
 
 def find_roles(user: object) -> frozenset[str]:

@@ -10,6 +10,7 @@ import csv
 import hashlib
 import io
 import json
+import logging
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,8 +23,9 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from airflow_lake_provider.config.access import Audience
+from airflow_lake_provider.config.tables_source import pause_in_overrides
 from airflow_lake_provider.doctor.evidence import find_zone_trouble
-from airflow_lake_provider.errors import LakeError, MalformedRequestError, PagesBusyError
+from airflow_lake_provider.errors import ConfigError, ForbiddenError, LakeError, MalformedRequestError, PagesBusyError
 from airflow_lake_provider.hudi.job_zone import zone_of_jobs
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import Service
@@ -67,6 +69,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.tables_file import TablesConfig
     from airflow_lake_provider.manager.db.search import LakeNumbers, RecordedRun, RunHour, RunPage
     from airflow_lake_provider.planner.table_view import TableView
+
+log = logging.getLogger(__name__)
 
 DAY_MS = 86_400_000
 MOST_ENDED = 50
@@ -222,6 +226,41 @@ class LakeSink(Wire):
     problem: str
 
 
+class LakeUser(Wire):
+    """The user that asks, with what Airflow allows; the pages offer nothing else, and Airflow checks it again."""
+
+    name: str
+    may_run: bool
+    """Start a run of `lake_table_service`."""
+    may_clear: bool
+    """Clear a run of it, so that it is tried again."""
+    may_index: bool
+    """Start a run of `lake_reindex`."""
+    may_pause: bool
+    """Write the Variable over the tables file."""
+    may_forget: bool
+    """Delete the DAG of table services, which forgetting a table needs as well."""
+    variable: str
+    """The Variable's name; `off` is none."""
+
+
+class PauseBody(BaseModel):
+    """A change of the Variable over the tables file, not yet written."""
+
+    text: str = Field(max_length=1_000_000, description="The Variable as Airflow has it now; empty when there is none")
+    paused: bool
+
+
+class NothingBody(BaseModel):
+    """An empty object."""
+
+
+class LakePause(Wire):
+    """The Variable with one table paused, or not paused any more."""
+
+    text: str
+
+
 class LakeTable(Wire):
     """One table by its last evaluation."""
 
@@ -234,6 +273,10 @@ class LakeTable(Wire):
     registered_ms: int
     holes: int
     problems: list[str]
+    observed: str
+    """Why the manager starts nothing on the table; empty when it does."""
+    is_paused: bool
+    """Whether the Variable over the tables file pauses it."""
 
 
 class LakeTrouble(Wire):
@@ -391,8 +434,8 @@ def list_lake_tables(
 def get_lake_table(request: Request, services: Services, seen: Seen, table_id: str) -> Response:
     """Return one table: its services with how near each is, its runs and sinks, and what is wrong."""
     registry = services.registry
-    row, now_ms = _find_row(services, seen, table_id), registry.now_ms()
-    decisions = services_of_row(row["decisions"], _policy(_load_tables(services), row))
+    row, now_ms, tables = _find_row(services, seen, table_id), registry.now_ms(), _load_tables(services)
+    decisions = services_of_row(row["decisions"], _policy(tables, row))
     with storage_place(request):
         found = load_instances(registry, services.instance_gateway, services.views, table_id, MOST_ENDED)
     answer = LakeTable(
@@ -405,8 +448,51 @@ def get_lake_table(request: Request, services: Services, seen: Seen, table_id: s
         registered_ms=row["registered_ms"],
         holes=row["holes"],
         problems=problem_sentence(row, decisions),
+        observed=_observed(tables, row),
+        is_paused=tables is not None and _is_paused(tables, row),
     )
     return _answer(request, answer)
+
+
+@router.get("/me", response_model=LakeUser)
+def get_user(request: Request, services: Services) -> Response:
+    """Return the user that asks, with what Airflow allows."""
+    viewer = request.state.viewer
+    rights = {name: getattr(viewer, name) for name in LakeUser.model_fields if name.startswith("may_")}
+    return _answer(request, LakeUser(name=viewer.name, variable=services.settings.tables_variable, **rights))
+
+
+@router.post("/tables/{table_id}/pause", response_model=LakePause)
+def edit_pause(services: Services, seen: Seen, table_id: str, body: PauseBody) -> LakePause:
+    """Return the Variable's text with the table paused or resumed. It writes nothing: Airflow's own route does."""
+    row = _find_row(services, seen, table_id)
+    try:
+        text = pause_in_overrides(body.text, row["base_path"], row["table_name"], is_paused=body.paused)
+    except ConfigError as error:
+        raise MalformedRequestError(str(error)) from error
+    return LakePause(text=text)
+
+
+@router.post("/tables/{table_id}/forget", status_code=204)
+def forget_lake_table(request: Request, services: Services, seen: Seen, table_id: str, body: NothingBody) -> None:
+    """Forget a table, as `DELETE /tables/{id}` does, for a user who may delete the DAG of table services."""
+    viewer = request.state.viewer
+    if not viewer.may_forget:
+        raise ForbiddenError("forgetting a table needs Airflow's permission to delete the DAG of table services")
+    require_own_page(request)
+    _find_row(services, seen, table_id)
+    services.loop.forget(table_id)
+    log.warning("user %s forgot table %s", viewer.name, table_id)
+
+
+def require_own_page(request: Request) -> None:
+    """Raise ForbiddenError for what a page of another site sends with the user's cookie.
+
+    Such a page can send a form, but no JSON without asking first, which nothing here allows.
+    """
+    sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if sent != "application/json" or request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        raise ForbiddenError("this request comes from another site")
 
 
 @router.get("/tables/{table_id}/timeline", response_model=LakeTimeline)
@@ -542,6 +628,18 @@ def _policy(tables: TablesConfig | None, row: Mapping[Any, Any]) -> TablePolicy:
     from airflow_lake_provider.config.policies import TablePolicy as Policy
 
     return Policy() if tables is None else tables.policy_for(row["base_path"], row["table_name"])
+
+
+def _observed(tables: TablesConfig | None, row: Mapping[Any, Any]) -> str:
+    if tables is None:
+        return ""
+    is_only_discovered = row["is_only_discovered"]
+    return tables.find_why_observed(row["base_path"], _policy(tables, row), is_only_discovered=is_only_discovered)
+
+
+def _is_paused(tables: TablesConfig, row: Mapping[Any, Any]) -> bool:
+    policy, without, _ = tables.explain(row["base_path"], row["table_name"])
+    return policy.mode == "observe" and without.mode != "observe"
 
 
 def _row(row: Mapping[Any, Any], now_ms: int, services: list[LakeService]) -> LakeRow:

@@ -257,6 +257,14 @@ class Viewer:
     name: str = ""
     roles: frozenset[str] = frozenset()
     may_forget: bool = False
+    may_run: bool = False
+    """Whether Airflow lets the user start a run of `lake_table_service`."""
+    may_clear: bool = False
+    """Whether Airflow lets the user clear a run of it, so that it runs again."""
+    may_index: bool = False
+    """Whether Airflow lets the user start a run of `lake_reindex`."""
+    may_pause: bool = False
+    """Whether Airflow lets the user write the Variable that is laid over the tables file."""
 
     @property
     def names(self) -> frozenset[str]:

@@ -93,6 +93,18 @@ export interface Table {
   registered_ms: number;
   holes: number;
   problems: string[];
+  observed: string;
+  is_paused: boolean;
+}
+
+export interface User {
+  name: string;
+  may_run: boolean;
+  may_clear: boolean;
+  may_index: boolean;
+  may_pause: boolean;
+  may_forget: boolean;
+  variable: string;
 }
 
 export interface Instant {
@@ -196,14 +208,39 @@ export async function get<T>(path: string, params: Params = {}, signal?: AbortSi
   if (answer.ok) {
     return (await answer.json()) as T;
   }
-  let detail = answer.statusText;
-  try {
-    detail = String(((await answer.json()) as { detail?: unknown }).detail ?? detail);
-  } catch {
-    // not JSON: a proxy's page
-  }
   if (answer.status === 401 || answer.status === 403) {
-    detail = "You may not read the DAG lake_table_service, or your session has ended: log in to Airflow again.";
+    throw new HttpError(answer.status, "You may not read the DAG lake_table_service, or your session has ended: log in to Airflow again.");
   }
-  throw new HttpError(answer.status, detail);
+  throw new HttpError(answer.status, await detailOf(answer));
+}
+
+/** Send to one of our own routes. */
+export async function send<T>(path: string, body: unknown): Promise<T> {
+  return exchange<T>("POST", address(path), body);
+}
+
+/** Send to Airflow's own API with the session of its page; an error has Airflow's message. */
+export async function airflow<T>(method: string, path: string, body?: unknown): Promise<T> {
+  return exchange<T>(method, new URL(`api/v2/${path}`, document.baseURI).href, body);
+}
+
+async function exchange<T>(method: string, url: string, body: unknown): Promise<T> {
+  const headers = { "Content-Type": "application/json" };
+  const answer = await fetch(url, { method, headers, credentials: "same-origin", body: body === undefined ? undefined : JSON.stringify(body) });
+  if (!answer.ok) {
+    throw new HttpError(answer.status, `Refused with ${answer.status}: ${await detailOf(answer)}`);
+  }
+  return (answer.status === 204 ? undefined : await answer.json()) as T;
+}
+
+async function detailOf(answer: Response): Promise<string> {
+  try {
+    const { detail } = (await answer.json()) as { detail?: unknown };
+    if (Array.isArray(detail)) {
+      return detail.map((one) => String((one as { msg?: unknown }).msg ?? JSON.stringify(one))).join("; ");
+    }
+    return typeof detail === "string" ? detail : detail === undefined ? answer.statusText : JSON.stringify(detail);
+  } catch {
+    return answer.statusText; // not JSON: a proxy's page
+  }
 }

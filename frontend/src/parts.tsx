@@ -41,7 +41,9 @@ export function Empty({ children }: { children: ReactNode }) {
   return <p className="empty">{children}</p>;
 }
 
-export function RunLink({ runId, dagId = "lake_table_service", children }: { runId: string; dagId?: string; children?: ReactNode }) {
+export const SERVICE_DAG = "lake_table_service";
+
+export function RunLink({ runId, dagId = SERVICE_DAG, children }: { runId: string; dagId?: string; children?: ReactNode }) {
   if (runId === "") {
     return null;
   }
@@ -52,7 +54,7 @@ export function RunLink({ runId, dagId = "lake_table_service", children }: { run
   );
 }
 
-export function runPath(runId: string, dagId = "lake_table_service"): string {
+export function runPath(runId: string, dagId = SERVICE_DAG): string {
   return `/dags/${encodeURIComponent(dagId)}/runs/${encodeURIComponent(runId)}`;
 }
 

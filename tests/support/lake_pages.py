@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse, HTMLResponse
 from sqlalchemy import create_engine, insert
 from sqlalchemy.orm import sessionmaker
@@ -43,7 +43,7 @@ from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
-from airflow_lake_provider.ui.app import create_pages
+from airflow_lake_provider.ui.app import Viewer, create_pages
 from local_stack.processes import free_port
 from tests.support.tables import HandMadeTable
 
@@ -365,10 +365,19 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
 # --- The server
 
 
+ADMINISTRATOR = Viewer("ada", may_forget=True, may_run=True, may_clear=True, may_index=True, may_pause=True)
+
+
+def viewer_of(request: Request) -> Viewer:
+    """Return who asks: an administrator, unless a cookie names another user, who may only read."""
+    name = request.cookies.get("user", "")
+    return Viewer(name) if name else ADMINISTRATOR
+
+
 def create_app(services: ManagerServices) -> FastAPI:
     """Build a page with the globals of Airflow's, the app below `/lake`, and Airflow's own pages as one line."""
     app = FastAPI()
-    app.mount("/lake", create_pages(lambda: services, lambda: None))
+    app.mount("/lake", create_pages(lambda: services, viewer_of))
 
     @app.get("/host.js")
     def host() -> FileResponse:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from sqlalchemy.orm import sessionmaker
 
 from airflow_lake_provider.manager.db.clock import DatabaseClock
 from airflow_lake_provider.manager.db.registry import Registry
-from local_stack.airflow import LocalAirflow
+from local_stack.airflow import BIN, LocalAirflow
 from tests.support.browser import needs_chromium, open_browser, open_page
 from tests.support.lake_pages import RecordedRuns, fill
 from tests.system.conftest import WORK
@@ -57,10 +58,17 @@ def airflow() -> Iterator[LocalAirflow]:
     }
     airflow.migrate()
     try:
+        reserialize(airflow)
         airflow.start(("api-server",))
         yield airflow
     finally:
         airflow.stop()
+
+
+def reserialize(airflow: LocalAirflow) -> None:
+    """Bring the shipped DAGs into the database: no DAG processor runs here."""
+    command = [str(BIN / "airflow"), "dags", "reserialize", "--bundle-name", "lake"]
+    subprocess.run(command, env=airflow.env(), check=True, capture_output=True, timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +167,43 @@ def test_run_by_hand_is_among_the_operations(airflow: LocalAirflow, table_id: st
     assert len(by_hand) == 6
     assert {row["by"] for row in by_hand} == {"ada"}
     assert all(row["by"] == "manager" for row in rows if row not in by_hand)
+
+
+def test_dry_run_starts_from_the_page_for_who_may_and_stands_in_airflows_audit_log(
+    airflow: LocalAirflow, table_id: str, browser: Any
+) -> None:
+    runs = "/api/v2/dags/lake_table_service/dagRuns"
+    with open_page(browser) as opened:
+        page = opened.page
+        log_in(page, airflow, "ada")
+        page.goto(f"{airflow.url}/plugin/lake/tables/{table_id}")
+        card = page.locator("article.card").filter(has_text="Compaction").first
+        card.get_by_role("button", name="Dry run").click(timeout=60_000)
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_role("button", name="Dry run").click()
+        dialog.get_by_role("link", name="Open the run").wait_for(timeout=60_000)
+        dialog.get_by_role("button", name="Close").click()
+        page.get_by_role("cell", name="dry run by ada on the Lake page").wait_for(timeout=60_000)
+        keep(page, "dry-run")
+        found = page.evaluate(f"fetch('{runs}?run_id_pattern=by_hand_').then((answer) => answer.json())")
+        (run,) = found["dag_runs"]
+        assert run["triggering_user_name"] == "ada"
+        assert run["conf"]["dry_run"] is True
+        audit = page.evaluate("fetch('/api/v2/eventLogs?event=trigger_dag_run').then((answer) => answer.json())")
+        (entry,) = audit["event_logs"]
+        assert (entry["dag_id"], entry["owner"]) == ("lake_table_service", "ada")
+    with open_page(browser) as opened:
+        page = opened.page
+        log_in(page, airflow, "vic")
+        with page.expect_response("**/lake/api/me") as answered:
+            page.goto(f"{airflow.url}/plugin/lake/tables/{table_id}")
+        assert not any(value for name, value in answered.value.json().items() if name.startswith("may_"))
+        page.get_by_text("Compaction runs").first.wait_for(timeout=60_000)
+        assert page.get_by_role("button", name="Dry run").count() == 0
+        post = "{method: 'POST', headers: {'Content-Type': 'application/json'}, body: '{\"logical_date\": null}'}"
+        assert page.evaluate(f"fetch('{runs}', {post}).then((answer) => answer.status)") == 403
+        forget = f"/lake/api/tables/{table_id}/forget"
+        assert page.evaluate(f"fetch('{forget}', {post}).then((answer) => answer.status)") == 403
 
 
 def test_viewer_may_read_and_no_session_sees_nothing(airflow: LocalAirflow, table_id: str, browser: Any) -> None:

@@ -1,6 +1,7 @@
 import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
 import { Link, useSearchParams } from "react-router-dom";
 
+import { RetryAction } from "../actions";
 import { address, get, type Operation, type Operations } from "../api";
 import { ago, duration, moment, useNow, useZone } from "../format";
 import { hue, SERVICES, StateChip, title } from "../names";
@@ -96,7 +97,7 @@ export function OperationRows({ rows, isOfOneTable = false }: { rows: Operation[
   const now = useNow();
   const zone = useZone();
   if (rows.length === 0) {
-    return <Empty>No run. The manager starts one when a service is due; a run by hand appears when it begins to execute.</Empty>;
+    return <Empty>No run. The manager starts one when a service is due; a run by hand appears as soon as Airflow has it.</Empty>;
   }
   return (
     <div className="wide">
@@ -124,6 +125,7 @@ export function OperationRows({ rows, isOfOneTable = false }: { rows: Operation[
               )}
               <td>
                 <StateChip state={CHIPS[one.state] ?? "new"} word={one.state} />
+                {one.state === "failed" && <RetryAction dagId={one.dag_id} runId={one.run_id} service={one.service} />}
               </td>
               <td className="nowrap" title={moment(one.created_ms, zone)}>
                 {ago(one.created_ms, now)}

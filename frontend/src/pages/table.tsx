@@ -1,6 +1,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link, useSearchParams } from "react-router-dom";
 
+import { IndexAction, RunActions, TableActions } from "../actions";
 import { get, HttpError, type Operations, type Policy, type Service, type Table, type Timeline } from "../api";
 import { ago, bytes, count, moment, plural, useNow, useZone } from "../format";
 import { Bar, hue, meterText, StateChip, title } from "../names";
@@ -46,7 +47,7 @@ export function TablePage({ tableId }: { tableId: string }) {
     <>
       <Crumbs name={found.row.name} />
       <Head table={found} type={timeline.data} />
-      <Meters services={found.services} />
+      <Meters table={found} />
       <Panel name="Timeline" aside={timeline.data?.is_cut === true ? <p className="note">the newest 3,000 instants</p> : undefined}>
         {timeline.isError && <Trouble>{timeline.error.message}</Trouble>}
         {timeline.data === undefined && !timeline.isError && <Loading />}
@@ -85,8 +86,11 @@ function Head({ table, type }: { table: Table; type: Timeline | undefined }) {
           {row.name}
         </h1>
         <StateChip state={row.state} />
+        {table.is_paused && <StateChip state="waiting" word="paused" />}
+        <TableActions table={table} />
       </div>
       <p className="headline">{row.headline}</p>
+      {table.observed !== "" && <p className="note">{`The manager starts nothing on this table: ${table.observed}.`}</p>}
       <p className="facts">
         <code title="Base path">{row.base_path}</code>
         {row.owner !== "" && <span>owner {row.owner}</span>}
@@ -110,8 +114,9 @@ function Head({ table, type }: { table: Table; type: Timeline | undefined }) {
   );
 }
 
-function Meters({ services }: { services: Service[] }) {
+function Meters({ table }: { table: Table }) {
   const now = useNow();
+  const { services } = table;
   const active = services.filter((one) => one.is_active || one.state !== "healthy");
   const off = services.filter((one) => !active.includes(one));
   if (services.length === 0) {
@@ -140,6 +145,7 @@ function Meters({ services }: { services: Service[] }) {
                 {one.since_ms !== null && <span>{`since ${ago(one.since_ms, now)}`}</span>}
               </p>
             )}
+            <RunActions table={table} service={one.service} />
           </article>
         ))}
       </div>
@@ -150,7 +156,9 @@ function Meters({ services }: { services: Service[] }) {
             {off.map((one) => (
               <div key={one.service}>
                 <dt>{title(one.service)}</dt>
-                <dd>{one.reason}</dd>
+                <dd>
+                  {one.reason} <RunActions table={table} service={one.service} />
+                </dd>
               </div>
             ))}
           </dl>
@@ -276,12 +284,12 @@ function Indexes({ table, timeline }: { table: Table; timeline: Timeline | undef
       <ul className="index-list">
         {complete.map((one) => (
           <li key={one}>
-            <StateChip state="healthy" word="complete" /> <code>{one}</code>
+            <StateChip state="healthy" word="complete" /> <code>{one}</code> <IndexAction table={table} index={one} isComplete />
           </li>
         ))}
         {missing.map((one) => (
           <li key={one}>
-            <StateChip state="waiting" word="missing" /> <code>{one}</code>
+            <StateChip state="waiting" word="missing" /> <code>{one}</code> <IndexAction table={table} index={one} isComplete={false} />
           </li>
         ))}
       </ul>

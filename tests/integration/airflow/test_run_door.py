@@ -120,3 +120,49 @@ def test_runs_of_manager_and_by_hand_are_listed_newest_first_and_counted(session
     assert len(gateway.page_of_runs(session, RunSearch(table_id, audience=shown)).rows) == 3
     # The table's instances have the run by hand as well.
     assert by_hand in {run.run_id for run in gateway.list_runs(session, f"{table_id}.", 20)}
+
+
+def test_run_by_hand_is_listed_before_its_executor_has_begun(session: Session) -> None:
+    """Above the first page, until the lease has recorded it; once, and only to who may see its table."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+    from airflow_lake_provider.config.access import Audience
+    from airflow_lake_provider.hudi.base_path import table_id_of
+    from airflow_lake_provider.job_contract import Service
+    from airflow_lake_provider.manager.db.leases import Executors
+    from airflow_lake_provider.manager.db.registry import Notice, Source
+    from airflow_lake_provider.manager.db.search import RunSearch
+    from airflow_lake_provider.plugins.dag_runs import AirflowInstanceGateway, AirflowRunGateway
+    from airflow_lake_provider.plugins.lake_plugin import open_registry
+
+    path, gateway = f"/lake/by-hand-{uuid.uuid4().hex}", AirflowInstanceGateway()
+    table_id = table_id_of(path)
+    AirflowRunGateway().create_run(session, f"{table_id}.compaction.20261121120001000", CONF, note="why")
+    template = session.query(DagRun).filter(DagRun.run_id == f"{table_id}.compaction.20261121120001000").one()
+    by_hand = f"by_hand.clean.{uuid.uuid4().hex}"
+    session.add(
+        DagRun(
+            dag_id=template.dag_id, run_id=by_hand, run_type=DagRunType.MANUAL, state="queued",
+            conf={"base_path": f"{path}/", "service": "clean", "reason": "dry run by ada"},
+            triggered_by=DagRunTriggeredByType.UI, triggering_user_name="ada", run_after=template.run_after,
+        )
+    )  # fmt: skip
+    session.commit()
+    registry = open_registry()
+    registry.register(Notice(path, "by_hand", Source.HINT))
+
+    def listed(**search: object) -> list[tuple[str, str, str]]:
+        rows = gateway.page_of_runs(session, RunSearch(table_id, **search)).rows
+        return [(run.run_id, run.by, run.service) for run in rows]
+
+    mine = (by_hand, "ada", "clean")
+    assert listed(limit=1)[0] == mine
+    assert len(listed(limit=1)) == 2
+    assert listed(service="clean", state="queued") == [mine]
+    assert listed(service="archive") == listed(service="clean", state="success") == []
+    assert listed(audience=Audience(hidden=(path,))) == []
+    assert mine not in listed(before=(99_999_999_999_999, ""))
+    Executors(registry, lease_s=60).acquire(table_id, Service.CLEAN, by_hand, 1)
+    session.commit()
+    assert listed().count(mine) == 1

@@ -222,6 +222,97 @@ def test_texts_of_writers_are_shown_as_text(pages: ServedPages, browser: Any) ->
         pages.services.registry.forget(table_id)
 
 
+# --- Actions: what the page sends to Airflow's own API, which a route of the browser stands for here
+
+
+def test_action_says_what_will_happen_sends_it_to_airflow_and_shows_its_answer(
+    pages: ServedPages, browser: Any
+) -> None:
+    sent: list[dict[str, Any]] = []
+    refusals = ["Dag with dag_id: 'lake_table_service' has import errors and cannot be triggered"]
+
+    def answer(route: Any) -> None:
+        if refusals:
+            route.fulfill(status=400, json={"detail": refusals.pop()})
+            return
+        sent.append(route.request.post_data_json)
+        route.fulfill(json={"dag_run_id": sent[-1]["dag_run_id"], "state": "queued"})
+
+    with open_page(browser) as opened:
+        page = opened.page
+        page.route("**/api/v2/dags/lake_table_service/dagRuns", answer)
+        page.goto(f"{pages.url}/plugin/lake/tables/{pages.table_id}")
+        card = page.locator("article.card").filter(has_text="Compaction").first
+        card.get_by_role("button", name="Dry run").click()
+        dialog = page.get_by_role("dialog", name="Dry run: compaction of orders")
+        dialog.get_by_text("changes nothing").wait_for()
+        assert opened.violations() == []
+        dialog.get_by_role("button", name="Cancel").click()
+        dialog.wait_for(state="detached")
+        card.get_by_role("button", name="Dry run").click()
+        dialog.get_by_role("button", name="Dry run").click()
+        dialog.get_by_text("has import errors and cannot be triggered").wait_for()
+        dialog.get_by_role("button", name="Dry run").click()
+        dialog.get_by_role("link", name="Open the run").wait_for()
+    (body,) = sent
+    assert body["dag_run_id"].startswith("orders.compaction.by_hand_")
+    assert body["conf"] == {
+        "base_path": str(pages.folder / "orders"), "table_name": "orders", "service": "compaction", "instants": [],
+        "mode": "schedule_and_execute", "dry_run": True, "reason": "dry run by ada on the Lake page",
+    }  # fmt: skip
+
+
+def test_pause_goes_into_the_variable_and_leaves_its_other_entries(pages: ServedPages, browser: Any) -> None:
+    sent: list[tuple[str, dict[str, Any]]] = []
+    known = {"tables": [{"name": "clicks", "pool": "heavy"}]}
+
+    def answer(route: Any) -> None:
+        if route.request.method == "GET":
+            route.fulfill(json={"key": "lake_tables", "value": json.dumps(known)})
+            return
+        sent.append((route.request.method, route.request.post_data_json))
+        route.fulfill(json={})
+
+    with open_page(browser) as opened:
+        page = opened.page
+        page.route("**/api/v2/variables/**", answer)
+        page.goto(f"{pages.url}/plugin/lake/tables/{pages.table_id}")
+        page.get_by_role("button", name="Pause").click()
+        dialog = page.get_by_role("dialog", name="Pause orders")
+        dialog.get_by_role("button", name="Pause").click()
+        dialog.get_by_text("Variable lake_tables is written").wait_for()
+    ((method, body),) = sent
+    assert method == "PATCH"
+    own = {"base_path": str(pages.folder / "orders"), "mode": "observe"}
+    assert json.loads(body["value"])["tables"] == [own, *known["tables"]]
+
+
+def test_failed_run_is_cleared_and_a_viewer_sees_no_action(pages: ServedPages, browser: Any) -> None:
+    cleared: list[str] = []
+
+    def answer(route: Any) -> None:
+        cleared.append(route.request.url)
+        route.fulfill(json={})
+
+    with open_page(browser) as opened:
+        page = opened.page
+        page.route("**/api/v2/dags/**/clear", answer)
+        page.goto(f"{pages.url}/plugin/lake/operations?state=failed")
+        page.get_by_role("button", name="Retry").first.click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_role("button", name="Retry").click()
+        dialog.get_by_text("tries it again").wait_for()
+    assert len(cleared) == 1
+    with open_page(browser) as opened:
+        opened.page.context.add_cookies([{"name": "user", "value": "vic", "url": pages.url}])
+        for path in (f"/plugin/lake/tables/{pages.table_id}", "/plugin/lake/operations?state=failed"):
+            with opened.page.expect_response("**/lake/api/me"):
+                opened.page.goto(f"{pages.url}{path}")
+            opened.page.locator("table.operations tbody tr").first.wait_for()
+            for name in ("Dry run", "Run now", "Retry", "Pause", "Forget", "Rebuild"):
+                assert opened.page.get_by_role("button", name=name).count() == 0
+
+
 def test_unknown_table_and_a_server_that_is_gone_are_said_in_a_sentence(pages: ServedPages, browser: Any) -> None:
     with open_page(browser) as opened:
         page = opened.page

@@ -18,7 +18,7 @@ from airflow_lake_provider.config.tables_file import (
     parse_tables,
     parse_tables_file,
 )
-from airflow_lake_provider.config.tables_source import OVERRIDES_MAX_AGE_S, TablesSource
+from airflow_lake_provider.config.tables_source import OVERRIDES_MAX_AGE_S, TablesSource, pause_in_overrides
 from airflow_lake_provider.errors import ConfigError
 
 FILE = """
@@ -155,3 +155,49 @@ def test_the_first_entry_that_matches_is_the_one_of_a_reading_from_top_to_bottom
             and (not entry["name"] or fnmatchcase(name, str(entry["name"])))
         ]
         assert tables.policy_for(path, name).retries == (fitting[0] if fitting else TablePolicy().retries)
+
+
+# --- One table paused by the page
+
+
+def mode_of(variable: str, path: str, name: str = "orders") -> str | None:
+    return merged(variable).policy_for(path, name).mode
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        pytest.param("", id="no-variable"),
+        pytest.param('{"defaults": {"pool": "heavy"}}', id="only-defaults"),
+        pytest.param('{"tables": [{"base_path": "/lake/sales/*", "clean": {"commits": 3}}]}', id="pattern"),
+        pytest.param('{"tables": [{"name": "ord*", "pool": "p", "clean": {"commits": 3}}]}', id="pattern-of-names"),
+        pytest.param('{"tables": [{"base_path": "file:///lake/sales/orders/", "pool": "p"}]}', id="other-spelling"),
+        pytest.param("tables:\n- base_path: /lake/sales/orders\n  clean: {commits: 3}\n", id="yaml"),
+        pytest.param('{"tables": [{"base_path": "/lake/hr/*", "mode": "observe"}]}', id="others-are-paused"),
+    ],
+)
+def test_a_pause_changes_the_mode_of_one_table_and_nothing_else(variable: str) -> None:
+    path, others = "/lake/sales/orders", ("/lake/sales/clicks", "/lake/hr/staff", "/lake/x")
+    paused = pause_in_overrides(variable, path, "orders", is_paused=True)
+    assert mode_of(paused, path) == "observe"
+    before, after = merged(variable), merged(paused)
+    mine = after.policy_for(path, "orders").model_copy(update={"mode": None})
+    assert mine == before.policy_for(path, "orders")
+    assert all(before.policy_for(one, "staff") == after.policy_for(one, "staff") for one in others)
+    assert merged(pause_in_overrides(paused, path, "orders", is_paused=True)) == after
+    assert merged(pause_in_overrides(paused, path, "orders", is_paused=False)) == before
+
+
+@pytest.mark.parametrize(
+    ("variable", "is_paused", "said"),
+    [
+        pytest.param("# why\ntables: []\n", True, "comments", id="comments-would-be-lost"),
+        pytest.param('{"tables": [{"name": "x", "pool": "***"}]}', True, "masks", id="masked-by-airflow"),
+        pytest.param('{"tables": [{"name": "x", "pol": "y"}]}', True, "unknown setting", id="already-wrong"),
+        pytest.param("", False, "no entry of the Variable", id="not-paused"),
+        pytest.param('{"tables": [{"base_path": "/lake/*", "mode": "observe"}]}', False, "no entry", id="by-a-pattern"),
+    ],
+)
+def test_a_variable_that_cannot_be_written_back_stays_as_it_is(variable: str, is_paused: bool, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        pause_in_overrides(variable, "/lake/sales/orders", "orders", is_paused=is_paused)

@@ -19,6 +19,7 @@ from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
 from airflow_lake_provider.hudi.instant import Action, Instant, State
+from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
 from airflow_lake_provider.manager.db.schema import lake_search, lake_table
@@ -459,3 +460,48 @@ def test_tables_of_a_wrong_tables_file_are_shown_all_the_same(
     with engine.begin() as connection:
         connection.execute(text("update lake_table set problem = 'tables file is wrong'"))
     assert "tables file is wrong" in client.get("/api/tables").json()["rows"][0]["headline"]
+
+
+# --- Who may act, and the two requests that the pages send to routes of their own
+
+OPERATOR = Viewer("olga", may_forget=True, may_run=True, may_clear=True, may_index=True, may_pause=True)
+
+
+def client_of(services: ManagerServices, viewer: Viewer) -> httpx.Client:
+    return TestClient(create_pages(lambda: services, lambda: viewer))
+
+
+def test_user_is_shown_with_what_airflow_allows(services: ManagerServices) -> None:
+    assert client_of(services, OPERATOR).get("/api/me").json() == {
+        "name": "olga", "may_run": True, "may_clear": True, "may_index": True, "may_pause": True, "may_forget": True,
+        "variable": "lake_tables",
+    }  # fmt: skip
+    viewer = client_of(services, Viewer("vera")).get("/api/me").json()
+    assert not any(viewer[name] for name in viewer if name.startswith("may_"))
+
+
+def test_pause_is_prepared_and_nothing_is_written(services: ManagerServices, orders: str) -> None:
+    client = client_of(services, OPERATOR)
+    answer = client.post(f"/api/tables/{orders}/pause", json={"text": "", "paused": True})
+    (entry,) = json.loads(answer.json()["text"])["tables"]
+    assert entry == {"base_path": services.registry.get(orders)["base_path"], "mode": "observe"}
+    assert client.get(f"/api/tables/{orders}").json()["is_paused"] is False
+    refused = client.post(f"/api/tables/{orders}/pause", json={"text": "# mine\n", "paused": True})
+    assert refused.status_code == 422
+    assert "comments" in refused.json()["detail"]
+
+
+def test_table_is_forgotten_by_who_may(services: ManagerServices, registry: Registry, orders: str) -> None:
+    path = f"/api/tables/{orders}/forget"
+    assert client_of(services, Viewer("vera")).post(path, json={}).status_code == 403
+    client = client_of(services, OPERATOR)
+    # A page of another site can send a form with the user's cookie, and a browser says where from.
+    assert client.post(path, content="{}", headers={"Content-Type": "text/plain"}).status_code in {403, 422}
+    assert client.post(path, json={}, headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+    lease = services.executors.acquire(orders, Service.CLEAN, "run", 1)
+    assert client.post(path, json={}).status_code == 409
+    services.executors.release(orders, Service.CLEAN, lease.token)
+    assert registry.find(orders) is not None
+    assert client.post(path, json={}).status_code == 204
+    assert registry.find(orders) is None
+    assert client.post(path, json={}).status_code == 404

@@ -1,0 +1,271 @@
+// Actions. Each is a request to Airflow's own API with the user's session: Airflow checks the right and logs it.
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useEffect, useRef, useState, type ReactNode } from "react";
+
+import { airflow, get, HttpError, nowMs, send, type Table, type User } from "./api";
+import { title } from "./names";
+import { RunLink, SERVICE_DAG, Trouble } from "./parts";
+
+const INDEX_DAG = "lake_reindex";
+const WITHOUT_MANAGER = ["savepoint", "orphans"];
+
+export function useUser(): User | undefined {
+  return useQuery({ queryKey: ["me"], queryFn: ({ signal }) => get<User>("me", {}, signal), staleTime: 300_000 }).data;
+}
+
+interface Started {
+  dagId: string;
+  runId: string;
+}
+
+interface Offer {
+  /** What the button says. */
+  label: string;
+  /** What the dialog is called. */
+  name: string;
+  /** What will happen, in sentences. */
+  children: ReactNode;
+  act: () => Promise<Started | undefined>;
+  done?: string;
+  tone?: "danger";
+}
+
+/** A button that says in a dialog what will happen, and does it when that is confirmed. */
+export function Action(offer: Offer) {
+  const [isOpen, setOpen] = useState(false);
+  return (
+    <>
+      <button type="button" className="button small" aria-haspopup="dialog" onClick={() => setOpen(true)}>
+        {offer.label}
+      </button>
+      {isOpen && <Confirmation {...offer} close={() => setOpen(false)} />}
+    </>
+  );
+}
+
+function Confirmation({ label, name, children, act, done, tone, close }: Offer & { close: () => void }) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const client = useQueryClient();
+  const [state, setState] = useState<"asks" | "sends" | "done">("asks");
+  const [started, setStarted] = useState<Started>();
+  const [problem, setProblem] = useState("");
+  useEffect(() => dialog.current?.showModal(), []);
+  const confirm = async () => {
+    setState("sends");
+    setProblem("");
+    try {
+      setStarted(await act());
+      setState("done");
+      await client.invalidateQueries();
+    } catch (error) {
+      setProblem(error instanceof Error ? error.message : String(error));
+      setState("asks");
+    }
+  };
+  return (
+    <dialog ref={dialog} className="confirm" aria-label={name} onClose={close}>
+      <h2>{name}</h2>
+      {state === "done" ? (
+        <p role="status">
+          {done ?? "Airflow has queued the run."} {started !== undefined && <RunLink runId={started.runId} dagId={started.dagId}>Open the run</RunLink>}
+        </p>
+      ) : (
+        <div className="says">{children}</div>
+      )}
+      {problem !== "" && <Trouble>{problem}</Trouble>}
+      <p className="confirm-foot">
+        <button type="button" className="button" onClick={() => dialog.current?.close()}>
+          {state === "done" ? "Close" : "Cancel"}
+        </button>
+        {state !== "done" && (
+          <button type="button" className={`button main ${tone ?? ""}`} disabled={state === "sends"} onClick={() => void confirm()}>
+            {state === "sends" ? "Sending…" : label}
+          </button>
+        )}
+      </p>
+    </dialog>
+  );
+}
+
+// --- Runs of a service
+
+interface Call {
+  service: string;
+  mode?: string;
+  instants?: string[];
+  reason?: string;
+}
+
+/** Start a run by hand. Its id shows table and service first, as those of the manager's runs do. */
+async function start(dagId: string, table: Table, service: string, conf: Record<string, unknown>): Promise<Started> {
+  const second = new Date(nowMs()).toISOString().slice(0, 19).replace(/[-:]/g, "");
+  const name = table.row.name.replace(/[^A-Za-z0-9_~+-]/g, "_") || "table";
+  const runId = `${name}.${service}.by_hand_${second}`;
+  const body = { logical_date: null, dag_run_id: runId, conf: { base_path: table.row.base_path, ...conf } };
+  const run = await airflow<{ dag_run_id: string }>("POST", `dags/${dagId}/dagRuns`, body);
+  return { dagId, runId: run.dag_run_id };
+}
+
+function startService(table: Table, user: User, call: Call, isDry: boolean): Promise<Started> {
+  const reason = call.reason ?? `${isDry ? "dry run" : "started"} by ${user.name} on the Lake page`;
+  return start(SERVICE_DAG, table, call.service, {
+    table_name: table.row.name,
+    service: call.service,
+    mode: call.mode ?? "schedule_and_execute",
+    instants: call.instants ?? [],
+    dry_run: isDry,
+    reason,
+  });
+}
+
+export function RunActions({ table, service }: { table: Table; service: string }) {
+  const user = useUser();
+  if (user?.may_run !== true || WITHOUT_MANAGER.includes(service)) {
+    return null;
+  }
+  // An index build by hand names its indexes: see the tab of indexes.
+  if (service === "indexing") {
+    return null;
+  }
+  const what = title(service).toLowerCase();
+  return (
+    <span className="actions">
+      <Action label="Dry run" name={`Dry run: ${what} of ${table.row.name}`} act={() => startService(table, user, { service }, true)}>
+        <p>
+          Airflow starts a run of <code>{SERVICE_DAG}</code> that changes nothing: its log shows which plans are pending, and what would be
+          submitted with which settings.
+        </p>
+      </Action>
+      <Action label="Run now" name={`Run now: ${what} of ${table.row.name}`} act={() => startService(table, user, { service }, false)}>
+        <p>
+          Airflow starts a run of <code>{SERVICE_DAG}</code>: {what} of <code>{table.row.base_path}</code>, now, whether or not it is due. It executes
+          pending plans first, and makes a new one only when none is pending.
+        </p>
+        <p>The settings are the table's in the tables file. While another executor has this service of the table, the run waits and is retried.</p>
+      </Action>
+    </span>
+  );
+}
+
+export function RepairAction({ table, call, does }: { table: Table; call: Call; does: string }) {
+  const user = useUser();
+  if (user?.may_run !== true) {
+    return null;
+  }
+  return (
+    <Action label="Repair" name={`Repair ${table.row.name}`} act={() => startService(table, user, call, false)}>
+      <p>
+        Airflow starts a run of <code>{SERVICE_DAG}</code> that would {does}. The run examines the timeline again before it changes anything.
+      </p>
+    </Action>
+  );
+}
+
+export function RetryAction({ dagId, runId, service }: { dagId: string; runId: string; service: string }) {
+  const user = useUser();
+  if (user?.may_clear !== true || dagId !== SERVICE_DAG) {
+    return null;
+  }
+  const clear = async () => {
+    const path = `dags/${encodeURIComponent(dagId)}/dagRuns/${encodeURIComponent(runId)}/clear`;
+    await airflow("POST", path, { dry_run: false, only_failed: true });
+    return { dagId, runId };
+  };
+  return (
+    <Action label="Retry" name={`Retry this ${title(service).toLowerCase()}`} act={clear} done="Airflow has cleared the run and tries it again.">
+      <p>
+        Airflow clears the failed task of run <code>{runId}</code>, and tries it again with the run's own settings. The next try resumes what the last one
+        left on the timeline.
+      </p>
+    </Action>
+  );
+}
+
+// --- Indexes
+
+/** Indexes that their metadata partition names completely. */
+const PLAIN = ["files", "column_stats", "partition_stats", "bloom_filters", "record_index"];
+
+export function IndexAction({ table, index, isComplete }: { table: Table; index: string; isComplete: boolean }) {
+  const user = useUser();
+  if (user?.may_index !== true || (isComplete && !PLAIN.includes(index))) {
+    return null;
+  }
+  const verb = isComplete ? "Rebuild" : "Build";
+  const reason = `started by ${user.name} on the Lake page`;
+  const build = () => start(INDEX_DAG, table, "indexing", { indexes: [index], drop_first: isComplete, reason });
+  return (
+    <Action label={verb} name={`${verb} ${index} of ${table.row.name}`} act={build} tone={isComplete ? "danger" : undefined}>
+      <p>
+        Airflow starts a run of <code>{INDEX_DAG}</code>, which builds <code>{index}</code> while writers continue.
+        {isComplete ? " It drops the index first: until the build has completed, queries read without it." : ""}
+      </p>
+    </Action>
+  );
+}
+
+// --- The table as a whole
+
+export function TableActions({ table }: { table: Table }) {
+  const user = useUser();
+  if (user === undefined) {
+    return null;
+  }
+  const isResume = table.is_paused;
+  const canPause = user.may_pause && (isResume || table.observed === "");
+  return (
+    <span className="actions">
+      {canPause && (
+        <Action
+          label={isResume ? "Resume" : "Pause"}
+          name={`${isResume ? "Resume" : "Pause"} ${table.row.name}`}
+          act={() => setPaused(table, user.variable, !isResume)}
+          done={`Variable ${user.variable} is written. It takes effect within 15 s.`}
+        >
+          {isResume ? (
+            <p>
+              The page takes <code>mode: observe</code> of this table out of Airflow's Variable <code>{user.variable}</code>. The manager starts what is due
+              again.
+            </p>
+          ) : (
+            <p>
+              The page writes <code>mode: observe</code> for this table into Airflow's Variable <code>{user.variable}</code>, which lies over the tables
+              file. The manager continues to evaluate the table, and starts nothing. Runs that are active go on; writers notice nothing.
+            </p>
+          )}
+        </Action>
+      )}
+      {user.may_forget && (
+        <Action label="Forget" name={`Forget ${table.row.name}`} act={() => forget(table)} done="The registry has forgotten the table." tone="danger">
+          <p>
+            The table leaves the registry, with its {table.sinks.length === 0 ? "history of runs" : "sinks, and what they hold back from cleaning"}. No file is
+            touched. The next notice, the tables file or discovery registers a table that is still there anew.
+          </p>
+        </Action>
+      )}
+    </span>
+  );
+}
+
+async function forget(table: Table): Promise<undefined> {
+  await send(`tables/${encodeURIComponent(table.row.table_id)}/forget`, {});
+}
+
+async function setPaused(table: Table, variable: string, paused: boolean): Promise<undefined> {
+  const path = `variables/${encodeURIComponent(variable)}`;
+  let known: { value: string } | undefined;
+  try {
+    known = await airflow<{ value: string }>("GET", path);
+  } catch (error) {
+    if (!(error instanceof HttpError && error.status === 404)) {
+      throw error;
+    }
+  }
+  const id = encodeURIComponent(table.row.table_id);
+  const { text } = await send<{ text: string }>(`tables/${id}/pause`, { text: known?.value ?? "", paused });
+  if (known === undefined) {
+    await airflow("POST", "variables", { key: variable, value: text });
+  } else {
+    await airflow("PATCH", `${path}?update_mask=value`, { key: variable, value: text });
+  }
+}
