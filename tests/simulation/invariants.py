@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.heartbeat import HeartbeatRule
 from airflow_lake_provider.hudi.instant import Action
+from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import Outcome, Service
 from airflow_lake_provider.manager.db.registry import EvaluationResult, Notice, TableLease
 from airflow_lake_provider.manager.reconciler import MAX_EVALUATION_BACKOFF_S
@@ -282,12 +283,19 @@ class Invariants:
                 recorded = json.loads(row["decisions"])
                 if decision.service is Service.CLEAN and self._is_nothing_to_clean(view, recorded):
                     continue
-                problem = self._find_why_due(path, decision, recorded)
+                problem = self._find_why_due(path, view, decision, recorded)
                 if problem:
                     return problem
         return ""
 
-    def _find_why_due(self, path: str, decision: Decision, recorded: list[dict[str, Any]]) -> str:
+    def _has_commit_of_the_future(self, view: TableView, run_id: str) -> bool:
+        """Whether a writer's clock was so far ahead that a run's plan sorts before a commit that it came after."""
+        ended = [run.ended_ms or 0 for run in self.world.airflow.find_runs(None, run_id) if run.run_id == run_id]
+        times = [write.requested_time for write in view.timeline.completed_writes]
+        zone = view.properties.time_zone
+        return any((instant_time_ms(time, zone) or 0) > max(ended, default=0) for time in times)
+
+    def _find_why_due(self, path: str, view: TableView, decision: Decision, recorded: list[dict[str, Any]]) -> str:
         world = self.world
         table_id = table_id_of(path)
         start = decide_start(
@@ -300,6 +308,8 @@ class Invariants:
         )
         if start.verdict is StartVerdict.ALREADY_RAN and decision.service is Service.ARCHIVE:
             return ""  # nothing may be archived beyond a dead writer's instant
+        if start.verdict is StartVerdict.ALREADY_RAN and self._has_commit_of_the_future(view, start.run_id):
+            return ""  # docs/limitations.md: the next commit makes it due again
         if self._waits_for_change(path, decision.service, recorded):
             return ""  # the service's last job found nothing to do
         is_given_up = start.verdict is StartVerdict.ABANDONED or self._has_failed_in_a_row(table_id, decision)
