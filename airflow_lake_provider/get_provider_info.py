@@ -59,6 +59,7 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["apache"],
             }
         ],
+        "extra-links": ["airflow_lake_provider.operators.table_service.LakeTableLink"],
         "notifications": ["airflow_lake_provider.notifications.webhook.LakeWebhookNotifier"],
         "cli": ["airflow_lake_provider.cli.definition.get_cli_commands"],
         "db-managers": ["airflow_lake_provider.plugins.db_manager.LakeDBManager"],

@@ -53,11 +53,11 @@ with DAG(
         ]
 
     silent = silent_tables()
-    # One poke each: the next run finds what is not there yet. The timeline server's own heartbeat may just have
-    # refreshed the table, which is good enough.
-    once = {"max_age_s": 90, "poke_interval": 1, "timeout": 0, "soft_fail": True, "retries": 0}
-    new_commits = HudiCommitSensor(task_id="new_commits", tables=silent, **once)
-    pending_indexes = HudiPendingIndexSensor(task_id="pending_indexes", tables=silent, **once)
+    # One poke each, which succeeds also without a finding: the next run finds what is not there yet. The timeline
+    # server's own heartbeat may just have refreshed the table, which is good enough.
+    one_poke = {"once": True, "deferrable": False, "max_age_s": 90, "soft_fail": True, "retries": 0}
+    new_commits = HudiCommitSensor(task_id="new_commits", tables=silent, **one_poke)
+    pending_indexes = HudiPendingIndexSensor(task_id="pending_indexes", tables=silent, **one_poke)
 
     @task(trigger_rule="all_done")
     def hint(silent: list[dict[str, str]] | None, *found: list[dict[str, Any]] | None) -> dict[str, int]:

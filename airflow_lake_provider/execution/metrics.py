@@ -24,7 +24,7 @@ from airflow_lake_provider.metrics import (
 if TYPE_CHECKING:
     from airflow_lake_provider.execution.table_reader import TableReader
     from airflow_lake_provider.hooks.lake import LakeHook
-    from airflow_lake_provider.job_contract import Service
+    from airflow_lake_provider.job_contract import JobRequest, Service
     from airflow_lake_provider.metrics import Metrics
     from airflow_lake_provider.planner.verdict import Judgement
     from airflow_lake_provider.replication.job import ReplicationResult
@@ -64,6 +64,33 @@ def _effect_of(table: TableReader, service: Service, judgement: Judgement) -> Se
     except (LakeError, OSError) as error:
         log.warning("the effect of %s is not measured: %s", service, error)
         return ServiceEffect()
+
+
+def report_run(
+    hook: LakeHook,
+    request: JobRequest,
+    context: Any,
+    outcome: str,
+    seconds: float = 0.0,
+    effect: ServiceEffect | None = None,
+) -> None:
+    """Report to the manager what a try did, for its pages. A failure is only logged: the timeline has it all."""
+    done, deletes = effect or ServiceEffect(), effect is not None and effect.files_deleted is not None
+    report = {
+        "run_id": str(context["run_id"]),
+        "try_number": int(context["ti"].try_number),
+        "service": request.services[0].service.value,
+        "outcome": outcome,
+        "job_ms": round(seconds * 1000),
+        "files_in": done.files_deleted if deletes else done.files_before,
+        "bytes_in": done.read_bytes,
+        "files_out": 0 if deletes else done.files_after,
+        "bytes_out": done.written_bytes,
+    }
+    try:
+        hook.report_run(table_id_of(request.base_path), report)
+    except LakeError as error:
+        log.warning("the manager's pages will not show what this try did: %s", error)
 
 
 # --- The metrics of a replication run that has ended, in success or failure

@@ -156,6 +156,13 @@ class LakeHook(BaseHook):
         """Release the lease."""
         self._call("POST", f"{_executor(table_id, service)}/release", json={"token": token})
 
+    def report_run(self, table_id: str, report: Mapping[str, Any]) -> None:
+        """Report what a try of a service did: `run_id`, `try_number`, `service`, `outcome`, `job_ms`, files, bytes.
+
+        It waits for no manager that is away: the report is for people, and the timeline has what it says.
+        """
+        self._send("POST", f"/tables/{table_id}/runs", json=dict(report), conflict=LakeError)
+
     def claim_due_sinks(self, run_id: str) -> list[dict[str, Any]]:
         """Claim the sinks of replication that should run now for a DAG run, and return them."""
         return list(self._call("POST", "/sinks/claim", json={"run_id": run_id})["sinks"])

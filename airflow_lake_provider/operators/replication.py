@@ -48,6 +48,7 @@ from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_o
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.job_contract import FailureKind, to_json
 from airflow_lake_provider.metrics import REPLICATION_FAILURES
+from airflow_lake_provider.operators.table_service import LakeTableLink
 from airflow_lake_provider.replication.change import Mode
 from airflow_lake_provider.replication.job import (
     ReplicationRequest,
@@ -164,6 +165,7 @@ class HudiReplicationOperator(BaseOperator):
         "spark_conf",
     )
     ui_color = "#dae8fc"
+    operator_extra_links = (LakeTableLink(),)
 
     def __init__(
         self,

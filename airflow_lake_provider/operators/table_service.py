@@ -7,8 +7,10 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, BaseOperatorLink
+from airflow.sdk.configuration import conf
 
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.conflict.admission import AdmissionVerdict
@@ -44,7 +46,7 @@ from airflow_lake_provider.execution.job import (
 )
 from airflow_lake_provider.execution.lease import LeaseKeeper, LeaseRequest
 from airflow_lake_provider.execution.lineage import ServiceLineage
-from airflow_lake_provider.execution.metrics import measure_service, measure_try
+from airflow_lake_provider.execution.metrics import measure_service, measure_try, report_run
 from airflow_lake_provider.execution.retry import FailureRetryPolicy, as_task_error, explain_short, read_limits
 from airflow_lake_provider.execution.table_reader import TableReader
 from airflow_lake_provider.execution.withdrawal import PlanWithdrawal
@@ -60,11 +62,27 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
+    from airflow.sdk.types import TaskInstanceKey
 
     from airflow_lake_provider.execution.arguments import TableSettings
     from airflow_lake_provider.execution.engines.engine import EngineJob
     from airflow_lake_provider.hudi.timeline import Timeline
     from airflow_lake_provider.job_contract import ServiceRequest
+
+
+class LakeTableLink(BaseOperatorLink):
+    """The button *Lake table* of a task: it leads to the table's page."""
+
+    name = "Lake table"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """Return the page's address, below whatever path Airflow is served; empty when the operator has no table."""
+        path = getattr(operator, "base_path", "")
+        try:
+            table_id = table_id_of(normalise_base_path(path))
+        except LakeError:
+            return ""
+        return f"{conf.get('api', 'base_url', fallback='').rstrip('/')}/plugin/lake/tables/{quote(table_id)}"
 
 
 class HudiTableServiceOperator(ServiceLineage, BaseOperator):
@@ -106,6 +124,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         "is_dry_run",
     )
     ui_color = "#d5e8d4"
+    operator_extra_links = (LakeTableLink(),)
 
     def __init__(
         self,
@@ -210,6 +229,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         settings = replace(settings, hudi_options=options | self._held_back(hook, base_path, wanted))
         job = self._job(folder, base_path, wanted, settings)
         if is_true(self.is_dry_run):
+            report_run(hook, job.request, context, "dry_run")
             return self._dry_run(before, job)
         table.require_guarded_writers(wanted)
         admission = self._admission(base_path, replace(settings, hudi_options=options))
@@ -228,12 +248,17 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             ran = self._execute_job(hook, folder, job, admission, PlanWithdrawal(before, table.timeline))
             judgement = self._judge(table, before, ran)
             completed = judgement.completed_instants
+        except Exception:
+            report_run(hook, job.request, context, Outcome.FAILED.value, time.monotonic() - began_s)
+            raise
         finally:
             self._notify_manager(hook, job.request, completed)
         self.log.info("table %s: %s: %s", base_path, judgement.outcome, judgement.reason)
         if admitted.withdraw:
             raise waits
-        effect = measure_service(AirflowMetrics(), table, wanted.service, judgement, time.monotonic() - began_s)
+        took_s = time.monotonic() - began_s
+        effect = measure_service(AirflowMetrics(), table, wanted.service, judgement, took_s)
+        report_run(hook, job.request, context, judgement.outcome.value, took_s, effect)
         self.keep_lineage(judgement, effect)
         return judgement
 

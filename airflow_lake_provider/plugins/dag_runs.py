@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.api.common.trigger_dag import trigger_dag
@@ -28,6 +28,7 @@ from airflow_lake_provider.manager.db.search import (
     RecordedRun,
     RunHour,
     RunPage,
+    RunReport,
     audience_clauses,
     record_run,
 )
@@ -281,7 +282,16 @@ class AirflowInstanceGateway:
 
     def _page_of_recorded(self, session: Session, search: RunSearch) -> RunPage:
         run, table = lake_run.c, lake_table.c
-        passed = select(run.run_id, run.table_id, run.service, run.created_ms)
+        reported = (
+            run.reported_try.label("try_number"),
+            run.outcome,
+            run.job_ms,
+            run.files_in,
+            run.bytes_in,
+            run.files_out,
+            run.bytes_out,
+        )
+        passed = select(run.run_id, run.table_id, run.service, run.created_ms, *reported)
         if search.table_id:
             passed = passed.where(run.table_id == search.table_id)
         if search.before is not None:
@@ -354,8 +364,10 @@ class AirflowInstanceGateway:
         mine = audience_clauses(audience)
         hour = (lake_run.c.created_ms - lake_run.c.created_ms % HOUR_MS).label("hour_ms")
         seconds = func.coalesce(func.sum(TaskInstance.duration), 0)
+        run = lake_run.c
+        sums = (func.coalesce(func.sum(column), 0) for column in (run.job_ms, run.files_in, run.bytes_out))
         query = (
-            select(hour, lake_run.c.service, DagRun.state, func.count(), seconds)
+            select(hour, run.service, DagRun.state, func.count(), seconds, *sums)
             .join(DagRun, and_(DagRun.dag_id.in_(RECORDED_DAG_IDS), DagRun.run_id == lake_run.c.run_id))
             .outerjoin(
                 TaskInstance,
@@ -370,7 +382,10 @@ class AirflowInstanceGateway:
         )
         if mine:
             query = query.join(lake_search, lake_search.c.table_id == lake_run.c.table_id).where(*mine)
-        return [RunHour(int(row[0]), row[1], row[2], row[3], float(row[4])) for row in session.execute(query)]
+        return [
+            RunHour(int(row[0]), row[1], row[2], row[3], float(row[4]), float(row[5]) / 1000, int(row[6]), int(row[7]))
+            for row in session.execute(query)
+        ]
 
     @staticmethod
     def _recorded(session: Session, run_ids: list[str]) -> Sequence[Any]:
@@ -454,7 +469,11 @@ def _recorded_run(run: Any, key: Any, table: Any) -> RecordedRun:
         started_ms=_ms(getattr(run, "task_start", None) or run.start_date),
         ended_ms=_ms(run.end_date),
         tries=getattr(run, "try_number", None) or 0,
+        report=RunReport(**{name: getattr(key, name) for name in _REPORTED if hasattr(key, name)}),
     )
+
+
+_REPORTED = tuple(entry.name for entry in fields(RunReport))
 
 
 def _try(task: Any) -> TaskTry:

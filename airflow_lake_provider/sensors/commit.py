@@ -34,6 +34,7 @@ class TimelineSensor(BaseSensorOperator):
 
     Exactly one of `base_path` and `tables` must be given. With `tables` (a list of mappings with `base_path` and
     `after`) one task reads many tables: a table that cannot be read is logged and the others still count.
+    With `once` it waits for nothing: it succeeds with what the first poke finds, which may be an empty list.
     Returns the findings as XCom: a list of `{"base_path", "instants", "missing", "after", "error", "incomplete"}`.
     """
 
@@ -50,6 +51,7 @@ class TimelineSensor(BaseSensorOperator):
         storage_options: dict[str, Any] | None = None,
         lake_conn_id: str = DEFAULT_CONN_ID,
         max_age_s: float | None = None,
+        once: bool = False,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
@@ -61,6 +63,7 @@ class TimelineSensor(BaseSensorOperator):
         self.storage_options = storage_options
         self.lake_conn_id = lake_conn_id
         self.max_age_s = max_age_s
+        self.once = once
         self._has_poked = False
         self.deferrable = deferrable
 
@@ -93,7 +96,7 @@ class TimelineSensor(BaseSensorOperator):
             self.log.info("table %s: %s", finding.base_path, ", ".join(seen))
             if finding.incomplete:
                 self.log.warning("table %s: archived commits may be missing: %s", finding.base_path, finding.incomplete)
-        return PokeReturnValue(is_done=bool(new), xcom_value=[finding.to_dict() for finding in new])
+        return PokeReturnValue(is_done=self.once or bool(new), xcom_value=[finding.to_dict() for finding in new])
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None) -> Any:
         """Resume with what the trigger found."""

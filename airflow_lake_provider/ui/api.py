@@ -13,7 +13,7 @@ import json
 import logging
 import threading
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -146,6 +146,12 @@ class LakeHour(Wire):
     runs: int
     run_s: float
     """How long their tasks ran, in seconds."""
+    job_s: float
+    """How long their Spark jobs ran, in seconds."""
+    files_in: int
+    """Files that they replaced or deleted, as far as reported."""
+    bytes_out: int
+    """Bytes that they wrote, as far as reported."""
 
 
 class LakeOverview(Wire):
@@ -328,6 +334,15 @@ class LakeOperation(Wire):
     started_ms: int | None
     ended_ms: int | None
     tries: int
+    outcome: str
+    """Of its last try, by the timeline: `completed`, `nothing_to_do`, `failed`, `dry_run`; empty: not reported."""
+    job_s: float
+    """How long its Spark jobs ran, all tries together, in seconds."""
+    files_in: int | None
+    """Files that it replaced, or deleted; null when unknown."""
+    bytes_in: int | None
+    files_out: int | None
+    bytes_out: int | None
 
 
 class LakeOperations(Wire):
@@ -543,7 +558,7 @@ def list_operations(
 ) -> Response:
     """List the runs of services, newest first: the newest hundred of each table, by the manager or by hand."""
     page = _page_of_runs(services, _search(query, seen, _run_key(query.after), query.limit))
-    rows = [LakeOperation.model_validate(run) for run in page.rows]
+    rows = [_operation(run) for run in page.rows]
     return _answer(request, LakeOperations(rows=rows, next=_print_key(page.before or ())))
 
 
@@ -555,9 +570,15 @@ def export_operations(services: Services, seen: Seen, query: Annotated[RunsQuery
     writer = csv.writer(text)
     writer.writerow(names)
     for run in _all_runs(services, _search(query, seen, None, MOST_ROWS)):
-        writer.writerow([_cell(getattr(run, name)) for name in names])
+        row = _operation(run)
+        writer.writerow([_cell(getattr(row, name)) for name in names])
     headers = {"Content-Disposition": 'attachment; filename="lake-operations.csv"', **_HEADERS}
     return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)
+
+
+def _operation(run: RecordedRun) -> LakeOperation:
+    values = {entry.name: getattr(part, entry.name) for part in (run, run.report) for entry in fields(part)}
+    return LakeOperation.model_validate(values | {"job_s": run.report.job_ms / 1000})
 
 
 def _search(query: RunsQuery, seen: Audience, before: tuple[int, str] | None, limit: int) -> RunSearch:

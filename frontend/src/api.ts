@@ -27,6 +27,9 @@ export interface Hour {
   state: string;
   runs: number;
   run_s: number;
+  job_s: number;
+  files_in: number;
+  bytes_out: number;
 }
 
 export interface Overview {
@@ -161,6 +164,12 @@ export interface Operation {
   started_ms: number | null;
   ended_ms: number | null;
   tries: number;
+  outcome: string;
+  job_s: number;
+  files_in: number | null;
+  bytes_in: number | null;
+  files_out: number | null;
+  bytes_out: number | null;
 }
 
 export interface Operations {

@@ -32,7 +32,15 @@ from airflow_lake_provider.manager.db.clock import ProcessClock
 from airflow_lake_provider.manager.db.leases import Executors
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.schema import lake_search, lake_table, metadata
-from airflow_lake_provider.manager.db.search import RecordedRun, RunHour, RunPage, RunSearch, search_names, summarise
+from airflow_lake_provider.manager.db.search import (
+    RecordedRun,
+    RunHour,
+    RunPage,
+    RunReport,
+    RunSearch,
+    search_names,
+    summarise,
+)
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.instances import RunFacts
 from airflow_lake_provider.manager.monitoring import DeadlineSweep, RepairRound
@@ -99,7 +107,9 @@ class RecordedRuns:
                 key = run.created_ms // HOUR_MS * HOUR_MS, run.service, run.state
                 before = found.get(key, RunHour(*key, 0, 0.0))
                 run_s = ((run.ended_ms or run.created_ms) - run.created_ms) / 1000
-                found[key] = RunHour(*key, before.runs + 1, before.run_s + run_s)
+                job_s, files = before.job_s + run.report.job_ms / 1000, before.files_in + (run.report.files_in or 0)
+                bytes_out = before.bytes_out + (run.report.bytes_out or 0)
+                found[key] = RunHour(*key, before.runs + 1, before.run_s + run_s, job_s, files, bytes_out)
         return list(found.values())
 
 
@@ -337,9 +347,14 @@ def _run(
     state: str,
     by: str = "manager",
 ) -> RecordedRun:
+    report = RunReport()
+    if end is not None:
+        files = 7 + (end - begin) // 20_000
+        outcome = "completed" if state == "success" else "failed"
+        report = RunReport(1, outcome, end - begin - 900, files, files * 9 * MIB, files // 3 + 1, files * 8 * MIB)
     return RecordedRun(
         f"{table_id}.{service}.{stamp(begin)}", SERVICE_DAG_ID, table_id, name, database, service, state, by, reason,
-        begin - 1_400, begin, end, 1,
+        begin - 1_400, begin, end, 1, report,
     )  # fmt: skip
 
 

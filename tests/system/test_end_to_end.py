@@ -132,6 +132,27 @@ def test_commits_become_one_finished_compaction(airflow: LocalAirflow) -> None:
     assert (table["database"], table["notices"] >= 3) == ("shop", True)
 
 
+def operation(airflow: LocalAirflow, name: str, run_id: str) -> dict[str, Any]:
+    """Return what the pages show of a run."""
+    table_id = next(table["table_id"] for table in airflow.tables() if table["table_name"] == name)
+    answer = airflow.airflow_get("/lake/api/operations", table_id=table_id)
+    assert answer is not None
+    (found,) = [row for row in answer["rows"] if row["run_id"] == run_id]
+    return dict(found)
+
+
+def test_pages_show_what_a_run_read_and_wrote(airflow: LocalAirflow) -> None:
+    run_id = wait_for_success(airflow, "orders")["dag_run_id"]
+    shown = operation(airflow, "orders", run_id)
+    (instant,) = compactions(airflow, "orders")
+    written = list((airflow.allowed_roots[0] / "orders").rglob(f"*_{instant}.parquet"))
+    assert shown["outcome"] == "completed"
+    assert (shown["files_out"], shown["bytes_out"]) == (len(written), sum(one.stat().st_size for one in written))
+    assert shown["files_in"] > shown["files_out"]
+    assert shown["bytes_in"] > 0
+    assert 0 < shown["job_s"] <= (shown["ended_ms"] - shown["started_ms"]) / 1000
+
+
 def test_service_says_in_openlineage_which_table_it_read_and_wrote(airflow: LocalAirflow) -> None:
     """The task's own events, as Airflow's OpenLineage provider emits them before and after the run."""
     run_id = wait_for_success(airflow, "orders")["dag_run_id"]
@@ -248,6 +269,7 @@ def test_dry_run_says_what_it_would_do_and_does_nothing(airflow: LocalAirflow) -
     assert "dry run: nothing is started" in log
     assert "compaction, mode schedule_and_execute" in log
     assert "spark-submit --name lake-compaction-victim" in log
+    assert operation(airflow, VICTIM, "dry")["outcome"] == "dry_run"
     assert sorted(path.name for path in (table / ".hoodie" / "timeline").iterdir()) == before
 
 

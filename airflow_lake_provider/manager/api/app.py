@@ -43,6 +43,7 @@ def create_app(open_services: Callable[[], ManagerServices]) -> FastAPI:
         tables.discovery_router,
         tables.instances_router,
         tables.leases_router,
+        tables.runs_router,
         tables.policy_router,
         sinks.router,
         routes.router,

@@ -241,6 +241,9 @@ def refuse_control_characters(value: str) -> str:
 LONGEST_TTL_S = 10 * 365 * 86_400
 
 
+MOST_COUNT = 2**60
+"""A sum of a day's runs still fits into the database."""
+
 RunId = Annotated[str, Field(min_length=1, max_length=250, description="The DAG run's id; its tries share it")]
 
 
@@ -274,6 +277,20 @@ class ProgressBody(BaseModel):
     completed_time: Annotated[str, Field(max_length=40, description="The table's state, nothing left to do")] = ""
     problem: Annotated[str, Field(max_length=10_000)] = ""
     ended: bool = False
+
+
+class RunReportBody(BaseModel):
+    """What an executor's try did, by the timeline; for people."""
+
+    run_id: RunId
+    try_number: Annotated[int, Field(ge=1)]
+    service: Service
+    outcome: Annotated[str, Field(max_length=40, description="completed, nothing_to_do, failed or dry_run")]
+    job_ms: Annotated[int, Field(ge=0, le=MOST_COUNT, description="How long its job ran")] = 0
+    files_in: Annotated[int | None, Field(ge=0, le=MOST_COUNT, description="Files that it replaced or deleted")] = None
+    bytes_in: Annotated[int | None, Field(ge=0, le=MOST_COUNT)] = None
+    files_out: Annotated[int | None, Field(ge=0, le=MOST_COUNT, description="Files that it wrote")] = None
+    bytes_out: Annotated[int | None, Field(ge=0, le=MOST_COUNT)] = None
 
 
 class PauseBody(BaseModel):

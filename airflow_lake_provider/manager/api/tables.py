@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +27,7 @@ from airflow_lake_provider.manager.api.models import (
     RequirementAnswer,
     RootAnswer,
     RootsAnswer,
+    RunReportBody,
     SweepAnswer,
     TableAnswer,
     TablesAnswer,
@@ -39,6 +41,7 @@ from airflow_lake_provider.manager.api.services import (
     check_read_table,
 )
 from airflow_lake_provider.manager.db.registry import Notice, Source, is_identified
+from airflow_lake_provider.manager.db.search import RunReport, report_run
 from airflow_lake_provider.manager.instances import load_instances
 from airflow_lake_provider.manager.writers import recorded_report, row_to_dict
 from airflow_lake_provider.planner.decide import service_options
@@ -238,7 +241,18 @@ def get_conformance(services: Services, table_id: str) -> ConformanceAnswer:
     )
 
 
-# --- Routes for running tasks: the lease of the one executor of a table's service
+# --- Routes for running tasks: what a try did, and the lease of the one executor of a table's service
+
+runs_router = APIRouter(tags=["executors"], dependencies=[Depends(check_operate_table)])
+
+
+@runs_router.post("/tables/{table_id}/runs", status_code=204)
+def receive_report(services: Services, table_id: str, body: RunReportBody) -> None:
+    """Keep what a try of a run did, for the pages; it decides nothing."""
+    report = RunReport(**body.model_dump(include={entry.name for entry in fields(RunReport)}))
+    now_ms = services.registry.now_ms()
+    with services.registry.transaction() as session:
+        report_run(session, table_id, body.run_id, body.service.value, report, now_ms)
 
 
 leases_router = APIRouter(

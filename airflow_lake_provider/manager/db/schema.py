@@ -157,6 +157,14 @@ lake_run = Table(
     Column("table_id", String(80), nullable=False),
     Column("created_ms", BigInteger, nullable=False),
     Column("service", String(40), nullable=False, default="", server_default=""),
+    # What its executor reported: the result of the last try, and its job's time, all tries together. NULL: not known.
+    Column("outcome", String(40), nullable=False, default="", server_default=""),
+    Column("reported_try", Integer, nullable=False, default=0, server_default="0"),
+    Column("job_ms", BigInteger, nullable=False, default=0, server_default="0"),
+    Column("files_in", BigInteger, nullable=True),
+    Column("bytes_in", BigInteger, nullable=True),
+    Column("files_out", BigInteger, nullable=True),
+    Column("bytes_out", BigInteger, nullable=True),
     Index("idx_lake_run_table", "table_id", "created_ms"),
     Index("idx_lake_run_created", "created_ms", "run_id"),
 )

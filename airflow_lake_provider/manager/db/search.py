@@ -12,7 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, delete, false, func, insert, not_, or_, select
+from sqlalchemy import and_, delete, false, func, insert, not_, or_, select, update
 
 from airflow_lake_provider.config.access import Audience
 from airflow_lake_provider.hudi.base_path import identity_of, normalise_root
@@ -372,6 +372,21 @@ class RunSearch:
 
 
 @dataclass(frozen=True, slots=True)
+class RunReport:
+    """What an executor reports of its try. `job_ms` is its job's time; what is None is not known, or not measured."""
+
+    try_number: int = 0
+    outcome: str = ""
+    """`completed`, `nothing_to_do`, `failed` or `dry_run`; empty: nothing was reported yet."""
+    job_ms: int = 0
+    files_in: int | None = None
+    """Files that the service read and replaced, or deleted."""
+    bytes_in: int | None = None
+    files_out: int | None = None
+    bytes_out: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RecordedRun:
     """One DAG run of a service, by the manager or by hand."""
 
@@ -389,6 +404,7 @@ class RecordedRun:
     started_ms: int | None
     ended_ms: int | None
     tries: int
+    report: RunReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,13 +417,19 @@ class RunPage:
 
 @dataclass(frozen=True, slots=True)
 class RunHour:
-    """The runs of one service that were created within an hour and have one state; `run_s` is their tasks' time."""
+    """The runs of one service that were created within an hour and have one state, with the sum of their reports.
+
+    `run_s` is their tasks' time, `job_s` that of their jobs alone.
+    """
 
     hour_ms: int
     service: str
     state: str
     runs: int
     run_s: float
+    job_s: float = 0.0
+    files_in: int = 0
+    bytes_out: int = 0
 
 
 def record_run(session: Session, table_id: str, run_id: str, service: str, now_ms: int) -> None:
@@ -420,3 +442,17 @@ def record_run(session: Session, table_id: str, run_id: str, service: str, now_m
     if oldest_ms is not None:
         session.execute(delete(lake_run).where(mine, lake_run.c.created_ms <= oldest_ms))
     session.execute(insert(lake_run).values(run_id=run_id, table_id=table_id, created_ms=now_ms, service=service))
+
+
+def report_run(session: Session, table_id: str, run_id: str, service: str, report: RunReport, now_ms: int) -> None:
+    """Keep what an executor reports of its try, once: a report that is sent again counts no time twice."""
+    record_run(session, table_id, run_id, service, now_ms)
+    mine = and_(lake_run.c.run_id == run_id, lake_run.c.table_id == table_id)
+    columns = ("outcome", "files_in", "bytes_in", "files_out", "bytes_out")
+    values = {column: getattr(report, column) for column in columns}
+    job_ms = lake_run.c.job_ms + report.job_ms
+    session.execute(
+        update(lake_run)
+        .where(mine, lake_run.c.reported_try < report.try_number)
+        .values(reported_try=report.try_number, job_ms=job_ms, **values)
+    )

@@ -45,7 +45,8 @@ function Tiles({ found }: { found: Overview }) {
   const of = (state: State) => found.states.find((one) => one.state === state)?.tables ?? 0;
   const attention = found.states.filter((one) => one.needs_attention).reduce((sum, one) => sum + one.tables, 0);
   const runs = found.hours.reduce((sum, one) => sum + one.runs, 0);
-  const runS = found.hours.reduce((sum, one) => sum + one.run_s, 0);
+  const sum = (value: (one: Hour) => number) => found.hours.reduce((total, one) => total + value(one), 0);
+  const jobS = sum((one) => one.job_s);
   return (
     <dl className="tiles">
       <Tile name="Tables" value={count(found.tables)} note={plural(of("healthy"), "is healthy", "are healthy")} />
@@ -69,7 +70,12 @@ function Tiles({ found }: { found: Overview }) {
         value={found.oldest_dirty_ms === null ? "none" : duration(now - found.oldest_dirty_ms)}
         note={found.oldest_dirty_ms === null ? "every commit is evaluated" : "since a commit without an evaluation"}
       />
-      <Tile name="Last 24 hours" value={plural(runs, "run")} note={`${count(runS / 3600)} h of work in their tasks`} />
+      <Tile name="Last 24 hours" value={plural(runs, "run")} note={`${plural(sum((one) => one.files_in), "file")} merged or deleted`} />
+      <Tile
+        name="Rewritten in 24 hours"
+        value={bytes(sum((one) => one.bytes_out))}
+        note={jobS < 5400 ? `${plural(Math.round(jobS / 60), "minute")} of Spark jobs` : `${plural(jobS / 3600, "hour")} of Spark jobs`}
+      />
     </dl>
   );
 }

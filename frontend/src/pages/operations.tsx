@@ -3,7 +3,7 @@ import { Link, useSearchParams } from "react-router-dom";
 
 import { RetryAction } from "../actions";
 import { address, get, type Operation, type Operations } from "../api";
-import { ago, duration, moment, useNow, useZone } from "../format";
+import { ago, bytes, count, duration, moment, useNow, useZone } from "../format";
 import { hue, SERVICES, StateChip, title } from "../names";
 import { Empty, Loading, Panel, RunLink, Trouble } from "../parts";
 
@@ -93,6 +93,18 @@ export function OperationsPage() {
   );
 }
 
+/** Airflow's state, or what the executor found where that says more. */
+function outcomeOf(one: Operation): string {
+  return one.state === "success" && !["", "completed"].includes(one.outcome) ? one.outcome.replaceAll("_", " ") : one.state;
+}
+
+function change(before: number | null, after: number | null, print: (value: number) => string): string {
+  if (before === null && after === null) {
+    return "";
+  }
+  return `${before === null ? "?" : print(before)} → ${after === null ? "?" : print(after)}`;
+}
+
 export function OperationRows({ rows, isOfOneTable = false }: { rows: Operation[]; isOfOneTable?: boolean }) {
   const now = useNow();
   const zone = useZone();
@@ -104,7 +116,7 @@ export function OperationRows({ rows, isOfOneTable = false }: { rows: Operation[
       <table className="operations">
         <thead>
           <tr>
-            {["Service", ...(isOfOneTable ? [] : ["Table"]), "Outcome", "Started", "Waited", "Took", "Tries", "By", "Why"].map((name) => (
+            {["Service", ...(isOfOneTable ? [] : ["Table"]), "Outcome", "Started", "Waited", "Took", "Spark job", "Files", "Bytes", "Tries", "By", "Why"].map((name) => (
               <th key={name}>{name}</th>
             ))}
           </tr>
@@ -124,7 +136,7 @@ export function OperationRows({ rows, isOfOneTable = false }: { rows: Operation[
                 </td>
               )}
               <td>
-                <StateChip state={CHIPS[one.state] ?? "new"} word={one.state} />
+                <StateChip state={CHIPS[one.state] ?? "new"} word={outcomeOf(one)} />
                 {one.state === "failed" && <RetryAction dagId={one.dag_id} runId={one.run_id} service={one.service} />}
               </td>
               <td className="nowrap" title={moment(one.created_ms, zone)}>
@@ -132,6 +144,9 @@ export function OperationRows({ rows, isOfOneTable = false }: { rows: Operation[
               </td>
               <td className="number">{one.started_ms === null ? "" : duration(one.started_ms - one.created_ms)}</td>
               <td className="number">{one.started_ms === null ? "" : duration((one.ended_ms ?? now) - one.started_ms)}</td>
+              <td className="number">{one.job_s > 0 ? duration(one.job_s * 1000) : ""}</td>
+              <td className="number nowrap">{change(one.files_in, one.files_out, count)}</td>
+              <td className="number nowrap">{change(one.bytes_in, one.bytes_out, bytes)}</td>
               <td className="number">{one.tries || ""}</td>
               <td>{one.by}</td>
               <td className="why">{one.reason}</td>

@@ -6,6 +6,7 @@ import copy
 import re
 import uuid
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -113,3 +114,23 @@ def test_service_dag_params_have_forms_and_are_checked() -> None:
         changed = copy.deepcopy(params)
         with pytest.raises(ParamValidationError):
             changed.update(wrong)
+
+
+def test_task_links_to_the_page_of_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    from airflow_lake_provider.hudi.base_path import table_id_of
+    from airflow_lake_provider.operators.table_service import HudiTableServiceOperator, LakeTableLink
+
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example/team/")
+    task, key = HudiTableServiceOperator(task_id="t", base_path="s3://Lake/shop/orders/"), cast("Any", None)
+    expected = f"https://airflow.example/team/plugin/lake/tables/{table_id_of('s3://Lake/shop/orders')}"
+    assert LakeTableLink().get_link(task, ti_key=key) == expected
+    task.base_path = "{{ no path }}"
+    assert LakeTableLink().get_link(task, ti_key=key) == ""
+    # Airflow's servers know the button of a task that they did not load: by what is serialised.
+    for name, task_id in (("lake_table_service", "run_service"), ("lake_replication", "replicate")):
+        dag = DagBag(dag_folder=str(ROOT / "dags")).dags[name]
+        restored = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+        assert "Lake table" in restored.get_task(task_id).extra_links

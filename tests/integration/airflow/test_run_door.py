@@ -71,7 +71,7 @@ def test_runs_of_manager_and_by_hand_are_listed_newest_first_and_counted(session
     from airflow_lake_provider.manager.db.leases import Executors
     from airflow_lake_provider.manager.db.registry import Notice, Source
     from airflow_lake_provider.manager.db.schema import lake_run
-    from airflow_lake_provider.manager.db.search import RunSearch
+    from airflow_lake_provider.manager.db.search import RunReport, RunSearch, report_run
     from airflow_lake_provider.plugins.dag_runs import AirflowInstanceGateway, AirflowRunGateway
     from airflow_lake_provider.plugins.lake_plugin import open_registry
 
@@ -118,6 +118,17 @@ def test_runs_of_manager_and_by_hand_are_listed_newest_first_and_counted(session
     assert (count(hidden), count(shown)) == ({}, count(Audience()))
     assert gateway.page_of_runs(session, RunSearch(table_id, audience=hidden)).rows == ()
     assert len(gateway.page_of_runs(session, RunSearch(table_id, audience=shown)).rows) == 3
+    # What executors report is summed over tries, and a report that arrives twice counts once.
+    for number, (outcome, files) in enumerate((("failed", None), ("completed", 12), ("completed", 12))):
+        report = RunReport(min(number + 1, 2), outcome, 1_000, files, files, files and 3, files and 700)
+        report_run(session, table_id, ids[0], "compaction", report, 0)
+    report_run(session, "another-table", ids[1], "clean", RunReport(9, "completed", 5), 0)
+    session.commit()
+    reports = {run.run_id: run.report for run in gateway.page_of_runs(session, RunSearch(table_id)).rows}
+    assert reports[ids[0]] == RunReport(2, "completed", 2_000, 12, 12, 3, 700)
+    assert reports[ids[1]] == RunReport()
+    (hour,) = [one for one in gateway.count_runs(session, 0, shown) if one.service == "compaction"]
+    assert (hour.job_s, hour.files_in, hour.bytes_out) == (2.0, 12, 700)
     # The table's instances have the run by hand as well.
     assert by_hand in {run.run_id for run in gateway.list_runs(session, f"{table_id}.", 20)}
 

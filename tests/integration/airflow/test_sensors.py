@@ -46,6 +46,17 @@ def test_commit_sensor_for_given_actions_ignores_others(table: HandMadeTable) ->
     assert not commit_sensor(base_path=str(table.path), actions=["replacecommit"]).poke({}).is_done
 
 
+@pytest.mark.parametrize("name", ["HudiCommitSensor", "HudiPendingIndexSensor"])
+def test_sensor_that_pokes_once_succeeds_without_a_finding(table: HandMadeTable, name: str) -> None:
+    """So the minutes of `lake_watch` leave no skipped task behind."""
+    from airflow_lake_provider.sensors import commit, pending_index
+
+    kind: Any = getattr(commit if name == "HudiCommitSensor" else pending_index, name)
+    more = {} if name == "HudiCommitSensor" else {"indexes": []}
+    watched = [{"base_path": str(table.path), "after": ""}]
+    assert kind(task_id="s", tables=watched, once=True, deferrable=False, **more).execute({}) == []
+
+
 def test_commit_sensor_of_a_missing_table_fails_at_once_with_its_path(tmp_path: Path) -> None:
     from airflow.sdk.exceptions import AirflowFailException
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,8 +32,12 @@ class FakeManager:
         self.instant = instant
         self.status = status
         self.asked: list[str] = []
+        self.reports: list[dict[str, Any]] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/runs"):
+            self.reports.append(json.loads(request.content))
+            return httpx.Response(204)
         self.asked.append(request.url.path)
         if not self.status:
             raise httpx.ConnectError("nobody listens", request=request)
@@ -96,6 +101,8 @@ def test_request_carries_the_safepoint(
     assert submitted == [LOCK | expected]
     removes = service is not Service.COMPACTION
     table_id = table_id_of(normalise_base_path(str(path)))
+    (report,) = manager.reports
+    assert (report["service"], report["outcome"], report["try_number"]) == (service.value, "dry_run", 1)
     assert manager.asked == ([f"/v1/hoodie/tables/{table_id}/safepoint"] if removes else [])
 
 

@@ -26,6 +26,7 @@ from airflow_lake_provider.manager.db.schema import lake_search, lake_table
 from airflow_lake_provider.manager.db.search import (
     RecordedRun,
     RunPage,
+    RunReport,
     RunSearch,
     TableState,
     find_summary,
@@ -323,7 +324,7 @@ class Runs:
 def run_of(number: int, reason: str = "because", by: str = "manager") -> RecordedRun:
     return RecordedRun(
         f"t.clean.{number}", "lake_table_service", "t", "orders", "shop", "clean", "success", by, reason,
-        number, number + 1, number + 2, 1,
+        number, number + 1, number + 2, 1, RunReport(1, "completed", 1500, 9, 900, None, None),
     )  # fmt: skip
 
 
@@ -342,6 +343,10 @@ def test_operations_have_pages_and_csv_has_them_all_without_formulas(
     assert len(lines) == 4
     assert "'=cmd|" in lines[2]
     assert "'+ada" in lines[2]
+    shown = {name: first["rows"][0][name] for name in ("outcome", "job_s", "files_in", "bytes_in", "files_out")}
+    assert shown == {"outcome": "completed", "job_s": 1.5, "files_in": 9, "bytes_in": 900, "files_out": None}
+    assert lines[0].endswith("outcome,job_s,files_in,bytes_in,files_out,bytes_out")
+    assert lines[1].endswith("completed,1.5,9,900,,")
 
 
 def test_overview_counts_and_is_computed_once_for_many_pages(

@@ -120,6 +120,13 @@ def upgrade() -> None:
         sa.Column("table_id", sa.String(80), nullable=False),
         sa.Column("created_ms", sa.BigInteger, nullable=False),
         sa.Column("service", sa.String(40), nullable=False, server_default=""),
+        sa.Column("outcome", sa.String(40), nullable=False, server_default=""),
+        sa.Column("reported_try", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("job_ms", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("files_in", sa.BigInteger, nullable=True),
+        sa.Column("bytes_in", sa.BigInteger, nullable=True),
+        sa.Column("files_out", sa.BigInteger, nullable=True),
+        sa.Column("bytes_out", sa.BigInteger, nullable=True),
     )
     op.create_index("idx_lake_run_created", "lake_run", ["created_ms", "run_id"])
     op.create_index("idx_lake_run_table", "lake_run", ["table_id", "created_ms"])
