@@ -22,7 +22,7 @@ from airflow_lake_provider.backoff import backoff
 from airflow_lake_provider.errors import LakeError, StorageError, TableNotFoundError
 from airflow_lake_provider.storage.table_storage import StorageCalls, open_storage
 from airflow_lake_provider.timeline_server.archive_tail import ArchiveTails
-from airflow_lake_provider.timeline_server.cached_table import CachedTimeline, Hints, completed_writes_among
+from airflow_lake_provider.timeline_server.cached_table import CachedTimeline, Hints, completed_writes_among, find_unnamed
 from airflow_lake_provider.timeline_server.refresh import (
     PROPERTIES_AFTER_MS,
     Depth,
@@ -399,8 +399,9 @@ class SharedTimelines:
             with self.memory.lock:
                 hints, cached.hints = cached.hints, Hints()
                 cached.begun += 1
+            cached.unnamed -= hints.named
             if hints.is_by_writer:
-                cached.is_announced = True
+                cached.is_announced = not cached.unnamed
             # A job of the provider may have changed the properties, which a writer's commit rarely does.
             if depth is Depth.LIST and hints.is_hinted and not hints.is_by_writer:
                 depth = Depth.FULL_LIST
@@ -410,7 +411,7 @@ class SharedTimelines:
                 self.stats.count("hints_shown_already")
                 self._schedule(base_path, cached)
             else:
-                known, is_change = self._refresh_from_storage(base_path, cached, known, (depth, hints))
+                known, is_change = self._refresh_from_storage(base_path, cached, known, (depth, hints, covering))
             cached.shown = cached.begun
             cached.covered_mark = max(cached.covered_mark, hints.mark, covering)
             self._publish(base_path, cached, is_change=is_change)
@@ -479,10 +480,10 @@ class SharedTimelines:
         return base_path
 
     def _refresh_from_storage(
-        self, base_path: str, cached: CachedTimeline, before: Known | None, why: tuple[Depth, Hints]
+        self, base_path: str, cached: CachedTimeline, before: Known | None, why: tuple[Depth, Hints, int]
     ) -> tuple[Known, bool]:
         """Refresh; return what is known now, and whether readers that wait for changes need an answer."""
-        requested, hints = why
+        requested, hints, covering = why
         now_ms = self.now_ms()
         depth = self._depth(cached, requested, now_ms)
         try:
@@ -503,7 +504,17 @@ class SharedTimelines:
         if is_change:
             cached.changed_ms = now_ms
             self.stats.count("changes" if new_names is not None else "loads")
-        commits = () if new_names is None or hints.is_hinted else completed_writes_among(new_names, after.snapshot)
+        new = () if new_names is None else completed_writes_among(new_names, after.snapshot)
+        commits = () if hints.is_hinted else new
+        marks = max(hints.mark, covering) - cached.covered_mark
+        own_marks = sum(mark > cached.covered_mark for mark in hints.named_marks)
+        unnamed = find_unnamed(new, after, hints, max(marks - own_marks, 0))
+        active = {instant.requested_time for instant in after.snapshot.timeline.instants}
+        cached.unnamed = (cached.unnamed | unnamed) & active
+        if unnamed and hints.is_hinted:
+            # A writer that announces nothing is at work as well, unless its callback is still on its way.
+            cached.is_announced = False
+            self.stats.count("unannounced_commits", len(unnamed))
         if commits:
             # Its callback may still be on its way; the table is trusted again when one arrives.
             cached.is_announced = False

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS
+from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, Action
 from airflow_lake_provider.timeline_server.refresh import UNKNOWN, Known
 from airflow_lake_provider.timeline_server.schedule import find_commit_interval_s
 from airflow_lake_provider.timeline_server.snapshot import find_new_names, pack, unpack
@@ -31,6 +31,12 @@ class Hints:
     """Whether a writer announced a commit, not a task of the provider."""
     instants: tuple[str, ...] = ()
     """Requested times that hints named; cut when there are too many."""
+    named: frozenset[str] = frozenset()
+    """All requested times that hints named, whatever other hints there were."""
+    named_marks: frozenset[int] = frozenset()
+    """Numbers of the marks whose hints named instants."""
+    names_nothing: bool = False
+    """Whether a writer announced a commit without naming it, and without a mark."""
     marks: frozenset[int] = frozenset()
     """Numbers of the durable marks that caused the hints."""
 
@@ -38,6 +44,9 @@ class Hints:
         """Add one hint."""
         # A hint without instants requests a refresh, whatever the others name.
         names_nothing = not instants or (self.is_hinted and not self.instants)
+        self.named |= frozenset(instants)
+        self.named_marks |= marks if instants else frozenset()
+        self.names_nothing = self.names_nothing or (is_by_writer and not instants and not marks)
         self.instants = () if names_nothing else (*self.instants, *instants)[: _MOST_HINTED + 1]
         self.is_hinted = True
         self.is_by_writer = self.is_by_writer or is_by_writer
@@ -85,7 +94,11 @@ class CachedTimeline:
     """The number of the refresh that checked them."""
     changed_ms: int = 0
     commit_interval_s: float | None = None
+    newest_completion: str = ""
+    """The latest completion time of a write that was shown."""
     is_announced: bool = False
+    unnamed: frozenset[str] = frozenset()
+    """Requested times of active commits that writers made without a notice: a silent writer is at work."""
     is_gate_unreliable: bool = False
     hints: Hints = field(default_factory=Hints)
     covered_mark: int = 0
@@ -134,7 +147,9 @@ class CachedTimeline:
         if before is not None and snapshot.version != before.snapshot.version:
             new_names = find_new_names(before.snapshot, snapshot)
         elif self.version and snapshot.version != self.version:  # evicted meanwhile: what is new is not known
-            new_names = frozenset(instant.file_name for instant in snapshot.timeline.instants)
+            completed = snapshot.timeline.completed_writes
+            new_names = frozenset(i.file_name for i in completed if (i.completed_time or "") > self.newest_completion)
+        self.newest_completion = max((i.completed_time or "" for i in snapshot.timeline.completed_writes), default="")
         self.packed, self.version = pack(snapshot), snapshot.version
         self.commit_interval_s = find_commit_interval_s(snapshot.timeline)
         return new_names
@@ -163,3 +178,21 @@ def completed_writes_among(names: frozenset[str], snapshot: TimelineSnapshot) ->
         for instant in snapshot.timeline.instants
         if instant.file_name in names and instant.is_completed and instant.action in COMPLETED_WRITE_ACTIONS
     )
+
+
+def find_unnamed(new: tuple[Instant, ...], after: Known, hints: Hints, other_marks: int) -> frozenset[str]:
+    """Return the requested times of new commits that writers made and no notice stands for.
+
+    `other_marks`: how many notices since the refresh before name nothing here, each of which stands for one commit. The
+    callback of a writer names its own commits, never those of a compaction, log compaction or clustering.
+    """
+    properties, listing = after.snapshot.properties, after.listing
+    own = {Action.DELTACOMMIT} if properties.table_type == "MERGE_ON_READ" else {Action.DELTACOMMIT, Action.COMMIT}
+    names = frozenset() if listing is None else listing.names
+    times = sorted(
+        instant.requested_time
+        for instant in new
+        if instant.action in own and f"{instant.requested_time}.logcompaction.requested" not in names
+    )
+    unnamed = [time for time in times if time not in hints.named]
+    return frozenset() if hints.names_nothing else frozenset(unnamed[: max(len(unnamed) - other_marks, 0)])

@@ -249,8 +249,83 @@ def test_heartbeat_that_finds_a_commit_says_so_and_trusts_the_table_no_more(
     assert not timelines.memory.get(path).is_announced
     timelines.hint(path, [table.commit(3)], is_by_writer=True)
     timelines.refresh_if_due(path, is_hinted=True)
+    assert not timelines.memory.get(path).is_announced, "a writer that announces nothing may be at work as well"
+    timelines.hint(path, [instant], is_by_writer=True)  # the callback was late
+    timelines.refresh_if_due(path, is_hinted=True)
     assert timelines.memory.get(path).is_announced
     assert len(told) == 1
+
+
+def test_silent_writer_next_to_one_that_announces_is_noticed_and_looked_for_as_often_as_a_watcher_polls(
+    timelines: SharedTimelines, table: HandMadeTable, clock: Clock
+) -> None:
+    path = str(table.path)
+    timelines.snapshot(path)
+    silent = [table.commit(second) for second in (1, 2, 3, 4)]
+    timelines.hint(path, [table.commit(5)], 1, is_by_writer=True)
+    timelines.refresh_if_due(path, is_hinted=True)
+    assert timelines.stats.read()["unannounced_commits"] == len(silent)
+    assert not timelines.memory.get(path).is_announced
+    timelines.watch(path, 60.0, clock.now_ms + 300_000)
+    assert timelines.due.due_ms(path) <= clock.now_ms + 60_000
+    timelines.hint(path, [table.commit(6)], 2, is_by_writer=True)
+    timelines.refresh_if_due(path, is_hinted=True)
+    assert not timelines.memory.get(path).is_announced, "one announced commit says nothing about the silent writer"
+    for instant in silent:
+        for file in (table.path / ".hoodie" / "timeline").glob(f"{instant}*"):
+            file.unlink()
+    timelines.hint(path, [table.commit(7)], 3, is_by_writer=True)
+    timelines.refresh_if_due(path, is_hinted=True)
+    timelines.hint(path, [table.commit(8)], 4, is_by_writer=True)
+    timelines.refresh_if_due(path, is_hinted=True)
+    assert timelines.memory.get(path).is_announced, "its commits are archived, and no other came"
+
+
+@pytest.mark.parametrize(
+    ("marks", "is_trusted"),
+    [pytest.param(2, True, id="a notice for each"), pytest.param(1, False, id="one notice for two commits")],
+)
+def test_notices_of_other_processes_name_no_commits_and_are_counted(
+    timelines: SharedTimelines, table: HandMadeTable, marks: int, is_trusted: bool
+) -> None:
+    path = str(table.path)
+    timelines.hint(path, [table.commit(1)], 7, is_by_writer=True)
+    timelines.refresh_if_due(path, is_hinted=True)
+    table.commit(2)
+    table.commit(3)
+    timelines.hint(path, (), 7 + marks, is_by_writer=True)
+    timelines.refresh_if_due(path, is_hinted=True)
+    assert timelines.memory.get(path).is_announced is is_trusted
+
+
+def test_log_compaction_of_an_announcing_writer_is_no_silent_writer(
+    timelines: SharedTimelines, table: HandMadeTable
+) -> None:
+    path = str(table.path)
+    timelines.snapshot(path)
+    folder = table.path / ".hoodie" / "timeline"
+    compaction = "20261121093000000"
+    for name in (f"{compaction}.logcompaction.requested", f"{compaction}.logcompaction.inflight"):
+        (folder / name).write_bytes(b"")
+    (folder / f"{compaction}_20261121093001000.deltacommit").write_bytes(b"")
+    timelines.hint(path, [table.commit(1)], 1, is_by_writer=True)
+    timelines.refresh_if_due(path, is_hinted=True)
+    assert timelines.memory.get(path).is_announced
+
+
+def test_evicted_table_that_changed_counts_only_what_is_new(clock: Clock, tmp_path: Path) -> None:
+    found: list[list[str]] = []
+    timelines = SharedTimelines(SharedLimits(max_tables=1), now_ms=clock)
+    timelines.on_unannounced = lambda _, instants: found.append([i.requested_time for i in instants])
+    first = TickingTable.create(tmp_path / "first")
+    other = TickingTable.create(tmp_path / "other")
+    first.commit(1)
+    timelines.register(str(first.path))
+    timelines.snapshot(str(first.path))
+    timelines.snapshot(str(other.path))  # evicts the first one
+    instant = first.commit(2)
+    timelines.refresh_if_due(str(first.path), is_hinted=False)
+    assert found == [[instant]]
 
 
 def test_heartbeat_that_finds_a_write_in_flight_only_says_nothing(
