@@ -70,7 +70,7 @@ def main(lake: str, bootstrap: str, rows: int, commits: int) -> None:
     began = time.monotonic()
     done = sorted(source.read_timeline().completed, key=lambda commit: commit.order)[1:]
     for commit in done:
-        changes = source._cdc_rows(commit)
+        changes = source.change_data(commit)
         value = F.to_json(F.struct("op", "ts_ms", "before", "after"))
         key = F.get_json_object(F.coalesce("after", "before"), "$.id")
         changes.select(key.alias("key"), value.alias("value")).write.format("kafka").option(

@@ -36,6 +36,8 @@ def replicate(spark: SparkSession, request: ReplicationRequest) -> ReplicationRe
     """Run one request and return how it went; raise nothing but what ends the process."""
     result = _replicate(spark, request)
     done = f"{result.commits} commits, {result.rows} rows replicated"
+    for how, commits in result.readers.items():
+        log_progress(request.table_name, f"{commits} commits read by {how}")
     log_progress(request.table_name, result.message or result.waits_for or done)
     return result
 
@@ -45,7 +47,7 @@ def _replicate(spark: SparkSession, request: ReplicationRequest) -> ReplicationR
     try:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
         sink = create_sink(request.kind, request.sink_settings)
-        source = HudiSource(spark, request.base_path, request.mode, request.key, request.order.stream)
+        source = HudiSource(spark, request.base_path, request.mode, request.key, request.reader)
         report = Pump(source, sink, request.order, progress.advance).run()
     except LakeError as error:
         kind = FailureKind(error.failure_kind) if error.retriable else FailureKind.REFUSED
@@ -66,6 +68,7 @@ def _replicate(spark: SparkSession, request: ReplicationRequest) -> ReplicationR
         snapshot_reason=report.snapshot_reason,
         bytes=report.bytes,
         seconds=time.monotonic() - began_s,
+        readers=dict(source.readers),
         waits_for=report.waits_for,
     )
 

@@ -69,7 +69,7 @@ class ReplicationPolicy(Settings):
     name: Annotated[str, Text(_NAME_OF_STREAM, "up to 80 letters, digits, _, - and .")] = ""
     """Names the stream together with the table; the sink's kind unless the entry says otherwise."""
     mode: Literal["changes", "latest"] = "changes"
-    """`changes` (operation, row before and after) or `latest` (the row, or nothing; copy-on-write tables only)."""
+    """`changes` (operation, row before and after) or `latest` (the row, or nothing when it was deleted)."""
     key: Listed[Annotated[str, Allowed("fields")]] = ()
     """Fields of the key; empty takes the table's record key."""
     ttl_s: Seconds = DAY_S

@@ -43,9 +43,8 @@ from airflow_lake_provider.execution.engines.packaging import (
 from airflow_lake_provider.execution.job import work_dir
 from airflow_lake_provider.execution.metrics import report_result, report_sink
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook, as_airflow_error
-from airflow_lake_provider.hooks.open_tables import AirflowMetrics, table_opener
+from airflow_lake_provider.hooks.open_tables import AirflowMetrics
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
-from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.job_contract import FailureKind, to_json
 from airflow_lake_provider.metrics import REPLICATION_FAILURES
 from airflow_lake_provider.operators.table_service import LakeTableLink
@@ -53,7 +52,6 @@ from airflow_lake_provider.replication.change import Mode
 from airflow_lake_provider.replication.job import (
     ReplicationRequest,
     ReplicationResult,
-    require_mode_fits,
 )
 from airflow_lake_provider.replication.pump import Order
 
@@ -108,26 +106,6 @@ def connection_options(sink: str, connection: Connection) -> dict[str, str]:
     return extra
 
 
-# --- What can be refused of a replication run before Spark starts
-
-
-def require_mode_fits_table(mode: Mode, base_path: str, sink: str) -> None:
-    """Raise SourceRefusedError when the table's type does not allow the mode.
-
-    A table that this worker cannot read is left to the driver, which checks the same.
-    """
-    if mode is not Mode.LATEST:
-        return
-    try:
-        table_type = load_table_properties(table_opener(None)(base_path)).table_type
-    except (LakeError, OSError) as error:
-        log.warning(
-            "this worker cannot check the type of table %s, the driver of sink %s does: %s", base_path, sink, error
-        )
-        return
-    require_mode_fits(mode, table_type, base_path, sink)
-
-
 PROGRESS_INTERVAL_S = 20.0
 
 
@@ -141,7 +119,7 @@ class HudiReplicationOperator(BaseOperator):
     :param table_name: the table's name, for people (templated).
     :param sink: the name under which the sink is registered, for example `kafka` (templated).
     :param name: name of the stream; the sink's unless set (templated).
-    :param mode: `changes`, or `latest` for copy-on-write tables (templated).
+    :param mode: `changes` or `latest` (templated).
     :param key: fields of the key; empty takes the table's record key (templated).
     :param options: the sink's settings; `conn_id` among them names an Airflow connection (templated).
     :param ttl_s: time to live of the hold in seconds, where the tables file does not have this sink (templated).
@@ -245,7 +223,6 @@ class HudiReplicationOperator(BaseOperator):
         needs_snapshot, release = hook.begin_replication(table_id, name, float(self.ttl_s), run_id)
         progress = _ProgressReporter(hook, table_id, name, run_id, folder.result_path, on_lost=self.on_kill)
         try:
-            require_mode_fits_table(Mode(self.mode), base_path, name)
             order = self._order(f"{table_id}.{name}", run_id, release if needs_snapshot else "")
             request = self._request(base_path, order, folder.result_path)
             with progress:

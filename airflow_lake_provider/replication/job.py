@@ -2,13 +2,28 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
 
-from airflow_lake_provider.errors import SourceRefusedError
+from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.job_contract import FailureKind, Submitter
 from airflow_lake_provider.replication.change import Mode
 from airflow_lake_provider.replication.pump import Order
 from airflow_lake_provider.replication.sink import SinkSettings
+
+READER = "reader"
+"""The option of an entry that is the run's and not the sink's: how changes are read."""
+
+
+class Reader(StrEnum):
+    """How the changes of a commit are read from the table."""
+
+    AUTO = "auto"
+    """Whichever is right for the commit, and faster."""
+    CDC = "cdc"
+    """From Hudi's change data; refused where Hudi 1.2 garbles or lacks it."""
+    SLICES = "slices"
+    """By comparing the file groups that the commit touched before and after it: any table, whatever it records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +46,17 @@ class ReplicationRequest:
     @property
     def sink_settings(self) -> SinkSettings:
         """The settings from which the sink is built."""
-        return SinkSettings(self.order.stream, self.table_name, self.mode, self.options)
+        own = {key: value for key, value in self.options.items() if key != READER}
+        return SinkSettings(self.order.stream, self.table_name, self.mode, own)
+
+    @property
+    def reader(self) -> Reader:
+        """How changes are read. Raises ConfigError for an unknown name."""
+        name = self.options.get(READER, Reader.AUTO.value)
+        try:
+            return Reader(name)
+        except ValueError:
+            raise ConfigError(f"reader is {name!r}, allowed: {', '.join(Reader)}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +78,8 @@ class ReplicationResult:
     """Of the changes as JSON."""
     seconds: float = 0.0
     """Spent reading and writing, without the driver's start."""
+    readers: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """How many commits were read in which way: the reader and the reason, in words."""
     waits_for: str = ""
     """Why a due snapshot could not begin yet; the run has not failed then, and the sink does not have all."""
 
@@ -60,25 +87,3 @@ class ReplicationResult:
     def has_failed(self) -> bool:
         """Whether the run ended with an error."""
         return self.failure_kind is not None
-
-
-# --- Which modes a table's type allows; pure
-
-MERGE_ON_READ = "MERGE_ON_READ"
-
-
-def require_mode_fits(mode: Mode, table_type: str, base_path: str, sink: str) -> None:
-    """Raise SourceRefusedError for mode `latest` on a merge-on-read table; `sink` names the sink or its stream.
-
-    Hudi 1.2's incremental query of such a table reads a commit's own log files without the rest of their file slice. It
-    returns none of the commit's rows where a compaction was planned before the commit completed; it returns rows that
-    lost to one with a higher ordering value; and the blocks of a partial update lack all other columns (Hudi's issue
-    18943 and pull request 19005).
-    """
-    if mode is Mode.LATEST and table_type == MERGE_ON_READ:
-        raise SourceRefusedError(
-            f"sink {sink} of table {base_path} has mode: latest, and the table is {MERGE_ON_READ}: Hudi 1.2 then loses "
-            "rows during pending compactions, and returns rows that are out of date or partial. Set mode: changes and "
-            "another name for the sink; the table needs hoodie.table.cdc.enabled=true since its creation. Or remove "
-            "the sink from the tables file: while it is there it holds the table's files until its time to live ends"
-        )

@@ -33,18 +33,19 @@ def data_schema(schema: T.StructType) -> T.StructType:
     return T.StructType([field for field in schema.fields if not field.name.startswith(META_PREFIX)])
 
 
-def find_decimal(kind: T.DataType, name: str = "") -> str | None:
-    """Return the dotted name of a decimal field; None when there is none."""
-    if isinstance(kind, T.DecimalType):
+def find_unfit_column(kind: T.DataType, name: str = "") -> str | None:
+    """Return the dotted name of a field whose values Hudi 1.2 loses in change data; None when there is none.
+
+    Those are decimals, and entries of a map whose value is null.
+    """
+    if isinstance(kind, (T.DecimalType, T.MapType)):
         return name
     inner: list[tuple[str, T.DataType]] = []
     if isinstance(kind, T.StructType):
         inner = [(f"{name}.{field.name}".lstrip("."), field.dataType) for field in kind.fields]
     elif isinstance(kind, T.ArrayType):
         inner = [(name, kind.elementType)]
-    elif isinstance(kind, T.MapType):
-        inner = [(name, kind.valueType)]
-    return next((found for path, part in inner if (found := find_decimal(part, path)) is not None), None)
+    return next((found for path, part in inner if (found := find_unfit_column(part, path)) is not None), None)
 
 
 def row_json(schema: T.StructType) -> Column:
@@ -56,6 +57,11 @@ def key_json(fields: Sequence[str], row: str = "") -> Column:
     """Return the JSON of the key's fields, taken from a struct column, or from the row itself."""
     prefix = f"{row}." if row else ""
     return F.to_json(F.struct(*[F.col(f"{prefix}`{name}`").alias(name) for name in fields]), _JSON_OPTIONS)
+
+
+def json_of(struct: str) -> Column:
+    """Return the JSON of a struct column; null where that is null."""
+    return F.to_json(F.col(struct), _JSON_OPTIONS)
 
 
 def cdc_changes(rows: DataFrame, schema: T.StructType, key: Sequence[str]) -> DataFrame:

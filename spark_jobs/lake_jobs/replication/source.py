@@ -6,36 +6,43 @@ a completion time skips the commits of slow writers for good. So each commit is 
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from airflow_lake_provider.errors import SourceRefusedError
+from airflow_lake_provider.errors import ReplicationGapError, SourceRefusedError
 from airflow_lake_provider.instant_clock import shift_instant_time
 from airflow_lake_provider.replication.change import Change, CommitRef, Mode, Op
 from airflow_lake_provider.replication.feed import OPERATIONS_WITHOUT_CHANGES, SourceTimeline
-from airflow_lake_provider.replication.job import MERGE_ON_READ, require_mode_fits
+from airflow_lake_provider.replication.job import Reader
 from lake_jobs.hudi.files import open_path
-from lake_jobs.hudi.table import TableState, read_table_state, requested_times
+from lake_jobs.hudi.table import MERGE_ON_READ, TableState, find_instant, read_table_state, requested_times
 from lake_jobs.replication.change_columns import (
     cdc_changes,
     data_schema,
-    find_decimal,
+    find_unfit_column,
     in_order_per_key,
     key_json,
     row_json,
 )
+from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS, CompletedInstants, read_statistics
+from lake_jobs.replication.reader_choice import Choice, TableTraits, choose_reader, find_obstacle
+from lake_jobs.replication.slice_changes import ChangeQuery, find_touched_groups
+from lake_jobs.replication.slice_reader import SliceReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql import types as T
 
     from airflow_lake_provider.replication.checkpoint import SnapshotProgress
+    from lake_jobs.replication.file_slices import GroupStatistics
+    from lake_jobs.replication.slice_reader import Layout
 
 _RECORD_KEY, _PARTITION = "_hoodie_record_key", "_hoodie_partition_path"
-_FIRST_VERSION_WITH_COMPLETION_TIMES = 8
 _OPS = {op.value: op for op in Op}
 
 
@@ -43,50 +50,76 @@ class HudiSource:
     """Reads one table. The session's time zone must be UTC. Raises SourceRefusedError for what Hudi would garble."""
 
     def __init__(
-        self, spark: SparkSession, base_path: str, mode: Mode, key: tuple[str, ...] = (), stream: str = ""
+        self, spark: SparkSession, base_path: str, mode: Mode, key: tuple[str, ...] = (), reader: Reader = Reader.AUTO
     ) -> None:
         self._spark = spark
         self._base_path = base_path
         self._mode = mode
-        table = read_table_state(spark, base_path)
-        require_mode_fits(mode, table.table_type, base_path, stream)
-        config = table.meta_client.getTableConfig()
-        self._is_merge_on_read = table.table_type == MERGE_ON_READ
-        self._version = table.table_version
-        self._has_cdc = bool(config.isCDCEnabled())
+        self._reader = reader
+        self._table = read_table_state(spark, base_path)
+        config = self._table.meta_client.getTableConfig()
+        self._version = self._table.table_version
+        self._keeps_versions = keeps_versions(config)
         fields = config.getRecordKeyFields()
-        self._key = key or (tuple(fields.get()) if fields.isPresent() else ())
+        partitions = config.getPartitionFields()
+        self._record_key = tuple(fields.get()) if fields.isPresent() else ()
+        self._partition = tuple(partitions.get()) if partitions.isPresent() else ()
+        self._key = key
         self._operations: dict[str, CommitFacts] = {}
         self._cleans: dict[str, tuple[str, int]] = {}
         self._newest = ""
+        self._newest_schema = ""
         self._schemas: dict[str, T.StructType] = {}
+        self._layouts: dict[str, Layout] = {}
+        self._slices = SliceReader(spark, base_path)
+        self._times: dict[str, str] = {}
+        self._begins = ""
+        self.readers: Counter[str] = Counter()
         self._require_replicable(bool(config.populateMetaFields()))
+        names = self._schema().names
+        # Hudi's rows are unique in their partition only, unless the index is global, and no property says which.
+        self._key = key or tuple(dict.fromkeys((*self._record_key, *(n for n in self._partition if n in names))))
+        unfit = find_unfit_column(self._schema()) if bool(config.isCDCEnabled()) else None
+        self._traits = TableTraits(
+            self._version, bool(config.isCDCEnabled()), self._table.table_type == MERGE_ON_READ, unfit or ""
+        )
+        obstacle = find_obstacle(self._traits)
+        if reader is Reader.CDC and (obstacle or mode is Mode.LATEST):
+            raise SourceRefusedError(
+                f"table {base_path} has reader: cdc, and {obstacle or 'mode latest needs no change data'}: set "
+                "reader: auto, which compares file slices instead"
+            )
 
     def read_timeline(self) -> SourceTimeline:
         """Read the present active timeline."""
         table = read_table_state(self._spark, self._base_path)
         timeline = table.timeline
         writes = timeline.getCommitsTimeline()
-        completed, silent, compacted, newest = [], set(), set(), ""
+        completed, silent, compacted, newest = [], set(), set(), ("", "")
+        self._table, self._times = table, {}
         for instant in writes.filterCompletedInstants().getInstants():
             requested_time = str(instant.requestedTime())
             completed_time = str(instant.getCompletionTime() or requested_time)
-            newest = max(newest, completed_time)
-            operation = self._metadata(timeline, instant).operation
+            self._times[requested_time] = completed_time
+            facts = self._metadata(timeline, instant)
+            operation = facts.operation
+            if facts.schema:
+                newest = max(newest, (completed_time, facts.schema))
             if operation == "COMPACT":
                 compacted.add(requested_time)
             if operation in OPERATIONS_WITHOUT_CHANGES:
                 silent.add(requested_time)
             else:
                 completed.append(CommitRef(requested_time, completed_time))
-        self._newest = newest
+        self._newest, self._newest_schema = newest
+        self._begins = min(requested_times(writes), default="")
         retained_from, unbounded = self._read_cleans(timeline)
         return SourceTimeline(
             completed=tuple(completed),
             silent=frozenset(silent),
             pending=_pending_writes(timeline),
             compactions=frozenset((*compacted, *requested_times(timeline.filterPendingCompactionTimeline()))),
-            earliest=min(requested_times(writes), default=""),
+            earliest=self._begins,
             retained_from=retained_from,
             cleaned_without_bound=unbounded,
             has_history=self._has_history(table),
@@ -96,7 +129,17 @@ class HudiSource:
 
     def read(self, commit: CommitRef) -> Iterator[Change]:
         """Return the changes of one completed commit alone, in order per key."""
-        found = self._changes(commit) if self._mode is Mode.CHANGES else self._latest(commit)
+        if commit.requested_time not in self._times:
+            self.read_timeline()
+        statistics = self._read_statistics(commit)
+        choice = self._choose(commit, statistics)
+        self.readers[f"{choice.reader}: {choice.reason}"] += 1
+        if choice.reader is Reader.CDC:
+            found: DataFrame | None = cdc_changes(self.change_data(commit), self._schema(), self._key)
+        else:
+            found = self._compare(commit, statistics)
+        if found is None:
+            return
         rows = in_order_per_key(found).select("op", "key", "before", "after")
         # Unpacked, not read by name: a row searches for a name each time, and this code runs for each row.
         for op, key, before, after in rows.toLocalIterator(prefetchPartitions=True):
@@ -104,7 +147,7 @@ class HudiSource:
 
     def read_snapshot(self, progress: SnapshotProgress) -> Iterator[tuple[tuple[str, str], Change]]:
         """Return the rows of the table at an instant behind `progress.after`, in the order of key and partition."""
-        rows = self._reader().option("as.of.instant", progress.instant).load(self._base_path)
+        rows = self._reader_of_rows().option("as.of.instant", progress.instant).load(self._base_path)
         if progress.after is not None:
             key, partition = progress.after
             rows = rows.where(
@@ -124,68 +167,87 @@ class HudiSource:
         known = self._operations.get(commit.requested_time)
         return "" if known is None else str(known.schema)
 
-    def _changes(self, commit: CommitRef) -> DataFrame:
-        return cdc_changes(self._cdc_rows(commit), self._schema(), self._key)
+    def _choose(self, commit: CommitRef, statistics: Sequence[GroupStatistics]) -> Choice:
+        if self._mode is Mode.LATEST:
+            return Choice(Reader.SLICES, "mode latest needs no change data")
+        if self._reader is not Reader.AUTO:
+            return Choice(self._reader, f"reader: {self._reader}")
+        return choose_reader(self._traits, statistics, self.schema_of(commit), self._newest_schema)
 
-    def _latest(self, commit: CommitRef) -> DataFrame:
-        rows = self._latest_rows(commit)
-        none = F.lit(None).cast("string")
-        present = rows.select(
-            F.lit("u").alias("op"),
-            key_json(self._key).alias("key"),
-            none.alias("before"),
-            row_json(data_schema(rows.schema)).alias("after"),
+    def _compare(self, commit: CommitRef, statistics: Sequence[GroupStatistics]) -> DataFrame | None:
+        """Return the changes by the slices of the file groups that the commit touched; None when it touched none."""
+        storage, files = self._table.meta_client.getStorage(), {}
+        for partition in {group.partition for group in statistics}:
+            ids = [group.file_id for group in statistics if group.partition == partition]
+            for file_id, found in self._slices.list_files(storage, partition, ids).items():
+                files[partition, file_id] = found
+        old = {file.instant for group in files.values() for file in group if file.instant < self._begins}
+        instants = CompletedInstants(self._times, self._begins, self._read_archived_times(old))
+        groups = find_touched_groups(statistics, files, instants, commit, self._version)
+        query = ChangeQuery(
+            self._slices,
+            self._layout(commit),
+            commit,
+            self._key,
+            self._version,
+            with_before=self._mode is Mode.CHANGES,
+            keeps_versions=self._keeps_versions,
         )
-        if not self._may_delete(commit):
-            return present
-        if not self._has_cdc:
-            raise SourceRefusedError(
-                f"commit {commit.requested_time} of table {self._base_path} deletes rows, and Hudi does not say which "
-                "without change data capture: set hoodie.table.cdc.enabled=true when the table is made"
-            )
-        deleted = cdc_changes(self._cdc_rows(commit).where("op = 'd'"), self._schema(), self._key)
-        # A row that moved to another partition is deleted there, and present.
-        removed = deleted.join(present.select("key"), on="key", how="left_anti")
-        return present.unionByName(removed.select("op", "key", none.alias("before"), none.alias("after")))
+        return query.changes(groups)
 
-    def _cdc_rows(self, commit: CommitRef) -> DataFrame:
+    def _layout(self, commit: CommitRef) -> Layout:
+        schema = self.schema_of(commit)
+        if schema not in self._layouts or not schema:
+            rows = self._reader_of_rows().option("as.of.instant", commit.requested_time).load(self._base_path)
+            self._layouts = {schema: self._slices.layout_at(rows)}
+        return self._layouts[schema]
+
+    def _read_statistics(self, commit: CommitRef) -> tuple[GroupStatistics, ...]:
+        timeline = self._table.timeline
+        instant = find_instant(timeline.getCommitsTimeline().filterCompletedInstants(), commit.requested_time)
+        if instant is None:
+            raise ReplicationGapError(f"commit {commit.requested_time} is no longer on the active timeline")
+        replaces = str(instant.getAction()) == "replacecommit"
+        metadata = timeline.readReplaceCommitMetadata(instant) if replaces else timeline.readCommitMetadata(instant)
+        return read_statistics(json.loads(metadata.toJsonString()))
+
+    def _read_archived_times(self, instants: Collection[str]) -> dict[str, str]:
+        """Return when archived writes completed: files of slow ones may belong to a later slice."""
+        if not instants or self._version < FIRST_VERSION_OF_OWN_LOGS:
+            return {}
+        factory = self._table.meta_client.getTimelineLayout().getTimelineFactory()
+        view = factory.createCompletionTimeQueryView(self._table.meta_client)
+        found = {instant: view.getCompletionTime(instant) for instant in instants}
+        return {instant: str(time.get()) for instant, time in found.items() if time.isPresent()}
+
+    def change_data(self, commit: CommitRef) -> DataFrame:
+        """Return Hudi's own change data of one commit, as it is."""
         begin, end = one_ms_before(commit.requested_time), commit.requested_time
         return self._incremental(begin, end, "cdc").where(F.col("ts_ms") == commit.requested_time)
 
-    def _latest_rows(self, commit: CommitRef) -> DataFrame:
-        # This query does compare completion times, on tables that have them.
-        has_completion = self._version >= _FIRST_VERSION_WITH_COMPLETION_TIMES
-        end = commit.completed_time if has_completion else commit.requested_time
-        rows = self._incremental(one_ms_before(end), end, "latest_state")
-        return rows.where(F.col("_hoodie_commit_time") == commit.requested_time)
-
     def _incremental(self, begin: str, end: str, form: str) -> DataFrame:
-        reader = self._reader().option("hoodie.datasource.query.type", "incremental")
+        reader = self._reader_of_rows().option("hoodie.datasource.query.type", "incremental")
         reader = reader.option("hoodie.datasource.query.incremental.format", form)
         reader = reader.option("hoodie.datasource.read.begin.instanttime", begin)
         reader = reader.option("hoodie.datasource.read.end.instanttime", end)
         # Otherwise Hudi silently leaves out rows of files that a clean has removed.
         return reader.option("hoodie.datasource.read.incr.fallback.fulltablescan.enable", "false").load(self._base_path)
 
-    def _reader(self) -> DataFrameReader:
+    def _reader_of_rows(self) -> DataFrameReader:
         return self._spark.read.format("hudi")
 
     def _schema(self) -> T.StructType:
         # Of the newest commit: what it added is null in the rows of earlier ones. Opening the table takes a while.
         if self._newest not in self._schemas:
-            self._schemas = {self._newest: data_schema(self._reader().load(self._base_path).schema)}
+            self._schemas = {self._newest: data_schema(self._reader_of_rows().load(self._base_path).schema)}
         return self._schemas[self._newest]
 
     def _metadata(self, timeline: Any, instant: Any) -> CommitFacts:
         requested_time = str(instant.requestedTime())
         if requested_time not in self._operations:
             metadata = timeline.readCommitMetadata(instant)
-            self._operations[requested_time] = CommitFacts(metadata, str(instant.getAction()))
+            self._operations[requested_time] = CommitFacts(metadata)
         return self._operations[requested_time]
-
-    def _may_delete(self, commit: CommitRef) -> bool:
-        facts = self._operations.get(commit.requested_time)
-        return facts is None or facts.may_delete
 
     def _read_cleans(self, timeline: Any) -> tuple[str, str]:
         """Return what cleans keep, and the last clean that does not record it."""
@@ -216,39 +278,40 @@ class HudiSource:
             raise SourceRefusedError(
                 f"{what} has no meta fields (hoodie.populate.meta.fields=false), so its rows carry no keys"
             )
-        if not self._key:
+        if bool(self._table.meta_client.getTableConfig().shouldDropPartitionColumns()):
+            raise SourceRefusedError(
+                f"{what} leaves its partition columns out of its files (hoodie.datasource.write.drop.partition.columns)"
+            )
+        if not self._key and not self._record_key:
             raise SourceRefusedError(f"{what} has no record key: name the fields in key")
-        if self._mode is not Mode.CHANGES:
-            return
-        if not self._has_cdc:
-            raise SourceRefusedError(
-                f"{what} has no change data: mode changes needs hoodie.table.cdc.enabled=true, set when the table is "
-                f"made; {self._describe_latest('does not')}"
-            )
-        if self._version < _FIRST_VERSION_WITH_COMPLETION_TIMES:
-            raise SourceRefusedError(f"{what} has version {self._version}: Hudi 1.2 fails to read its change data")
-        decimal = find_decimal(self._schema())
-        if decimal is not None:
-            raise SourceRefusedError(
-                f"{what} has the decimal column {decimal}, whose values Hudi 1.2 loses in change data: "
-                f"{self._describe_latest('has them')}"
-            )
-
-    def _describe_latest(self, what: str) -> str:
-        if self._is_merge_on_read:
-            return f"mode latest {what}, and is for copy-on-write tables only, which this one is not"
-        return f"mode latest {what}"
 
 
 class CommitFacts:
     """What replication needs of a completed commit's metadata, read once."""
 
-    def __init__(self, metadata: Any, action: str) -> None:
+    def __init__(self, metadata: Any) -> None:
         operation = metadata.getOperationType()
         self.operation = "UNKNOWN" if operation is None else str(operation.name())
         self.schema = str(metadata.getMetadata("schema") or "")
-        replaces = action == "replacecommit"
-        self.may_delete = replaces or int(metadata.getTotalRecordsDeleted()) > 0
+
+
+_ORDERINGS = frozenset({"COMMIT_TIME_ORDERING", "EVENT_TIME_ORDERING"})
+_PAYLOADS_OF_ORDERINGS = frozenset(
+    {"OverwriteWithLatestAvroPayload", "DefaultHoodieRecordPayload", "EventTimeAvroPayload"}
+)
+
+
+def keeps_versions(config: Any) -> bool:
+    """Return whether a row that a commit changed carries that commit's time, by the table's own configuration.
+
+    It does where Hudi takes one of two versions of a row as it is. A payload class, or a merger, of the table's own may
+    make a third one of them, and some of Hudi's partial updates do.
+    """
+    mode, properties = config.getRecordMergeMode(), config.getProps()
+    partial = properties.getProperty("hoodie.table.partial.update.mode")
+    if mode is None:
+        return str(config.getPayloadClass()).rpartition(".")[2] in _PAYLOADS_OF_ORDERINGS
+    return str(mode.name()) in _ORDERINGS and not partial
 
 
 def one_ms_before(instant: str) -> str:

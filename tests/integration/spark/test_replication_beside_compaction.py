@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from airflow_lake_provider.job_contract import Outcome, Service
 from airflow_lake_provider.replication.change import CommitRef
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 PATIENCE_S = 120.0
 
@@ -45,7 +45,9 @@ def requested(lake: Lake) -> set[str]:
 
 
 @contextmanager
-def gated_write(lake: Lake, ids: list[int], ts: int) -> Iterator[GatedWrite]:
+def gated_write(
+    lake: Lake, ids: list[int], ts: int, make_rows: Callable[[list[int], int], DataFrame] | None = None
+) -> Iterator[GatedWrite]:
     """Begin an upsert, and give it free at the latest when the block ends."""
     write, before, patience_s = GatedWrite(lake.folder / f"gate-{ts}"), requested(lake), PATIENCE_S
     gate = str(write.gate)
@@ -57,7 +59,7 @@ def gated_write(lake: Lake, ids: list[int], ts: int) -> Iterator[GatedWrite]:
             time.sleep(0.05)
         return text
 
-    rows = lake.rows(ids, ts).coalesce(1).withColumn("name", wait("name"))
+    rows = (make_rows or lake.rows)(ids, ts).coalesce(1).withColumn("name", wait("name"))
 
     def run() -> None:
         try:

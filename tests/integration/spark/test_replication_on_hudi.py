@@ -5,12 +5,11 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
-import re
 import threading
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,9 +37,9 @@ from airflow_lake_provider.manager.db.schema import metadata
 from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks
 from airflow_lake_provider.replication.change import Change, CommitRef, Mode, Op, checksum_of
 from airflow_lake_provider.replication.checkpoint import Checkpoint, from_text
-from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
+from airflow_lake_provider.replication.job import Reader, ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.pump import Order
-from lake_jobs.replication.change_columns import data_schema, find_decimal, row_json
+from lake_jobs.replication.change_columns import data_schema, row_json
 from lake_jobs.replication.source import HudiSource, one_ms_before
 from local_stack import lake_writer
 from replicate import replicate
@@ -76,6 +75,8 @@ def _time_zone(spark: SparkSession) -> Iterator[None]:
 class Lake:
     """One table with change data, its writer, and what it must have been replicated as."""
 
+    parse_float: Callable[[str], Any] = float
+
     def __init__(self, spark: SparkSession, folder: Path, type: str = "COW", version: int = 9, **options: str) -> None:
         self.spark = spark
         self.folder = folder
@@ -110,14 +111,15 @@ class Lake:
         rows.write.format("hudi").options(**settings).mode("append").save(self.path)
 
     def commits(self) -> list[CommitRef]:
-        has_changes = self.options["hoodie.table.cdc.enabled"] == "true"
-        timeline = self.source(Mode.CHANGES if has_changes else Mode.LATEST).read_timeline()
+        timeline = self.source().read_timeline()
         return sorted(timeline.completed, key=lambda commit: commit.order)
 
     def source(self, mode: Mode = Mode.CHANGES) -> HudiSource:
         return HudiSource(self.spark, self.path, mode)
 
-    def replicate(self, mode: Mode = Mode.CHANGES, sink: str = "files", **order: Any) -> ReplicationResult:
+    def replicate(
+        self, mode: Mode = Mode.CHANGES, sink: str = "files", reader: Reader = Reader.AUTO, **order: Any
+    ) -> ReplicationResult:
         return replicate(
             self.spark,
             ReplicationRequest(
@@ -127,7 +129,7 @@ class Lake:
                 Order(f"events.{sink}", **order),
                 str(self.folder / "result.json"),
                 mode,
-                options={"path": str(self.folder / sink)},
+                options={"path": str(self.folder / sink), "reader": reader.value},
             ),
         )
 
@@ -136,7 +138,8 @@ class Lake:
         found = []
         for path in sorted((self.folder / sink).glob("[0-9]*.jsonl")):
             *lines, last = path.read_text(encoding="utf-8").splitlines()
-            found.append((from_text(json.dumps(json.loads(last)["checkpoint"])), [json.loads(line) for line in lines]))
+            records = [json.loads(line, parse_float=self.parse_float) for line in lines]
+            found.append((from_text(json.dumps(json.loads(last)["checkpoint"])), records))
         return found
 
     def replica(self, sink: str = "files") -> dict[int, dict[str, Any]]:
@@ -295,38 +298,24 @@ def written_rows(lake: Lake, commit: CommitRef) -> dict[int, Any]:
     return {body["id"]: body for body in map(json.loads, texts)}
 
 
-@pytest.mark.parametrize("version", [9, 6])
-def test_mode_latest_without_change_data(spark: SparkSession, tmp_path: Path, version: int) -> None:
-    lake = Lake(spark, tmp_path, "COW", version, **{"hoodie.table.cdc.enabled": "false"})
-    lake.write(lake.rows(range(6), 1))
-    assert lake.replicate(Mode.LATEST).message == ""
-    lake.write(lake.rows([0, 7], 2))
-    lake.write(lake.rows([0], 3))
-    assert lake.replicate(Mode.LATEST).commits == 2
-    assert lake.replica() == lake.table()
-    # A delete that cannot be told is an error, not a row that stays for ever.
-    lake.write(lake.rows([0], 4), "delete")
-    before = lake.delivered()
-    result = lake.replicate(Mode.LATEST)
-    assert "deletes rows, and Hudi does not say which" in result.message
-    assert result.failure_kind is FailureKind.REFUSED
-    assert lake.delivered() == before
-
-
-def test_mode_latest_with_change_data_has_tombstones_and_decimals(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(spark, tmp_path, "COW")
+@pytest.mark.parametrize(("type", "version"), [("COW", 9), ("COW", 6), ("MOR", 9), ("MOR", 6)])
+def test_mode_latest_without_change_data_has_tombstones_and_decimals(
+    spark: SparkSession, tmp_path: Path, type: str, version: int
+) -> None:
+    lake = Lake(spark, tmp_path, type, version, **{"hoodie.table.cdc.enabled": "false"})
     price = F.lit(decimal.Decimal("12.50")).cast("decimal(12,2)")
     lake.write(lake.rows(range(6), 1).withColumn("price", price))
-    refused = lake.replicate()
-    assert "decimal column price" in refused.message
-    assert find_decimal(spark.read.format("hudi").load(lake.path).schema) == "price"
-    assert lake.replicate(Mode.LATEST, "latest").message == ""
+    assert lake.replicate(Mode.LATEST).message == ""
     lake.write(lake.rows([0, 7], 2).withColumn("price", price))
     lake.write(lake.rows([1, 2], 3).withColumn("price", price), "delete")
-    assert lake.replicate(Mode.LATEST, "latest").message == ""
-    assert lake.replica("latest") == lake.table()
-    assert lake.replica("latest")[7]["price"] == 12.5
-    assert [record["key"]["id"] for record in lake.delivered("latest")[-1][1] if record.get("deleted")] == [1, 2]
+    result = lake.replicate(Mode.LATEST)
+    assert (result.message, result.commits, result.rows) == ("", 2, 4)
+    assert lake.replica() == lake.table()
+    assert lake.replica()[7]["price"] == 12.5
+    gone = [record["key"] for record in lake.delivered()[-1][1] if record.get("deleted")]
+    assert sorted(key["id"] for key in gone) == [1, 2]
+    # The same id may be a row of another partition: the key says which one is gone.
+    assert {key["part"] for key in gone} == {"p0", "p1"}
 
 
 def test_snapshot_is_resumed_by_part_and_changes_go_on_from_exactly_there(spark: SparkSession, tmp_path: Path) -> None:
@@ -571,30 +560,47 @@ def test_new_column_passes_through_and_is_announced(spark: SparkSession, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("version", "options", "mode", "said"),
+    ("version", "options", "said"),
     [
-        pytest.param(
-            9, {"hoodie.table.cdc.enabled": "false"}, Mode.CHANGES, "has no change data: .* copy-on-write", id="no-cdc"
-        ),
-        pytest.param(6, {}, Mode.CHANGES, "Hudi 1.2 fails to read its change data", id="version-6"),
-        pytest.param(
-            9,
-            {},
-            Mode.LATEST,
-            "sink events.files of table .*/events has mode: latest, and the table is MERGE_ON_READ: .* mode: changes",
-            id="latest",
-        ),
+        pytest.param(9, {"hoodie.table.cdc.enabled": "false"}, "the table has no change data", id="no-cdc"),
+        pytest.param(6, {}, "Hudi 1.2 fails to read change data of table version 6", id="version-6"),
     ],
 )
-def test_what_hudi_would_garble_is_refused(
-    spark: SparkSession, tmp_path: Path, version: int, options: dict[str, str], mode: Mode, said: str
+def test_reader_of_change_data_is_refused_where_hudi_would_garble(
+    spark: SparkSession, tmp_path: Path, version: int, options: dict[str, str], said: str
 ) -> None:
     lake = Lake(spark, tmp_path, "MOR", version, **options)
     lake.write(lake.rows([1], 1))
-    result = lake.replicate(mode)
-    assert re.search(said, result.message)
+    result = lake.replicate(reader=Reader.CDC)
+    assert said in result.message
+    assert "set reader: auto" in result.message
     assert result.failure_kind is FailureKind.REFUSED
     assert not (tmp_path / "files").exists()
+    assert lake.replicate().message == ""
+
+
+def test_both_readers_return_the_same_changes_and_the_result_says_which_was_chosen(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(spark, tmp_path, "COW")
+    lake.write(lake.rows(range(40), 1))
+    for sink in ("cdc", "slices", "auto"):
+        assert lake.replicate(sink=sink).message == ""
+    lake.write(lake.rows([0, 1], 2))
+    lake.write(lake.rows([3], 3), "delete")
+    lake.write(lake.rows(range(4, 30), 4))
+    read = {reader: lake.replicate(sink=reader.value, reader=reader) for reader in Reader}
+    changes = [
+        {json.dumps(record, sort_keys=True) for _, records in lake.delivered(sink)[-3:] for record in records}
+        for sink in ("cdc", "slices", "auto")
+    ]
+    assert changes[0] == changes[1] == changes[2]
+    assert len(changes[0]) == 29
+    assert read[Reader.AUTO].readers == {
+        "cdc: it changed only 2 of 40 rewritten rows": 1,
+        "cdc: it changed only 1 of 19 rewritten rows": 1,
+        "slices: it changed 26 of 39 rewritten rows": 1,
+    }
 
 
 def test_one_millisecond_before_midnight() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from airflow_lake_provider.execution.engines.job_files import write_text
 from airflow_lake_provider.hooks.lake import LakeHook
@@ -20,7 +20,6 @@ from airflow_lake_provider.job_contract import to_json
 from airflow_lake_provider.operators import replication
 from airflow_lake_provider.operators.replication import HudiReplicationOperator
 from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
-from tests.support.fixture_tables import unpack
 
 PATIENCE_S = 30.0
 Submit = Callable[[HudiReplicationOperator, ReplicationRequest, Any], None]
@@ -140,29 +139,3 @@ def test_error_of_another_package_is_the_sinks_problem(
     with pytest.raises(ZeroDivisionError):
         run(tmp_path)
     assert manager.news[-1] == {"run_id": "run-1", "problem": "ZeroDivisionError: a library's surprise", "ended": True}
-
-
-@pytest.mark.parametrize(
-    ("table", "mode"), [("mor_v9", "latest"), ("mor_v9", "changes"), ("cow_v9", "latest"), ("nowhere", "latest")]
-)
-def test_mode_latest_of_a_merge_on_read_table_is_refused_without_spark(
-    table: str, mode: str, manager: Manager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    base_path = str(tmp_path / table if table == "nowhere" else unpack(table, tmp_path).path)
-    submitted = []
-
-    def submit(_: Any, request: ReplicationRequest, folder: Any) -> None:
-        submitted.append(request)
-        write_text(folder.result_path, result(request))
-
-    monkeypatch.setattr(HudiReplicationOperator, "_submit", submit)
-    if (table, mode) != ("mor_v9", "latest"):
-        run(tmp_path, base_path=base_path, mode=mode)
-        assert len(submitted) == 1
-        return
-    with pytest.raises(AirflowFailException, match="Set mode: changes"):
-        run(tmp_path, base_path=base_path, mode=mode, name="mirror")
-    assert submitted == []
-    (news,) = manager.news
-    assert news["ended"]
-    assert news["problem"].startswith(f"sink mirror of table {base_path} has mode: latest, and the table is MERGE_ON")

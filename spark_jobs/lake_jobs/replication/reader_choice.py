@@ -1,0 +1,75 @@
+"""Which of two readers reads a commit, and why: Hudi's change data, or file slices before and after; pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.replication.job import Reader
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lake_jobs.replication.file_slices import GroupStatistics
+
+_ROWS_PER_CHANGE = 8
+"""Change data is read faster where a commit rewrote so many rows for each that it changed."""
+_FIRST_VERSION_WITH_CHANGE_DATA = 8
+_MILLISECONDS = ("timestamp-millis", "local-timestamp-millis")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The reader of one commit, with the reason in words."""
+
+    reader: Reader
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableTraits:
+    """What of a table decides. `unfit_column` is a column whose values change data loses; empty without one."""
+
+    version: int
+    has_change_data: bool
+    is_merge_on_read: bool
+    unfit_column: str = ""
+
+
+def find_obstacle(table: TableTraits) -> str:
+    """Return why no commit of a table can be read from Hudi's change data; empty when it can."""
+    if not table.has_change_data:
+        return "the table has no change data (hoodie.table.cdc.enabled)"
+    if table.version < _FIRST_VERSION_WITH_CHANGE_DATA:
+        return f"Hudi 1.2 fails to read change data of table version {table.version}"
+    if table.unfit_column:
+        return f"Hudi 1.2 loses values of column {table.unfit_column} in change data"
+    return ""
+
+
+def choose_reader(table: TableTraits, statistics: Sequence[GroupStatistics], schema: str, newest_schema: str) -> Choice:
+    """Choose the reader of one commit. The schemas are Avro, as this commit and as the newest one names it."""
+    obstacle = find_obstacle(table)
+    if obstacle:
+        return Choice(Reader.SLICES, obstacle)
+    if table.is_merge_on_read:
+        return Choice(Reader.SLICES, "the table is merge-on-read, where change data is derived from slices as well")
+    if not schema or not _is_same(schema, newest_schema):
+        return Choice(Reader.SLICES, "the commit was written with another schema than the newest one")
+    if any(name in schema for name in _MILLISECONDS):
+        return Choice(Reader.SLICES, "change data does not say whether a timestamp counts milliseconds")
+    changed = sum(group.inserts + group.updates + group.deletes for group in statistics)
+    rewritten = sum(group.rows for group in statistics)
+    if any(group.is_replaced for group in statistics) or rewritten < _ROWS_PER_CHANGE * changed:
+        return Choice(Reader.SLICES, f"it changed {changed} of {rewritten} rewritten rows")
+    return Choice(Reader.CDC, f"it changed only {changed} of {rewritten} rewritten rows")
+
+
+def _is_same(one: str, other: str) -> bool:
+    if one == other:
+        return True
+    try:
+        return bool(json.loads(one) == json.loads(other))
+    except ValueError:
+        return False

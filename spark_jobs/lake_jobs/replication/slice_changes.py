@@ -1,0 +1,212 @@
+"""A commit's changes from the rows of its file groups before and after it: for any table, with or without change data.
+
+A row has changed when the commit wrote its version: a version is named by commit time and sequence number, which every
+rewrite of the file keeps. So a write that lost by its ordering value is no change, and neither is a rewritten row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, TypeAlias
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from airflow_lake_provider.errors import ReplicationGapError
+from airflow_lake_provider.instant_clock import shift_instant_time
+from lake_jobs.replication.change_columns import data_schema, json_of, key_json, row_json
+from lake_jobs.replication.file_slices import (
+    FIRST_VERSION_OF_OWN_LOGS,
+    CompletedInstants,
+    DataFile,
+    FileSlice,
+    GroupStatistics,
+    find_slice,
+)
+from lake_jobs.replication.slice_reader import GROUP, LAST_INSTANT, RECORD_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import Column
+
+    from airflow_lake_provider.replication.change import CommitRef
+    from lake_jobs.replication.slice_reader import Layout, SliceReader
+
+_COMMIT_TIME, _SEQUENCE = "_hoodie_commit_time", "_hoodie_commit_seqno"
+_HASHED_ROWS = 500_000
+"""A file group's changed rows up to which they are held in memory, instead of sorting all rows of the group."""
+
+
+@dataclass(frozen=True, slots=True)
+class TouchedGroup:
+    """A file group that a commit wrote to or replaced, with its slices."""
+
+    statistics: GroupStatistics
+    before: FileSlice | None
+    after: FileSlice | None
+
+    @property
+    def may_delete(self) -> bool:
+        """Whether rows of the slice before may be gone after it. What a log file deletes is not always counted."""
+        return self.before is not None and (self.statistics.is_log or self.statistics.deletes > 0)
+
+
+Numbered: TypeAlias = Sequence[tuple[int, TouchedGroup]]
+
+
+def find_touched_groups(
+    statistics: Sequence[GroupStatistics],
+    files: Mapping[tuple[str, str], Sequence[DataFile]],
+    instants: CompletedInstants,
+    commit: CommitRef,
+    version: int,
+) -> tuple[TouchedGroup, ...]:
+    """Return a commit's file groups with their slices. Raises ReplicationGapError when a file of them is not there.
+
+    `files` are all files of each group, by partition and file id.
+    """
+    groups = []
+    for group in statistics:
+        found = files.get((group.partition, group.file_id), ())
+        names = {file.name for file in found}
+        missing = next((path for path in group.paths if path.rpartition("/")[2] not in names), None)
+        if missing is not None:
+            raise ReplicationGapError(f"file {missing} of commit {commit.requested_time} is not there: deleted")
+        before = find_slice(found, instants, _just_before(commit), version)
+        after = None if group.is_replaced else find_slice(found, instants, _at(commit), version)
+        if group.previous and not group.is_log and (before is None or before.base is None):
+            raise ReplicationGapError(
+                f"commit {commit.requested_time} rewrote file group {group.file_id} of partition {group.partition!r}, "
+                f"whose base file of {group.previous} is not there: deleted"
+            )
+        groups.append(TouchedGroup(group, before, after))
+    return tuple(groups)
+
+
+def _at(commit: CommitRef) -> tuple[str, str]:
+    return commit.completed_time, commit.requested_time
+
+
+def _just_before(commit: CommitRef) -> tuple[str, str]:
+    return commit.completed_time, shift_instant_time(commit.requested_time, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeQuery:
+    """How one commit's changes are read: the table's reader and layout, the key, and whether images are wanted."""
+
+    reader: SliceReader
+    layout: Layout
+    commit: CommitRef
+    key: Sequence[str]
+    version: int
+    with_before: bool
+    keeps_versions: bool
+    """Whether a changed row always carries the time of the commit that changed it: not where a class of the table's own
+    merges rows."""
+
+    def changes(self, groups: Sequence[TouchedGroup]) -> DataFrame | None:
+        """Return op, key, before, after and the position of the file group of each changed row, in no order.
+
+        None when there is nothing to read.
+        """
+        numbered = list(enumerate(groups))
+        added = [entry for entry in numbered if entry[1].before is None and entry[1].after is not None]
+        removed = [entry for entry in numbered if entry[1].before is not None and entry[1].after is None]
+        both = [entry for entry in numbered if entry[1].before is not None and entry[1].after is not None]
+        written = [entry for entry in both if self.keeps_versions and not entry[1].may_delete]
+        parts = [
+            (self._one_side, added),
+            (self._one_side, removed),
+            (self._written, written),
+            (self._compared, [entry for entry in both if entry not in written]),
+        ]
+        found = [read(part) for read, part in parts if part]
+        return reduce(DataFrame.unionByName, found) if found else None
+
+    def _one_side(self, groups: Numbered) -> DataFrame:
+        """Return the rows of file groups that the commit began, or that it removed with all of their rows."""
+        is_added = groups[0][1].after is not None
+        rows = self._after(groups) if is_added else self._before(groups)
+        image, none = self._image(), F.lit(None).cast("string")
+        return rows.select(
+            F.lit("i" if is_added else "d").alias("op"),
+            key_json(self.key).alias("key"),
+            (none if is_added or not self.with_before else image).alias("before"),
+            (image if is_added else none).alias("after"),
+            GROUP,
+        )
+
+    def _written(self, groups: Numbered) -> DataFrame:
+        """Return the changes of file groups of which no row was removed: what the commit wrote leads."""
+        rows = self._after(groups).where(F.col(_COMMIT_TIME) == self.commit.requested_time)
+        if not self.with_before:
+            none = F.lit(None).cast("string")
+            return rows.select(
+                F.lit("u").alias("op"),
+                key_json(self.key).alias("key"),
+                none.alias("before"),
+                self._image().alias("after"),
+                GROUP,
+            )
+        after = rows.select(F.col(RECORD_KEY).alias("a_key"), self._row().alias("a_row"), F.col(GROUP).alias("a_group"))
+        before = self._before(groups).select(F.col(RECORD_KEY).alias("b_key"), self._row().alias("b_row"))
+        most = max(group.statistics.inserts + group.statistics.updates for _, group in groups)
+        if most <= _HASHED_ROWS:
+            after = after.hint("shuffle_hash")
+        joined = after.join(before, F.col("a_key") == F.col("b_key"), "left")
+        return joined.select(
+            F.when(F.col("b_key").isNull(), "i").otherwise("u").alias("op"),
+            key_json(self.key, "a_row").alias("key"),
+            json_of("b_row").alias("before"),
+            json_of("a_row").alias("after"),
+            F.col("a_group").alias(GROUP),
+        )
+
+    def _compared(self, groups: Numbered) -> DataFrame:
+        """Return the changes of file groups of which rows may be gone: both sides are compared as a whole."""
+        sides = []
+        for side, rows in (("a", self._after(groups)), ("b", self._before(groups))):
+            columns = {
+                "key": F.col(RECORD_KEY),
+                "time": F.col(_COMMIT_TIME),
+                "number": F.col(_SEQUENCE),
+                "group": F.col(GROUP),
+            }
+            named = [column.alias(f"{side}_{name}") for name, column in columns.items()]
+            sides.append(rows.select(*named, self._row().alias(f"{side}_row")))
+        joined = sides[0].join(sides[1], F.col("a_key") == F.col("b_key"), "full")
+        after, before = json_of("a_row"), json_of("b_row")
+        is_changed = ~(F.col("a_time").eqNullSafe(F.col("b_time")) & F.col("a_number").eqNullSafe(F.col("b_number")))
+        if not self.keeps_versions:
+            is_changed = is_changed | (after != before)
+        none = F.lit(None).cast("string")
+        return joined.where(F.col("a_key").isNull() | F.col("b_key").isNull() | is_changed).select(
+            F.when(F.col("a_key").isNull(), "d").when(F.col("b_key").isNull(), "i").otherwise("u").alias("op"),
+            F.coalesce(
+                F.when(F.col("a_key").isNotNull(), key_json(self.key, "a_row")), key_json(self.key, "b_row")
+            ).alias("key"),
+            (F.when(F.col("b_key").isNotNull(), before) if self.with_before else none).alias("before"),
+            F.when(F.col("a_key").isNotNull(), after).alias("after"),
+            F.coalesce("a_group", "b_group").alias(GROUP),
+        )
+
+    def _after(self, groups: Numbered) -> DataFrame:
+        until = LAST_INSTANT if self.version >= FIRST_VERSION_OF_OWN_LOGS else self.commit.requested_time
+        found = [(at, group.statistics.partition, group.after) for at, group in groups if group.after is not None]
+        return self.reader.read(found, self.layout, until)
+
+    def _before(self, groups: Numbered) -> DataFrame:
+        is_new = self.version >= FIRST_VERSION_OF_OWN_LOGS
+        until = LAST_INSTANT if is_new else shift_instant_time(self.commit.requested_time, -1)
+        found = [(at, group.statistics.partition, group.before) for at, group in groups if group.before is not None]
+        return self.reader.read(found, self.layout, until)
+
+    def _image(self) -> Column:
+        return row_json(data_schema(self.layout.schema))
+
+    def _row(self) -> Column:
+        return F.struct(*[F.col(f"`{name}`") for name in data_schema(self.layout.schema).names])
