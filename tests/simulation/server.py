@@ -269,7 +269,8 @@ class Server:
             problems = self.process.loop.find_problems()
         if not problems:
             world.violate(f"{self.name} has evaluations that do not return, and does not report them")
-        if not any(world.stores.is_hung(path) for path in world.tables):
+        is_well = not any(world.stores.is_hung(path) for path in world.tables)
+        if is_well or not world.stores.never_answered.isdisjoint(late):
             self.say("a person restarts it")
             self.die()
 

@@ -32,6 +32,8 @@ class Stores:
         self._hangs_until_ms: dict[str, int] = {}
         self._hanging: dict[str, frozenset[str]] = {}
         self._hung: dict[str, list[SimThread]] = {}
+        self.never_answered: set[SimThread] = set()
+        """Threads that wait for a store that answers others again."""
 
     def fail(self, base_path: str, until_ms: int) -> None:
         """Let each call of a table's store fail."""
@@ -83,3 +85,5 @@ class Stores:
         for thread in self._hung.pop(store, []):
             if self._world.rng.random() < 0.5:
                 thread.server.wake(thread)
+            else:
+                self.never_answered.add(thread)

@@ -260,13 +260,13 @@ class Registry:
         self.mark_dirty(notice)
         return True
 
-    def list_unknown(self, table_ids: Sequence[str]) -> frozenset[str]:
-        """Return which of the tables the registry does not have."""
+    def list_unknown(self, table_ids: Sequence[str]) -> tuple[str, ...]:
+        """Return which of the tables the registry does not have, in their order."""
         known: set[str] = set()
         with self.transaction() as session:
             for some in batched(table_ids, IDS_PER_QUERY):
                 known.update(session.scalars(select(lake_table.c.table_id).where(lake_table.c.table_id.in_(some))))
-        return frozenset(table_ids) - known
+        return tuple(table_id for table_id in table_ids if table_id not in known)
 
     # --- leases --------------------------------------------------------------------------------------------
 

@@ -423,3 +423,11 @@ def test_two_paths_that_are_evaluated_at_once_are_not_both_served(registry: Regi
         mine = lake_table.c.table_id == one.table_id
         session.execute(update(lake_table).where(mine).values(missing_since_ms=1))
     assert registry.find_other_path(two, "real-1") is None
+
+
+def test_unknown_tables_come_in_the_order_of_the_question(registry: Registry) -> None:
+    """So that a process registers the tables of its file in the file's order, whatever Python's hash seed is."""
+    registry.mark_dirty(Notice("/lake/known", "known", Source.CONFIG))
+    names = [f"/lake/{number}" for number in range(20)]
+    ids = [table_id_of(path) for path in names]
+    assert registry.list_unknown([*ids[:10], table_id_of("/lake/known"), *ids[10:]]) == tuple(ids)
