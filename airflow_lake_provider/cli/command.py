@@ -1,30 +1,20 @@
-"""What the commands share: the table argument, rows in each format of `--output`, errors in one line."""
+"""What the commands share: rows in each format of `--output`, errors in one line, numbers and times for people.
+
+It imports neither Airflow nor a database: the console script `lake` starts with it in a tenth of a second.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow.cli.simple_table import AirflowConsole
-
-from airflow_lake_provider.errors import LakeError, RepairRefusedError, TableUnknownError
-from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
-from airflow_lake_provider.manager.db.registry import TableLease
-from airflow_lake_provider.manager.scheduling import StartVerdict, decide_start, find_runs_of, run_conf
-from airflow_lake_provider.planner.decide import service_options
-from airflow_lake_provider.planner.rules import Decision, Verdict
-from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
-from airflow_lake_provider.plugins.lake_plugin import open_registry
+from airflow_lake_provider.errors import LakeError
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Iterator, Sequence
-
-    from sqlalchemy import RowMapping
-
-    from airflow_lake_provider.config.policies import TablePolicy
-    from airflow_lake_provider.doctor.repairs import ServiceCall
-    from airflow_lake_provider.manager.db.registry import Registry
+    from collections.abc import Callable, Mapping, Sequence
 
 
 def run_command(args: Namespace, command: Callable[[Namespace], None]) -> None:
@@ -35,32 +25,16 @@ def run_command(args: Namespace, command: Callable[[Namespace], None]) -> None:
         raise SystemExit(f"{type(error).__name__}: {error}") from error
 
 
-def find_table(table: str) -> str:
-    """Return the base path of a table given by path, registry id, or name. Raises TableUnknownError.
-
-    The name in its hoodie.properties selects its policy.
-    """
-    if "/" in table:
-        return normalise_base_path(table)
-    registry = open_registry()
-    by_id = registry.find(table)
-    rows = [by_id] if by_id is not None else registry.find_by_name(table)
-    if len(rows) != 1:
-        found = ", ".join(row["base_path"] for row in rows) or "none"
-        raise TableUnknownError(f"{table!r} names {len(rows)} tables of the registry ({found}); give a base path")
-    return str(rows[0]["base_path"])
+def warn(text: str) -> None:
+    """Print a line on the error output: programs read the output itself."""
+    print(text, file=sys.stderr)
 
 
-def list_all_tables(registry: Registry) -> Iterator[RowMapping]:
-    """Return the rows of all tables, in the order of their ids."""
-    after = ""
-    while rows := registry.list_tables(1000, after):
-        yield from rows
-        after = rows[-1]["table_id"]
+# --- Rows
 
 
 def print_rows(args: Namespace, rows: Sequence[dict[str, Any]], to_text: Callable[[dict[str, Any]], str]) -> None:
-    """Print rows in the format of `--output`."""
+    """Print rows in the format of `--output`; `to_text` prints one row for people."""
     if args.output != "text":
         print_document(args, rows, rows)
         return
@@ -68,53 +42,109 @@ def print_rows(args: Namespace, rows: Sequence[dict[str, Any]], to_text: Callabl
         print(to_text(row))
 
 
+def print_columns(args: Namespace, rows: Sequence[dict[str, Any]], shown: Sequence[dict[str, Any]]) -> None:
+    """Print rows in the format of `--output`; people get the shorter `shown`, in columns with a heading."""
+    if args.output != "text":
+        print_document(args, rows, rows)
+        return
+    for line in columns(shown, gap="  ", ruler=""):
+        print(line)
+
+
 def print_document(args: Namespace, document: object, rows: Sequence[dict[str, Any]]) -> None:
     """Print a document as JSON or YAML, or its rows in columns (`table`, `plain`)."""
     if args.output == "json":
         print(json.dumps(document, indent=2, default=str))
-        return
-    # Without markup: `[lake]` in a message is a text, not a style.
-    console = AirflowConsole(markup=False)
-    if args.output == "yaml":
-        console.print_as_yaml(json.loads(json.dumps(document, default=str)))
+    elif args.output == "yaml":
+        import yaml
+
+        print(yaml.safe_dump(json.loads(json.dumps(document, default=str)), sort_keys=False, allow_unicode=True))
     else:
-        console.print_as(rows, args.output)
+        # As Airflow's own commands print these formats.
+        gap, ruler = (" | ", "=+=") if args.output == "table" else ("  ", "")
+        for line in columns(rows, gap, ruler):
+            print(line)
 
 
-# --- Start a run of a table service from the command line, by the same rules as the manager
-
-_ANY_NUMBER = 1_000_000
-
-
-def start_service_run(base_path: str, table_name: str, call: ServiceCall, policy: TablePolicy) -> str:
-    """Create a DAG run for a service call and return its id; an active one of the same service counts as well.
-
-    The id is the one that the manager would use, so that both together start one. Raises RepairRefusedError.
-    """
-    table_id, registry, gateway = table_id_of(base_path), open_registry(), AirflowRunGateway()
-    decision = Decision(
-        call.service,
-        Verdict.DUE,
-        "requested by airflow lake doctor",
-        call.mode,
-        key_instant=call.instants[0] if call.instants else f"{registry.now_ms()}",
-        plan_instants=call.instants,
-        # An existing plan itself names what it removes.
-        options=service_options(call.service, policy) if not call.instants else {},
-    )
-    lease = TableLease(table_id, base_path, table_name, "", "", 0, 0, 0)
-    with registry.transaction() as session:
-        start = decide_start(
-            table_id,
-            decision,
-            find_runs_of(gateway, session, table_id, decision),
-            now_ms=registry.now_ms(),
-            max_attempts=_ANY_NUMBER,
-            backoff_s=0,
+def columns(rows: Sequence[Mapping[str, Any]], gap: str, ruler: str) -> list[str]:
+    """Return rows as lines of aligned columns, with the names first; numbers stand at the right."""
+    if not rows:
+        return []
+    names = list(rows[0])
+    cells = [[_cell(row.get(name)) for name in names] for row in rows]
+    widths = [max(len(name), *(len(line[number]) for line in cells)) for number, name in enumerate(names)]
+    is_number = [all(isinstance(row.get(name), (int, float)) for row in rows) for name in names]
+    lines = [gap.join(name.ljust(width) for name, width in zip(names, widths, strict=True)).rstrip()]
+    if ruler:
+        lines.append(ruler.join("=" * width for width in widths))
+    for line in cells:
+        aligned = (
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(line, widths, is_number, strict=True)
         )
-        if start.verdict is StartVerdict.START:
-            conf = run_conf(lease, decision, policy)
-            gateway.create_run(session, start.run_id, conf, note=decision.reason)
-        elif start.verdict is not StartVerdict.ALREADY_ACTIVE:
-            raise RepairRefusedError(f"no run of {call.service} was started: {start.reason}")
-    return start.run_id
+        lines.append(gap.join(aligned).rstrip())
+    return lines
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    # One row is one line, whatever a writer put into a name.
+    return "" if value is None else " ".join(str(value).split("\n"))
+
+
+# --- Numbers and times
+
+
+def moment(time_ms: int | None) -> str:
+    """Return a time in the zone of the person at the terminal, with the zone; `-` for none."""
+    return "-" if time_ms is None else _local(time_ms).strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def with_times(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with its times in ISO 8601 with their zone: `until_ms` becomes `until`."""
+    return {
+        key.removesuffix("_ms"): _iso(value) if key.endswith("_ms") else value for key, value in row.items()
+    }  # fmt: skip
+
+
+def _iso(time_ms: int | None) -> str | None:
+    return None if time_ms is None else _local(time_ms).isoformat(timespec="seconds")
+
+
+def _local(time_ms: int) -> datetime:
+    return datetime.fromtimestamp(time_ms / 1000).astimezone()
+
+
+def ago(time_ms: int | None, now_ms: int) -> str:
+    """Return how far a time is from now: `12 s ago`, `in 3 h 5 m`; `-` for none."""
+    if time_ms is None:
+        return "-"
+    if abs(time_ms - now_ms) < 1000:
+        return "now"
+    span = duration(abs(now_ms - time_ms) / 1000)
+    return f"in {span}" if time_ms > now_ms else f"{span} ago"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units: `23 h 54 m`, `1 m 5 s`, `12 s`, `0.4 s`."""
+    if seconds < 10 and seconds != int(seconds):
+        return f"{seconds:.1f} s"
+    rest, parts = round(seconds), []
+    for unit, length_s in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, rest = divmod(rest, length_s)
+        parts.append((count, unit))
+    first = next((number for number, (count, _) in enumerate(parts) if count), len(parts) - 1)
+    return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2] if count) or "0 s"
+
+
+def size(count: int | None) -> str:
+    """Return bytes in the largest unit that keeps them above one: `1.7 MiB`; `-` for unknown."""
+    if count is None:
+        return "-"
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024 or unit == "TiB":
+            break
+        amount /= 1024
+    return f"{count} B" if unit == "B" else f"{amount:.1f} {unit}"

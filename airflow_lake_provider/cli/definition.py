@@ -5,6 +5,12 @@ from __future__ import annotations
 from airflow.cli.cli_config import ARG_OUTPUT as ARG_AIRFLOW_OUTPUT
 from airflow.cli.cli_config import ActionCommand, Arg, CLICommand, GroupCommand, lazy_load_command
 
+from airflow_lake_provider.job_contract import Service
+
+FAST_EPILOG = (
+    "The manager answers; `lake` in place of `airflow lake` does the same without Airflow's own start of seconds."
+)
+
 ARG_HOST = Arg(("--host",), default="127.0.0.1", help="Address to listen on")  # type: ignore[no-untyped-call]
 ARG_PORT = Arg(("--port",), type=int, default=8090, help="Port to listen on; 0 takes a free one")  # type: ignore[no-untyped-call]
 ARG_TABLE = Arg(  # type: ignore[no-untyped-call]
@@ -23,6 +29,10 @@ ARG_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Print what --repair
 ARG_EXPLAIN_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Print only what would be started now")  # type: ignore[no-untyped-call]
 ARG_CHECK = Arg(("--check",), metavar="PATH", help="The file; without it the one of [lake] tables_file")  # type: ignore[no-untyped-call]
 ARG_SCHEMA = Arg(("--schema",), action="store_true", help="Print the JSON schema, for editors")  # type: ignore[no-untyped-call]
+ARG_SERVICE = Arg(  # type: ignore[no-untyped-call]
+    ("service",), choices=[service.value for service in Service], help="The service"
+)
+ARG_RUN_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Print the run's settings, and start nothing")  # type: ignore[no-untyped-call]
 ARG_HISTORY = Arg(("--history",), action="store_true", help="Print the repairs: by whom, and with what result")  # type: ignore[no-untyped-call]
 
 ARG_ALL = Arg(("--all",), action="store_true", help="One line per registered table, by its last check")  # type: ignore[no-untyped-call]
@@ -50,10 +60,25 @@ def get_cli_commands() -> list[CLICommand]:
                     args=(),
                 ),
                 ActionCommand(
+                    name="overview",
+                    help="Show the whole lake in numbers: tables by state, backlog, the services of the last day",
+                    func=lazy_load_command("airflow_lake_provider.cli.reports.overview"),
+                    args=(ARG_OUTPUT,),
+                    epilog=FAST_EPILOG,
+                ),
+                ActionCommand(
+                    name="backlog",
+                    help="List the tables with the most bytes in log files that no compaction has merged",
+                    func=lazy_load_command("airflow_lake_provider.cli.reports.backlog"),
+                    args=(ARG_OUTPUT,),
+                    epilog=FAST_EPILOG,
+                ),
+                ActionCommand(
                     name="tables",
                     help="List the tables of the registry",
-                    func=lazy_load_command("airflow_lake_provider.cli.tables.tables"),
+                    func=lazy_load_command("airflow_lake_provider.cli.reports.tables"),
                     args=(ARG_OUTPUT,),
+                    epilog=FAST_EPILOG,
                 ),
                 ActionCommand(
                     name="forget",
@@ -65,15 +90,24 @@ def get_cli_commands() -> list[CLICommand]:
                 ActionCommand(
                     name="explain",
                     help="Show for each service of a table whether it is due, and why",
-                    func=lazy_load_command("airflow_lake_provider.cli.explain.explain"),
+                    func=lazy_load_command("airflow_lake_provider.cli.reports.explain"),
                     args=(ARG_TABLE, ARG_OUTPUT, ARG_EXPLAIN_DRY_RUN),
-                    epilog="Changes nothing. Also shows what would be started now, and the active runs.",
+                    epilog=f"Changes nothing. Also shows what would be started now, and the active runs. {FAST_EPILOG}",
                 ),
                 ActionCommand(
                     name="runs",
                     help="List the instances of a table's services: state, what acts next, until when, why",
-                    func=lazy_load_command("airflow_lake_provider.cli.tables.runs"),
+                    func=lazy_load_command("airflow_lake_provider.cli.reports.runs"),
                     args=(ARG_TABLE, ARG_OUTPUT),
+                    epilog=FAST_EPILOG,
+                ),
+                ActionCommand(
+                    name="run",
+                    help="Start a run of a service of a table, with the table's settings in the tables file",
+                    func=lazy_load_command("airflow_lake_provider.cli.tables.run"),
+                    args=(ARG_TABLE, ARG_SERVICE, ARG_OUTPUT, ARG_RUN_DRY_RUN),
+                    epilog="A run of the service that is active already is not started twice: its id is printed. "
+                    "A pending plan is executed before a new one is made.",
                 ),
                 ActionCommand(
                     name="tables-file",
@@ -97,7 +131,7 @@ def get_cli_commands() -> list[CLICommand]:
                 ActionCommand(
                     name="replication",
                     help="Show how far each sink of replication is behind, and what it holds back",
-                    func=lazy_load_command("airflow_lake_provider.cli.replication.replication"),
+                    func=lazy_load_command("airflow_lake_provider.cli.tables.replication"),
                     args=(ARG_ANY_TABLE, ARG_OUTPUT),
                     epilog="Changes nothing. Exit code 1 when a sink has a problem or needs a snapshot.",
                 ),

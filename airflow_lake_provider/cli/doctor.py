@@ -8,13 +8,8 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.cli.command import (
-    find_table,
-    list_all_tables,
-    print_rows,
-    run_command,
-    start_service_run,
-)
+from airflow_lake_provider.cli.command import moment, print_rows, run_command
+from airflow_lake_provider.cli.tables import find_table, list_all_tables, start_service_run
 from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.doctor.repairs import STILL_STUCK, load_records
 from airflow_lake_provider.doctor.treatment import TableDoctor
@@ -22,7 +17,6 @@ from airflow_lake_provider.errors import ConfigError, RepairRefusedError
 from airflow_lake_provider.hooks.open_tables import open_with_connections
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.properties import load_table_properties
-from airflow_lake_provider.manager.instances import moment
 from airflow_lake_provider.manager.writers import WriterChecks, recorded_report, row_to_dict
 from airflow_lake_provider.planner.conformance import Conformity
 from airflow_lake_provider.planner.table_view import TableViewCache

@@ -1,44 +1,173 @@
-"""`airflow lake tables`: the registry's tables. Nothing is changed."""
+"""Commands on tables that read Airflow's database and the tables' stores: run, forget, conflicts, indexes, sinks.
+
+Only `run` and `forget` change something.
+"""
 
 from __future__ import annotations
 
+import getpass
 import json
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from airflow.configuration import conf
+from airflow.utils.cli import action_cli, suppress_logs_and_warning
 
-from airflow_lake_provider.cli.command import find_table, list_all_tables, print_rows, run_command
-from airflow_lake_provider.config.tables_file import (
-    SCHEMA_FILE,
-    schema_text,
-)
+from airflow_lake_provider.cli.command import duration, print_rows, run_command, size, warn
+from airflow_lake_provider.config.tables_file import SCHEMA_FILE, find_mistakes, read_tables_file, schema_text
 from airflow_lake_provider.conflict.activity import open_conflict_table
 from airflow_lake_provider.conflict.report import describe_activity, is_clear, print_line
-from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.doctor.repairs import ServiceCall
+from airflow_lake_provider.errors import ConfigError, LakeError, RepairRefusedError
 from airflow_lake_provider.hooks.open_tables import open_with_connections
-from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.hudi.base_path import require_allowed, table_id_of
 from airflow_lake_provider.hudi.heartbeat import heartbeat_rule
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.indexing.index_spec import find_missing, find_setting_problems, parse_indexes
 from airflow_lake_provider.indexing.table_indexes import load_table_indexes
-from airflow_lake_provider.manager.instances import load_instances, moment, next_evaluation_ms
-from airflow_lake_provider.manager.scheduling import find_net_problems
-from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.job_contract import Mode, Service
+from airflow_lake_provider.manager import reports
+from airflow_lake_provider.manager.db.registry import TableLease
+from airflow_lake_provider.manager.db.sinks import Sinks
+from airflow_lake_provider.manager.scheduling import (
+    StartVerdict,
+    decide_start,
+    find_net_problems,
+    find_runs_of,
+    run_conf,
+)
+from airflow_lake_provider.manager.sink_state import hold_ends_ms, load_sink_state, problem_of, state_of
+from airflow_lake_provider.planner.decide import service_options
+from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.plugins.dag_bundle import with_lake_bundle
-from airflow_lake_provider.plugins.dag_runs import AirflowInstanceGateway, AirflowRunGateway
+from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
 from airflow_lake_provider.plugins.lake_plugin import load_settings, open_registry, open_tables
-from airflow_lake_provider.timeline_server.cache import SharedTimelines
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    from sqlalchemy import RowMapping
+
+    from airflow_lake_provider.config.policies import TablePolicy
+    from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.storage.table_storage import Storage
 
 
-def tables(args: Namespace) -> None:
-    """Print the registry, one table per line, and on the error output what is wrong with the tables' settings."""
-    run_command(args, _tables)
+def find_table(table: str) -> str:
+    """Return the base path of a table given by path, registry id, name, or database and name. Raises TableUnknownError.
+
+    The name in its hoodie.properties selects its policy.
+    """
+    return reports.find_table(open_registry(), table).base_path
+
+
+def list_all_tables(registry: Registry) -> Iterator[RowMapping]:
+    """Return the rows of all tables, in the order of their ids."""
+    after = ""
+    while rows := registry.list_tables(1000, after):
+        yield from rows
+        after = rows[-1]["table_id"]
+
+
+# --- `airflow lake run`: a run of a service by hand, by the same rules as the manager's
+
+_ANY_NUMBER = 1_000_000
+
+
+def run(args: Namespace) -> None:
+    """Start a run of a service, or print what it would be started with."""
+    args.verbose = False  # Airflow prints its log on the output, where programs read the row
+    run_command(args, _print_run if args.dry_run else _start_run)
+
+
+@action_cli  # type: ignore[untyped-decorator]
+@suppress_logs_and_warning
+def _start_run(args: Namespace) -> None:
+    base_path, name, policy, service = _chosen(args)
+    reason = f"requested by {getpass.getuser()} with airflow lake run"
+    run_id = start_service_run(base_path, name, ServiceCall(service, Mode.SCHEDULE_AND_EXECUTE), policy, reason)
+    rows = [{"run_id": run_id, "service": service.value, "base_path": base_path}]
+    print_rows(args, rows, lambda row: f"run {row['run_id']} of lake_table_service; airflow lake runs {args.table}")
+    registry = open_registry()
+    with registry.transaction() as session:
+        for problem in find_net_problems(AirflowRunGateway().find_net(session), registry.now_ms()):
+            warn(f"! {problem}")
+
+
+def _print_run(args: Namespace) -> None:
+    base_path, name, policy, service = _chosen(args)
+    call = ServiceCall(service, Mode.SCHEDULE_AND_EXECUTE)
+    decision = _decision(call, policy, open_registry().now_ms(), "airflow lake run")
+    settings = run_conf(_lease(base_path, name), decision, policy)
+    rows = [{"setting": key, "value": value} for key, value in settings.items() if value not in ("", None, [], {})]
+    print_rows(args, rows, lambda row: f"{row['setting']:<18} {_shown(row['value'])}")
+    if args.output == "text":
+        print("nothing was started; `airflow lake explain` says whether the service is due, and what is in its way")
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, dict):
+        return str(value)
+    return f"\n{'':<19}".join(f"{key} {one}" for key, one in value.items())
+
+
+def _chosen(args: Namespace) -> tuple[str, str, TablePolicy, Service]:
+    base_path, settings = find_table(args.table), load_settings()
+    require_allowed(base_path, settings.allowed_roots)
+    name = load_table_properties(open_with_connections(settings.storage_conn_ids)(base_path)).name
+    policy = open_tables(settings).load().policy_for(base_path, name)
+    return base_path, name, policy, Service(args.service)
+
+
+def _lease(base_path: str, table_name: str) -> TableLease:
+    return TableLease(table_id_of(base_path), base_path, table_name, "", "", 0, 0, 0)
+
+
+def _decision(call: ServiceCall, policy: TablePolicy, now_ms: int, reason: str) -> Decision:
+    return Decision(
+        call.service,
+        Verdict.DUE,
+        reason,
+        call.mode,
+        key_instant=call.instants[0] if call.instants else f"{now_ms}",
+        plan_instants=call.instants,
+        # An existing plan itself names what it removes.
+        options=service_options(call.service, policy) if not call.instants else {},
+    )
+
+
+def start_service_run(
+    base_path: str,
+    table_name: str,
+    call: ServiceCall,
+    policy: TablePolicy,
+    reason: str = "requested by airflow lake doctor",
+) -> str:
+    """Create a DAG run for a service call and return its id; an active one of the same service counts as well.
+
+    The id is the one that the manager would use, so that both together start one. Raises RepairRefusedError.
+    """
+    table_id, registry, gateway = table_id_of(base_path), open_registry(), AirflowRunGateway()
+    decision = _decision(call, policy, registry.now_ms(), reason)
+    with registry.transaction() as session:
+        start = decide_start(
+            table_id,
+            decision,
+            find_runs_of(gateway, session, table_id, decision),
+            now_ms=registry.now_ms(),
+            max_attempts=_ANY_NUMBER,
+            backoff_s=0,
+        )
+        if start.verdict is StartVerdict.START:
+            settings = run_conf(_lease(base_path, table_name), decision, policy)
+            gateway.create_run(session, start.run_id, settings, note=decision.reason)
+        elif start.verdict is not StartVerdict.ALREADY_ACTIVE:
+            raise RepairRefusedError(f"no run of {call.service} was started: {start.reason}")
+    return start.run_id
+
+
+# --- `airflow lake forget`
 
 
 def forget(args: Namespace) -> None:
@@ -49,92 +178,6 @@ def forget(args: Namespace) -> None:
 def _forget(args: Namespace) -> None:
     base_path = open_registry().forget(table_id_of(find_table(args.table)))
     print(f"the registry forgot {base_path}; a notice, the tables file or discovery may register it again")
-
-
-def _tables(args: Namespace) -> None:
-    problem = find_config_problem()
-    if problem:
-        print(f"the tables' settings are wrong; servers keep the last good ones: {problem}", file=sys.stderr)
-    registry = open_registry()
-    with registry.transaction() as session:
-        net = AirflowRunGateway().find_net(session)
-    for net_problem in find_net_problems(net, registry.now_ms()):
-        print(net_problem, file=sys.stderr)
-    now_ms = registry.now_ms()
-    print_rows(args, [_row(row, now_ms) for row in list_all_tables(registry)], _line)
-
-
-def find_config_problem() -> str:
-    """Return what is wrong with the tables file or the Variable, as this process reads them; empty when nothing is."""
-    source = open_tables(load_settings())
-    try:
-        source.load()
-    except ConfigError as error:
-        return str(error)
-    return source.problem
-
-
-def _row(row: Mapping[Any, Any], now_ms: int) -> dict[str, Any]:
-    return {
-        "table_id": row["table_id"],
-        "table": row["table_name"],
-        "base_path": row["base_path"],
-        "last_notice": moment(row["last_notice_ms"]),
-        "evaluated": moment(row["evaluated_ms"]),
-        "next_evaluation": moment(next_evaluation_ms(row, now_ms)),
-        "due": ", ".join(d["service"] for d in json.loads(row["decisions"]) if d["verdict"] == "due"),
-        "problem": row["problem"],
-    }
-
-
-def _line(row: dict[str, Any]) -> str:
-    line = (
-        f"{row['table']:<24} {row['base_path']}  evaluated {row['evaluated']}  next {row['next_evaluation']}  "
-        f"due: {row['due'] or '-'}"
-    )
-    return f"{line}  problem: {row['problem']}" if row["problem"] else line
-
-
-# --- `airflow lake runs`: the instances of a table's services, with their states, deadlines and reasons
-
-MOST_ENDED = 20
-
-
-def runs(args: Namespace) -> None:
-    """Print what is requested, scheduled, running or retrying, then the newest ended instances."""
-    run_command(args, _runs)
-
-
-def _runs(args: Namespace) -> None:
-    base_path = find_table(args.table)
-    registry = open_registry()
-    views = TableViewCache(SharedTimelines(open_table=open_with_connections(load_settings().storage_conn_ids)))
-    found = load_instances(registry, AirflowInstanceGateway(), views, table_id_of(base_path), MOST_ENDED)
-    now_ms = registry.now_ms()
-    rows = [
-        {
-            "service": instance.service,
-            "state": instance.state.value,
-            "owner": instance.owner,
-            "run_id": instance.run_id,
-            "plans": list(instance.plans),
-            "since": moment(instance.since_ms),
-            "until": moment(instance.deadline_ms),
-            "overdue": instance.is_overdue(now_ms),
-            "tries": instance.tries,
-            "reason": instance.reason,
-        }
-        for instance in found
-    ]
-    print_rows(args, rows, _text)
-    if not rows and args.output == "text":
-        print(f"no service of {base_path} was ever requested")
-
-
-def _text(row: dict[str, Any]) -> str:
-    late = " LATE" if row["overdue"] else ""
-    until = f", until {row['until']}{late}: {row['owner']}" if row["owner"] else ""
-    return f"{row['state']:<10} {row['service']:<14} since {row['since']}{until}  {row['run_id']}\n  {row['reason']}"
 
 
 # --- `airflow lake tables-file`: check a tables file before it is used, and print its JSON schema
@@ -151,6 +194,9 @@ def tables_file(args: Namespace) -> None:
 def _check(args: Namespace) -> None:
     settings = load_settings()
     path = args.check or settings.tables_file
+    mistakes = find_mistakes(read_tables_file(path), path)
+    if mistakes:
+        raise ConfigError("\n".join([f"{len(mistakes)} mistakes:", *mistakes] if len(mistakes) > 1 else mistakes))
     source = open_tables(settings.replace(tables_file=path))
     tables = source.load()
     if source.problem:
@@ -217,6 +263,85 @@ def _indexes(args: Namespace) -> None:
         for line in (*found.holes.explain(), *find_setting_problems(wanted, policy.hudi_options)):
             print(line)
     print_rows(args, rows, lambda row: f"{row['index']:<28} {row['ready']:<4} {row['reason']}")
+
+
+# --- `airflow lake replication`: how far each sink of a table is behind, and what it holds back. Changes nothing
+
+
+def replication(args: Namespace) -> None:
+    """Print one line for each sink; exit code 1 when one has a problem or needs a snapshot."""
+    run_command(args, _replication)
+
+
+def _replication(args: Namespace) -> None:
+    registry = open_registry()
+    only = table_id_of(find_table(args.table)) if args.table else None
+    tables = {row["table_id"]: row for row in list_all_tables(registry)}
+    opener, now_s = open_with_connections(load_settings().storage_conn_ids), registry.now_ms() / 1000
+    rows = []
+    for sink in Sinks(registry).list_all():
+        table = tables.get(sink["table_id"])
+        if table is None or only not in {None, sink["table_id"]}:
+            continue
+        row = sink_row(sink, table, now_s)
+        try:
+            row |= _measured(opener(table["base_path"]), sink)
+        except (LakeError, OSError) as error:
+            # One table that cannot be read must not hide the others.
+            row["problem"] = row["problem"] or f"the table cannot be read: {error}"
+        rows.append(row)
+    print_rows(args, rows, _sink_line)
+    if not rows and args.output == "text":
+        print("no table has a sink; `replication` in the tables file adds one")
+    if any(row["problem"] or row["needs_snapshot"] for row in rows):
+        raise SystemExit(1)
+
+
+def sink_row(sink: Mapping[Any, Any], table: Mapping[Any, Any], now_s: float) -> dict[str, Any]:
+    """Return the registry's data of one sink (a row of `lake_sink`), for people. Ages are seconds."""
+    checkpoint = json.loads(sink["checkpoint"]) if sink["checkpoint"] else {}
+    commit = checkpoint.get("commit") or {}
+    return {
+        "table": table["table_name"],
+        "base_path": table["base_path"],
+        "sink": sink["sink"],
+        "state": state_of(sink, checkpoint, now_s * 1000),
+        "checkpoint": commit.get("requested_time", ""),
+        "sequence": checkpoint.get("sequence", 0),
+        "generation": checkpoint.get("generation", 0),
+        "snapshot_rows": (checkpoint.get("snapshot") or {}).get("rows", 0),
+        "lag_commits": None,
+        "lag_s": None,
+        "hold": "" if sink["needs_snapshot"] else sink["hold"],
+        "hold_age_s": None,
+        "hold_ends_in_s": round(hold_ends_ms(sink) / 1000 - now_s),
+        "held_bytes": None,
+        "needs_snapshot": bool(sink["needs_snapshot"]),
+        "configured": bool(sink["is_configured"]) and sink["retire_ms"] is None,
+        "failures": sink["failures"],
+        "problem": problem_of(sink),
+    }
+
+
+def _measured(storage: Storage, sink: Mapping[Any, Any]) -> dict[str, Any]:
+    hold = "" if sink["needs_snapshot"] else sink["hold"]
+    state = load_sink_state(storage, sink["checkpoint"], hold, time.time())
+    return {
+        "lag_commits": state.lag.commits,
+        "lag_s": round(state.lag_s),
+        "hold_age_s": round(state.hold_age_s),
+        "held_bytes": state.held_bytes,
+    }
+
+
+def _sink_line(row: dict[str, Any]) -> str:
+    lag = "lag ?" if row["lag_commits"] is None else f"lag {row['lag_commits']} commits, {duration(row['lag_s'])}"
+    hold = f"holds from {row['hold']}" if row["hold"] else "holds nothing"
+    if row["hold"] and row["hold_age_s"] is not None:
+        age, ends = duration(row["hold_age_s"]), duration(max(0, row["hold_ends_in_s"]))
+        hold += f" ({age}, {size(row['held_bytes'])}, released in {ends})"
+    line = f"{row['table']:<24} {row['sink']:<16} {row['state']:<15} at {row['checkpoint'] or '-':<17}  {lag}  {hold}"
+    return f"{line}  problem: {row['problem']}" if row["problem"] else line
 
 
 # --- `airflow lake dag-bundles`: the setting that adds the shipped DAGs to Airflow's bundles. Changes nothing

@@ -390,6 +390,21 @@ def parse_tables(text: str, file_name: str) -> ParsedTables:
     return ParsedTables(file_name, settings, document.line(("defaults",)), lines)
 
 
+def find_mistakes(text: str, file_name: str) -> list[str]:
+    """Return every mistake of a tables file with file and line; of settings that contradict each other, the first.
+
+    A text that is not YAML, or whose keys stand twice, is one mistake: what follows it cannot be read.
+    """
+    try:
+        document = _Document(text, file_name)
+        mistakes = [] if document.data is None else document.find_mistakes(TablesFile)
+        if not mistakes:
+            build_config(parse_tables(text, file_name))
+    except ConfigError as error:
+        return [str(error)]
+    return mistakes
+
+
 def parse_window(text: str, what: str) -> MaintenanceWindow:
     """Parse one maintenance window, in YAML or JSON; without a word in it, it is always open. Raises ConfigError."""
     document = _Document(text, what, is_file=False)
@@ -470,13 +485,25 @@ class _Document:
 
     def parse(self, model: type[M]) -> M:
         """Return the values as settings. Raises ConfigError for the first mistake."""
-        root = "" if self._is_file else self._name
         try:
             return model.model_validate(self.data)
         except ValidationError as error:
-            wrong = error.errors(include_url=False)
-            mistakes = [(self._line_of(one), describe(model, one, self.text, root)) for one in wrong]
-        raise self._wrong(*min(mistakes, key=lambda mistake: mistake[0]))
+            first = self._mistakes(model, error)[0]
+        raise self._wrong(*first)
+
+    def find_mistakes(self, model: type[Settings]) -> list[str]:
+        """Return every mistake with its line, in the order of lines."""
+        try:
+            model.model_validate(self.data)
+        except ValidationError as error:
+            return [str(self._wrong(*mistake)) for mistake in self._mistakes(model, error)]
+        return []
+
+    def _mistakes(self, model: type[Settings], error: ValidationError) -> list[tuple[int, str]]:
+        root = "" if self._is_file else self._name
+        found = ((self._line_of(one), describe(model, one, self.text, root)) for one in error.errors(include_url=False))
+        # One mistake may be reported by several parts of a model.
+        return sorted(dict.fromkeys(found), key=lambda mistake: mistake[0])
 
     def line(self, place: Place) -> int:
         """Return the line of a value; of what is missing, that of the section that lacks it."""

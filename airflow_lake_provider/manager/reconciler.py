@@ -151,14 +151,14 @@ class ManagerLoop:
         self._vanished = vanished
         self._writers = writers
         self._settings = settings
-        self._admit = admit if admit is not None else lambda _view, _policy, decision, _now_ms: decision
+        self.admit = admit if admit is not None else lambda _view, _policy, decision, _now_ms: decision
         self._registry = registry
         self._views = views
         self._gateway = gateway
         self._load_tables = load_tables
         self._metrics = metrics if metrics is not None else NoMetrics()
         self._timelines = timelines
-        self._run_scheduler = RunScheduler(registry, gateway, load_tables)
+        self.run_scheduler = RunScheduler(registry, gateway, load_tables)
         self._evaluators = Evaluators(
             registry, self._evaluate_safely, self._give_up, settings.claim_lease_s, limits, self._metrics
         )
@@ -342,7 +342,7 @@ class ManagerLoop:
         checked = Checked(recorded_report(row_of(lease))[0])
         decided = self._observe(lease, policy, block_unconforming(decided, checked.report, policy))
         due = [decision for decision in decided if decision.verdict is Verdict.DUE]
-        starts = self._run_scheduler.preview(lease.table_id, policy, due, last_runs)
+        starts = self.run_scheduler.preview(lease.table_id, policy, due, last_runs)
         if any(start.verdict is StartVerdict.START for start in starts):
             return None
         of = dict(zip((decision.service for decision in due), starts, strict=True))
@@ -356,7 +356,7 @@ class ManagerLoop:
         decided = decide_now(self._views, facts, policy, now_ms, last_runs)
         # Before admission, which reads writers: an observed table starts nothing.
         decided = self._observe(lease, policy, block_unconforming(decided, checked.report, policy))
-        admitted = [self._admit(view, policy, due, now_ms) for due in decided]
+        admitted = [self.admit(view, policy, due, now_ms) for due in decided]
         outcomes, last_runs = self._act(lease, policy, admitted, last_runs)
         return _Found(lease, view, policy, outcomes, last_runs, now_ms, checked)
 
@@ -432,7 +432,7 @@ class ManagerLoop:
         before = parse_last_runs(lease.last_runs)
         if self._vanished is not None:
             self._vanished.end_done_runs(lease.table_id, lease.base_path, before)
-        last_runs = self._run_scheduler.follow_up(before)
+        last_runs = self.run_scheduler.follow_up(before)
         decisions = _parse(lease.decisions)
         waits = [found.get("run_id", "") for found in decisions if found.get("run") in _WAITS]
         # Only storage shows when what blocks a service is gone.
@@ -478,7 +478,7 @@ class ManagerLoop:
         for decision in decisions:
             start = None
             if decision.verdict is Verdict.DUE:
-                start = self._run_scheduler.start(lease, policy, decision, last_runs)
+                start = self.run_scheduler.start(lease, policy, decision, last_runs)
             if start is not None and start.verdict is StartVerdict.START:
                 last_runs = last_runs.started(decision, start.run_id)
             outcomes.append(Outcome(decision, start))

@@ -109,6 +109,10 @@ class TableViewCache:
             ),
         )
 
+    def storage(self, base_path: str) -> Storage:
+        """Return the storage that the table's view is read from. Raises what opening it raises."""
+        return self._timelines.memory.get(base_path).storage
+
     def load_stamps(self, view: TableView) -> tuple[Stamp, ...]:
         """Return names and times of the timeline's files, read afresh: one listing. Raises StorageError."""
         return load_stamps(self._timelines.memory.get(view.base_path).storage, view.properties)

@@ -37,6 +37,7 @@ def create_app(open_services: Callable[[], ManagerServices]) -> FastAPI:
     app.state.open_timeline_server = lambda: open_services().timeline_server
     for router in (
         health.router,
+        health.reports_router,
         callback.router,
         callback.service_router,
         tables.router,

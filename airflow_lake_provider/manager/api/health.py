@@ -1,18 +1,27 @@
-"""`GET /health`: open, reports nothing about tables. `GET /config`: what is wrong with the tables' settings."""
+"""`GET /health`: open, reports nothing about tables. `GET /config`: what is wrong with the tables' settings.
+
+`GET /reports/...`: what `airflow lake overview`, `tables`, `backlog`, `runs` and `explain` print.
+"""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
 
 from airflow_lake_provider import __version__
 from airflow_lake_provider.config.tables_file import TablesConfig
-from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.errors import ConfigError, MalformedRequestError
+from airflow_lake_provider.hudi.base_path import require_allowed
 from airflow_lake_provider.manager.api.models import ConfigAnswer, ConfigState, HealthAnswer
 from airflow_lake_provider.manager.api.services import (  # noqa: TC001 - FastAPI reads the annotations
     ManagerServices,
     Reader,
     Services,
 )
+from airflow_lake_provider.manager.db.search import KEY_TYPES, Sort
+from airflow_lake_provider.manager.reports import TableFound, find_table
 from airflow_lake_provider.manager.scheduling import find_net_problems
 
 router = APIRouter(tags=["health"])
@@ -73,3 +82,67 @@ def _config_state(services: ManagerServices) -> tuple[ConfigState, TablesConfig]
     except ConfigError:
         return ConfigState.NONE, TablesConfig()
     return ConfigState.LAST_GOOD if services.tables.problem else ConfigState.OK, tables
+
+
+# --- Reports: the documents that commands print. Times are ms since the epoch
+
+reports_router = APIRouter(prefix="/reports", tags=["reports"])
+
+Named = Annotated[str, Query(min_length=1, max_length=1000, description="Base path, id, name, or database.name")]
+
+
+@reports_router.get("/overview")
+def report_overview(services: Services, reader: Reader) -> dict[str, Any]:
+    """Return the whole lake in numbers: tables by state, backlog, the services of the last day, what stops them."""
+    reader.require_all_roots("an overview")
+    return services.reports.overview()
+
+
+@reports_router.get("/tables")
+def report_tables(
+    services: Services,
+    reader: Reader,
+    sort: Sort = Sort.NAME,
+    after: Annotated[str, Query(max_length=2000, description="`next` of the page before, as JSON")] = "[]",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+) -> dict[str, Any]:
+    """Return a page of tables with state, backlog and what is due, as far as the token's roots reach."""
+    page = services.reports.list_tables(sort, _parse_key(after, sort), limit)
+    rows = [row for row in page["tables"] if reader.covers(row["base_path"])]
+    total = page["total"] if reader.roots is None else len(rows)
+    problems = services.reports.find_problems() if after == "[]" else []
+    return page | {"tables": rows, "total": total, "problems": problems}
+
+
+@reports_router.get("/runs")
+def report_runs(services: Services, reader: Reader, table: Named) -> dict[str, Any]:
+    """Return the instances of a table's services: requested, active, then the newest ended ones."""
+    return services.reports.list_runs(_find(services, reader, table).base_path)
+
+
+@reports_router.get("/explanation")
+def report_explanation(services: Services, reader: Reader, table: Named) -> dict[str, Any]:
+    """Return every service of a table with its rules, what was found, what blocks it, and what would start now.
+
+    It reads the table's store. A table that is not registered must lie within `[lake] allowed_roots`.
+    """
+    found = _find(services, reader, table)
+    require_allowed(found.base_path, services.settings.allowed_roots)
+    with services.reports.place():
+        return services.reports.explain(found.base_path)
+
+
+def _find(services: ManagerServices, reader: Reader, table: str) -> TableFound:
+    found = find_table(services.registry, table, reader.covers)
+    reader.require_path(found.base_path)
+    return found
+
+
+def _parse_key(text: str, sort: Sort) -> tuple[Any, ...]:
+    try:
+        key = json.loads(text)
+    except ValueError:
+        key = None
+    if not isinstance(key, list) or (key and [type(part) for part in key] != list(KEY_TYPES[sort])):
+        raise MalformedRequestError("after: not the `next` of a page in this order; begin again without it")
+    return tuple(key)

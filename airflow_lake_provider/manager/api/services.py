@@ -16,6 +16,7 @@ from fastapi import Depends, Header, Request
 from airflow_lake_provider.config.access import Grant, Right, TokensSource
 from airflow_lake_provider.errors import TableUnknownError, TooManyNoticesError
 from airflow_lake_provider.http import token_of_bearer
+from airflow_lake_provider.manager.reports import Reports
 from airflow_lake_provider.metrics import REFUSED_NOTICES, NoMetrics
 
 if TYPE_CHECKING:
@@ -226,12 +227,16 @@ class ManagerServices:
     refusals: RefusedNotices = field(default_factory=RefusedNotices)
     tokens: TokensSource = field(init=False)
     limits: NoticeLimits = field(init=False)
+    reports: Reports = field(init=False)
 
     def __post_init__(self) -> None:
-        """Read the tokens that the settings name, and set the limits of notices."""
+        """Read the tokens that the settings name, set the limits of notices, and make the reports."""
         object.__setattr__(self, "tokens", TokensSource.of(self.settings))
         limits = NoticeLimits(self.settings.notices_per_s, self.settings.notices_at_once)
         object.__setattr__(self, "limits", limits)
+        loop = self.loop
+        parts = (self.registry, self.tables, self.views, self.instance_gateway)
+        object.__setattr__(self, "reports", Reports(*parts, loop.run_scheduler, loop.admit, loop.find_net))
 
     def notify(self, name: str, notice: Notice) -> Mark:
         """Make a token's notice durable. Raises TooManyNoticesError for a new table too many."""

@@ -31,6 +31,12 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     return (code, output) if isinstance(code, int) else (1, output + str(code))
 
 
+@pytest.fixture(autouse=True)
+def no_manager(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Another Airflow on this machine must not answer.
+    monkeypatch.setenv("LAKE_NO_MANAGER", "1")
+
+
 @pytest.fixture
 def table(tmp_path: Path) -> HandMadeTable:
     table = HandMadeTable.create(tmp_path / "orders; $(x) ü")
@@ -145,15 +151,46 @@ def test_tables_file_is_checked_with_the_variable_and_its_schema_printed(
     assert json.loads(run(capsys, "tables-file", "--schema")[1])["properties"]["tables"]["type"] == "array"
 
 
+def test_tables_file_names_every_mistake_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "tables.yaml"
+    path.write_text("defaults:\n  compaction: {delta_commits: 0}\n  clean: {retain: 3}\ntables:\n  - {nam: orders}\n")
+    code, output = run(capsys, "tables-file", "--check", str(path))
+    assert (code, [f"tables.yaml:{line}: " in output for line in (2, 3, 5)]) == (1, [True, True, True])
+
+
+def test_run_starts_what_the_policy_says_once(
+    table: HandMadeTable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from airflow_lake_provider.hudi.base_path import table_id_of
+    from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
+    from airflow_lake_provider.plugins.lake_plugin import open_registry
+
+    monkeypatch.setenv("AIRFLOW_VAR_LAKE_TABLES", json.dumps({"defaults": {"clean": {"retained_commits": 7}}}))
+
+    def active() -> list[str]:
+        with open_registry().transaction() as session:
+            found = AirflowRunGateway().find_active_runs(session, table_id_of(str(table.path)))
+        return [one.run_id for one in found]
+
+    code, output = run(capsys, "run", str(table.path), "clean", "--dry-run")
+    assert (code, "hoodie.clean.commits.retained 7" in output, active()) == (0, True, [])
+    code, text = run(capsys, "run", str(table.path), "clean", "-o", "json")
+    (row,) = json.loads(text)
+    assert (code, active()) == (0, [row["run_id"]])
+    assert json.loads(run(capsys, "run", str(table.path), "clean", "-o", "json")[1])[0]["run_id"] == row["run_id"]
+    assert len(active()) == 1
+    assert "PathNotAllowedError" in run(capsys, "run", "/elsewhere/orders", "clean")[1]
+
+
 def test_tables_says_that_the_settings_are_wrong(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from airflow_lake_provider.cli.tables import find_config_problem
+    from airflow_lake_provider.cli.reports import open_reports
 
     path = tmp_path / "tables.yaml"
     path.write_text("defaults: {polol: x}", encoding="utf-8")
     monkeypatch.setenv("AIRFLOW__LAKE__TABLES_FILE", str(path))
-    assert "tables.yaml:1: unknown setting 'polol'" in find_config_problem()
+    assert "tables.yaml:1: unknown setting 'polol'" in open_reports().find_settings_problem()
     assert run(capsys, "tables")[0] == 0
 
 
@@ -177,7 +214,7 @@ def test_commands_on_no_table_say_so(command: str, tmp_path: Path, capsys: pytes
     code, output = run(capsys, command, str(tmp_path / "nothing"))
     assert (code, "TableNotFoundError: no Hudi table" in output) == (1, True)
     code, output = run(capsys, command, "no-such-table")
-    assert (code, "names 0 tables of the registry" in output) == (1, True)
+    assert (code, "TableUnknownError: no table 'no-such-table' in the registry" in output) == (1, True)
 
 
 def test_commands_take_the_policy_of_the_name_in_the_properties_not_of_the_folder(
@@ -202,5 +239,12 @@ def test_tables_lists_the_registry(table: HandMadeTable, capsys: pytest.CaptureF
     open_registry().mark_dirty(Notice(str(table.path), "cli-orders", Source.HINT))
     code, output = run(capsys, "tables")
     assert code == 0
-    assert re.search(rf"cli-orders +{re.escape(str(table.path))}  evaluated -  next \d{{4}}-.*  due: -", output)
+    assert output.split()[:4] == ["table", "state", "due", "backlog"]
+    assert re.search(rf"cli-orders +new +- +0 B +- +\d{{4}}-\S+ \S+ \S+ +{re.escape(str(table.path))}", output)
     assert run(capsys, "explain", "cli-orders")[0] == 0
+    assert "did you mean cli-orders" in run(capsys, "explain", "cli-order")[1]
+    rows = json.loads(run(capsys, "tables", "-o", "json")[1])
+    assert [row["state"] for row in rows if row["table"] == "cli-orders"] == ["new"]
+    assert re.search(r"tables +\d+: .*\d+ new", run(capsys, "overview")[1])
+    assert json.loads(run(capsys, "overview", "-o", "json")[1])["states"]["new"] >= 1
+    assert run(capsys, "backlog", "-o", "json")[0] == 0

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 
-from airflow_lake_provider.cli import doctor, tables
+import pytest
+
+from airflow_lake_provider.cli import doctor, reports
+from airflow_lake_provider.cli.command import duration, size, with_times
 from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.doctor.diagnosis import Finding
 from airflow_lake_provider.doctor.repairs import Record, RemovedFile, Repair
+from airflow_lake_provider.manager.reports import table_row
 
 FINDING = Finding(StuckKind.ORPHANED_LOCK, "", "the lock is 9 h old", "every service", "moving it away", ("clean",))
 
@@ -38,10 +43,14 @@ def test_record_of_a_repair_is_printed() -> None:
     ]
 
 
-def test_table_is_printed_with_its_times_and_what_is_due() -> None:
+def test_table_is_printed_with_its_times_and_what_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
     registered = {
         "table_id": "orders-1",
         "table_name": "orders",
+        "database_name": "shop",
+        "owner": "",
         "base_path": "/lake/orders",
         "last_notice_ms": None,
         "evaluated_ms": 1_795_348_800_000,
@@ -49,11 +58,48 @@ def test_table_is_printed_with_its_times_and_what_is_due() -> None:
         "evaluation_failures": 0,
         "retry_ms": None,
         "next_evaluation_ms": 1_795_348_860_000,
-        "decisions": '[{"service": "clean", "verdict": "due"}]',
+        "decisions": '[{"service": "clean", "verdict": "due", "run": "start"}]',
         "problem": "no lock provider",
+        "state": "unreadable",
+        "log_bytes": 1_800_000,
+        "base_bytes": 0,
     }
-    line = tables._line(tables._row(registered, 1_795_348_800_000))
-    assert line.split()[:2] == ["orders", "/lake/orders"]
-    assert line.endswith(
-        "  evaluated 2026-11-22 12:00:00  next 2026-11-22 12:01:00  due: clean  problem: no lock provider"
-    )
+    try:
+        row = table_row(registered, 1_795_348_800_000)
+        assert reports._table_line(row) == {
+            "table": "shop.orders",
+            "state": "unreadable",
+            "due": "clean",
+            "backlog": "1.7 MiB",
+            "evaluated": "2026-11-22 13:00:00 CET",
+            "next": "2026-11-22 13:01:00 CET",
+            "path": "/lake/orders",
+            "problem": "no lock provider",
+        }
+        assert with_times(row)["evaluated"] == "2026-11-22T13:00:00+01:00"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.42, "0.4 s"),
+        (12, "12 s"),
+        (65, "1 m 5 s"),
+        (86_082, "23 h 54 m"),
+        (90_000, "1 d 1 h"),
+        (3600, "1 h"),
+        (0, "0 s"),
+    ],
+)
+def test_durations_have_two_units_at_most(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1_800_000, "1.7 MiB"), (5 << 50, "5120.0 TiB")]
+)
+def test_sizes_have_the_largest_unit(count: int, text: str) -> None:
+    assert size(count) == text

@@ -23,6 +23,7 @@ from airflow_lake_provider.manager.db.clock import ProcessClock
 from airflow_lake_provider.manager.db.leases import Executors
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.schema import metadata
+from airflow_lake_provider.manager.db.search import RunHour
 from airflow_lake_provider.manager.instances import RunFacts
 from airflow_lake_provider.manager.monitoring import DeadlineSweep, RepairRound
 from airflow_lake_provider.manager.reconciler import ManagerLoop
@@ -101,6 +102,9 @@ class FakeInstanceDoor:
     def list_runs(self, session: Session, run_id_prefix: str, most_ended: int) -> Sequence[RunFacts]:
         found = [run for run in self.runs if run.run_id.startswith(run_id_prefix)]
         return [run for run in found if run.is_active] + [run for run in found if not run.is_active][:most_ended]
+
+    def count_runs(self, session: Session, since_ms: int, audience: object) -> Sequence[RunHour]:
+        return []
 
     def complete_run(self, session: Session, run_id: str, reason: str) -> bool:
         found = [run for run in self.runs if run.run_id == run_id and run.is_active]

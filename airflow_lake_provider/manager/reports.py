@@ -1,0 +1,309 @@
+"""What commands print of the lake and of one table: overview, list of tables, instances, explanation. Changes nothing.
+
+Each report is plain values: a route answers it as JSON, and a command that reaches no manager builds the same one from
+Airflow's database. Times are ms since the epoch, in names that end with `_ms`.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import select
+
+from airflow_lake_provider.config.access import Audience
+from airflow_lake_provider.config.kinds import Settings
+from airflow_lake_provider.errors import LakeError, PagesBusyError, TableUnknownError
+from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
+from airflow_lake_provider.hudi.heartbeat import heartbeat_rule
+from airflow_lake_provider.indexing.table_indexes import load_holes
+from airflow_lake_provider.job_contract import find_lock_problem
+from airflow_lake_provider.manager.db.schema import lake_table
+from airflow_lake_provider.manager.db.search import (
+    ATTENTION,
+    Sort,
+    TableSearch,
+    TableState,
+    load_numbers,
+    page_of_tables,
+    state_of_decision,
+)
+from airflow_lake_provider.manager.db.sinks import Sinks
+from airflow_lake_provider.manager.instances import InstanceState, load_instances, next_evaluation_ms
+from airflow_lake_provider.manager.scheduling import find_net_problems
+from airflow_lake_provider.manager.writers import WriterChecks, row_to_dict
+from airflow_lake_provider.planner.conformance import block_unconforming
+from airflow_lake_provider.planner.decide import decide_now, load_facts, remember_cleaned
+from airflow_lake_provider.planner.last_runs import parse_last_runs
+from airflow_lake_provider.planner.rules import Verdict, only_observe
+from airflow_lake_provider.timeline_server.snapshot import problems_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from airflow_lake_provider.config.policies import TablePolicy
+    from airflow_lake_provider.config.tables_source import TablesSource
+    from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.instances import Instance
+    from airflow_lake_provider.manager.monitoring import InstanceGateway
+    from airflow_lake_provider.manager.reconciler import Admit
+    from airflow_lake_provider.manager.scheduling import Net, RunScheduler, StartDecision
+    from airflow_lake_provider.planner.rules import Decision
+    from airflow_lake_provider.planner.table_view import TableView, TableViewCache
+
+DAY_MS = 86_400_000
+MOST_ENDED = 20
+EXPLAINED_AT_ONCE = 4
+"""An explanation reads a table's store; a slow store must not take all threads of an API server."""
+_OVER = frozenset({InstanceState.DONE, InstanceState.FAILED})
+
+
+@dataclass(frozen=True, slots=True)
+class TableFound:
+    """A table by what a person wrote. One given by its path need not be registered."""
+
+    table_id: str
+    base_path: str
+
+
+def find_table(registry: Registry, text: str, sees: Callable[[str], bool] = lambda _path: True) -> TableFound:
+    """Return the table of a base path, an id, a name, or a database and a name (`shop.orders`).
+
+    `sees` says which base paths the caller may see. Raises TableUnknownError, which names what is near.
+    """
+    if "/" in text:
+        base_path = normalise_base_path(text)
+        return TableFound(table_id_of(base_path), base_path)
+    by_id = registry.find(text)
+    rows = [by_id] if by_id is not None else list(registry.find_by_name(text))
+    if not rows and "." in text:
+        database, _, name = text.partition(".")
+        rows = [row for row in registry.find_by_name(name) if row["database_name"] == database]
+    rows = [row for row in rows if sees(row["base_path"])]
+    if len(rows) == 1:
+        return TableFound(rows[0]["table_id"], rows[0]["base_path"])
+    if rows:
+        paths = ", ".join(row["base_path"] for row in rows)
+        raise TableUnknownError(f"{len(rows)} tables have the name {text!r}: give the base path of one: {paths}")
+    raise TableUnknownError(f"no table {text!r} in the registry{_describe_near(registry, text, sees)}")
+
+
+def _describe_near(registry: Registry, text: str, sees: Callable[[str], bool]) -> str:
+    with registry.transaction() as session:
+        rows = session.execute(select(lake_table.c.table_name, lake_table.c.base_path)).all()
+    names = sorted({name for name, base_path in rows if sees(base_path)})
+    if not names:
+        return (
+            ", which is empty: give the base path of a table, or connect a writer (`airflow lake init` prints what it "
+            "needs)"
+        )
+    lower = {name.lower(): name for name in names}
+    near = get_close_matches(text.lower(), list(lower), n=3)
+    near += [name for name in lower if text.lower() in name and name not in near][: 3 - len(near)]
+    if near:
+        return f": did you mean {' or '.join(lower[name] for name in near)}?"
+    return "; `airflow lake tables` lists them, and a base path names any"
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """Builds the reports of one process."""
+
+    registry: Registry
+    tables: TablesSource
+    views: TableViewCache
+    instances: InstanceGateway
+    run_scheduler: RunScheduler
+    admit: Admit
+    find_net: Callable[[], Net]
+    places: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(EXPLAINED_AT_ONCE))
+
+    def find_problems(self) -> list[str]:
+        """Return what stops or delays all tables, the gravest first."""
+        problems = list(find_net_problems(self.find_net(), self.registry.now_ms()))
+        settings = self.find_settings_problem()
+        if settings:
+            problems.append(f"the tables' settings are wrong; servers keep the last good ones: {settings}")
+        return problems
+
+    def find_settings_problem(self) -> str:
+        """Return what is wrong with the tables file or the Variable; empty when nothing is."""
+        try:
+            self.tables.load()
+        except LakeError as error:
+            return str(error)
+        return self.tables.problem
+
+    def overview(self) -> dict[str, Any]:
+        """Return the whole lake in numbers; `hours` are the last 24, by service and state of the runs."""
+        now_ms = self.registry.now_ms()
+        numbers = load_numbers(self.registry, Audience())
+        with self.registry.transaction() as session:
+            hours = self.instances.count_runs(session, now_ms - DAY_MS, Audience())
+        runs: dict[tuple[str, str], list[float]] = {}
+        for hour in hours:
+            found = runs.setdefault((hour.service, hour.state), [0, 0.0])
+            found[0] += hour.runs
+            found[1] += hour.run_s
+        return {
+            "problems": self.find_problems(),
+            "now_ms": now_ms,
+            "tables": sum(numbers.by_state.values()),
+            "need_attention": sum(numbers.by_state[state] for state in ATTENTION),
+            "states": {state.value: count for state, count in numbers.by_state.items()},
+            "databases": dict(numbers.databases),
+            "backlog_bytes": numbers.log_bytes,
+            "oldest_dirty_ms": numbers.oldest_dirty_ms,
+            "holes": numbers.holes,
+            "last_day": [
+                {"service": service, "state": state, "runs": int(count), "run_s": round(run_s, 1)}
+                for (service, state), (count, run_s) in sorted(runs.items())
+            ],
+        }
+
+    def list_tables(self, sort: Sort, after: tuple[Any, ...], limit: int, text: str = "") -> dict[str, Any]:
+        """Return a page of tables; `next` is the key of the next one, empty on the last."""
+        page = page_of_tables(self.registry, TableSearch(text=text, sort=sort, after=after, limit=limit))
+        now_ms = self.registry.now_ms()
+        rows = [table_row(row, now_ms) for row in page.rows]
+        return {"tables": rows, "total": page.total, "next": list(page.after)}
+
+    def list_runs(self, base_path: str) -> dict[str, Any]:
+        """Return a table's instances: requested, active, then the newest ended ones. Raises TableUnknownError."""
+        found = load_instances(self.registry, self.instances, self.views, table_id_of(base_path), MOST_ENDED)
+        now_ms = self.registry.now_ms()
+        rows = [
+            _instance_row(one)
+            | {
+                "plans": list(one.plans),
+                "since_ms": one.since_ms,
+                "tries": one.tries,
+                "overdue": one.is_overdue(now_ms),
+            }
+            for one in found
+        ]
+        return {"base_path": base_path, "instances": rows}
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Hold one of the few places of explanations. Raises PagesBusyError when all are taken."""
+        if not self.places.acquire(blocking=False):
+            raise PagesBusyError(f"{EXPLAINED_AT_ONCE} tables are being explained, maybe from a store that hangs")
+        try:
+            yield
+        finally:
+            self.places.release()
+
+    def explain(self, base_path: str) -> dict[str, Any]:
+        """Return every service of a table with its rules, what was found, what blocks it, what would start now.
+
+        Raises what reading the table raises.
+        """
+        view, tables_file = self.views.refresh(base_path), self.tables.load()
+        policy = tables_file.policy_for(base_path, view.properties.name)
+        table_id, now_ms = table_id_of(base_path), self.registry.now_ms()
+        row = self.registry.find(table_id)
+        last_runs = self.run_scheduler.follow_up(parse_last_runs(row["last_runs"] if row is not None else None))
+        facts = load_facts(self.views, view, policy, now_ms, Sinks(self.registry).find_hold(table_id))
+        last_runs = remember_cleaned(facts, policy, last_runs, now_ms)
+        writers = WriterChecks(self.registry, self.views, self.instances).check(row, view, policy, now_ms)
+        decisions = block_unconforming(decide_now(self.views, facts, policy, now_ms, last_runs), writers, policy)
+        admitted = [self.admit(view, policy, found, now_ms) for found in decisions]
+        is_only_discovered = row is not None and row["is_only_discovered"]
+        why = tables_file.find_why_observed(base_path, policy, is_only_discovered=is_only_discovered)
+        decided = only_observe(admitted, why)
+        due = [decision for decision in decided if decision.verdict is Verdict.DUE]
+        starts = self.run_scheduler.preview(table_id, policy, due, last_runs)
+        started = {decision.service: start for decision, start in zip(due, starts, strict=True)}
+        holes = load_holes(self.views.storage(base_path), now_ms, heartbeat_rule(policy.hudi_options))
+        return {
+            **_describe(view, row, now_ms),
+            "settings_problem": self.tables.problem,
+            "net_problems": list(find_net_problems(self.find_net(), now_ms)),
+            "lock_problem": find_lock_problem(policy.hudi_options) or "",
+            # The last completed write without holes, what is in the way, and what happens to the later commits.
+            "holes": list(holes.explain()) if holes.holes else [],
+            "services": [_service(decision, policy, started.get(decision.service)) for decision in decided],
+            # What the table requires of its writers, as `airflow lake check-writer` prints it.
+            "writers": [row_to_dict(found) for found in writers.rows],
+            "instances": self._active(table_id) if row is not None else [],
+        }
+
+    def _active(self, table_id: str) -> list[dict[str, Any]]:
+        now_ms = self.registry.now_ms()
+        found = load_instances(self.registry, self.instances, self.views, table_id, MOST_ENDED)
+        return [{**_instance_row(one), "overdue": one.is_overdue(now_ms)} for one in found if one.state not in _OVER]
+
+
+def table_row(row: Mapping[Any, Any], now_ms: int) -> dict[str, Any]:
+    """Return what a list shows of a table, from its row of the registry with its summary."""
+    decisions = json.loads(row["decisions"])
+    return {
+        "table_id": row["table_id"],
+        "table": row["table_name"],
+        "database": row["database_name"],
+        "state": TableState(row["state"]).value,
+        "log_bytes": row["log_bytes"],
+        "base_bytes": row["base_bytes"],
+        "due": _services_in(decisions, TableState.RUNNING, TableState.WAITING, TableState.FAILING),
+        "blocked": _services_in(decisions, TableState.BLOCKED),
+        "last_notice_ms": row["last_notice_ms"],
+        "evaluated_ms": row["evaluated_ms"],
+        "next_evaluation_ms": next_evaluation_ms(row, now_ms),
+        "owner": row["owner"],
+        "base_path": row["base_path"],
+        "problem": row["problem"],
+    }
+
+
+def _services_in(decisions: Sequence[Mapping[str, Any]], *states: TableState) -> list[str]:
+    return [str(decision["service"]) for decision in decisions if state_of_decision(decision) in states]
+
+
+def _instance_row(instance: Instance) -> dict[str, Any]:
+    return {
+        "service": instance.service,
+        "state": instance.state.value,
+        "owner": instance.owner,
+        "run_id": instance.run_id,
+        "until_ms": instance.deadline_ms,
+        "reason": instance.reason,
+    }
+
+
+def _describe(view: TableView, row: Mapping[Any, Any] | None, now_ms: int) -> dict[str, Any]:
+    latest = view.timeline.latest_completed()
+    shown = "nothing completed" if latest is None else f"last completed {latest.action} {latest.requested_time}"
+    return {
+        "table": view.properties.name,
+        "base_path": view.base_path,
+        "type": view.properties.table_type,
+        "version": view.properties.version,
+        "timeline": f"{len(view.timeline.instants)} instants, {len(view.timeline.pending())} pending, {shown}",
+        "damaged": problems_text(view.problems) if view.problems else "",
+        "registered": row is not None,
+        "evaluation_problem": "" if row is None else row["problem"],
+        "next_evaluation_ms": None if row is None else next_evaluation_ms(row, now_ms),
+    }
+
+
+def _service(decision: Decision, policy: TablePolicy, start: StartDecision | None) -> dict[str, Any]:
+    section = getattr(policy, decision.service.value, None)
+    body: dict[str, Any] = {
+        "service": decision.service.value,
+        "verdict": decision.verdict.value,
+        "reason": decision.reason,
+        "rules": section.model_dump(mode="json") if isinstance(section, Settings) else {},
+        "found": {key: value for key, value in decision.evidence.items() if value not in {None, ""}},
+        "now": "",
+        "run_id": "",
+    }
+    if start is not None:
+        body |= {"now": start.verdict.value, "run_id": start.run_id, "run_reason": start.reason}
+        body["mode"] = decision.mode.value
+        body["plans"] = list(decision.plan_instants)
+    return body

@@ -1,0 +1,145 @@
+"""`lake`: reports over HTTP from a manager, without Airflow in the process, and what is said when there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+
+from airflow_lake_provider.manager.api.app import create_app
+from airflow_lake_provider.manager.api.services import ManagerServices
+from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
+from tests.support.tables import HandMadeTable
+from tests.unit.manager.conftest import SERVICE_TOKEN
+
+ROOT = Path(__file__).resolve().parents[3]
+BEARER = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
+
+
+@dataclass
+class Manager:
+    """The manager's app behind a real socket."""
+
+    client: httpx.Client
+    url: str
+    home: Path
+    asked: list[str] = field(default_factory=list)
+
+    def lake(self, *words: str, token: str = SERVICE_TOKEN, zone: str = "UTC") -> subprocess.CompletedProcess[str]:
+        (self.home / "airflow.cfg").write_text(f"[lake]\nservice_tokens = {token}\nmanager_url = {self.url}\n")
+        script = "import sys; from airflow_lake_provider.cli.reports import main; main(); "
+        script += "sys.exit('airflow' in sys.modules or 'sqlalchemy' in sys.modules)"
+        return subprocess.run(
+            [sys.executable, "-c", script, *words],
+            env={"AIRFLOW_HOME": str(self.home), "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "TZ": zone},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+
+@pytest.fixture
+def manager(services: ManagerServices, tmp_path: Path) -> Iterator[Manager]:
+    client = TestClient(create_app(lambda: services), raise_server_exceptions=False)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            where = urlsplit(self.path)
+            made.asked.append(where.path)
+            headers = {"Authorization": self.headers["Authorization"]}
+            answer = client.get(where.path.removeprefix("/v1/hoodie"), params=parse_qs(where.query), headers=headers)
+            self.send_response(answer.status_code)
+            self.end_headers()
+            self.wfile.write(answer.content)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    made = Manager(client, f"http://127.0.0.1:{server.server_port}", tmp_path)
+    yield made
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_lake_prints_the_managers_reports_without_airflow(
+    manager: Manager,
+    registry: Registry,
+    lake: Path,
+) -> None:
+    table = HandMadeTable.create(lake / "orders")
+    for second in range(1, 7):
+        table.commit(second)
+    empty = manager.lake("tables")
+    assert (empty.returncode, "no table is registered yet" in empty.stdout) == (0, True)
+    registry.mark_dirty(Notice(str(table.path), "orders", Source.HINT, database="shop"))
+    listed = manager.lake("tables", zone="Europe/Berlin")
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert listed.stdout.splitlines()[1].split()[:3] == ["shop.orders", "new", "-"]
+    assert "CET" in listed.stdout or "CEST" in listed.stdout
+    explained = json.loads(manager.lake("explain", "shop.orders", "-o", "json").stdout)
+    assert explained["base_path"] == str(table.path)
+    found = {row["service"]: row["found"] for row in explained["services"]}
+    assert found["compaction"]["delta_commits"] == 6
+    assert "requested" in manager.lake("runs", "orders").stdout
+    assert json.loads(manager.lake("overview", "-o", "json").stdout)["states"]["new"] == 1
+    assert "no table has log files" in manager.lake("backlog").stdout
+    wrong = manager.lake("explain", "order")
+    assert (wrong.returncode, wrong.stderr.strip()) == (
+        1,
+        "TableUnknownError: no table 'order' in the registry: did you mean orders?",
+    )
+
+
+def test_without_a_manager_the_command_says_so_and_airflow_does_it(manager: Manager) -> None:
+    """The stand-in for `airflow` shows what would be run."""
+    folder = manager.home / "bin"
+    folder.mkdir()
+    (folder / "python").symlink_to(sys.executable)
+    stand_in = folder / "airflow"
+    stand_in.write_text("#!/bin/sh\necho airflow $* $LAKE_NO_MANAGER\n")
+    stand_in.chmod(0o755)
+    script = f"import sys; sys.executable = {str(folder / 'python')!r}; sys.argv[0] = 'lake'; "
+    script += "from airflow_lake_provider.cli.reports import main; main()"
+
+    def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", script, *words],
+            env={"AIRFLOW_HOME": str(manager.home), "PATH": "", "PYTHONPATH": str(ROOT)} | env,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    away = {"AIRFLOW__LAKE__MANAGER_URL": "http://127.0.0.1:9", "AIRFLOW__LAKE__SERVICE_TOKENS": "a-secret-token"}
+    found = run("runs", "orders", **away)
+    assert found.stdout == "airflow lake runs orders 1\n"
+    assert "no manager answers at http://127.0.0.1:9" in found.stderr
+    refused = run("tables", **(away | {"AIRFLOW__LAKE__MANAGER_URL": manager.url}))
+    assert (refused.stdout, "refuses" in refused.stderr) == ("airflow lake tables 1\n", True)
+    assert run("doctor", "orders").stdout == "airflow lake doctor orders 1\n"
+    assert run().stdout == "airflow lake 1\n"
+
+
+def test_reports_need_a_token_and_stay_within_the_allowed_roots(manager: Manager) -> None:
+    paths = ("overview", "tables", "runs?table=x", "explanation?table=x")
+    assert [manager.client.get(f"/reports/{path}").status_code for path in paths] == [401] * 4
+    answer = manager.client.get("/reports/explanation", params={"table": "/etc/orders"}, headers=BEARER)
+    assert (answer.status_code, answer.json()["error"]) == (403, "PathNotAllowedError")
+    assert manager.client.get("/reports/tables", params={"after": "[1]"}, headers=BEARER).status_code == 422
