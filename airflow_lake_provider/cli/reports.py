@@ -207,8 +207,8 @@ def _start_airflow(why: str) -> NoReturn:
     """Replace this process by `airflow lake ...`, which takes some seconds and can do all."""
     if why:
         warn(f"{why}; Airflow's own command reads its database instead, which takes some seconds")
-    beside = Path(sys.executable).with_name("airflow")
-    program = str(beside) if beside.exists() else shutil.which("airflow")
+    own = Path(sys.executable).with_name("airflow")
+    program = str(own) if own.exists() else shutil.which("airflow")
     if program is None:
         raise SystemExit(
             "the command airflow is not installed here: set AIRFLOW__LAKE__MANAGER_URL and a service token"
