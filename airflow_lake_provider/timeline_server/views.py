@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.hudi.archive.timeline import load_archive
+from airflow_lake_provider.hudi.archive.archive import load_archive
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.archive_tail import ArchiveTail
 from airflow_lake_provider.timeline_server.refresh import PROPERTIES_AFTER_MS, Depth, Known, refresh

@@ -8,12 +8,8 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.errors import DamagedFileError
-from airflow_lake_provider.hudi.archive.timeline import (
-    ArchivedInstant,
-    ArchivedTimeline,
-    archived_timeline_of,
-    load_archived_commit,
-)
+from airflow_lake_provider.hudi.archive.archive import ArchivedInstant, ArchivedTimeline, load_archived_commit
+from airflow_lake_provider.hudi.archive.timeline import archived_timeline_of
 from airflow_lake_provider.hudi.commit_metadata import decode
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.plans import parse_compaction_plan
