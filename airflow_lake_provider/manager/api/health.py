@@ -109,9 +109,10 @@ def report_tables(
     """Return a page of tables with state, backlog and what is due, as far as the token's roots reach."""
     page = services.reports.list_tables(sort, _parse_key(after, sort), limit)
     rows = [row for row in page["tables"] if reader.covers(row["base_path"])]
-    total = page["total"] if reader.roots is None else len(rows)
-    problems = services.reports.find_problems() if after == "[]" else []
-    return page | {"tables": rows, "total": total, "problems": problems}
+    if reader.roots is not None:
+        # The settings of all tables, and how many there are, are not a team's business.
+        return page | {"tables": rows, "total": len(rows), "problems": []}
+    return page | {"problems": services.reports.find_problems() if after == "[]" else []}
 
 
 @reports_router.get("/runs")
@@ -129,7 +130,8 @@ def report_explanation(services: Services, reader: Reader, table: Named) -> dict
     found = _find(services, reader, table)
     require_allowed(found.base_path, services.settings.allowed_roots)
     with services.reports.place():
-        return services.reports.explain(found.base_path)
+        explanation = services.reports.explain(found.base_path)
+    return explanation if reader.roots is None else explanation | {"settings_problem": ""}
 
 
 def _find(services: ManagerServices, reader: Reader, table: str) -> TableFound:

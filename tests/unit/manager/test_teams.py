@@ -103,6 +103,7 @@ def send(client: httpx.Client, method: str, path: str, table: HandMadeTable, hea
     params = {
         "base_path": str(table.path),
         "basepath": str(table.path),
+        "table": str(table.path),
         "table_name": "x",
         "service": "clean",
         "extra_params": f"token={token}",
@@ -144,7 +145,7 @@ def test_no_route_shows_or_changes_another_teams_table(
 ) -> None:
     before = state(registry)
     headers = bearer(role) | {"HUDI-CALLBACK-KEY": TOKENS[role]}
-    listing = {("get", "/tables"), ("get", "/tables/silent"), ("post", "/sinks/claim")}
+    listing = {("get", "/tables"), ("get", "/tables/silent"), ("get", "/reports/tables"), ("post", "/sinks/claim")}
     for method, path in routes(client):
         answer = send(client, method, path, bank, headers)
         assert "accounts" not in answer.text.replace(table_id_of(str(bank.path)), "").replace(str(bank.path), "")
@@ -200,6 +201,9 @@ def test_reader_of_a_team_changes_nothing_of_its_own_table(
         "/tables/{table_id}/conformance",
         "/tables/{table_id}/instances",
         "/tables/{table_id}/sinks",
+        "/reports/tables",
+        "/reports/runs",
+        "/reports/explanation",
         "/timeline/view",
         "/timeline/changes",
         "/timeline/archive",
