@@ -36,6 +36,7 @@ from airflow_lake_provider.timeline_server.refresh import (
     has_same_properties,
     is_folder_time_unreliable,
     refresh,
+    volume_of,
 )
 from airflow_lake_provider.timeline_server.schedule import NEVER, DueQueue, SharedLimits, fraction_of, pause_ms
 from airflow_lake_provider.timeline_server.snapshot import ANY_AGE, Freshness, pack
@@ -243,6 +244,7 @@ class TimelineStats:
 
 _RETRY_AFTER_MS = 1000
 _FIRST_BACKOFF_S, _MOST_BACKOFF_S = 2.0, 600.0
+_JUDGE_AFTER_MS = 60_000
 PROPERTIES_AT_LATEST_MS = 1_800_000
 """Every refresh checks the properties after so long: a busy table has no heartbeats."""
 
@@ -269,6 +271,8 @@ class SharedTimelines:
         self.now_ms = now_ms
         self.on_unannounced: Callable[[str, tuple[Instant, ...]], None] = lambda _base_path, _instants: None
         self.on_loaded: Callable[[str, TimelineSnapshot], None] = lambda _base_path, _snapshot: None
+        self._unreliable: set[str] = set()
+        self._judged_ms = now_ms()
         self.archives = ArchiveTails(self.limits.max_tables)
         self.memory = TableMemory(
             self.limits.max_tables, self.limits.hot_tables, lambda base_path: self._open(open_table, base_path)
@@ -498,12 +502,8 @@ class SharedTimelines:
         self.stats.count(f"refreshes_{depth}")
         if depth in _CHECKING or before is None:
             cached.properties_ms, cached.properties_checked = now_ms, cached.begun
-        if depth is Depth.VERIFY and before is not None and is_folder_time_unreliable(cached.storage, before, after):
-            cached.is_gate_unreliable = True
-            self.stats.count("is_gate_unreliable")
-            log.error(
-                "the folder time of %s did not change with its timeline; the server lists it from now on", base_path
-            )
+        if before is not None and self._may_judge_folder_time(depth, now_ms):
+            self._judge_folder_time(base_path, cached, before, after)
         new_names = cached.keep(before, after)
         is_change = new_names is not None or not cached.changed_ms
         if is_change:
@@ -532,12 +532,41 @@ class SharedTimelines:
         self._schedule(base_path, cached)
         return after, is_change
 
-    @staticmethod
-    def _depth(cached: CachedTimeline, requested: Depth, now_ms: int) -> Depth:
+    def _may_judge_folder_time(self, depth: Depth, now_ms: int) -> bool:
+        """Whether to compare the folder's time with what was listed: one stat, so after notices only now and then."""
+        if depth is Depth.LIST and now_ms - self._judged_ms >= _JUDGE_AFTER_MS:
+            self._judged_ms = now_ms
+            return True
+        return depth is Depth.VERIFY
+
+    def _judge_folder_time(self, base_path: str, cached: CachedTimeline, before: Known, after: Known) -> None:
+        if not self.is_unreliable(cached) and is_folder_time_unreliable(cached.storage, before, after):
+            self.stats.count("is_gate_unreliable")
+            self.distrust(base_path)
+            log.error(
+                "the folder time of %s did not change with its timeline; the server lists all tables of %s from now on",
+                base_path,
+                cached.volume,
+            )
+
+    def distrust(self, base_path: str) -> None:
+        """Trust no folder time of the table's file system or store any more: not only this table's may be wrong."""
+        cached = self.memory.get(base_path)
+        cached.volume = cached.volume or volume_of(cached.storage)
+        self._unreliable.add(cached.volume)
+
+    def is_unreliable(self, cached: CachedTimeline) -> bool:
+        """Whether the folder times of the table's file system or store were wrong before."""
+        if not self._unreliable:
+            return False
+        cached.volume = cached.volume or volume_of(cached.storage)
+        return cached.volume in self._unreliable
+
+    def _depth(self, cached: CachedTimeline, requested: Depth, now_ms: int) -> Depth:
         unchecked_ms = now_ms - cached.properties_ms
         if requested is Depth.VERIFY:
             return requested
-        must_list = requested in {Depth.LIST, Depth.FULL_LIST} or cached.is_gate_unreliable
+        must_list = requested in {Depth.LIST, Depth.FULL_LIST} or self.is_unreliable(cached)
         if requested in _CHECKING or unchecked_ms > (PROPERTIES_AT_LATEST_MS if must_list else PROPERTIES_AFTER_MS):
             return Depth.FULL_LIST if must_list else Depth.FULL
         return Depth.LIST if must_list else Depth.GATE

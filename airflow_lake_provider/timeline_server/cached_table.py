@@ -99,7 +99,8 @@ class CachedTimeline:
     is_announced: bool = False
     unnamed: frozenset[str] = frozenset()
     """Requested times of active commits that writers made without a notice: a silent writer is at work."""
-    is_gate_unreliable: bool = False
+    volume: str = ""
+    """The file system or store of the table, once its folder times were asked about."""
     hints: Hints = field(default_factory=Hints)
     covered_mark: int = 0
     awaited: frozenset[str] = frozenset()

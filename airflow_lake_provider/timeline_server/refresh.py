@@ -8,6 +8,7 @@ when an action completed that leaves the properties changed: an index build list
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -17,7 +18,7 @@ import zlib
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_lake_provider.errors import DamagedFileError, LakeError
 from airflow_lake_provider.hudi.instant import Action
@@ -175,12 +176,22 @@ def _has_lost(known: Known, listing: TimelineListing) -> bool:
 
 def is_folder_time_unreliable(storage: Storage, before: Known, after: Known) -> bool:
     """Whether the timeline changed while its folder's modification time, read before and after, did not."""
-    was_gate_unchanged = before.folder_ms != UNKNOWN and after.folder_ms == before.folder_ms
+    # A refresh that only lists reads no folder time before.
+    was_gate_unchanged = before.folder_ms != UNKNOWN and after.folder_ms in {before.folder_ms, UNKNOWN}
     if not was_gate_unchanged or before.snapshot.timeline.instants == after.snapshot.timeline.instants:
         return False
     # A change between that stat and the listing appears the same; a second stat on a reliable store shows it.
     entry = storage.stat(after.snapshot.properties.timeline_path)
     return entry is not None and entry.modified_ms == before.folder_ms
+
+
+def volume_of(storage: Storage) -> str:
+    """Return what shares the behaviour of folder times: a file system of this machine, or a store."""
+    if storage.is_local:
+        with contextlib.suppress(OSError):
+            return f"device {Path(storage.base_path).stat().st_dev}"
+    scheme, _, rest = storage.base_path.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}"
 
 
 # --- What a server knows, on local disk, so that the next one starts with a stat per table instead of a listing
@@ -207,7 +218,8 @@ def save(timelines: SharedTimelines, path: Path) -> int:
                 if packed is None or cached.error is not None:
                     continue
                 stamps = {"folder_ms": cached.folder_ms, "properties_stamp": list(cached.properties_stamp)}
-                entry = {"base_path": base_path, "is_announced": cached.is_announced, **stamps}
+                known = {"is_announced": cached.is_announced, "is_gate_unreliable": timelines.is_unreliable(cached)}
+                entry = {"base_path": base_path, **known, **stamps}
                 header = json.dumps(entry).encode()
                 stream.write(_PREFIX.pack(len(header), len(packed), zlib.crc32(header + packed)))
                 stream.write(header + packed)
@@ -226,9 +238,11 @@ def restore(timelines: SharedTimelines, path: Path) -> int:
     restored = 0
     try:
         with path.open("rb") as stream:
-            for base_path, known, is_announced in _read(stream, path):
+            for base_path, known, header in _read(stream, path):
                 try:
-                    timelines.restore(base_path, known, is_announced=is_announced)
+                    timelines.restore(base_path, known, is_announced=bool(header["is_announced"]))
+                    if header.get("is_gate_unreliable"):
+                        timelines.distrust(base_path)
                 except LakeError as error:
                     log.warning("timeline of %s was not restored: %s", base_path, error)
                     continue
@@ -240,7 +254,7 @@ def restore(timelines: SharedTimelines, path: Path) -> int:
     return restored
 
 
-def _read(stream: BinaryIO, path: Path) -> Iterator[tuple[str, Known, bool]]:
+def _read(stream: BinaryIO, path: Path) -> Iterator[tuple[str, Known, dict[str, Any]]]:
     if stream.read(len(_MAGIC)) != _MAGIC:
         raise DamagedFileError(f"{path}: not a snapshot of timelines")
     while prefix := stream.read(_PREFIX.size):
@@ -258,4 +272,4 @@ def _read(stream: BinaryIO, path: Path) -> Iterator[tuple[str, Known, bool]]:
             int(header["folder_ms"]),
             (int(header["properties_stamp"][0]), int(header["properties_stamp"][1])),
         )
-        yield str(header["base_path"]), known, bool(header["is_announced"])
+        yield str(header["base_path"]), known, header

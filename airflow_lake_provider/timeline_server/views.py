@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.hudi.archive.archive import load_archive
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.archive_tail import ArchiveTail
-from airflow_lake_provider.timeline_server.refresh import PROPERTIES_AFTER_MS, Depth, Known, refresh
+from airflow_lake_provider.timeline_server.refresh import (
+    PROPERTIES_AFTER_MS,
+    UNKNOWN,
+    Depth,
+    Known,
+    is_folder_time_unreliable,
+    refresh,
+)
 from airflow_lake_provider.timeline_server.snapshot import ANY_AGE, NOW
 from airflow_lake_provider.timeline_server.watch import archive_begin
 
@@ -73,6 +80,8 @@ class FileSystemTimelineView(TableTimelineView):
         self._lock = threading.Lock()
         self._known: Known | None = None
         self._properties_ms = 0
+        self._verified_ms = 0
+        self._is_unreliable = False
         self._tail = ArchiveTail()
 
     def snapshot(self, freshness: Freshness | None = None) -> TimelineSnapshot:
@@ -83,13 +92,26 @@ class FileSystemTimelineView(TableTimelineView):
             most_s = (freshness or NOW).most_s(is_announced=False)
             if self._known is not None and 0 <= now_ms - self._known.snapshot.as_of_ms < most_s * 1000:
                 return self._known.snapshot
+            self._verify(now_ms)
             known = refresh(
                 self._storage, self._known, self._depth(now_ms, is_now=freshness is not None and most_s == 0), now_ms
             )
             self._known = known
             return known.snapshot
 
+    def _verify(self, now_ms: int) -> None:
+        """List now and then although the folder's time is unchanged; one that was wrong is not asked again."""
+        if self._is_unreliable or 0 <= now_ms - self._verified_ms <= PROPERTIES_AFTER_MS:
+            return
+        self._verified_ms, before = now_ms, self._known
+        if before is None or before.folder_ms == UNKNOWN:
+            return
+        self._known = refresh(self._storage, before, Depth.VERIFY, now_ms)
+        self._is_unreliable = is_folder_time_unreliable(self._storage, before, self._known)
+
     def _depth(self, now_ms: int, *, is_now: bool) -> Depth:
+        if self._is_unreliable:
+            return Depth.FULL_LIST
         if not is_now and 0 <= now_ms - self._properties_ms <= PROPERTIES_AFTER_MS:
             return Depth.GATE
         self._properties_ms = now_ms

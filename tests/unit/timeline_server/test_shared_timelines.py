@@ -16,7 +16,7 @@ from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
-from airflow_lake_provider.timeline_server.refresh import PROPERTIES_AFTER_MS, SETTLED_AFTER_MS, Depth
+from airflow_lake_provider.timeline_server.refresh import PROPERTIES_AFTER_MS, SETTLED_AFTER_MS, Depth, restore, save
 from airflow_lake_provider.timeline_server.schedule import HeartbeatLimits, SharedLimits
 from airflow_lake_provider.timeline_server.snapshot import NOW, Freshness, version_of
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView, MemoryTimelineView
@@ -477,6 +477,50 @@ def test_folder_time_that_lies_is_found_reported_and_never_believed_again(
     assert len(timelines.snapshot(path).timeline.instants) == 2
     table.commit(3)
     assert len(timelines.snapshot(path, NOW).timeline.instants) == 3
+
+
+def test_folder_time_that_lies_is_believed_of_no_table_of_the_same_file_system_nor_after_a_restart(
+    timelines: SharedTimelines, opened: Opened, table: HandMadeTable, clock: Clock, tmp_path: Path
+) -> None:
+    other = TickingTable.create(tmp_path / "other")
+    opened.lying_ms = START_MS - 10**9
+    for made in (table, other):
+        made.commit(1)
+        settle(timelines, str(made.path))
+    table.commit(2)
+    timelines.refresh(str(table.path), Depth.VERIFY)
+    other.commit(2)
+    assert len(timelines.snapshot(str(other.path), NOW).timeline.instants) == 2
+    save(timelines, tmp_path / "timelines")
+    again = SharedTimelines(open_table=opened, now_ms=clock)
+    assert restore(again, tmp_path / "timelines") == 2
+    other.commit(3)
+    assert len(again.snapshot(str(other.path), NOW).timeline.instants) == 3
+
+
+def test_notice_shows_that_folder_times_lie(
+    timelines: SharedTimelines, opened: Opened, table: HandMadeTable, clock: Clock
+) -> None:
+    path = str(table.path)
+    opened.lying_ms = START_MS - 10**9
+    table.commit(1)
+    settle(timelines, path)
+    clock.now_ms += 60_000
+    timelines.hint(path, [table.commit(2)], 1, is_by_writer=True)
+    timelines.refresh_if_due(path, is_hinted=True)
+    assert timelines.stats.read()["is_gate_unreliable"] == 1
+
+
+def test_view_of_files_finds_out_that_folder_times_lie(table: HandMadeTable, opened: Opened, clock: Clock) -> None:
+    opened.lying_ms = START_MS - 10**9
+    view = FileSystemTimelineView(str(table.path), opened, clock)
+    table.commit(1)
+    view.snapshot(NOW)
+    table.commit(2)
+    clock.now_ms += PROPERTIES_AFTER_MS + 1
+    assert len(view.snapshot(NOW).timeline.instants) == 2
+    table.commit(3)
+    assert len(view.snapshot(NOW).timeline.instants) == 3
 
 
 def test_verification_of_an_honest_store_reports_nothing(timelines: SharedTimelines, table: HandMadeTable) -> None:
