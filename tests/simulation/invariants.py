@@ -336,7 +336,8 @@ class Invariants:
     def _has_failed_in_a_row(self, table_id: str, decision: Decision) -> bool:
         """Whether the service's newest runs failed, as many as make the manager give up; a plan has its own count."""
         airflow, prefix = self.world.airflow, run_id_prefix(table_id, decision.service)
-        runs = sorted((r for r in airflow.runs.values() if r.run_id.startswith(prefix)), key=lambda r: r.created_ms)
+        existed = (*airflow.runs.values(), *airflow.deleted)  # the manager remembers a run that a person deleted
+        runs = sorted((r for r in existed if r.run_id.startswith(prefix)), key=lambda r: r.created_ms)
         failed = takewhile(lambda run: run.state is RunState.FAILED, reversed(runs))
         counted = sum(not airflow.is_void(run) for run in failed)
         return not decision.plan_instants and counted >= self.world.policy.max_runs_per_instant
