@@ -62,6 +62,6 @@ def get_provider_info() -> dict[str, Any]:
         "extra-links": ["airflow_lake_provider.operators.table_service.LakeTableLink"],
         "notifications": ["airflow_lake_provider.notifications.webhook.LakeWebhookNotifier"],
         "cli": ["airflow_lake_provider.cli.definition.get_cli_commands"],
-        "db-managers": ["airflow_lake_provider.plugins.db_manager.LakeDBManager"],
+        "db-managers": ["airflow_lake_provider.plugins.shipped.LakeDBManager"],
         "config": {"lake": {"description": "Table services of a Hudi lake.", "options": airflow_options()}},
     }

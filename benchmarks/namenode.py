@@ -41,8 +41,7 @@ from airflow_lake_provider.timeline_server.client import TimelineClient, Timelin
 from airflow_lake_provider.timeline_server.routes import create_timeline_app
 from airflow_lake_provider.timeline_server.server import ServerOptions, TableFeed, TimelineServer
 from airflow_lake_provider.timeline_server.snapshot import Freshness
-from airflow_lake_provider.timeline_server.view_manager import RemoteTimelineView
-from airflow_lake_provider.timeline_server.views import FileSystemTimelineView, TableTimelineView
+from airflow_lake_provider.timeline_server.views import FileSystemTimelineView, RemoteTimelineView, TableTimelineView
 from local_stack.hdfs import LocalHdfs, namenode_operations
 from local_stack.hudi_bundle import JAR, SPARK_PYTHON, spark_env
 from local_stack.processes import free_port, wait_until

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.hooks.open_tables import table_opener
-from airflow_lake_provider.hudi.discovery import discover_tables
+from airflow_lake_provider.hudi.base_path import discover_tables
 
 log = logging.getLogger(__name__)
 

@@ -39,9 +39,9 @@ from airflow_lake_provider.manager.scheduling import (
 from airflow_lake_provider.manager.sink_state import hold_ends_ms, load_sink_state, problem_of, state_of
 from airflow_lake_provider.planner.decide import service_options
 from airflow_lake_provider.planner.rules import Decision, Verdict
-from airflow_lake_provider.plugins.dag_bundle import with_lake_bundle
 from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
 from airflow_lake_provider.plugins.lake_plugin import load_settings, open_registry, open_tables
+from airflow_lake_provider.plugins.shipped import with_lake_bundle
 
 if TYPE_CHECKING:
     from argparse import Namespace

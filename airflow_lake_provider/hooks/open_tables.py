@@ -25,7 +25,7 @@ from airflow_lake_provider.storage.connection_options import StoreConnection, op
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from airflow_lake_provider.timeline_server.client import TimelineEndpoint
 from airflow_lake_provider.timeline_server.subscription import StreamOptions
-from airflow_lake_provider.timeline_server.view_manager import TimelineViewManager
+from airflow_lake_provider.timeline_server.views import TimelineViewManager
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

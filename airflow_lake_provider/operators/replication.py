@@ -41,7 +41,7 @@ from airflow_lake_provider.execution.engines.packaging import (
     write_secret_conf,
 )
 from airflow_lake_provider.execution.job import work_dir
-from airflow_lake_provider.execution.metrics import report_result, report_sink
+from airflow_lake_provider.execution.reporting import report_result, report_sink
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook, as_airflow_error
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of

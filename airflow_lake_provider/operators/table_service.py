@@ -21,7 +21,13 @@ from airflow_lake_provider.errors import (
     ServiceRefusedError,
     WorkDirError,
 )
-from airflow_lake_provider.execution.admission import ConflictWatch, ServiceAdmission, narrow, parse_conflict_policy
+from airflow_lake_provider.execution.admission import (
+    ConflictWatch,
+    PlanWithdrawal,
+    ServiceAdmission,
+    narrow,
+    parse_conflict_policy,
+)
 from airflow_lake_provider.execution.arguments import (
     complete_settings,
     describe,
@@ -45,11 +51,9 @@ from airflow_lake_provider.execution.job import (
     work_dir,
 )
 from airflow_lake_provider.execution.lease import LeaseKeeper, LeaseRequest
-from airflow_lake_provider.execution.lineage import ServiceLineage
-from airflow_lake_provider.execution.metrics import measure_service, measure_try, report_run
+from airflow_lake_provider.execution.reporting import ServiceLineage, measure_service, measure_try, report_run
 from airflow_lake_provider.execution.retry import FailureRetryPolicy, as_task_error, explain_short, read_limits
 from airflow_lake_provider.execution.table_reader import TableReader
-from airflow_lake_provider.execution.withdrawal import PlanWithdrawal
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of

@@ -10,8 +10,6 @@ from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.indexing.index_spec import parse_indexes
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.planner import plan_owner
-from airflow_lake_provider.planner.archive import archive_options, decide_archive
-from airflow_lake_provider.planner.clean import clean_options, decide_clean
 from airflow_lake_provider.planner.compaction import (
     decide_clustering,
     decide_compaction,
@@ -32,6 +30,7 @@ from airflow_lake_provider.planner.periodic import (
     ttl_options,
 )
 from airflow_lake_provider.planner.plan_owner import find_begun_plans
+from airflow_lake_provider.planner.retention import archive_options, clean_options, decide_archive, decide_clean
 from airflow_lake_provider.planner.rollback import (
     block_while_unguarded,
     decide_rollback,

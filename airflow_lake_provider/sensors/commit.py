@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_lake_provider.timeline_server.view_manager import TimelineViewManager
+    from airflow_lake_provider.timeline_server.views import TimelineViewManager
 
 # --- The shared part of two sensors: poke once, defer, resume
 

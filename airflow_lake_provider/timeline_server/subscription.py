@@ -18,8 +18,7 @@ from airflow_lake_provider.errors import LakeError, TimelineServerUnavailableErr
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.client import AsyncTimelineClient, TimelineEndpoint, error_of
 from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
-from airflow_lake_provider.timeline_server.view_manager import TimelineViewManager
-from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
+from airflow_lake_provider.timeline_server.views import FileSystemTimelineView, TimelineViewManager
 from airflow_lake_provider.timeline_server.wire import snapshot_from_dict
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.hudi.archive.timeline import ArchivedTimeline
     from airflow_lake_provider.hudi.timeline import Timeline
     from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
-    from airflow_lake_provider.timeline_server.view_manager import TimelineViewManager
-    from airflow_lake_provider.timeline_server.views import TableTimelineView
+    from airflow_lake_provider.timeline_server.views import TableTimelineView, TimelineViewManager
 
 # --- What a reader selects from a timeline: commits after a point, pending index builds. Pure
 

@@ -8,9 +8,8 @@ from airflow_lake_provider.config.owned_options import OWNED_OPTIONS, find_owned
 from airflow_lake_provider.config.policies import ArchivePolicy, CleanPolicy, TtlPolicy
 from airflow_lake_provider.config.tables_file import build_config, parse_tables
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.planner.archive import archive_options
-from airflow_lake_provider.planner.clean import clean_options
 from airflow_lake_provider.planner.periodic import ttl_options
+from airflow_lake_provider.planner.retention import archive_options, clean_options
 
 
 def test_what_the_planner_sends_along_is_owned() -> None:

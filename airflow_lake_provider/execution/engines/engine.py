@@ -76,7 +76,7 @@ DEFAULT_ENGINE = "spark-submit"
 _PACKAGE = "airflow_lake_provider.execution.engines"
 BUILT_IN = (
     EntryPoint(DEFAULT_ENGINE, f"{_PACKAGE}.spark_submit:SparkSubmitEngine", GROUP),
-    EntryPoint("in-process", f"{_PACKAGE}.in_process:InProcessEngine", GROUP),
+    EntryPoint("in-process", f"{_PACKAGE}.local_process:InProcessEngine", GROUP),
     EntryPoint("flink", f"{_PACKAGE}.flink:FlinkEngine", GROUP),
 )
 

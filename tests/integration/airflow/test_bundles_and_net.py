@@ -101,8 +101,8 @@ def test_a_paused_dag_is_said_by_health_and_by_the_command(capsys: pytest.Captur
     from airflow_lake_provider.plugins.lake_plugin import open_services
 
     health: Any = TestClient(create_app(open_services)).get("/health").json()
-    assert "DAG lake_table_service is paused, so no service runs: unpause it" in health["problems"][0]
-    assert "DAG lake_watch is paused" in health["problems"][1]
+    assert "DAG lake_table_service is paused, so no service runs: unpause it" in "\n".join(health["problems"])
+    assert "DAG lake_watch is paused" in "\n".join(health["problems"])
     arguments = get_parser().parse_args(["lake", "tables"])
     arguments.func(arguments)
     assert "DAG lake_table_service is paused" in capsys.readouterr().err

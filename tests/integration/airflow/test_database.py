@@ -28,7 +28,7 @@ def test_migrations_build_what_the_code_expects(tmp_path: Path) -> None:
     from alembic.migration import MigrationContext
 
     from airflow_lake_provider.manager.db.schema import VERSION_TABLE, metadata
-    from airflow_lake_provider.plugins.db_manager import LakeDBManager
+    from airflow_lake_provider.plugins.shipped import LakeDBManager
 
     url = f"sqlite:///{tmp_path}/ours.db"
     config = Config(LakeDBManager.alembic_file)

@@ -13,9 +13,9 @@ from airflow_lake_provider.config.policies import ConflictPolicy
 from airflow_lake_provider.conflict.contention import Clash, ClashKind
 from airflow_lake_provider.conflict.service_watch import ServiceConflict
 from airflow_lake_provider.errors import EngineError, ServiceFailedError
+from airflow_lake_provider.execution.admission import PlanWithdrawal
 from airflow_lake_provider.execution.engines.engine import EngineJob, Handle
 from airflow_lake_provider.execution.engines.job_files import JobFolder, write_text
-from airflow_lake_provider.execution.withdrawal import PlanWithdrawal
 from airflow_lake_provider.hudi.instant import Layout
 from airflow_lake_provider.hudi.timeline import Timeline, build_timeline
 from airflow_lake_provider.job_contract import (

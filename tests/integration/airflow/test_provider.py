@@ -22,7 +22,7 @@ def test_provider_info_is_valid_and_discovered() -> None:
     manager = ProvidersManager()
     assert "airflow-lake-provider" in manager.providers
     assert "lake" in ProvidersManagerTaskRuntime().hooks
-    assert "airflow_lake_provider.plugins.db_manager.LakeDBManager" in manager.db_managers
+    assert "airflow_lake_provider.plugins.shipped.LakeDBManager" in manager.db_managers
 
 
 def test_manager_app_is_mounted_in_the_api_server() -> None:

@@ -95,7 +95,7 @@ class FakeHook:
 
 
 def test_gauges_of_a_run_and_of_its_sink(tmp_path: Path) -> None:
-    from airflow_lake_provider.execution.metrics import report_result, report_sink
+    from airflow_lake_provider.execution.reporting import report_result, report_sink
 
     path, metrics = unpack("cow_v9", tmp_path).path, FakeMetrics()
     commits = writes(path)
@@ -121,7 +121,7 @@ def test_gauges_of_a_run_and_of_its_sink(tmp_path: Path) -> None:
 
 
 def test_sink_that_cannot_be_measured_fails_nothing(tmp_path: Path) -> None:
-    from airflow_lake_provider.execution.metrics import report_sink
+    from airflow_lake_provider.execution.reporting import report_sink
 
     metrics = FakeMetrics()
     sink = {"name": "s", "needs_snapshot": False, "hold": "0", "checkpoint_text": ""}

@@ -21,12 +21,14 @@ from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuery
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.client import TimelineClient, TimelineEndpoint
 from airflow_lake_provider.timeline_server.snapshot import NOW
-from airflow_lake_provider.timeline_server.view_manager import (
+from airflow_lake_provider.timeline_server.views import (
     RETRY_SERVER_AFTER_S,
+    FileSystemTimelineView,
+    MemoryTimelineView,
     RemoteTimelineView,
+    TableTimelineView,
     TimelineViewManager,
 )
-from airflow_lake_provider.timeline_server.views import FileSystemTimelineView, MemoryTimelineView, TableTimelineView
 from tests.integration.timeline_server.conftest import ServerProcess
 from tests.support.fixture_tables import NAMES, unpack
 from tests.support.tables import HandMadeTable

@@ -12,9 +12,9 @@ import pytest
 from airflow_lake_provider.conflict.contention import Clash, ClashKind
 from airflow_lake_provider.conflict.service_watch import ServiceConflict
 from airflow_lake_provider.errors import EngineError, LeaseLostError, ServiceFailedError, StorageError
+from airflow_lake_provider.execution.admission import LostPlan, PlanWithdrawal, withdrawal_of
 from airflow_lake_provider.execution.engines.engine import EngineJob
 from airflow_lake_provider.execution.engines.job_files import write_text
-from airflow_lake_provider.execution.withdrawal import LostPlan, PlanWithdrawal, withdrawal_of
 from airflow_lake_provider.hudi.instant import Layout
 from airflow_lake_provider.hudi.timeline import Timeline, build_timeline
 from airflow_lake_provider.job_contract import (

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from airflow_lake_provider.execution.lineage import dataset_name
+from airflow_lake_provider.execution.reporting import dataset_name
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,10 @@ def test_dataset_has_the_name_that_other_producers_give_it(base_path: str, expec
 
 
 def test_operator_needs_no_openlineage() -> None:
+    # Airflow first: it lists the installed providers, this one among them, and would miss it.
     code = (
-        "import sys; sys.modules['openlineage'] = None; sys.modules['airflow.providers.openlineage'] = None\n"
-        "import airflow_lake_provider.execution.lineage"
+        "import sys; import airflow\n"
+        "sys.modules['openlineage'] = None; sys.modules['airflow.providers.openlineage'] = None\n"
+        "import airflow_lake_provider.execution.reporting"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

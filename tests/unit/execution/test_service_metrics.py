@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_lake_provider.execution.metrics import measure_service, measure_try
+from airflow_lake_provider.execution.reporting import measure_service, measure_try
 from airflow_lake_provider.execution.table_reader import ServiceEffect, TableReader
 from airflow_lake_provider.job_contract import Outcome, Service
 from airflow_lake_provider.metrics import EFFECT_NAMES

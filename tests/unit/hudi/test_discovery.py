@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.hudi.discovery import FoundTables, discover_tables
+from airflow_lake_provider.hudi.base_path import FoundTables, discover_tables
 from airflow_lake_provider.storage.table_storage import open_storage
 from tests.support.tables import HandMadeTable
 

@@ -20,10 +20,10 @@ from airflow_lake_provider.config.policies import (
 from airflow_lake_provider.hudi.instant import Action, Instant, State
 from airflow_lake_provider.instant_clock import HOUR_MS, format_instant_time
 from airflow_lake_provider.job_contract import RETAINED_HOURS, Mode, Service
-from airflow_lake_provider.planner.clean import decide_clean
 from airflow_lake_provider.planner.decide import decide
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS
+from airflow_lake_provider.planner.retention import decide_clean
 from airflow_lake_provider.planner.rules import Decision, Hold, Verdict, stable_key
 from airflow_lake_provider.planner.table_view import TableView
 from tests.unit.planner.views import NOW_MS, at, base, commit, completed, log, pending, view

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.execution.engines.in_process import build_command
+from airflow_lake_provider.execution.engines.local_process import build_command
 from airflow_lake_provider.execution.engines.packaging import application
 from tests.support.engine_jobs import engine_job
 
