@@ -46,7 +46,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "airflow_lake_provider.sensors.commit",
                     "airflow_lake_provider.sensors.conflict",
-                    "airflow_lake_provider.sensors.pending_index",
+                    "airflow_lake_provider.sensors.indexing",
                     "airflow_lake_provider.sensors.replication_lag",
                 ],
             }

@@ -26,12 +26,11 @@ from airflow_lake_provider.manager.db.clock import DatabaseClock
 from airflow_lake_provider.manager.db.registry import EvaluationResult, Notice, Registry, Source
 from airflow_lake_provider.manager.db.schema import metadata
 from airflow_lake_provider.manager.db.search import (
-    Search,
-    Show,
+    Sort,
     TableSearch,
+    TableState,
     load_numbers,
     page_of_tables,
-    search_tables,
 )
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.monitoring import RepairRound
@@ -161,10 +160,10 @@ def operations(engine: Engine) -> dict[str, Callable[[], object]]:
         "silent tables": lambda: registry.list_silent(1000),
         "page and runs command: instances of a table": in_session(lambda s: instances.list_runs(s, f"{table_id}.", 20)),
         "page: instances of a table without runs": in_session(lambda s: instances.list_runs(s, "none-1.", 20)),
-        "page: first tables": lambda: search_tables(registry, Search()),
-        "page: tables by text": lambda: search_tables(registry, Search(text="t432")),
-        "page: due tables": lambda: search_tables(registry, Search(show=Show.DUE)),
-        "page: tables of a team": lambda: search_tables(registry, Search(audience=team)),
+        "page: first tables": lambda: page_of_tables(registry, TableSearch(sort=Sort.NAME)),
+        "page: tables by text": lambda: page_of_tables(registry, TableSearch("t432")),
+        "page: tables of a state": lambda: page_of_tables(registry, TableSearch(states=(TableState.BLOCKED,))),
+        "page: tables of a team": lambda: page_of_tables(registry, TableSearch(audience=team)),
         "page: worst tables": lambda: page_of_tables(registry, TableSearch()),
         "page: the lake in numbers": lambda: load_numbers(registry, Audience()),
         "command: table by name": lambda: registry.find_by_name("t4321"),

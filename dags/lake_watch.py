@@ -9,7 +9,7 @@ from airflow.sdk import DAG, task
 
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.sensors.commit import HudiCommitSensor
-from airflow_lake_provider.sensors.pending_index import HudiPendingIndexSensor
+from airflow_lake_provider.sensors.indexing import HudiPendingIndexSensor
 
 DOC = """
 ### Fallback for lost notices
@@ -22,7 +22,7 @@ Writers announce their commits by a callback that may get lost. This DAG repairs
    left behind.
 
 While it is paused a lost notice waits for the table's next commit, nothing enforces deadlines, and no notifier reports
-what is stuck; `GET /v1/hoodie/health`, the page *Lake tables* and `airflow lake tables` show it.
+what is stuck; `GET /v1/hoodie/health`, the page *Lake* and `airflow lake tables` show it.
 """
 
 with DAG(

@@ -222,7 +222,7 @@ def main() -> int:
         if not options.exit:
             print(
                 f"\nAirflow's UI: {demo.airflow.url}  (DAG lake_table_service; no login)"
-                f"\nAll tables, with what is due and why: {demo.airflow.url}/plugin/lake_tables"
+                f"\nAll tables, with what is due and why: {demo.airflow.url}/plugin/lake"
                 "\nCtrl-C ends it.",
                 flush=True,
             )

@@ -299,7 +299,7 @@ class RepairRound:
     ) -> None:
         self._registry = registry
         self._load_tables = load_tables
-        self._open_table = open_table
+        self.open_table = open_table
         self._metrics = metrics if metrics is not None else NoMetrics()
         self._stuck = stuck
         self._lock = threading.Lock()
@@ -345,7 +345,7 @@ class RepairRound:
                     continue
                 examined += 1
                 try:
-                    done += self._examine(row, policy_of(row, tables, self._open_table))
+                    done += self._examine(row, policy_of(row, tables, self.open_table))
                 except (LakeError, OSError) as error:
                     log.warning("table %s is not repaired: %s", row["base_path"], error)
         self._metrics.incr(REPAIRS, done)
@@ -377,7 +377,7 @@ class RepairRound:
             return 0
         base_path, now = row["base_path"], self._registry.now_ms
         # Reading every instant's file costs; the last evaluation has reported whether one is damaged.
-        doctor = TableDoctor(self._open_table(base_path), policy, "manager", now, reads_all=bool(row["problem"]))
+        doctor = TableDoctor(self.open_table(base_path), policy, "manager", now, reads_all=bool(row["problem"]))
         left = doctor.examine()
         # Most tables are well, and one examination shows it.
         may_repair = policy.doctor.repairs and not self._is_observed(row, policy)

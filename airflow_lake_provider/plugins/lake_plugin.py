@@ -160,11 +160,10 @@ def _fastapi_apps() -> list[dict[str, Any]]:
     from airflow_lake_provider.plugins.lake_plugin import check_may_read
     from airflow_lake_provider.ui.app import create_pages
 
-    # Airflow's servers share it: one may check a form that another one made.
-    pages = create_pages(open_services, check_may_read, conf.get_mandatory_value("api", "secret_key").encode())
+    pages = create_pages(open_services, check_may_read)
     return [
         {"app": create_app(open_services), "url_prefix": MOUNT_PATH, "name": "Lake table services"},
-        {"app": pages, "url_prefix": PAGES_PATH, "name": "Lake tables"},
+        {"app": pages, "url_prefix": PAGES_PATH, "name": "Lake"},
     ]
 
 
@@ -172,12 +171,8 @@ class LakePlugin(AirflowPlugin):
     """Registered by the entry point `airflow.plugins`; provider info's own `plugins` key is not loaded by default."""
 
     name = "lake"
-    # Relative: below whatever path Airflow itself is served.
-    external_views = [  # noqa: RUF012 - as the base class has it
-        {"name": "Lake tables", "href": "lake/", "destination": "nav", "category": "browse", "url_route": "lake_tables"}
-    ]
-
-    # Its script finds React, the router and the theme in Airflow's page.
+    # Its script finds React, the router and the theme in Airflow's page. Addresses are relative: below whatever path
+    # Airflow itself is served.
     react_apps = [  # noqa: RUF012 - as the base class has it
         {
             "name": "Lake",

@@ -1,4 +1,4 @@
-"""`/lake/api`: what the pages read, as JSON. Airflow's session identifies the user; each route changes nothing.
+"""`/lake/api`: what the pages read, as JSON: the lake, its tables, its runs. Airflow's session identifies the user.
 
 Every answer has an ETag: a page that asks again with `If-None-Match` gets 304 while nothing has changed.
 """
@@ -10,7 +10,6 @@ import csv
 import hashlib
 import io
 import json
-import logging
 import threading
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -23,11 +22,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from airflow_lake_provider.config.access import Audience
-from airflow_lake_provider.config.tables_source import pause_in_overrides
-from airflow_lake_provider.doctor.evidence import find_zone_trouble
-from airflow_lake_provider.errors import ConfigError, ForbiddenError, LakeError, MalformedRequestError, PagesBusyError
-from airflow_lake_provider.hudi.job_zone import zone_of_jobs
-from airflow_lake_provider.instant_clock import instant_time_ms
+from airflow_lake_provider.errors import LakeError, MalformedRequestError, PagesBusyError
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.api.services import ManagerServices, services_of
 from airflow_lake_provider.manager.db.search import (
@@ -37,43 +32,31 @@ from airflow_lake_provider.manager.db.search import (
     Sort,
     TableSearch,
     TableState,
-    find_summary,
     load_numbers,
     page_of_tables,
 )
-from airflow_lake_provider.manager.db.sinks import Sinks
-from airflow_lake_provider.manager.instances import InstanceState, load_instances, next_evaluation_ms
+from airflow_lake_provider.manager.instances import next_evaluation_ms
 from airflow_lake_provider.manager.scheduling import RunState, find_net_problems
-from airflow_lake_provider.manager.sink_state import problem_of, state_of
 from airflow_lake_provider.ui.table_facts import (
-    MOST_INSTANTS,
     LakeInstant,
     LakeService,
-    LakeSetting,
     LakeSize,
     Wire,
     headline,
     instants_of,
-    problem_sentence,
     services_of_row,
-    settings_of,
     sizes_of,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from sqlalchemy import RowMapping
-
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_file import TablesConfig
     from airflow_lake_provider.manager.db.search import LakeNumbers, RecordedRun, RunHour, RunPage
     from airflow_lake_provider.planner.table_view import TableView
 
-log = logging.getLogger(__name__)
-
 DAY_MS = 86_400_000
-MOST_ENDED = 50
 MOST_ROWS = 200
 MOST_CSV_ROWS = 10_000
 PAGES_AT_ONCE = 8
@@ -204,34 +187,6 @@ class LakeTables(Wire):
     """`after` of the next page; empty on the last one."""
 
 
-class LakeRun(Wire):
-    """One instance of a service: what is requested, active or ended."""
-
-    service: str
-    state: InstanceState
-    owner: str
-    """What has to act next."""
-    reason: str
-    run_id: str
-    plans: list[str]
-    """Requested times of its plans."""
-    since_ms: int | None
-    deadline_ms: int | None
-    tries: int
-
-
-class LakeSink(Wire):
-    """One sink of replication."""
-
-    sink: str
-    state: str
-    hold: str
-    """Requested time from which on cleaning must leave files; `0` is everything, empty nothing."""
-    hold_ms: int | None
-    renewed_ms: int
-    problem: str
-
-
 class LakeUser(Wire):
     """The user that asks, with what Airflow allows; the pages offer nothing else, and Airflow checks it again."""
 
@@ -248,72 +203,6 @@ class LakeUser(Wire):
     """Delete the DAG of table services, which forgetting a table needs as well."""
     variable: str
     """The Variable's name; `off` is none."""
-
-
-class PauseBody(BaseModel):
-    """A change of the Variable over the tables file, not yet written."""
-
-    text: str = Field(max_length=1_000_000, description="The Variable as Airflow has it now; empty when there is none")
-    paused: bool
-
-
-class NothingBody(BaseModel):
-    """An empty object."""
-
-
-class LakePause(Wire):
-    """The Variable with one table paused, or not paused any more."""
-
-    text: str
-
-
-class LakeTable(Wire):
-    """One table by its last evaluation."""
-
-    row: LakeRow
-    services: list[LakeService]
-    runs: list[LakeRun]
-    sinks: list[LakeSink]
-    notices: int
-    last_notice_source: str
-    registered_ms: int
-    holes: int
-    problems: list[str]
-    observed: str
-    """Why the manager starts nothing on the table; empty when it does."""
-    is_paused: bool
-    """Whether the Variable over the tables file pauses it."""
-
-
-class LakeTrouble(Wire):
-    """Something that is wrong with a table, and what to do."""
-
-    message: str
-    repair: str
-
-
-class LakeTimeline(Wire):
-    """The active timeline of a table, read from its store."""
-
-    problem: str
-    """Why it cannot be read; empty when it was."""
-    table_type: str
-    table_version: str
-    time_zone: str
-    indexes: list[str]
-    """Complete partitions of the metadata table."""
-    instants: list[LakeInstant]
-    """By requested time, the newest 3,000."""
-    is_cut: bool
-    sizes: list[LakeSize]
-    """By time, the newest 1,000."""
-    troubles: list[LakeTrouble]
-
-
-class LakePolicy(Wire):
-    """Every setting in force for a table."""
-
-    settings: list[LakeSetting]
 
 
 class LakeOperation(Wire):
@@ -429,7 +318,7 @@ def get_overview(request: Request, services: Services, memory: Memory, seen: See
         hours=[LakeHour.model_validate(one) for one in memory.hours(seen, count)],
         problems=[*([problem] if problem else []), *find_net_problems(services.loop.find_net(), now_ms)],
     )
-    return _answer(request, answer)
+    return to_response(request, answer)
 
 
 @router.get("/tables", response_model=LakeTables)
@@ -440,33 +329,9 @@ def list_lake_tables(
     key = _parse_key(query.after, KEY_TYPES[query.sort])
     search = TableSearch(query.q, tuple(query.state), query.database, query.sort, key, query.limit, seen)
     found = page_of_tables(services.registry, search)
-    now_ms, tables = services.registry.now_ms(), _load_tables(services)
-    rows = [_row(row, now_ms, services_of_row(row["decisions"], _policy(tables, row))) for row in found.rows]
-    return _answer(request, LakeTables(rows=rows, total=found.total, next=_print_key(found.after)))
-
-
-@router.get("/tables/{table_id}", response_model=LakeTable)
-def get_lake_table(request: Request, services: Services, seen: Seen, table_id: str) -> Response:
-    """Return one table: its services with how near each is, its runs and sinks, and what is wrong."""
-    registry = services.registry
-    row, now_ms, tables = _find_row(services, seen, table_id), registry.now_ms(), _load_tables(services)
-    decisions = services_of_row(row["decisions"], _policy(tables, row))
-    with storage_place(request):
-        found = load_instances(registry, services.instance_gateway, services.views, table_id, MOST_ENDED)
-    answer = LakeTable(
-        row=_row(row, now_ms, decisions),
-        services=decisions,
-        runs=[LakeRun.model_validate(one) for one in found],
-        sinks=[_sink(sink, now_ms) for sink in Sinks(registry).list_sinks(table_id)],
-        notices=row["notices"],
-        last_notice_source=row["last_notice_source"],
-        registered_ms=row["registered_ms"],
-        holes=row["holes"],
-        problems=problem_sentence(row, decisions),
-        observed=_observed(tables, row),
-        is_paused=tables is not None and _is_paused(tables, row),
-    )
-    return _answer(request, answer)
+    now_ms, tables = services.registry.now_ms(), load_tables(services)
+    rows = [row_of(row, now_ms, services_of_row(row["decisions"], policy_of_row(tables, row))) for row in found.rows]
+    return to_response(request, LakeTables(rows=rows, total=found.total, next=_print_key(found.after)))
 
 
 @router.get("/me", response_model=LakeUser)
@@ -474,82 +339,7 @@ def get_user(request: Request, services: Services) -> Response:
     """Return the user that asks, with what Airflow allows."""
     viewer = request.state.viewer
     rights = {name: getattr(viewer, name) for name in LakeUser.model_fields if name.startswith("may_")}
-    return _answer(request, LakeUser(name=viewer.name, variable=services.settings.tables_variable, **rights))
-
-
-@router.post("/tables/{table_id}/pause", response_model=LakePause)
-def edit_pause(services: Services, seen: Seen, table_id: str, body: PauseBody) -> LakePause:
-    """Return the Variable's text with the table paused or resumed. It writes nothing: Airflow's own route does."""
-    row = _find_row(services, seen, table_id)
-    try:
-        text = pause_in_overrides(body.text, row["base_path"], row["table_name"], is_paused=body.paused)
-    except ConfigError as error:
-        raise MalformedRequestError(str(error)) from error
-    return LakePause(text=text)
-
-
-@router.post("/tables/{table_id}/forget", status_code=204)
-def forget_lake_table(request: Request, services: Services, seen: Seen, table_id: str, body: NothingBody) -> None:
-    """Forget a table, as `DELETE /tables/{id}` does, for a user who may delete the DAG of table services."""
-    viewer = request.state.viewer
-    if not viewer.may_forget:
-        raise ForbiddenError("forgetting a table needs Airflow's permission to delete the DAG of table services")
-    require_own_page(request)
-    _find_row(services, seen, table_id)
-    services.loop.forget(table_id)
-    log.warning("user %s forgot table %s", viewer.name, table_id)
-
-
-def require_own_page(request: Request) -> None:
-    """Raise ForbiddenError for what a page of another site sends with the user's cookie.
-
-    Such a page can send a form, but no JSON without asking first, which nothing here allows.
-    """
-    sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if sent != "application/json" or request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
-        raise ForbiddenError("this request comes from another site")
-
-
-@router.get("/tables/{table_id}/timeline", response_model=LakeTimeline)
-def get_lake_timeline(request: Request, services: Services, memory: Memory, seen: Seen, table_id: str) -> Response:
-    """Return the active timeline: instants in lanes, files and bytes over time, what is wrong with its time zones.
-
-    A table that cannot be read is answered with its problem.
-    """
-    row, now_ms = _find_row(services, seen, table_id), services.registry.now_ms()
-    with storage_place(request):
-        try:
-            view = services.views.refresh(row["base_path"])
-            stamps = services.views.load_stamps(view)
-        except LakeError as error:
-            return _answer(request, _unreadable(str(error)))
-    properties = view.properties
-    zone = zone_of_jobs(properties.time_zone, _policy(_load_tables(services), row).spark_conf)
-    troubles = () if zone is None else find_zone_trouble(stamps, zone, properties.time_zone, now_ms)
-    instants, sizes = memory.timeline(view)
-    answer = LakeTimeline(
-        problem="",
-        table_type=properties.table_type,
-        table_version=str(properties.raw.get("hoodie.table.version", "")),
-        time_zone=properties.time_zone,
-        indexes=list(properties.metadata_partitions),
-        instants=instants,
-        is_cut=len(view.timeline.instants) > MOST_INSTANTS,
-        sizes=sizes,
-        troubles=[
-            *(LakeTrouble(message=f"{one.file_name}: {one.reason}", repair="") for one in view.problems),
-            *(LakeTrouble(message=one.message, repair=one.repair) for one in troubles),
-        ],
-    )
-    return _answer(request, answer)
-
-
-@router.get("/tables/{table_id}/policy", response_model=LakePolicy)
-def get_lake_policy(request: Request, services: Services, seen: Seen, table_id: str) -> Response:
-    """Return every setting in force for a table, with what sets it."""
-    row = _find_row(services, seen, table_id)
-    settings = settings_of(services.tables.load(), row["base_path"], row["table_name"])
-    return _answer(request, LakePolicy(settings=settings))
+    return to_response(request, LakeUser(name=viewer.name, variable=services.settings.tables_variable, **rights))
 
 
 @router.get("/operations", response_model=LakeOperations)
@@ -559,7 +349,7 @@ def list_operations(
     """List the runs of services, newest first: the newest hundred of each table, by the manager or by hand."""
     page = _page_of_runs(services, _search(query, seen, _run_key(query.after), query.limit))
     rows = [_operation(run) for run in page.rows]
-    return _answer(request, LakeOperations(rows=rows, next=_print_key(page.before or ())))
+    return to_response(request, LakeOperations(rows=rows, next=_print_key(page.before or ())))
 
 
 @router.get("/operations.csv", response_class=Response)
@@ -572,7 +362,7 @@ def export_operations(services: Services, seen: Seen, query: Annotated[RunsQuery
     for run in _all_runs(services, _search(query, seen, None, MOST_ROWS)):
         row = _operation(run)
         writer.writerow([_cell(getattr(row, name)) for name in names])
-    headers = {"Content-Disposition": 'attachment; filename="lake-operations.csv"', **_HEADERS}
+    headers = {"Content-Disposition": 'attachment; filename="lake-operations.csv"', **HEADERS}
     return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)
 
 
@@ -618,7 +408,7 @@ def get_bundle(request: Request, name: str) -> Response:
     """Return a file of the app: `lake.js`, or its icon."""
     if name not in _BUNDLED:
         return Response(status_code=404)
-    return _answer_bytes(request, (BUNDLE / name).read_bytes(), _BUNDLED[name])
+    return answer_bytes(request, (BUNDLE / name).read_bytes(), _BUNDLED[name])
 
 
 def answer_error(error: LakeError) -> Response:
@@ -630,40 +420,23 @@ def answer_error(error: LakeError) -> Response:
 # --- Parts of answers
 
 
-def _find_row(services: ManagerServices, seen: Audience, table_id: str) -> Mapping[Any, Any]:
-    """Return a table's row with its summary; raise TableUnknownError, also for a table that the user may not see."""
-    row = services.registry.find(table_id)
-    seen.require_table(table_id, None if row is None else row["base_path"])
-    return {**services.registry.get(table_id), **find_summary(services.registry, table_id)}
-
-
-def _load_tables(services: ManagerServices) -> TablesConfig | None:
-    # A tables file that is wrong stops decisions, not the page that shows it.
+def load_tables(services: ManagerServices) -> TablesConfig | None:
+    """Return the tables' settings; None while they are wrong, which stops decisions and not the page that shows it."""
     try:
         return services.tables.load()
     except LakeError:
         return None
 
 
-def _policy(tables: TablesConfig | None, row: Mapping[Any, Any]) -> TablePolicy:
+def policy_of_row(tables: TablesConfig | None, row: Mapping[Any, Any]) -> TablePolicy:
+    """Return the policy of a table's row; the built-in one while the settings are wrong."""
     from airflow_lake_provider.config.policies import TablePolicy as Policy
 
     return Policy() if tables is None else tables.policy_for(row["base_path"], row["table_name"])
 
 
-def _observed(tables: TablesConfig | None, row: Mapping[Any, Any]) -> str:
-    if tables is None:
-        return ""
-    is_only_discovered = row["is_only_discovered"]
-    return tables.find_why_observed(row["base_path"], _policy(tables, row), is_only_discovered=is_only_discovered)
-
-
-def _is_paused(tables: TablesConfig, row: Mapping[Any, Any]) -> bool:
-    policy, without, _ = tables.explain(row["base_path"], row["table_name"])
-    return policy.mode == "observe" and without.mode != "observe"
-
-
-def _row(row: Mapping[Any, Any], now_ms: int, services: list[LakeService]) -> LakeRow:
+def row_of(row: Mapping[Any, Any], now_ms: int, services: list[LakeService]) -> LakeRow:
+    """Return a table as lists show it."""
     next_ms = next_evaluation_ms(row, now_ms)
     return LakeRow(
         table_id=row["table_id"],
@@ -680,33 +453,6 @@ def _row(row: Mapping[Any, Any], now_ms: int, services: list[LakeService]) -> La
         # "Now" moves with the clock, and would make every answer a new one.
         next_evaluation_ms=None if next_ms == now_ms else next_ms,
         services=[one for one in services if one.is_active or one.state is not TableState.HEALTHY],
-    )
-
-
-def _sink(row: RowMapping, now_ms: int) -> LakeSink:
-    checkpoint = json.loads(row["checkpoint"]) if row["checkpoint"] else {}
-    hold = "" if row["needs_snapshot"] else row["hold"]
-    return LakeSink(
-        sink=row["sink"],
-        state=state_of(row, checkpoint, now_ms),
-        hold=hold,
-        hold_ms=instant_time_ms(hold, "UTC") if hold else None,
-        renewed_ms=row["renewed_ms"],
-        problem=problem_of(row),
-    )
-
-
-def _unreadable(problem: str) -> LakeTimeline:
-    return LakeTimeline(
-        problem=problem,
-        table_type="",
-        table_version="",
-        time_zone="UTC",
-        indexes=[],
-        instants=[],
-        is_cut=False,
-        sizes=[],
-        troubles=[],
     )
 
 
@@ -750,17 +496,19 @@ def storage_place(request: Request) -> Iterator[None]:
         places.release()
 
 
-_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "private, no-cache"}
+HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "private, no-cache"}
 """`no-cache` lets a browser keep an answer, and makes it ask each time whether that is still right."""
 
 
-def _answer(request: Request, answer: Wire) -> Response:
-    return _answer_bytes(request, answer.model_dump_json().encode(), "application/json")
+def to_response(request: Request, answer: Wire) -> Response:
+    """Return an answer with its ETag, or 304 where the caller has it."""
+    return answer_bytes(request, answer.model_dump_json().encode(), "application/json")
 
 
-def _answer_bytes(request: Request, body: bytes, media_type: str) -> Response:
+def answer_bytes(request: Request, body: bytes, media_type: str) -> Response:
+    """Return a body with its ETag, or 304 where the caller has it."""
     etag = f'"{hashlib.blake2b(body, digest_size=16).hexdigest()}"'
-    headers = {"ETag": etag, **_HEADERS}
+    headers = {"ETag": etag, **HEADERS}
     # A proxy that packs an answer makes its tag a weak one.
     known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
     if etag in known:

@@ -98,6 +98,47 @@ export interface Table {
   problems: string[];
   observed: string;
   is_paused: boolean;
+  writers: Requirement[];
+  writers_checked_ms: number | null;
+}
+
+export interface Requirement {
+  requirement: string;
+  state: string;
+  evidence: string;
+  endangers: string;
+  settings: string[];
+  blocks: string[];
+}
+
+export interface Finding {
+  kind: string;
+  instant: string;
+  message: string;
+  holds_up: string;
+  blocks: string[];
+  repair: string;
+  does: string;
+  refusal: string;
+  call: { service: string; mode: string; instants: string[] } | null;
+}
+
+export interface Activity {
+  instant: string;
+  action: string;
+  role: string;
+  state: string;
+  heartbeat_age_s: number | null;
+  file_groups: string;
+  clashes: string[];
+  unread: string[];
+}
+
+export interface Examination {
+  problems: string[];
+  findings: Finding[];
+  active: Activity[];
+  lags: { sink: string; lag_commits: number; lag_s: number; held_bytes: number }[];
 }
 
 export interface User {

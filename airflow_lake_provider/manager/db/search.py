@@ -32,55 +32,6 @@ ROWS_PER_QUERY = 20
 """With a longer list PostgreSQL reads all of a registry of a few thousand tables."""
 
 
-class Show(StrEnum):
-    """Which tables are shown."""
-
-    ALL = "all"
-    DUE = "due"
-    BLOCKED = "blocked"
-    PROBLEM = "problem"
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """What to search for, among the tables that the audience may see. `page` counts from 1."""
-
-    text: str = ""
-    show: Show = Show.ALL
-    page: int = 1
-    audience: Audience = field(default_factory=Audience)
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One page of rows, at most PAGE_SIZE, and how many there are on all pages."""
-
-    rows: tuple[RowMapping, ...]
-    total: int
-
-    @property
-    def pages(self) -> int:
-        """Return how many pages there are, at least one."""
-        return max(1, -(-self.total // PAGE_SIZE))
-
-
-def search_tables(registry: Registry, search: Search) -> Found:
-    """Return a page of the tables that match, by name."""
-    matches = [*_text_clauses(search.text), *_show_clauses(search.show), *audience_clauses(search.audience)]
-    page = (
-        select(lake_search.c.table_id)
-        .where(*matches)
-        .order_by(lake_search.c.table_name, lake_search.c.table_id)
-        .limit(PAGE_SIZE)
-        .offset((search.page - 1) * PAGE_SIZE)
-    )
-    with registry.transaction() as session:
-        total = session.execute(select(func.count()).select_from(lake_search).where(*matches)).scalar_one()
-        ids = session.scalars(page).all()
-        rows = _load_rows(session, ids, search.audience)
-    return Found(tuple(rows[table_id] for table_id in ids if table_id in rows), total)
-
-
 def _load_rows(session: Session, table_ids: Sequence[str], audience: Audience) -> Mapping[str, RowMapping]:
     """Return the registry's rows of one page by table id: those that exist and that the audience may see."""
     parts = (table_ids[begin : begin + ROWS_PER_QUERY] for begin in range(0, len(table_ids), ROWS_PER_QUERY))
@@ -107,15 +58,6 @@ def search_verdicts(decisions_json: str) -> Mapping[str, Any]:
 def _text_clauses(text: str) -> list[ColumnElement[bool]]:
     wanted = text.strip().lower()
     return [lake_search.c.search_text.contains(wanted, autoescape=True)] if wanted else []
-
-
-def _show_clauses(show: Show) -> list[ColumnElement[bool]]:
-    columns = {
-        Show.DUE: lake_search.c.is_due,
-        Show.BLOCKED: lake_search.c.is_blocked,
-        Show.PROBLEM: lake_search.c.has_problem,
-    }
-    return [columns[show].is_(True)] if show in columns else []
 
 
 def audience_clauses(audience: Audience) -> list[ColumnElement[bool]]:

@@ -130,7 +130,7 @@ def test_build_where_no_writer_runs_brings_a_lock_of_its_own(
 
 
 def test_sensor_answers_for_a_table_on_disk(tmp_path: Path) -> None:
-    from airflow_lake_provider.sensors.index_ready import HudiIndexReadySensor
+    from airflow_lake_provider.sensors.indexing import HudiIndexReadySensor
 
     table = unpack("mor_v9", tmp_path).path
 
@@ -144,7 +144,7 @@ def test_sensor_answers_for_a_table_on_disk(tmp_path: Path) -> None:
 def test_sensor_fails_for_what_is_no_table_and_no_index(tmp_path: Path) -> None:
     from airflow.sdk.exceptions import AirflowFailException
 
-    from airflow_lake_provider.sensors.index_ready import HudiIndexReadySensor
+    from airflow_lake_provider.sensors.indexing import HudiIndexReadySensor
 
     for index in ("files", "unknown"):
         with pytest.raises(AirflowFailException):

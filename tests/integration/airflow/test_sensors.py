@@ -49,9 +49,9 @@ def test_commit_sensor_for_given_actions_ignores_others(table: HandMadeTable) ->
 @pytest.mark.parametrize("name", ["HudiCommitSensor", "HudiPendingIndexSensor"])
 def test_sensor_that_pokes_once_succeeds_without_a_finding(table: HandMadeTable, name: str) -> None:
     """So the minutes of `lake_watch` leave no skipped task behind."""
-    from airflow_lake_provider.sensors import commit, pending_index
+    from airflow_lake_provider.sensors import commit, indexing
 
-    kind: Any = getattr(commit if name == "HudiCommitSensor" else pending_index, name)
+    kind: Any = getattr(commit if name == "HudiCommitSensor" else indexing, name)
     more = {} if name == "HudiCommitSensor" else {"indexes": []}
     watched = [{"base_path": str(table.path), "after": ""}]
     assert kind(task_id="s", tables=watched, once=True, deferrable=False, **more).execute({}) == []
@@ -84,7 +84,7 @@ def test_commit_sensor_when_deferrable_hands_over_only_if_there_is_nothing_yet(t
 
 
 def test_pending_index_sensor_sees_requested_and_inflight_builds(table: HandMadeTable) -> None:
-    from airflow_lake_provider.sensors.pending_index import HudiPendingIndexSensor
+    from airflow_lake_provider.sensors.indexing import HudiPendingIndexSensor
 
     sensor = HudiPendingIndexSensor(task_id="wait", base_path=str(table.path), max_age_s=0)
     assert not sensor.poke({}).is_done
@@ -98,7 +98,7 @@ def test_pending_index_sensor_sees_requested_and_inflight_builds(table: HandMade
 
 
 def index_sensor(table: HandMadeTable, **arguments: Any) -> Any:
-    from airflow_lake_provider.sensors.pending_index import HudiPendingIndexSensor
+    from airflow_lake_provider.sensors.indexing import HudiPendingIndexSensor
 
     arguments = {"base_path": str(table.path)} | arguments
     return HudiPendingIndexSensor(task_id="wait", max_age_s=0, poke_interval=0.05, timeout=5, **arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from airflow_lake_provider.manager.db.search import (
     search_names,
     summarise,
 )
+from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.ui.app import Viewer, create_pages
 from airflow_lake_provider.ui.table_facts import headline, lane_of, services_of_row, settings_of, sizes_of
 from tests.support.tables import HandMadeTable
@@ -496,7 +498,9 @@ def test_pause_is_prepared_and_nothing_is_written(services: ManagerServices, ord
     assert "comments" in refused.json()["detail"]
 
 
-def test_table_is_forgotten_by_who_may(services: ManagerServices, registry: Registry, orders: str) -> None:
+def test_table_is_forgotten_by_a_user_with_the_right(
+    services: ManagerServices, registry: Registry, orders: str
+) -> None:
     path = f"/api/tables/{orders}/forget"
     assert client_of(services, Viewer("vera")).post(path, json={}).status_code == 403
     client = client_of(services, OPERATOR)
@@ -510,3 +514,34 @@ def test_table_is_forgotten_by_who_may(services: ManagerServices, registry: Regi
     assert client.post(path, json={}).status_code == 204
     assert registry.find(orders) is None
     assert client.post(path, json={}).status_code == 404
+
+
+# --- What the table's store shows: stuck, at work, behind
+
+
+def test_examination_shows_what_is_stuck_who_works_and_how_far_sinks_are_behind(
+    services: ManagerServices, registry: Registry, lake: Path, orders: str
+) -> None:
+    client = client_of(services, OPERATOR)
+    clear = client.get(f"/api/tables/{orders}/examination").json()
+    assert clear == {"problems": [], "findings": [], "active": [], "lags": []}
+    Sinks(registry).configure(orders, {"kafka": 3600})
+    timeline = lake / "orders" / ".hoodie" / "timeline"
+    for state in ("requested", "inflight"):
+        file = timeline / f"20261121120000500.deltacommit.{state}"
+        file.write_bytes(b"")
+        os.utime(file, (registry.now_ms() / 1000 - 90_000,) * 2)
+    found = client.get(f"/api/tables/{orders}/examination").json()
+    assert found["problems"] == []
+    (lag,) = found["lags"]
+    assert (lag["sink"], lag["lag_commits"]) == ("kafka", 3)
+    (active,) = found["active"]
+    assert (active["instant"], active["state"]) == ("20261121120000500", "no heartbeat")
+    (stuck,) = found["findings"]
+    assert stuck["instant"] == "20261121120000500"
+    assert stuck["call"] == {"service": "rollback", "mode": "execute", "instants": ["20261121120000500"]}
+    # A store that answers nothing is said in a sentence, for each part.
+    (lake / "orders").rename(lake / "gone")
+    gone = client.get(f"/api/tables/{orders}/examination")
+    assert gone.status_code == 200
+    assert str(lake / "orders") in gone.json()["problems"][0]

@@ -72,9 +72,9 @@ def test_while_the_dag_is_paused_no_run_is_made_and_the_decision_says_why(
 def test_health_and_the_page_say_what_is_paused(services: ManagerServices, gateway: FakeDoor) -> None:
     health = TestClient(create_app(lambda: services))
     page = TestClient(create_pages(lambda: services, lambda: None))
-    assert (health.get("/health").json()["problems"], "is paused" in page.get("/").text) == ([], False)
+    assert (health.get("/health").json()["problems"], "is paused" in page.get("/api/overview").text) == ([], False)
     gateway.net = replace(paused("lake_table_service"), swept_ms=services.registry.now_ms() - 700_000)
     said = health.get("/health").json()
     assert (len(said["problems"]), said["last_sweep_s"]) == (2, 700)
-    assert "DAG lake_table_service is paused" in page.get("/").text
-    assert "lake_watch swept last 11 min ago" in page.get("/").text
+    assert "DAG lake_table_service is paused" in page.get("/api/overview").text
+    assert "lake_watch swept last 11 min ago" in page.get("/api/overview").text

@@ -111,17 +111,21 @@ def test_viewer_changes_nothing_and_reads_no_secret(
     viewer = TestClient(pages.create_pages(lambda: manager, lambda: None), raise_server_exceptions=False)
     before = state(registry)
     shown = ""
+    of_table = f"/api/tables/{table_id_of(str(orders.path))}"
+    parts = ("", "/timeline", "/examination")
     for path in (
-        "/",
-        "/?q=%25&show=due",
-        f"/table?id={table_id_of(str(orders.path))}",
-        "/table?id=../../etc",
-        "/assets/x",
+        "/api/me",
+        "/api/overview",
+        "/api/tables?q=%25",
+        *(f"{of_table}{part}" for part in parts),
+        "/api/tables/..%2F..%2Fetc",
+        "/app/lake.py",
     ):
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
             answer = viewer.request(method, path)
             shown += answer.text
-            assert method == "GET" or answer.status_code == 405
+            assert method == "GET" or answer.status_code in {404, 405}
+    assert viewer.post(f"{of_table}/forget", json={}).status_code == 403
     assert "orders" in shown
     for secret in (CALLBACK_TOKEN, SERVICE_TOKEN, "secret://", "hoodie.write.lock.zookeeper", "password"):
         assert secret not in shown
@@ -144,14 +148,14 @@ def test_pages_of_a_store_that_does_not_answer_leave_threads_for_the_others(
 
     monkeypatch.setattr(TableViewCache, "refresh", hang)
     viewer = TestClient(pages.create_pages(lambda: manager, lambda: None), raise_server_exceptions=False)
-    url = f"/table?id={table_id_of(str(orders.path))}"
+    url = f"/api/tables/{table_id_of(str(orders.path))}/timeline"
     with viewer, ThreadPoolExecutor(pages.PAGES_AT_ONCE) as threads:
         hung = [threads.submit(viewer.get, url) for _ in range(pages.PAGES_AT_ONCE)]
         for _ in hung:
             assert began.acquire(timeout=10)
         refused = [viewer.get(url) for _ in range(50)]
         assert {(answer.status_code, answer.headers["retry-after"]) for answer in refused} == {(503, "5")}
-        assert viewer.get("/").status_code == 200
+        assert viewer.get("/api/overview").status_code == 200
         answers.set()
         for one in hung:
             one.result(10)

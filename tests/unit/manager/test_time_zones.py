@@ -135,6 +135,6 @@ def test_round_tells_people_once(registry: Registry, table: HandMadeTable, clock
 def test_page_says_what_is_wrong_and_what_to_do(services: ManagerServices, table: HandMadeTable) -> None:
     client = TestClient(create_pages(lambda: services, lambda: None), raise_server_exceptions=False)
     table_id = services.registry.mark_dirty(Notice(str(table.path), "orders", Source.HINT)).table_id
-    page = client.get("/table", params={"id": table_id}).text
-    assert "20261121120005000 (and 2 before) was named 5:00 h behind the clock of the jobs (UTC)" in page
-    assert "-Duser.timezone=UTC" in page
+    (trouble,) = client.get(f"/api/tables/{table_id}/timeline").json()["troubles"]
+    assert "20261121120005000 (and 2 before) was named 5:00 h behind the clock of the jobs (UTC)" in trouble["message"]
+    assert "-Duser.timezone=UTC" in trouble["repair"]

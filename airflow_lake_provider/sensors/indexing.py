@@ -1,20 +1,26 @@
-"""Wait for an index build of a Hudi table: one planned on the timeline, or one that the policy requests."""
+"""Wait for indexes of a Hudi table: for a build that is planned or requested, and for an index that is ready."""
 
 from __future__ import annotations
 
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import PokeReturnValue
+from airflow.sdk.bases.sensor import BaseSensorOperator
+
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hooks.lake import as_airflow_error
-from airflow_lake_provider.hooks.open_tables import load_tables
+from airflow_lake_provider.hooks.open_tables import load_tables, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path
 from airflow_lake_provider.indexing.index_spec import WantedIndexes, indexes_of, parse_wanted, split_indexes
+from airflow_lake_provider.indexing.table_indexes import load_readiness
 from airflow_lake_provider.sensors.commit import TimelineSensor
 from airflow_lake_provider.timeline_server.watch import WatchKind, tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from airflow.sdk import Context
 
 
 class HudiPendingIndexSensor(TimelineSensor):
@@ -64,3 +70,37 @@ class HudiPendingIndexSensor(TimelineSensor):
             name = names.get(path) or base_path.rsplit("/", 1)[-1]
             texts[path] = indexes_of(policies.policy_for(base_path, name).indexing)
         return texts
+
+
+class HudiIndexReadySensor(BaseSensorOperator):
+    """Succeeds when the table's properties list the index as complete and no build of it is in flight.
+
+    The answer comes from storage itself at each poke, and is the same after the build was archived.
+
+    :param base_path: the table's base path (templated).
+    :param index: the index, as in the tables file: `record_index`, `secondary_index:city`, ... (templated).
+    :param storage_options: how to open the store; without them the connection in `[lake] storage_conn_ids`.
+    """
+
+    template_fields: Sequence[str] = ("base_path", "index", "storage_options")
+
+    def __init__(
+        self, *, base_path: str, index: str, storage_options: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.base_path = base_path
+        self.index = index
+        self.storage_options = storage_options
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Read the table once."""
+        try:
+            storage = table_opener(self.storage_options)(normalise_base_path(self.base_path))
+            readiness = load_readiness(storage, self.index)
+        except LakeError as error:
+            if not error.retriable:
+                raise as_airflow_error(error) from error
+            self.log.warning("%s", error)
+            return PokeReturnValue(is_done=False)
+        self.log.info("table %s: index %s: %s", self.base_path, readiness.partition, readiness.reason)
+        return PokeReturnValue(is_done=readiness.is_ready, xcom_value=readiness.partition)

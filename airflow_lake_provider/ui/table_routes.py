@@ -1,0 +1,450 @@
+"""`/lake/api/tables/{id}`: one table, its timeline, its policy, and what an examination of its store shows.
+
+Only two routes change something: one forgets a table, and one prepares a text that Airflow's own API then writes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from airflow_lake_provider.config.tables_source import pause_in_overrides
+from airflow_lake_provider.conflict.activity import open_conflict_table
+from airflow_lake_provider.conflict.report import describe_activity
+from airflow_lake_provider.doctor.evidence import find_zone_trouble
+from airflow_lake_provider.doctor.treatment import TableDoctor
+from airflow_lake_provider.errors import ConfigError, ForbiddenError, LakeError, MalformedRequestError
+from airflow_lake_provider.hudi.job_zone import zone_of_jobs
+from airflow_lake_provider.instant_clock import instant_time_ms
+from airflow_lake_provider.manager.db.search import find_summary
+from airflow_lake_provider.manager.db.sinks import Sinks
+from airflow_lake_provider.manager.instances import InstanceState, load_instances
+from airflow_lake_provider.manager.sink_state import load_sink_state, problem_of, state_of
+from airflow_lake_provider.manager.writers import recorded_report, row_to_dict
+from airflow_lake_provider.ui.api import (
+    LakeRow,
+    Memory,
+    Seen,
+    Services,
+    load_tables,
+    policy_of_row,
+    row_of,
+    storage_place,
+    to_response,
+)
+from airflow_lake_provider.ui.table_facts import (
+    MOST_INSTANTS,
+    LakeInstant,
+    LakeService,
+    LakeSetting,
+    LakeSize,
+    Wire,
+    problem_sentence,
+    services_of_row,
+    settings_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy import RowMapping
+
+    from airflow_lake_provider.config.access import Audience
+    from airflow_lake_provider.config.policies import TablePolicy
+    from airflow_lake_provider.config.tables_file import TablesConfig
+    from airflow_lake_provider.doctor.diagnosis import Finding
+    from airflow_lake_provider.doctor.repairs import Repair
+    from airflow_lake_provider.manager.api.services import ManagerServices
+    from airflow_lake_provider.storage.table_storage import Storage
+
+log = logging.getLogger(__name__)
+
+MOST_ENDED = 50
+
+router = APIRouter(prefix="/api", tags=["pages"])
+
+# --- Answers
+
+
+class LakeRun(Wire):
+    """One instance of a service: what is requested, active or ended."""
+
+    service: str
+    state: InstanceState
+    owner: str
+    """What has to act next."""
+    reason: str
+    run_id: str
+    plans: list[str]
+    """Requested times of its plans."""
+    since_ms: int | None
+    deadline_ms: int | None
+    tries: int
+
+
+class LakeSink(Wire):
+    """One sink of replication."""
+
+    sink: str
+    state: str
+    hold: str
+    """Requested time from which on cleaning must leave files; `0` is everything, empty nothing."""
+    hold_ms: int | None
+    renewed_ms: int
+    problem: str
+
+
+class PauseBody(BaseModel):
+    """A change of the Variable over the tables file, not yet written."""
+
+    text: str = Field(max_length=1_000_000, description="The Variable as Airflow has it now; empty when there is none")
+    paused: bool
+
+
+class NothingBody(BaseModel):
+    """An empty object."""
+
+
+class LakePause(Wire):
+    """The Variable with one table paused, or not paused any more."""
+
+    text: str
+
+
+class LakeRequirement(Wire):
+    """What the table requires of its writers, and whether they meet it."""
+
+    requirement: str
+    state: str
+    """`met`, `broken`, or why that is not known."""
+    evidence: str
+    endangers: str
+    settings: list[str]
+    """What to set in the writers."""
+    blocks: list[str]
+    """Services that do not start meanwhile."""
+
+
+class LakeTable(Wire):
+    """One table by its last evaluation."""
+
+    row: LakeRow
+    services: list[LakeService]
+    runs: list[LakeRun]
+    sinks: list[LakeSink]
+    notices: int
+    last_notice_source: str
+    registered_ms: int
+    holes: int
+    problems: list[str]
+    observed: str
+    """Why the manager starts nothing on the table; empty when it does."""
+    is_paused: bool
+    """Whether the Variable over the tables file pauses it."""
+    writers: list[LakeRequirement]
+    """By the last check after a commit; none before the first."""
+    writers_checked_ms: int | None
+
+
+class LakeTrouble(Wire):
+    """Something that is wrong with a table, and what to do."""
+
+    message: str
+    repair: str
+
+
+class LakeTimeline(Wire):
+    """The active timeline of a table, read from its store."""
+
+    problem: str
+    """Why it cannot be read; empty when it was."""
+    table_type: str
+    table_version: str
+    time_zone: str
+    indexes: list[str]
+    """Complete partitions of the metadata table."""
+    instants: list[LakeInstant]
+    """By requested time, the newest 3,000."""
+    is_cut: bool
+    sizes: list[LakeSize]
+    """By time, the newest 1,000."""
+    troubles: list[LakeTrouble]
+
+
+class LakeRepair(Wire):
+    """A run of a service that repairs what is stuck."""
+
+    service: str
+    mode: str
+    instants: list[str]
+
+
+class LakeFinding(Wire):
+    """Something that is stuck."""
+
+    kind: str
+    instant: str
+    message: str
+    holds_up: str
+    blocks: list[str]
+    repair: str
+    """What repairs it, in words."""
+    does: str
+    """What the doctor would do; empty when it does nothing."""
+    refusal: str
+    """Why it does nothing."""
+    call: LakeRepair | None
+    """The repair as a run that a user may start; null where files have to be moved: `airflow lake doctor`."""
+
+
+class LakeActivity(Wire):
+    """An instant at work on the table."""
+
+    instant: str
+    action: str
+    role: str
+    state: str
+    heartbeat_age_s: int | None
+    file_groups: str
+    clashes: list[str]
+    """What it gives way to."""
+    unread: list[str]
+    """Files that cannot be read, so that clashes are not known."""
+
+
+class LakeLag(Wire):
+    """How far a sink is behind the table."""
+
+    sink: str
+    lag_commits: int
+    lag_s: float
+    """Since the oldest commit completed that it does not have."""
+    held_bytes: int
+    """In files that newer ones have replaced since its hold."""
+
+
+class LakeExamination(Wire):
+    """What the table's store shows now."""
+
+    problems: list[str]
+    """What could not be examined."""
+    findings: list[LakeFinding]
+    active: list[LakeActivity]
+    lags: list[LakeLag]
+
+
+class LakePolicy(Wire):
+    """Every setting in force for a table."""
+
+    settings: list[LakeSetting]
+
+
+@router.get("/tables/{table_id}", response_model=LakeTable)
+def get_lake_table(request: Request, services: Services, seen: Seen, table_id: str) -> Response:
+    """Return one table: its services with how near each is, its runs and sinks, and what is wrong."""
+    registry = services.registry
+    row, now_ms, tables = _find_row(services, seen, table_id), registry.now_ms(), load_tables(services)
+    decisions = services_of_row(row["decisions"], policy_of_row(tables, row))
+    report, checked_ms = recorded_report(row)
+    with storage_place(request):
+        found = load_instances(registry, services.instance_gateway, services.views, table_id, MOST_ENDED)
+    answer = LakeTable(
+        row=row_of(row, now_ms, decisions),
+        services=decisions,
+        runs=[LakeRun.model_validate(one) for one in found],
+        sinks=[_sink(sink, now_ms) for sink in Sinks(registry).list_sinks(table_id)],
+        notices=row["notices"],
+        last_notice_source=row["last_notice_source"],
+        registered_ms=row["registered_ms"],
+        holes=row["holes"],
+        problems=problem_sentence(row, decisions),
+        observed=_observed(tables, row),
+        is_paused=tables is not None and _is_paused(tables, row),
+        writers=[LakeRequirement.model_validate(row_to_dict(one)) for one in report.rows],
+        writers_checked_ms=checked_ms or None,
+    )
+    return to_response(request, answer)
+
+
+@router.post("/tables/{table_id}/pause", response_model=LakePause)
+def edit_pause(services: Services, seen: Seen, table_id: str, body: PauseBody) -> LakePause:
+    """Return the Variable's text with the table paused or resumed. It writes nothing: Airflow's own route does."""
+    row = _find_row(services, seen, table_id)
+    try:
+        text = pause_in_overrides(body.text, row["base_path"], row["table_name"], is_paused=body.paused)
+    except ConfigError as error:
+        raise MalformedRequestError(str(error)) from error
+    return LakePause(text=text)
+
+
+@router.post("/tables/{table_id}/forget", status_code=204)
+def forget_lake_table(request: Request, services: Services, seen: Seen, table_id: str, body: NothingBody) -> None:
+    """Forget a table, as `DELETE /tables/{id}` does, for a user who may delete the DAG of table services."""
+    viewer = request.state.viewer
+    if not viewer.may_forget:
+        raise ForbiddenError("forgetting a table needs Airflow's permission to delete the DAG of table services")
+    require_own_page(request)
+    _find_row(services, seen, table_id)
+    services.loop.forget(table_id)
+    log.warning("user %s forgot table %s", viewer.name, table_id)
+
+
+def require_own_page(request: Request) -> None:
+    """Raise ForbiddenError for what a page of another site sends with the user's cookie.
+
+    Such a page can send a form, but no JSON without asking first, which nothing here allows.
+    """
+    sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if sent != "application/json" or request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        raise ForbiddenError("this request comes from another site")
+
+
+@router.get("/tables/{table_id}/timeline", response_model=LakeTimeline)
+def get_lake_timeline(request: Request, services: Services, memory: Memory, seen: Seen, table_id: str) -> Response:
+    """Return the active timeline: instants in lanes, files and bytes over time, what is wrong with its time zones.
+
+    A table that cannot be read is answered with its problem.
+    """
+    row, now_ms = _find_row(services, seen, table_id), services.registry.now_ms()
+    with storage_place(request):
+        try:
+            view = services.views.refresh(row["base_path"])
+            stamps = services.views.load_stamps(view)
+        except LakeError as error:
+            return to_response(request, _unreadable(str(error)))
+    properties = view.properties
+    zone = zone_of_jobs(properties.time_zone, policy_of_row(load_tables(services), row).spark_conf)
+    troubles = () if zone is None else find_zone_trouble(stamps, zone, properties.time_zone, now_ms)
+    instants, sizes = memory.timeline(view)
+    answer = LakeTimeline(
+        problem="",
+        table_type=properties.table_type,
+        table_version=str(properties.raw.get("hoodie.table.version", "")),
+        time_zone=properties.time_zone,
+        indexes=list(properties.metadata_partitions),
+        instants=instants,
+        is_cut=len(view.timeline.instants) > MOST_INSTANTS,
+        sizes=sizes,
+        troubles=[
+            *(LakeTrouble(message=f"{one.file_name}: {one.reason}", repair="") for one in view.problems),
+            *(LakeTrouble(message=one.message, repair=one.repair) for one in troubles),
+        ],
+    )
+    return to_response(request, answer)
+
+
+@router.get("/tables/{table_id}/policy", response_model=LakePolicy)
+def get_lake_policy(request: Request, services: Services, seen: Seen, table_id: str) -> Response:
+    """Return every setting in force for a table, with what sets it."""
+    row = _find_row(services, seen, table_id)
+    settings = settings_of(services.tables.load(), row["base_path"], row["table_name"])
+    return to_response(request, LakePolicy(settings=settings))
+
+
+@router.get("/tables/{table_id}/examination", response_model=LakeExamination)
+def examine_lake_table(request: Request, services: Services, seen: Seen, table_id: str) -> Response:
+    """Read the table's store: what is stuck, which instants are at work and clash, how far the sinks are behind."""
+    row = _find_row(services, seen, table_id)
+    policy = policy_of_row(load_tables(services), row)
+    answer = LakeExamination(problems=[], findings=[], active=[], lags=[])
+    with storage_place(request):
+        storage = services.repairs.open_table(row["base_path"])
+        for examine in (_find_stuck, _find_active, _find_lags):
+            try:
+                answer = answer.model_copy(update=examine(services, storage, policy, table_id))
+            except (LakeError, OSError) as error:
+                # One part that cannot be read must not hide the others.
+                answer = answer.model_copy(update={"problems": [*answer.problems, str(error)]})
+    return to_response(request, answer)
+
+
+def _find_stuck(services: ManagerServices, storage: Storage, policy: TablePolicy, table_id: str) -> dict[str, Any]:
+    doctor = TableDoctor(storage, policy, "", services.registry.now_ms)
+    return {"findings": [_finding(finding, repair) for finding, repair in doctor.examine()]}
+
+
+def _find_active(services: ManagerServices, storage: Storage, policy: TablePolicy, table_id: str) -> dict[str, Any]:
+    table = open_conflict_table(storage, policy.hudi_options)
+    activity = table.read_activity(services.registry.now_ms())
+    rows = describe_activity(activity, lambda claim: table.find_commits(claim, activity.snapshot))
+    return {"active": [LakeActivity.model_validate(one) for one in rows]}
+
+
+def _find_lags(services: ManagerServices, storage: Storage, policy: TablePolicy, table_id: str) -> dict[str, Any]:
+    lags, now_s = [], services.registry.now_ms() / 1000
+    for row in Sinks(services.registry).list_sinks(table_id):
+        state = load_sink_state(storage, row["checkpoint"], "" if row["needs_snapshot"] else row["hold"], now_s)
+        lags.append(
+            LakeLag(sink=row["sink"], lag_commits=state.lag.commits, lag_s=state.lag_s, held_bytes=state.held_bytes)
+        )
+    return {"lags": lags}
+
+
+def _finding(finding: Finding, repair: Repair) -> LakeFinding:
+    call = repair.call
+    return LakeFinding(
+        kind=finding.kind.value,
+        instant=finding.instant,
+        message=finding.message,
+        holds_up=finding.holds_up,
+        blocks=list(finding.blocks),
+        repair=finding.repair,
+        does=repair.does,
+        refusal=repair.refusal,
+        call=None
+        if call is None or repair.refusal
+        else LakeRepair(service=call.service.value, mode=call.mode.value, instants=list(call.instants)),
+    )
+
+
+# --- Parts of answers
+
+
+def _find_row(services: ManagerServices, seen: Audience, table_id: str) -> Mapping[Any, Any]:
+    """Return a table's row with its summary; raise TableUnknownError, also for a table that the user may not see."""
+    row = services.registry.find(table_id)
+    seen.require_table(table_id, None if row is None else row["base_path"])
+    return {**services.registry.get(table_id), **find_summary(services.registry, table_id)}
+
+
+def _observed(tables: TablesConfig | None, row: Mapping[Any, Any]) -> str:
+    if tables is None:
+        return ""
+    is_only_discovered = row["is_only_discovered"]
+    return tables.find_why_observed(row["base_path"], policy_of_row(tables, row), is_only_discovered=is_only_discovered)
+
+
+def _is_paused(tables: TablesConfig, row: Mapping[Any, Any]) -> bool:
+    policy, without, _ = tables.explain(row["base_path"], row["table_name"])
+    return policy.mode == "observe" and without.mode != "observe"
+
+
+def _sink(row: RowMapping, now_ms: int) -> LakeSink:
+    checkpoint = json.loads(row["checkpoint"]) if row["checkpoint"] else {}
+    hold = "" if row["needs_snapshot"] else row["hold"]
+    return LakeSink(
+        sink=row["sink"],
+        state=state_of(row, checkpoint, now_ms),
+        hold=hold,
+        hold_ms=instant_time_ms(hold, "UTC") if hold else None,
+        renewed_ms=row["renewed_ms"],
+        problem=problem_of(row),
+    )
+
+
+def _unreadable(problem: str) -> LakeTimeline:
+    return LakeTimeline(
+        problem=problem,
+        table_type="",
+        table_version="",
+        time_zone="UTC",
+        indexes=[],
+        instants=[],
+        is_cut=False,
+        sizes=[],
+        troubles=[],
+    )

@@ -1,0 +1,370 @@
+// The tabs of a table's page.
+import { useQuery } from "@tanstack/react-query";
+import { useSearchParams } from "react-router-dom";
+
+import { IndexAction, RepairAction } from "../actions";
+import { get, type Examination, type Operations, type Policy, type Table, type Timeline } from "../api";
+import { ago, bytes, count, duration, moment, plural, useNow, useZone } from "../format";
+import { hue, StateChip } from "../names";
+import { Empty, Loading, Trouble } from "../parts";
+import { OperationRows } from "./operations";
+
+const EXAMINE_EVERY_MS = 15_000;
+const TABS = ["operations", "instants", "indexes", "replication", "conflicts", "writers", "doctor", "policy"] as const;
+type Tab = (typeof TABS)[number];
+
+export function Tabs({ table, timeline, operations }: { table: Table; timeline: Timeline | undefined; operations: Operations | undefined }) {
+  const [params, setParams] = useSearchParams();
+  const named = params.get("tab") as Tab | null;
+  const tab: Tab = named !== null && TABS.includes(named) ? named : "operations";
+  const troubles = timeline?.troubles.length ?? 0;
+  const broken = table.writers.filter((one) => one.state === "broken").length;
+  const marks: Partial<Record<Tab, number>> = { replication: table.sinks.length, writers: broken, doctor: troubles + table.holes };
+  const choose = (next: Tab) => {
+    setParams({ tab: next }, { replace: true });
+    document.getElementById(`tab-${next}`)?.focus();
+  };
+  return (
+    <section className="panel" aria-label="Details">
+      <div
+        role="tablist"
+        aria-label="Details"
+        className="tabs"
+        onKeyDown={(event) => {
+          const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+          if (step !== undefined) {
+            choose(TABS[(TABS.indexOf(tab) + step + TABS.length) % TABS.length] ?? tab);
+          }
+        }}
+      >
+        {TABS.map((one) => (
+          <button
+            key={one}
+            type="button"
+            role="tab"
+            id={`tab-${one}`}
+            aria-selected={one === tab}
+            aria-controls="tab-panel"
+            tabIndex={one === tab ? 0 : -1}
+            onClick={() => choose(one)}
+          >
+            {one}
+            {(marks[one] ?? 0) > 0 && <b>{marks[one]}</b>}
+          </button>
+        ))}
+      </div>
+      <div role="tabpanel" id="tab-panel" aria-labelledby={`tab-${tab}`} tabIndex={0} className="tab-panel">
+        {tab === "operations" && (operations === undefined ? <Loading /> : <OperationRows rows={operations.rows} isOfOneTable />)}
+        {tab === "instants" && <Instants timeline={timeline} />}
+        {tab === "indexes" && <Indexes table={table} timeline={timeline} />}
+        {tab === "replication" && <Sinks table={table} />}
+        {tab === "conflicts" && <Conflicts table={table} />}
+        {tab === "writers" && <Writers table={table} />}
+        {tab === "doctor" && <Doctor table={table} timeline={timeline} />}
+        {tab === "policy" && <PolicyTab tableId={table.row.table_id} />}
+      </div>
+    </section>
+  );
+}
+
+function Instants({ timeline }: { timeline: Timeline | undefined }) {
+  const zone = useZone();
+  if (timeline === undefined) {
+    return <Loading />;
+  }
+  const newest = timeline.instants.slice(-100).reverse();
+  if (newest.length === 0) {
+    return <Empty>No instants.</Empty>;
+  }
+  return (
+    <div className="wide">
+      <table>
+        <thead>
+          <tr>
+            {["Requested", "Action", "Operation", "State", "Took", "Base files", "Log files", "Written"].map((name) => (
+              <th key={name}>{name}</th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {newest.map((one) => (
+            <tr key={one.requested_time + one.action}>
+              <td title={one.requested_time}>{moment(one.requested_ms, zone)}</td>
+              <td>
+                <i className="swatch" style={{ background: hue(one.lane) }} />
+                {one.action}
+              </td>
+              <td>{one.operation.toLowerCase().replaceAll("_", " ")}</td>
+              <td>
+                <StateChip state={one.state === "COMPLETED" ? "healthy" : one.is_hole ? "failing" : "running"} word={one.is_hole ? "hole" : one.state.toLowerCase()} />
+              </td>
+              <td className="number">{one.completed_ms === null ? "" : `${count((one.completed_ms - one.requested_ms) / 1000)} s`}</td>
+              <td className="number">{one.base_files > 0 ? count(one.base_files) : ""}</td>
+              <td className="number">{one.log_files > 0 ? count(one.log_files) : ""}</td>
+              <td className="number">{one.written_bytes > 0 ? bytes(one.written_bytes) : ""}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function Indexes({ table, timeline }: { table: Table; timeline: Timeline | undefined }) {
+  const decision = table.services.find((one) => one.service === "indexing");
+  const missing = (decision?.evidence.missing ?? "").split(", ").filter(Boolean);
+  const complete = timeline?.indexes ?? [];
+  return (
+    <>
+      {decision !== undefined && <p>{decision.reason}</p>}
+      <ul className="index-list">
+        {complete.map((one) => (
+          <li key={one}>
+            <StateChip state="healthy" word="complete" /> <code>{one}</code> <IndexAction table={table} index={one} isComplete />
+          </li>
+        ))}
+        {missing.map((one) => (
+          <li key={one}>
+            <StateChip state="waiting" word="missing" /> <code>{one}</code> <IndexAction table={table} index={one} isComplete={false} />
+          </li>
+        ))}
+      </ul>
+      {complete.length + missing.length === 0 && <Empty>The table has no metadata table, and its policy requests no index.</Empty>}
+    </>
+  );
+}
+
+function Sinks({ table }: { table: Table }) {
+  const seen = useExamination(table);
+  const now = useNow();
+  const zone = useZone();
+  if (table.sinks.length === 0) {
+    return <Empty>The table is not replicated. `replication` in the tables file names sinks.</Empty>;
+  }
+  return (
+    <div className="wide">
+      <table>
+        <thead>
+          <tr>
+            {["Sink", "State", "Behind", "Oldest commit that it lacks", "Cleaning leaves everything since", "Held", "Renewed", "Problem"].map((name) => (
+              <th key={name}>{name}</th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {table.sinks.map((one) => {
+            const lag = seen.data?.lags.find((other) => other.sink === one.sink);
+            return (
+            <tr key={one.sink}>
+              <td>{one.sink}</td>
+              <td>
+                <StateChip state={one.problem !== "" ? "failing" : one.state === "running" ? "running" : "healthy"} word={one.state} />
+              </td>
+              <td>{lag === undefined ? "…" : lag.lag_commits === 0 ? "nothing" : plural(lag.lag_commits, "commit")}</td>
+              <td>{lag === undefined || lag.lag_commits === 0 ? "" : `completed ${duration(lag.lag_s * 1000)} ago`}</td>
+              <td>{one.hold === "0" ? "the first commit" : moment(one.hold_ms, zone)}</td>
+              <td className="number">{lag === undefined || lag.held_bytes === 0 ? "" : bytes(lag.held_bytes)}</td>
+              <td>{ago(one.renewed_ms, now)}</td>
+              <td>{one.problem}</td>
+            </tr>
+            );
+          })}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+/** What the table's store shows now; only an open tab asks for it. */
+function useExamination(table: Table) {
+  const path = `tables/${encodeURIComponent(table.row.table_id)}/examination`;
+  return useQuery({
+    queryKey: ["examination", table.row.table_id],
+    queryFn: ({ signal }) => get<Examination>(path, {}, signal),
+    refetchInterval: EXAMINE_EVERY_MS,
+  });
+}
+
+function Unread({ problems }: { problems: string[] }) {
+  return problems.map((one) => <Trouble key={one}>{one}</Trouble>);
+}
+
+function Conflicts({ table }: { table: Table }) {
+  const seen = useExamination(table);
+  if (seen.isError) {
+    return <Trouble>{seen.error.message}</Trouble>;
+  }
+  if (seen.data === undefined) {
+    return <Loading />;
+  }
+  return (
+    <>
+      <Unread problems={seen.data.problems} />
+      {seen.data.active.length === 0 ? (
+        <Empty>No writer and no service is at work on the table.</Empty>
+      ) : (
+        <div className="wide">
+          <table>
+            <thead>
+              <tr>
+                {["Instant", "Action", "Role", "State", "Heartbeat", "File groups", "Gives way to"].map((name) => (
+                  <th key={name}>{name}</th>
+                ))}
+              </tr>
+            </thead>
+            <tbody>
+              {seen.data.active.map((one) => (
+                <tr key={one.instant + one.role}>
+                  <td>
+                    <code>{one.instant}</code>
+                  </td>
+                  <td>{one.action}</td>
+                  <td>{one.role}</td>
+                  <td>
+                    <StateChip state={one.clashes.length > 0 ? "failing" : one.state === "live" ? "running" : "waiting"} word={one.state} />
+                  </td>
+                  <td>{one.heartbeat_age_s === null ? "none" : `${duration(one.heartbeat_age_s * 1000)} ago`}</td>
+                  <td>{one.file_groups}</td>
+                  <td>{[...one.clashes, ...one.unread.map((name) => `not known: ${name}`)].join("; ") || "nothing"}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+    </>
+  );
+}
+
+function Writers({ table }: { table: Table }) {
+  const now = useNow();
+  if (table.writers.length === 0) {
+    return <Empty>The table's writers were not checked yet: the manager checks after a commit.</Empty>;
+  }
+  return (
+    <>
+      <div className="wide">
+        <table>
+          <thead>
+            <tr>
+              {["Requirement", "State", "Evidence", "Set in the writers", "Blocked meanwhile"].map((name) => (
+                <th key={name}>{name}</th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {table.writers.map((one) => (
+              <tr key={one.requirement}>
+                <td>{one.requirement.replaceAll("_", " ")}</td>
+                <td>
+                  <StateChip state={one.state === "met" ? "healthy" : one.state === "broken" ? "failing" : "new"} word={one.state} />
+                </td>
+                <td>
+                  {one.evidence}
+                  {one.state === "broken" && <p>{`Endangers ${one.endangers}`}</p>}
+                </td>
+                <td>{one.state === "met" ? "" : one.settings.map((setting) => <code key={setting}>{setting} </code>)}</td>
+                <td>{one.state === "broken" ? one.blocks.join(", ") : ""}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      <p className="note">{`checked ${ago(table.writers_checked_ms, now)}`}</p>
+    </>
+  );
+}
+
+function Doctor({ table, timeline }: { table: Table; timeline: Timeline | undefined }) {
+  const seen = useExamination(table);
+  const troubles = timeline?.troubles ?? [];
+  const findings = seen.data?.findings ?? [];
+  return (
+    <>
+      {seen.isError && <Trouble>{seen.error.message}</Trouble>}
+      <Unread problems={seen.data?.problems ?? []} />
+      {troubles.map((one) => (
+        <Trouble key={one.message}>
+          <strong>{one.message}</strong>
+          {one.repair !== "" && <p>{one.repair}</p>}
+        </Trouble>
+      ))}
+      {findings.map((one) => (
+        <Trouble key={one.kind + one.instant} tone="warn">
+          <strong>{one.message}</strong>
+          <p>{`It holds up ${one.holds_up}. ${one.blocks.join("; ")}`}</p>
+          <p>{one.repair}</p>
+          {one.call !== null ? (
+            <RepairAction table={table} call={{ ...one.call, reason: `repair of ${one.kind}: ${one.does}` }} does={one.does} />
+          ) : (
+            <p className="note">
+              {one.refusal !== "" ? (
+                `The doctor does nothing now: ${one.refusal}.`
+              ) : (
+                <code>{`airflow lake doctor ${table.row.base_path} --repair ${one.kind}`}</code>
+              )}
+            </p>
+          )}
+        </Trouble>
+      ))}
+      {seen.data === undefined && !seen.isError && <Loading />}
+      {seen.data !== undefined && troubles.length + findings.length + seen.data.problems.length === 0 && <Empty>Nothing is stuck on the timeline.</Empty>}
+      <p className="note">
+        A full examination also reads each instant's file: <code>{`airflow lake doctor ${table.row.base_path}`}</code>
+      </p>
+    </>
+  );
+}
+
+function PolicyTab({ tableId }: { tableId: string }) {
+  const policy = useQuery({
+    queryKey: ["policy", tableId],
+    queryFn: ({ signal }) => get<Policy>(`tables/${encodeURIComponent(tableId)}/policy`, {}, signal),
+  });
+  if (policy.isError) {
+    return <Trouble>{policy.error.message}</Trouble>;
+  }
+  if (policy.data === undefined) {
+    return <Loading />;
+  }
+  const set = policy.data.settings.filter((one) => one.source !== "built in");
+  const rest = policy.data.settings.filter((one) => one.source === "built in");
+  return (
+    <>
+      {set.length === 0 ? <Empty>Every value is the built-in one.</Empty> : <Settings name="Set for this table" settings={set} />}
+      <details>
+        <summary>{`${count(rest.length)} built-in values`}</summary>
+        <Settings name="Built in" settings={rest} />
+      </details>
+    </>
+  );
+}
+
+function Settings({ name, settings }: { name: string; settings: Policy["settings"] }) {
+  return (
+    <div className="wide">
+      <table aria-label={name}>
+        <thead>
+          <tr>
+            <th>Setting</th>
+            <th>Value</th>
+            <th>Set by</th>
+          </tr>
+        </thead>
+        <tbody>
+          {settings.map((one) => (
+            <tr key={one.name}>
+              <td>
+                <code>{one.name}</code>
+              </td>
+              <td>
+                <code>{one.value}</code>
+              </td>
+              <td>{one.source}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
