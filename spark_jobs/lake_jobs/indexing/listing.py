@@ -12,12 +12,15 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.job_contract import METADATA_TABLE
+from airflow_lake_provider.job_contract import LOCK_PROVIDER, METADATA_TABLE
 from lake_jobs.hudi.files import can_replace, copy_if_there, open_path, replace_file
+from lake_jobs.hudi.metadata_writes import find_metadata_write_mode
 from lake_jobs.hudi.settings import ALWAYS
 from lake_jobs.hudi.table import class_of, hold_lock, open_client
 from lake_jobs.indexing.hudi_internals import META_CLIENT_CLASS, META_PATH, find_field
+from lake_jobs.indexing.rules import find_unaware_writers
 from lake_jobs.indexing.state import load_index_state, remove_plan_files
+from lake_jobs.indexing.writers import find_writers_in_flight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +32,7 @@ PROPERTIES = "hoodie.properties"
 DEFINITIONS = "index.json"
 SCHEMAS = ".schema"
 DEFINITIONS_SETTING = "hoodie.table.index.defs.path"
+NO_LOCK = "org.apache.hudi.client.transaction.lock.NoopLockProvider"
 
 
 class Listing(StrEnum):
@@ -65,26 +69,44 @@ def list_index(context: ServiceContext, partition: str, listing: Listing, defini
 
 
 def drop_index(context: ServiceContext, partition: str) -> None:
-    """Remove an index, complete or half built, and plans of it that no builder has begun. Raises Py4JJavaError.
+    """Remove an index as `remove_index` does, under the table's lock. Raises Py4JJavaError."""
+    with (
+        open_client(context.spark, context.job.base_path, context.settings, ALWAYS) as client,
+        hold_lock(context.spark, client),
+    ):
+        remove_index(context, partition)
+
+
+def remove_index(context: ServiceContext, partition: str) -> None:
+    """Remove an index, complete or half built, and plans of it that no builder has begun; the caller holds the lock.
 
     As Hudi's `dropIndex`, which rewrites the properties in place, and starts a metadata writer, which builds others.
+    The files stay while a write in flight may have settled on updating them; Hudi clears them when it builds anew.
+    Raises Py4JJavaError.
     """
-    with open_client(context.spark, context.job.base_path, context.settings, ALWAYS) as client:
-        if partition == "files":
+    if partition == "files":
+        # Hudi would acquire the lock that is held here.
+        settings = {**context.settings, LOCK_PROVIDER: NO_LOCK}
+        with open_client(context.spark, context.job.base_path, settings, ALWAYS) as client:
             names = context.spark._jvm.java.util.ArrayList()
             names.add(partition)
             client.dropIndex(names)
-            return
-        with hold_lock(context.spark, client):
-            list_index(context, partition, Listing.ABSENT)
-            indexes = load_index_state(context)
-            for plan in indexes.plans:
-                # A plan of several indexes is still the request for the others.
-                if plan.partitions == (partition,) and not plan.is_inflight:
-                    remove_plan_files(indexes.table, plan.instant)
-            fs, path = open_path(context.spark, f"{context.job.base_path}/{METADATA_TABLE}/{partition}")
-            recursive = True
-            fs.delete(path, recursive)
+        return
+    list_index(context, partition, Listing.ABSENT)
+    indexes = load_index_state(context)
+    for plan in indexes.plans:
+        # A plan of several indexes is still the request for the others.
+        if plan.partitions == (partition,) and not plan.is_inflight:
+            remove_plan_files(indexes.table, plan.instant)
+    writers = find_unaware_writers(
+        find_writers_in_flight(context, indexes.table), find_metadata_write_mode(context.spark, indexes.table)
+    )
+    if writers:
+        context.log_progress(f"index {partition}: its files stay for {', '.join(map(str, writers))}")
+        return
+    fs, path = open_path(context.spark, f"{context.job.base_path}/{METADATA_TABLE}/{partition}")
+    recursive = True
+    fs.delete(path, recursive)
 
 
 @contextmanager

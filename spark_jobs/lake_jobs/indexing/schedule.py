@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.job_contract import EXPRESSION_INDEX_PREFIX, SECONDARY_INDEX_PREFIX, FailureKind, Mode
+from airflow_lake_provider.job_contract import EXPRESSION_INDEX_PREFIX, SECONDARY_INDEX_PREFIX, FailureKind
 from lake_jobs.hudi.files import open_path
 from lake_jobs.hudi.metadata_writes import find_metadata_write_mode
 from lake_jobs.hudi.settings import ALWAYS
 from lake_jobs.hudi.table import hold_lock, open_client
-from lake_jobs.indexing.build import BARRIER_INTERVAL_S
-from lake_jobs.indexing.listing import FOLDER, drop_index
+from lake_jobs.indexing.build import BARRIER_INTERVAL_S, keep_lock_file
+from lake_jobs.indexing.listing import FOLDER, drop_index, remove_index
 from lake_jobs.indexing.outcome import IndexFailure, caught_up_to, explain_no_plan
 from lake_jobs.indexing.rules import Begin, decide_writer_barrier
 from lake_jobs.indexing.settings import build_settings, drop_mark
@@ -75,13 +75,8 @@ def drop_wanted(context: ServiceContext, options: IndexOptions) -> None:
     complete = [partition for partition in undone if partition in load_index_state(context).complete]
     if complete:
         _require_rebuildable(context, complete)
-        if context.request.mode is not Mode.SCHEDULE:
-            _wait_for_writer_barrier(context, options)
+        _drop_in_quiet_moment(context, complete, options)
     for partition in undone:
-        # Dropping one may have taken others along.
-        if partition in complete and partition in load_index_state(context).complete:
-            context.log_progress(f"index {partition}: dropping it first, as requested")
-            drop_index(context, partition)
         _mark(context, partition)
 
 
@@ -103,12 +98,16 @@ def _find_busy(context: ServiceContext, indexes: IndexState, partitions: list[st
     return ""
 
 
-def _wait_for_writer_barrier(context: ServiceContext, options: IndexOptions) -> None:
-    """Wait as the build would, while the indexes are still there for readers."""
+def _drop_in_quiet_moment(context: ServiceContext, partitions: list[str], options: IndexOptions) -> None:
+    """Wait as the build would, while the indexes are still there for readers, and drop them.
+
+    The lock under which no writer stands in the way is held until they are dropped: one that streams settles at its
+    start which indexes it updates, and would write into a folder that is deleted meanwhile.
+    """
     deadline = time.monotonic() + options.wait_s
     with open_client(context.spark, context.job.base_path, context.settings, ALWAYS) as client:
         while True:
-            with hold_lock(context.spark, client):
+            with hold_lock(context.spark, client), keep_lock_file(context):
                 state = context.read_table_state()
                 verdict = decide_writer_barrier(
                     find_writers_in_flight(context, state),
@@ -116,14 +115,23 @@ def _wait_for_writer_barrier(context: ServiceContext, options: IndexOptions) -> 
                     stays_current=True,
                     no_writer=options.no_writer,
                 )
-            if verdict.begin is not Begin.WAIT:
-                return
+                if verdict.begin is not Begin.WAIT:
+                    _drop(context, partitions)
+                    return
             if time.monotonic() >= deadline:
                 raise IndexFailure(
                     FailureKind.CONFLICT,
                     f"nothing is dropped: no quiet moment within {options.wait_s:.0f} s: {verdict.reason}",
                 )
             time.sleep(BARRIER_INTERVAL_S)
+
+
+def _drop(context: ServiceContext, partitions: list[str]) -> None:
+    for partition in partitions:
+        # Dropping one may have taken others along.
+        if partition in load_index_state(context).complete:
+            context.log_progress(f"index {partition}: dropping it first, as requested")
+            remove_index(context, partition)
 
 
 def _is_marked(context: ServiceContext, partition: str) -> bool:

@@ -21,9 +21,10 @@ from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_o
 from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service, ServiceResult
 from lake_jobs.hudi.settings import service_settings
 from lake_jobs.hudi.table import open_client, read_table_state
-from lake_jobs.indexing import build, finish, schedule
+from lake_jobs.indexing import build, finish, listing, schedule
 from lake_jobs.indexing.check import find_differences
 from lake_jobs.indexing.settings import build_settings
+from lake_jobs.services.context import open_context
 from local_stack import lake_writer
 
 if TYPE_CHECKING:
@@ -529,6 +530,56 @@ def test_table_that_hudi_1_0_writes_is_refused_before_anything_is_touched(
         assert result.outcome is Outcome.FAILED
         assert "made with Hudi 1.0" in result.message
     assert (table.files(), complete(table)) == (before, {"files"})
+
+
+def test_index_is_dropped_under_the_lock_under_which_no_writer_was_in_the_way(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(**STREAMING_OFF)
+    assert run(spark, indexing(table, BOTH, "record_index")).outcome is Outcome.COMPLETED
+    lock, kept = table.path / ".hoodie" / "lock", tmp_path / "lock-of-the-question"
+    find, write, dropped = schedule.find_writers_in_flight, listing.list_index, []
+
+    def find_and_keep(context: Any, state: Any) -> Any:
+        # A file that has another name keeps its number, so no later lock file gets it.
+        kept.unlink(missing_ok=True)
+        os.link(lock, kept)
+        return find(context, state)
+
+    def list_and_compare(context: Any, partition: str, how: Any, definition: Any = None) -> None:
+        if how is listing.Listing.ABSENT:
+            dropped.append((partition, kept.exists() and lock.exists() and kept.samefile(lock)))
+        write(context, partition, how, definition)
+
+    monkeypatch.setattr(schedule, "find_writers_in_flight", find_and_keep)
+    monkeypatch.setattr(listing, "list_index", list_and_compare)
+    again = indexing(table, Mode.SCHEDULE, "record_index", lake__index__drop_first="true")
+    result = run(spark, replace(again, job_id="another/1"))
+    assert result.outcome is Outcome.SCHEDULED, result.message
+    assert (complete(table), plans(table)) == ({"files"}, set(result.scheduled_instants))
+    assert dropped == [("record_index", True)]
+    assert run(spark, indexing(table, Mode.EXECUTE)).outcome is Outcome.COMPLETED
+    assert missing(spark, table) == []
+
+
+def test_index_that_is_dropped_beside_a_streaming_writer_leaves_it_its_files(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path
+) -> None:
+    table = make_table()
+    assert run(spark, indexing(table, BOTH, "record_index")).outcome is Outcome.COMPLETED
+    writer = start_paused_writer(spark, table, tmp_path, 70_000)
+    folder = table.path / ".hoodie" / "metadata" / "record_index"
+    before = {file.name for file in folder.iterdir()}
+    job = indexing(table, BOTH, "record_index")
+    listing.drop_index(open_context(spark, job, job.services[0]), "record_index")
+    assert complete(table) == {"files"}
+    assert {file.name for file in folder.iterdir()} >= before
+    writer.finish()
+    anew = run(spark, indexing(table, BOTH, "record_index", **FULL_OPTION))
+    assert anew.outcome is Outcome.COMPLETED, anew.message
+    insert(spark, table, 80_000)
+    assert missing(spark, table) == []
+    assert found_by_key(spark, table, 70_003) == found_by_key(spark, table, 80_003) == 1
 
 
 def test_damaged_index_is_reported_with_what_differs_and_built_anew(spark: SparkSession, make_table: MakeTable) -> None:
