@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import tempfile
 from collections import Counter
@@ -12,6 +13,13 @@ import pytest
 from tests.support.durations import Durations
 
 seconds: Counter[str] = Counter()
+
+if importlib.util.find_spec("hypothesis"):  # the environment of Spark may lack it
+    from hypothesis import HealthCheck, settings
+
+    # A machine under load generates slowly, and a test that says nothing of time must not fail by it.
+    settings.register_profile("loaded", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("loaded")
 
 # Operators start nothing outside these; a test of that sets its own.
 os.environ.setdefault("AIRFLOW__LAKE__ALLOWED_ROOTS", f"/lake,{tempfile.gettempdir()}")
