@@ -139,8 +139,17 @@ class ConflictTable:
 
     def find_commits(self, claim: Claim, snapshot: TimelineSnapshot) -> tuple[tuple[Clash, ...], tuple[str, ...]]:
         """Return the clashes with instants that completed since the claim began, and files that cannot be read."""
+        completed, damaged = self.load_commits(claim.since, snapshot)
+        clashes = find_commit_clashes(claim, completed, self._commits, compactions_pass=_compactions_pass(snapshot))
+        return clashes, damaged
+
+    def load_commits(self, since: str, snapshot: TimelineSnapshot) -> tuple[tuple[Instant, ...], tuple[str, ...]]:
+        """Return the writes that completed after `since` (exclusive), newest first, and files that cannot be read.
+
+        Their metadata is in `commits` then; each is read once.
+        """
         by_completion = reversed(self._find_names(snapshot.timeline).writes)
-        completed = list(takewhile(lambda instant: (instant.completed_time or "") > claim.since, by_completion))
+        completed = tuple(takewhile(lambda instant: (instant.completed_time or "") > since, by_completion))
         damaged = []
         for instant in completed:
             if instant.requested_time in self._commits:
@@ -150,8 +159,12 @@ class ConflictTable:
                 self._commits[instant.requested_time] = load_commit_metadata(self._storage, path, instant)
             except (DamagedFileError, FileNotFoundError) as error:
                 damaged.append(str(error))
-        clashes = find_commit_clashes(claim, completed, self._commits, compactions_pass=_compactions_pass(snapshot))
-        return clashes, tuple(damaged)
+        return completed, tuple(damaged)
+
+    @property
+    def commits(self) -> Mapping[str, CommitMetadata]:
+        """The metadata of completed writes that was read so far, by requested time."""
+        return self._commits
 
     def _find_names(self, timeline: Timeline) -> _Names:
         if self._names is None or self._names.timeline is not timeline:

@@ -1,0 +1,216 @@
+"""Which instant is whose, among guarded writes: one small file per guard, and partitions that a guard reserves.
+
+Storage shows no trace of the job that an instant belongs to. Where every writer of a table runs under a guard, the
+guards find out among themselves: each one writes an entry before its job begins and names its instant in it as soon as
+it is certain. That is when exactly one new instant is unnamed, and no other guard had an unnamed one in the meantime.
+A guard reads the timeline first and the entries after it: so it finds the entry of each job whose instant it saw. Two
+that began together name none, and no write is ended on a guess.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.conflict.claim_lock import Reservation
+from airflow_lake_provider.conflict.contention import Claim
+from airflow_lake_provider.conflict.report import find_obstacles
+from airflow_lake_provider.conflict.service_watch import SimpleTransactionDirectMarkerBased, StrategySettings
+from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.hudi.markers import file_group_key
+from airflow_lake_provider.instant_clock import format_instant_time
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from airflow_lake_provider.conflict.activity import ConflictTable
+    from airflow_lake_provider.storage.table_storage import Storage
+    from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
+
+GUARD_FOLDER = ".hoodie/.locks/guards"
+KEPT_MS = 3_600_000
+"""After an hour without a sign of life an entry is removed, and its job is taken for ended."""
+_ENTRY = re.compile(r"\d+-[0-9a-f]{32}", re.ASCII)
+
+
+class GuardState(StrEnum):
+    """What a guard's job is about."""
+
+    WAITING = "waiting"
+    """It will begin when no other guard's job is about to name its instant."""
+    STARTED = "started"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class GuardEntry:
+    """One guard. `instant` is empty until it is certain; `modified_ms` by the store's clock."""
+
+    name: str
+    state: GuardState
+    instant: str
+    modified_ms: int
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its job may have an instant, or may yet get one, that it has not named."""
+        return self.state is not GuardState.WAITING and not self.instant
+
+
+def find_own_instant(pending: Iterable[str], before: Collection[str], others: Iterable[GuardEntry]) -> str:
+    """Return the one new instant that no other guard named; empty when there is none, or more than one. Pure."""
+    named = {entry.instant for entry in others}
+    new = [instant for instant in pending if instant not in before and instant not in named]
+    return new[0] if len(new) == 1 else ""
+
+
+class GuardRegister:
+    """The entry of one guard. `start` before its job, `identify` while it runs, `end` after it. Not for two threads.
+
+    `now_ms` names the entry only. Methods raise StorageError; making one raises ConfigError for a store whose listings
+    may lag behind.
+    """
+
+    def __init__(self, storage: Storage, now_ms: int) -> None:
+        if not storage.lists_at_once:
+            raise ConfigError(
+                f"table {storage.base_path!r}: guards can share a table on a local file system, HDFS and S3 only; give "
+                "the guard its write's instant instead of every_writer_is_guarded"
+            )
+        self._storage = storage
+        self._name = f"{now_ms}-{uuid.uuid4().hex}"
+        self._begun_ms = 0
+        self._before: frozenset[str] = frozenset()
+        self.instant = ""
+        self.is_certain = True
+        """False once another guard's job had no named instant at the same time as this one's."""
+
+    def wait(self) -> bool:
+        """Ask for the turn to start; True when no other guard's job is about to name its instant."""
+        entries = self._load()
+        if self._name not in entries:
+            self._write(GuardState.WAITING)
+            entries = self._load()
+        for entry in entries.values():
+            if entries[self._name].modified_ms - entry.modified_ms > KEPT_MS:
+                self._storage.remove(_path(entry.name))
+        return not any(
+            (entry.state is GuardState.STARTED and not entry.instant)
+            or (entry.state is GuardState.WAITING and entry.name < self._name)
+            for entry in entries.values()
+            if entry.name != self._name
+        )
+
+    def start(self, snapshot: TimelineSnapshot) -> None:
+        """Announce that the job begins now. `snapshot` was read after the last `wait`."""
+        self._before = frozenset(instant.requested_time for instant in snapshot.timeline.instants)
+        self._write(GuardState.STARTED)
+        self._begun_ms = self._load()[self._name].modified_ms
+
+    def identify(self, snapshot: TimelineSnapshot) -> str:
+        """Return the job's instant once it is certain, else an empty text. `snapshot` was read before."""
+        if self.instant or not self.is_certain:
+            return self.instant
+        entries = self._load()
+        if self._name not in entries:  # taken for ended
+            self.is_certain = False
+            return ""
+        others = [entry for entry in entries.values() if entry.name != self._name]
+        if any(entry.is_open and entry.modified_ms >= self._begun_ms - _RACE_MS for entry in _at_large(others)):
+            self.is_certain = False
+            return ""
+        pending = [instant.requested_time for instant in snapshot.timeline.pending_writes()]
+        self.instant = find_own_instant(pending, self._before, others)
+        self._write(GuardState.STARTED)  # with the instant, or as a sign of life
+        return self.instant
+
+    def end(self) -> None:
+        """Leave the entry behind as that of an ended job; without an instant only others' certainty needs it."""
+        self._write(GuardState.ENDED)
+
+    def _write(self, state: GuardState) -> None:
+        self._storage.write(_path(self._name), f"{state.value} {self.instant}".encode())
+
+    def _load(self) -> dict[str, GuardEntry]:
+        try:
+            listed = self._storage.list_entries(GUARD_FOLDER)
+        except FileNotFoundError:
+            return {}
+        found = {}
+        for item in listed:
+            if _ENTRY.fullmatch(item.name) is None:
+                continue
+            try:
+                state, _, instant = self._storage.read_bytes(_path(item.name)).decode().partition(" ")
+                found[item.name] = GuardEntry(item.name, GuardState(state), instant.strip(), item.modified_ms)
+            except (FileNotFoundError, ValueError):
+                # Just removed, or being written: it may be anything, so nothing is certain.
+                found[item.name] = GuardEntry(item.name, GuardState.STARTED, "", item.modified_ms)
+        return found
+
+
+_RACE_MS = 2_000
+"""Stores print times in seconds at the coarsest."""
+
+
+def _at_large(others: Iterable[GuardEntry]) -> list[GuardEntry]:
+    # A started job without an instant counts whenever it began: its instant may come at any time.
+    return [replace(e, modified_ms=1 << 62) if e.state is GuardState.STARTED else e for e in others]
+
+
+def _path(name: str) -> str:
+    return f"{GUARD_FOLDER}/{name}"
+
+
+# --- Partitions that a guard reserves before its job begins (RFC-56's transactional strategy)
+
+RESERVED_ID = "lake-guard-reservation"
+"""Not the id of any file group: stock writers pass it, guards of one partition meet in it."""
+_NAMES_MS = 864_000_000
+
+
+class PartitionReservation:
+    """Holds partitions for one guarded write: of all guards that reserve one of them exactly one gets it.
+
+    `beat` must come once per heartbeat interval; a reservation whose owner dies ends with its heartbeat.
+    """
+
+    def __init__(self, storage: Storage, table: ConflictTable, partitions: Collection[str]) -> None:
+        self._storage = storage
+        self._table = table
+        self._partitions = tuple(partitions)
+        self._keys = frozenset(file_group_key(partition, RESERVED_ID) for partition in partitions)
+        self._reservation: Reservation | None = None
+
+    def take(self, now_ms: int) -> tuple[str, ...]:
+        """Take all partitions, or return what is in the way. Raises StorageError, ConfigError."""
+        activity = self._table.read_activity(now_ms)
+        writers = replace(activity, actives=tuple(active for active in activity.actives if active.action))
+        obstacles = find_obstacles(writers, self._partitions)
+        if obstacles:
+            return obstacles
+        # No two reservations may have one name, and its order counts for none of them.
+        instant = format_instant_time(now_ms - uuid.uuid4().int % _NAMES_MS, "UTC")
+        # A younger claim found its partitions free first: so the older one waits too.
+        strategy = SimpleTransactionDirectMarkerBased(
+            StrategySettings(reserve=lambda name: Reservation(self._storage, name))
+        )
+        verdict = strategy.check(self._table, Claim(instant, self._keys, since=instant, comes_first=False), now_ms)
+        if verdict.is_free:
+            self._reservation = Reservation(self._storage, instant)
+            return ()
+        return (*(f"reservation {clash.instant}" for clash in verdict.clashes), *verdict.unread)
+
+    def beat(self) -> None:
+        """Renew it."""
+        if self._reservation is not None:
+            self._reservation.beat()
+
+    def release(self) -> None:
+        """Give the partitions back."""
+        if self._reservation is not None:
+            self._reservation.release()
+            self._reservation = None
