@@ -130,7 +130,7 @@ soak: install postgres kafka ## The long form: 20 kills of the API server on eac
 	LAKE_SIMULATIONS=10000 LAKE_ORPHAN_HISTORIES=10000 $(BIN)/python -m pytest $(ALL) tests/simulation
 	LAKE_REPLICATION_SEEDS=30 $(BIN)/python -m pytest $(ALL) tests/integration/replication/test_kill_matrix.py
 	LAKE_REPLICATION_KILLS=10 $(BIN)/python -m pytest $(ALL) tests/system/test_replication.py
-	$(SPARK_VENV)/bin/python -m pytest -m soak tests/integration/spark
+	LAKE_REPLICATION_WORKLOAD_S=7200 $(SPARK_VENV)/bin/python -m pytest -m soak tests/integration/spark
 	LAKE_ORACLE_S=7200 LAKE_ORACLE_SEED=$$RANDOM LAKE_ORACLE_SHRINK_S=1200 $(SPARK_VENV)/bin/python -m pytest $(ALL) -s tests/oracle
 	$(BIN)/python -m pytest -m soak tests/integration/storage
 	LAKE_INDEX_KILLS=10 $(SPARK_VENV)/bin/python -m pytest $(ALL) tests/integration/spark/test_indexing_kills_on_hudi.py

@@ -314,6 +314,12 @@ class ReplicationGapError(LakeError):
     retriable = True
 
 
+class ReadIncompleteError(LakeError):
+    """Other changes of a commit were read than its write statistics count; the checkpoint has not moved."""
+
+    retriable = True
+
+
 class ReplicationFailedError(LakeError):
     """A replication run failed; the sink has what it had committed, and the next try continues from there."""
 

@@ -82,6 +82,15 @@ def read_table_state(spark: SparkSession, base_path: str) -> TableState:
     )
 
 
+def read_clean_plan(plan: Any) -> tuple[str, int]:
+    """Return what a clean's plan keeps, empty when it does not count commits, and how much it deletes."""
+    earliest = plan.getEarliestInstantToRetain()
+    files = plan.getFilePathsToBeDeletedPerPartition() or {}
+    partitions = plan.getPartitionsToBeDeleted() or []
+    deletes = sum(len(found) for found in files.values()) + len(partitions)
+    return (str(earliest.getTimestamp() or "") if earliest is not None else ""), deletes
+
+
 @contextmanager
 def open_client(
     spark: SparkSession, base_path: str, settings: Mapping[str, str], must_hold: Mapping[str, str]

@@ -25,6 +25,7 @@ from lake_jobs.replication.file_slices import (
     GroupStatistics,
     find_slice,
 )
+from lake_jobs.replication.reconciliation import Records
 from lake_jobs.replication.slice_reader import GROUP, LAST_INSTANT, RECORD_KEY
 
 if TYPE_CHECKING:
@@ -47,6 +48,13 @@ class TouchedGroup:
     statistics: GroupStatistics
     before: FileSlice | None
     after: FileSlice | None
+
+    @property
+    def own_logs(self) -> FileSlice | None:
+        """The log files that the commit itself wrote, as a slice; None without any."""
+        names = {path.rpartition("/")[2] for path in self.statistics.paths}
+        logs = tuple(log for log in self.after.logs if log.name in names) if self.after is not None else ()
+        return FileSlice(None, logs) if logs else None
 
     @property
     def may_delete(self) -> bool:
@@ -81,6 +89,12 @@ def find_touched_groups(
             raise ReplicationGapError(
                 f"commit {commit.requested_time} rewrote file group {group.file_id} of partition {group.partition!r}, "
                 f"whose base file of {group.previous} is not there: deleted"
+            )
+        written = {path.rpartition("/")[2] for path in group.paths}
+        left_out = written - {file.name for file in after.files} if after is not None else written
+        if left_out and not group.is_replaced:
+            raise ReplicationGapError(
+                f"file {min(left_out)} of commit {commit.requested_time} is in none of its file group's slices"
             )
         groups.append(TouchedGroup(group, before, after))
     return tuple(groups)
@@ -193,6 +207,30 @@ class ChangeQuery:
             F.when(F.col("a_key").isNotNull(), after).alias("after"),
             F.coalesce("a_group", "b_group").alias(GROUP),
         )
+
+    def count_records(
+        self, groups: Sequence[TouchedGroup], positions: Sequence[int], ordering: Sequence[str]
+    ) -> dict[int, Records]:
+        """Return by position what became of the records that the commit itself appended to file groups."""
+        chosen = [(at, groups[at]) for at in positions]
+        own = [(at, group.statistics.partition, group.own_logs) for at, group in chosen if group.own_logs is not None]
+        if not own:
+            return {}
+        until = LAST_INSTANT if self.version >= FIRST_VERSION_OF_OWN_LOGS else self.commit.requested_time
+        # Without such fields the later record wins, and all are alike here.
+        order = F.struct(*[f"`{name}`" for name in ordering], F.lit(0))
+        own_key, row_key = F.col(RECORD_KEY).alias("o_key"), F.col(RECORD_KEY).alias("a_key")
+        records = self.reader.read(own, self.layout, until).where(F.col(_COMMIT_TIME) == self.commit.requested_time)
+        records = records.select(GROUP, own_key, order.alias("o_order"))
+        rows = self._after(chosen).select(row_key, F.col(_COMMIT_TIME).alias("a_time"), order.alias("a_order"))
+        joined = records.join(rows, F.col("o_key") == F.col("a_key"), "left")
+        yes, no = F.expr("true"), F.expr("false")
+        is_kept = F.coalesce(F.col("a_time") == self.commit.requested_time, no)
+        # Where no row is left an earlier delete had the higher value.
+        loses = F.coalesce(F.col("a_order") >= F.col("o_order"), yes) if ordering else no
+        is_lost = ~is_kept & loses
+        counted = joined.groupBy(GROUP).agg(F.count_if(is_kept), F.count_if(is_lost), F.count_if(~is_kept & ~is_lost))
+        return {at: Records(kept, lost, missing) for at, kept, lost, missing in counted.collect()}
 
     def _after(self, groups: Numbered) -> DataFrame:
         until = LAST_INSTANT if self.version >= FIRST_VERSION_OF_OWN_LOGS else self.commit.requested_time

@@ -12,28 +12,36 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from airflow_lake_provider.errors import ReplicationGapError, SourceRefusedError
+from airflow_lake_provider.errors import ReadIncompleteError, ReplicationGapError, SourceRefusedError
 from airflow_lake_provider.instant_clock import shift_instant_time
 from airflow_lake_provider.replication.change import Change, CommitRef, Mode, Op
 from airflow_lake_provider.replication.feed import OPERATIONS_WITHOUT_CHANGES, SourceTimeline
 from airflow_lake_provider.replication.job import Reader
 from lake_jobs.hudi.files import open_path
-from lake_jobs.hudi.table import MERGE_ON_READ, TableState, find_instant, read_table_state, requested_times
+from lake_jobs.hudi.table import (
+    MERGE_ON_READ,
+    TableState,
+    find_instant,
+    read_clean_plan,
+    read_table_state,
+    requested_times,
+)
 from lake_jobs.replication.change_columns import (
-    cdc_changes,
     data_schema,
     find_unfit_column,
     in_order_per_key,
     key_json,
     row_json,
 )
-from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS, CompletedInstants, read_statistics
+from lake_jobs.replication.commit_reading import ChangeDataReading, SliceReading, Times, find_groups, read_merging
+from lake_jobs.replication.file_slices import read_statistics
 from lake_jobs.replication.reader_choice import Choice, TableTraits, choose_reader, find_obstacle
-from lake_jobs.replication.slice_changes import ChangeQuery, find_touched_groups
-from lake_jobs.replication.slice_reader import SliceReader
+from lake_jobs.replication.reconciliation import count, describe_differences
+from lake_jobs.replication.slice_changes import ChangeQuery
+from lake_jobs.replication.slice_reader import GROUP, SliceReader
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql import types as T
@@ -59,7 +67,7 @@ class HudiSource:
         self._table = read_table_state(spark, base_path)
         config = self._table.meta_client.getTableConfig()
         self._version = self._table.table_version
-        self._keeps_versions = keeps_versions(config)
+        self._merging = read_merging(config)
         fields = config.getRecordKeyFields()
         partitions = config.getPartitionFields()
         self._record_key = tuple(fields.get()) if fields.isPresent() else ()
@@ -134,16 +142,17 @@ class HudiSource:
         statistics = self._read_statistics(commit)
         choice = self._choose(commit, statistics)
         self.readers[f"{choice.reader}: {choice.reason}"] += 1
-        if choice.reader is Reader.CDC:
-            found: DataFrame | None = cdc_changes(self.change_data(commit), self._schema(), self._key)
-        else:
-            found = self._compare(commit, statistics)
-        if found is None:
-            return
-        rows = in_order_per_key(found).select("op", "key", "before", "after")
-        # Unpacked, not read by name: a row searches for a name each time, and this code runs for each row.
-        for op, key, before, after in rows.toLocalIterator(prefetchPartitions=True):
-            yield Change(_OPS[op], key, before, after)
+        reading = self._open(commit, statistics, choice.reader)
+        found, counts = reading.changes(), dict[tuple[int, str], int]()
+        if found is not None:
+            rows = in_order_per_key(found).select("op", "key", "before", "after", GROUP)
+            # Unpacked, not read by name: a row searches for a name each time, and this code runs for each row.
+            for op, key, before, after, group in rows.toLocalIterator(prefetchPartitions=True):
+                counts[group, op] = counts.get((group, op), 0) + 1
+                yield Change(_OPS[op], key, before, after)
+        differences = reading.find_differences(count(counts))
+        if differences:
+            raise ReadIncompleteError(describe_differences(differences, commit, self._base_path))
 
     def read_snapshot(self, progress: SnapshotProgress) -> Iterator[tuple[tuple[str, str], Change]]:
         """Return the rows of the table at an instant behind `progress.after`, in the order of key and partition."""
@@ -174,16 +183,13 @@ class HudiSource:
             return Choice(self._reader, f"reader: {self._reader}")
         return choose_reader(self._traits, statistics, self.schema_of(commit), self._newest_schema)
 
-    def _compare(self, commit: CommitRef, statistics: Sequence[GroupStatistics]) -> DataFrame | None:
-        """Return the changes by the slices of the file groups that the commit touched; None when it touched none."""
-        storage, files = self._table.meta_client.getStorage(), {}
-        for partition in {group.partition for group in statistics}:
-            ids = [group.file_id for group in statistics if group.partition == partition]
-            for file_id, found in self._slices.list_files(storage, partition, ids).items():
-                files[partition, file_id] = found
-        old = {file.instant for group in files.values() for file in group if file.instant < self._begins}
-        instants = CompletedInstants(self._times, self._begins, self._read_archived_times(old))
-        groups = find_touched_groups(statistics, files, instants, commit, self._version)
+    def _open(
+        self, commit: CommitRef, statistics: Sequence[GroupStatistics], reader: Reader
+    ) -> ChangeDataReading | SliceReading:
+        if reader is Reader.CDC:
+            rows = self._reader_of_rows()
+            return ChangeDataReading(rows, self._base_path, commit, statistics, self._schema(), self._key)
+        times = Times(self._times, self._begins)
         query = ChangeQuery(
             self._slices,
             self._layout(commit),
@@ -191,9 +197,10 @@ class HudiSource:
             self._key,
             self._version,
             with_before=self._mode is Mode.CHANGES,
-            keeps_versions=self._keeps_versions,
+            keeps_versions=self._merging.keeps_versions,
         )
-        return query.changes(groups)
+        groups = find_groups(self._slices, self._table, commit, statistics, times)
+        return SliceReading(query, groups, self._merging)
 
     def _layout(self, commit: CommitRef) -> Layout:
         schema = self.schema_of(commit)
@@ -211,27 +218,9 @@ class HudiSource:
         metadata = timeline.readReplaceCommitMetadata(instant) if replaces else timeline.readCommitMetadata(instant)
         return read_statistics(json.loads(metadata.toJsonString()))
 
-    def _read_archived_times(self, instants: Collection[str]) -> dict[str, str]:
-        """Return when archived writes completed: files of slow ones may belong to a later slice."""
-        if not instants or self._version < FIRST_VERSION_OF_OWN_LOGS:
-            return {}
-        factory = self._table.meta_client.getTimelineLayout().getTimelineFactory()
-        view = factory.createCompletionTimeQueryView(self._table.meta_client)
-        found = {instant: view.getCompletionTime(instant) for instant in instants}
-        return {instant: str(time.get()) for instant, time in found.items() if time.isPresent()}
-
     def change_data(self, commit: CommitRef) -> DataFrame:
         """Return Hudi's own change data of one commit, as it is."""
-        begin, end = one_ms_before(commit.requested_time), commit.requested_time
-        return self._incremental(begin, end, "cdc").where(F.col("ts_ms") == commit.requested_time)
-
-    def _incremental(self, begin: str, end: str, form: str) -> DataFrame:
-        reader = self._reader_of_rows().option("hoodie.datasource.query.type", "incremental")
-        reader = reader.option("hoodie.datasource.query.incremental.format", form)
-        reader = reader.option("hoodie.datasource.read.begin.instanttime", begin)
-        reader = reader.option("hoodie.datasource.read.end.instanttime", end)
-        # Otherwise Hudi silently leaves out rows of files that a clean has removed.
-        return reader.option("hoodie.datasource.read.incr.fallback.fulltablescan.enable", "false").load(self._base_path)
+        return ChangeDataReading(self._reader_of_rows(), self._base_path, commit, (), self._schema(), self._key).rows()
 
     def _reader_of_rows(self) -> DataFrameReader:
         return self._spark.read.format("hudi")
@@ -261,7 +250,7 @@ class HudiSource:
         known = dict(self._cleans)
         for instant in cleans.filterInflightsAndRequested().getInstants():
             # It may be deleting files just now.
-            known[str(instant.requestedTime())] = _read_clean_plan(timeline.readCleanerPlan(instant))
+            known[str(instant.requestedTime())] = read_clean_plan(timeline.readCleanerPlan(instant))
         unbounded = [requested for requested, (kept, files) in known.items() if files and not kept]
         return max((kept for kept, _ in known.values()), default=""), max(unbounded, default="")
 
@@ -295,37 +284,9 @@ class CommitFacts:
         self.schema = str(metadata.getMetadata("schema") or "")
 
 
-_ORDERINGS = frozenset({"COMMIT_TIME_ORDERING", "EVENT_TIME_ORDERING"})
-_PAYLOADS_OF_ORDERINGS = frozenset(
-    {"OverwriteWithLatestAvroPayload", "DefaultHoodieRecordPayload", "EventTimeAvroPayload"}
-)
-
-
-def keeps_versions(config: Any) -> bool:
-    """Return whether a row that a commit changed carries that commit's time, by the table's own configuration.
-
-    It does where Hudi takes one of two versions of a row as it is. A payload class, or a merger, of the table's own may
-    make a third one of them, and some of Hudi's partial updates do.
-    """
-    mode, properties = config.getRecordMergeMode(), config.getProps()
-    partial = properties.getProperty("hoodie.table.partial.update.mode")
-    if mode is None:
-        return str(config.getPayloadClass()).rpartition(".")[2] in _PAYLOADS_OF_ORDERINGS
-    return str(mode.name()) in _ORDERINGS and not partial
-
-
 def one_ms_before(instant: str) -> str:
     """Return the instant time one millisecond earlier (`yyyyMMddHHmmssSSS`); ranges exclude their begin."""
     return shift_instant_time(instant, -1)
-
-
-def _read_clean_plan(plan: Any) -> tuple[str, int]:
-    """Return what a clean's plan keeps, empty when it does not count commits, and how much it deletes."""
-    earliest = plan.getEarliestInstantToRetain()
-    files = plan.getFilePathsToBeDeletedPerPartition() or {}
-    partitions = plan.getPartitionsToBeDeleted() or []
-    deletes = sum(len(found) for found in files.values()) + len(partitions)
-    return (str(earliest.getTimestamp() or "") if earliest is not None else ""), deletes
 
 
 def _pending_writes(timeline: Any) -> tuple[str, ...]:

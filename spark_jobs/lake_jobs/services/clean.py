@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.job_contract import (
+    SAFEPOINT,
     FailureKind,
     JobRequest,
     Mode,
@@ -14,8 +15,8 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
 )
 from lake_jobs.hudi.settings import FAILED_WRITES_POLICY
-from lake_jobs.hudi.table import SettingLostError, TableState, find_instant, requested_times
-from lake_jobs.services.context import open_context
+from lake_jobs.hudi.table import SettingLostError, TableState, find_instant, read_clean_plan, requested_times
+from lake_jobs.services.context import ServiceContext, open_context
 from lake_jobs.services.planned import PlannedService, is_ours, refuse_others, run_plans
 
 if TYPE_CHECKING:
@@ -66,6 +67,27 @@ def _find_pending(state: TableState) -> tuple[str, ...]:
     return requested_times(state.timeline.getCleanerTimeline().filterInflightsAndRequested())
 
 
+def _find_hold(context: ServiceContext, state: TableState) -> str:
+    """Return why a pending plan passes the safepoint of replication; empty when none does.
+
+    Retention is raised when a plan is made; a plan that others made knows nothing of it, and commits may have come
+    between counting them and planning.
+    """
+    safepoint = context.request.options.get(SAFEPOINT, "")
+    if not safepoint:
+        return ""
+    pending = state.timeline.getCleanerTimeline().filterInflightsAndRequested().getInstants()
+    for instant in pending:
+        kept, deletes = read_clean_plan(state.timeline.readCleanerPlan(instant))
+        if deletes and (not kept or kept > safepoint):
+            what = f"keeps what readers since {kept} need" if kept else "does not count commits"
+            return (
+                f"clean plan {instant.requestedTime()} deletes {deletes} files and {what}, and a sink of replication "
+                f"still needs those since {safepoint}"
+            )
+    return ""
+
+
 def _find_completed(state: TableState, instant: str) -> str | None:
     cleaned = find_instant(state.timeline.getCleanerTimeline().filterCompletedInstants(), instant)
     if cleaned is None:
@@ -86,4 +108,5 @@ CLEAN = PlannedService(
     # Hudi has no call for one plan: this executes all that are pending, and schedules none.
     execute=lambda client, _instant: _clean(client),
     nothing_new="no files older than what is retained",
+    find_hold=_find_hold,
 )

@@ -66,6 +66,12 @@ class PlannedService:
     nothing_new: str
     hudi_keeps_heartbeat: bool = False
     withdraw: Callable[[ServiceContext, Any, str], object] | None = None
+    find_hold: Callable[[ServiceContext, TableState], str] | None = None
+    """Returns why the pending plans must not be executed now, in words; empty when they may be."""
+
+
+class PlanHeldError(Exception):
+    """A plan would remove what a sink of replication still needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +253,8 @@ def _execute_plan(context: ServiceContext, kind: PlannedService, instant: str) -
         failure = _describe_failure(context, kind, instant, error)
     except WriterInTheWayError as error:
         failure = PlanFailure(instant, FailureKind.CONFLICT, f"{error}{_withdraw(context, kind, instant)}")
+    except PlanHeldError as error:
+        failure = PlanFailure(instant, FailureKind.CONFLICT, f"{error}{_take_back(context, instant)}")
     # The timeline judges (G3): neither a returned call nor an exception says whether the instant is completed.
     after = context.read_table_state()
     done = kind.find_completed(after, instant)
@@ -294,14 +302,31 @@ def _withdraw(context: ServiceContext, kind: PlannedService, instant: str) -> st
     return "; the plan is withdrawn"
 
 
+def _take_back(context: ServiceContext, instant: str) -> str:
+    """Remove a plan that this service made and no executor began, so that no writer executes it; say so.
+
+    A plan of others stays: it waits for the sink, and its maker may rely on it.
+    """
+    if not is_ours(context, instant, is_begun=False) or instant in _begun(context.read_table_state()):
+        return "; the plan stays pending until the sink has gone on"
+    path = context.job.base_path
+    with open_client(context.spark, path, context.settings, ALWAYS) as client, hold_lock(context.spark, client):
+        remove_unbegun(context.read_table_state(), instant)
+    remove_heartbeat(context.spark, context.job.base_path, instant)
+    return "; the plan is withdrawn"
+
+
 def _require_due(context: ServiceContext, kind: PlannedService, instant: str, *, was_begun: bool) -> None:
-    """Raise PlanGoneError or PlanBusyError unless a plan is as it was found. Call it under the table's lock.
+    """Raise PlanGoneError, PlanBusyError or PlanHeldError unless a plan may be executed; under the table's lock.
 
     Minutes may lie between: Hudi would roll back the files of an executor that began the plan since.
     """
     state = context.read_table_state()
     if instant not in kind.find_pending(state):
         raise PlanGoneError(instant)
+    why_held = kind.find_hold(context, state) if kind.find_hold is not None else ""
+    if why_held:
+        raise PlanHeldError(why_held)
     is_begun_since = not was_begun and instant in _begun(state)
     if is_begun_since and not kind.hudi_keeps_heartbeat and not is_ours(context, instant, is_begun=True):
         raise PlanBusyError(instant)

@@ -40,6 +40,7 @@ from airflow_lake_provider.replication.checkpoint import Checkpoint, from_text
 from airflow_lake_provider.replication.job import Reader, ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.pump import Order
 from lake_jobs.replication.change_columns import data_schema, row_json
+from lake_jobs.replication.commit_reading import SliceReading
 from lake_jobs.replication.source import HudiSource, one_ms_before
 from local_stack import lake_writer
 from replicate import replicate
@@ -485,6 +486,72 @@ def test_our_clean_and_archive_leave_what_a_sink_needs_until_its_time_to_live_is
     after = sinks.get("t", "files")
     assert (after["needs_snapshot"], after["problem"]) == (False, "")
     assert sinks.safepoint("t").instant == lake.commits()[-1].requested_time
+
+
+@pytest.mark.parametrize("type", ["COW", "MOR"])
+def test_commit_that_was_not_read_whole_is_an_error_and_the_checkpoint_stays(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type: str
+) -> None:
+    lake = Lake(spark, tmp_path, type, **{"hoodie.table.cdc.enabled": "false"})
+    lake.write(lake.rows(range(6), 1))
+    assert lake.replicate().message == ""
+    # One of three loses by its ordering value, which is no shortfall.
+    lake.write(lake.rows([0, 2], 5))
+    lake.write(lake.rows([0], 3).union(lake.rows([2, 4], 6)))
+    before, read = lake.delivered(), SliceReading.changes
+
+    def without_a_row(self: SliceReading) -> DataFrame:
+        found = read(self)
+        assert found is not None
+        return found.where(F.get_json_object("key", "$.id") != "4")
+
+    with monkeypatch.context() as planted:
+        planted.setattr(SliceReading, "changes", without_a_row)
+        result = lake.replicate()
+    commit = lake.commits()[-1]
+    assert f"commit {commit.requested_time} of table {lake.path} was not read as it was written" in result.message
+    assert "of partition 'p0': read 0 inserts, 1 updates, 0 deletes" in result.message
+    assert (result.commits, len(lake.delivered())) == (1, len(before) + 1)
+    assert lake.replicate().message == ""
+    assert lake.replica() == lake.table()
+    assert {key: lake.replica()[key]["ts"] for key in (0, 2, 4)} == {0: 5, 2: 6, 4: 6}
+
+
+@pytest.mark.parametrize("is_ours", [True, False], ids=["ours", "of-others"])
+def test_clean_plan_that_passes_the_safepoint_is_not_executed(
+    spark: SparkSession, tmp_path: Path, is_ours: bool
+) -> None:
+    lake = Lake(spark, tmp_path, "COW")
+    lake.write(lake.rows(range(4), 1))
+    assert lake.replicate().message == ""
+    for ts in range(2, 5):
+        lake.write(lake.rows([0, 1], ts))
+    retention = {"hoodie.clean.commits.retained": "1"}
+    # Whoever makes a plan knows no safepoint, or an older one.
+    assert lake.service(Service.CLEAN, ServiceMode.SCHEDULE, **retention).outcome is Outcome.SCHEDULED
+    hoodie = Path(lake.path) / ".hoodie"
+    (plan,) = (path.name.split(".")[0] for path in hoodie.glob("timeline/*.clean.requested"))
+    if not is_ours:
+        (hoodie / ".heartbeat" / plan).unlink()
+    files = set(Path(lake.path).rglob("p*/*.parquet"))
+
+    held = {SAFEPOINT: lake.delivered()[-1][0].hold, **retention}
+    done = lake.service(Service.CLEAN, ServiceMode.EXECUTE, **held)
+    assert (done.outcome, done.failure_kind) == (Outcome.FAILED, FailureKind.CONFLICT)
+    assert f"still needs those since {held[SAFEPOINT]}" in done.message
+    assert set(Path(lake.path).rglob("p*/*.parquet")) == files
+    assert bool(list(hoodie.glob("timeline/*.clean.requested"))) is not is_ours
+    assert ("the plan is withdrawn" in done.message) is is_ours
+
+    result = lake.replicate()
+    assert result.message == ""
+    # A plan that stays pending counts as one that deletes files just now.
+    assert bool(result.snapshot_reason) is not is_ours
+    assert lake.replica() == lake.table()
+    held = {SAFEPOINT: lake.delivered()[-1][0].hold, **retention}
+    if not is_ours:
+        assert lake.service(Service.CLEAN, ServiceMode.EXECUTE, **held).outcome is Outcome.COMPLETED
+        assert set(Path(lake.path).rglob("p*/*.parquet")) < files
 
 
 @dataclass

@@ -192,9 +192,9 @@ class History:
     def operations(self) -> list[Callable[[], None]]:
         found = [self.upsert, self.upsert, self.upsert_that_is_late, self.insert, self.bulk_insert, self.delete]
         found += [self.insert_overwrite, self.delete_partition, self.cluster, self.clean]
-        if self.kind.version >= 8 and not self.wide:
-            # Before, an assignment to the key is required, and all columns are written. Where a column was added behind
-            # the partition's, Hudi 1.2 itself writes garbled rows: its catalog has them in another order.
+        if self.kind.version >= 8 and not self.wide and not self.kind.has_change_data:
+            # Before version 8 all columns are written. On merge-on-read tables with change data Hudi 1.2 failed at
+            # one. Where a column was added behind the partition's it writes garbled rows: its catalog differs in order.
             found.append(self.merge_into)
         if not self.wide:
             found.append(self.add_column)
