@@ -168,12 +168,22 @@ class ConflictWatch:
                 self.conflict = watch.check(int(time.time() * 1000))
             except LakeError as error:
                 log.warning("the watch cannot read the table's writers for now: %s", error)
+            except Exception:
+                # The outermost loop of a thread: a strategy of another package may raise anything, and a watch that
+                # ended by it would leave the service unwatched without a word.
+                log.exception("the watch failed; it checks again in %s s", self._period_s)
             if self.conflict is not None:
                 # The job may still be starting, when there is nothing to stop yet: so this stops it repeatedly.
-                self._stop()
+                self._try_to_stop()
                 while not self._left.wait(STOP_AGAIN_AFTER_S):
-                    self._stop()
+                    self._try_to_stop()
                 return
+
+    def _try_to_stop(self) -> None:
+        try:
+            self._stop()
+        except Exception:
+            log.exception("the service was not stopped; the next try follows in %s s", STOP_AGAIN_AFTER_S)
 
 
 # --- A clustering plan that gave way to a writer: removed from the timeline, or the reason why it is still there

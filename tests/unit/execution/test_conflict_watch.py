@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from airflow_lake_provider.config.policies import ConflictPolicy
 from airflow_lake_provider.conflict.contention import Clash, ClashKind
 from airflow_lake_provider.conflict.service_watch import ServiceConflict, ServiceWatch
@@ -20,8 +22,13 @@ FOUND = ServiceConflict(PLAN, (Clash(WRITER, "deltacommit", ClashKind.MARKER, ke
 class FakeWatch:
     def __init__(self, *answers: ServiceConflict | Exception | None) -> None:
         self.answers = list(answers)
+        self.checks = 0
+        self.twice = threading.Event()
 
     def check(self, now_ms: int) -> ServiceConflict | None:
+        self.checks += 1
+        if self.checks == 2:
+            self.twice.set()
         answer = self.answers.pop(0) if self.answers else None
         if isinstance(answer, Exception):
             raise answer
@@ -44,10 +51,28 @@ def test_service_is_ended_again_and_again_until_the_block_is_left(monkeypatch) -
 
 def test_nothing_happens_without_a_conflict_or_without_a_watch() -> None:
     stops: list[int] = []
-    for watch in (FakeWatch(), None):
-        with ConflictWatch(watch, lambda: stops.append(1), 0.01, 0.0) as watching:
-            pass
-        assert (stops, watching.conflict) == ([], None)
+    asked = FakeWatch()
+    with ConflictWatch(asked, lambda: stops.append(1), 0.01, 0.0) as watching:
+        assert asked.twice.wait(30)
+    assert (stops, watching.conflict) == ([], None)
+    with ConflictWatch(None, lambda: stops.append(1), 0.01, 0.0) as watching:
+        pass
+    assert (stops, watching.conflict) == ([], None)
+
+
+def test_watch_goes_on_after_any_error_of_a_strategy_or_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conflict_watch, "STOP_AGAIN_AFTER_S", 0.01)
+    stops, stopped = [], threading.Event()
+
+    def stop() -> None:
+        stops.append(1)
+        if len(stops) == 1:
+            raise OSError("the engine does not answer")
+        stopped.set()
+
+    with ConflictWatch(FakeWatch(KeyError("a strategy's own mistake"), FOUND), stop, 0.01, 0.0) as watch:
+        assert stopped.wait(30)
+    assert watch.conflict is FOUND
 
 
 def test_watch_finds_the_writer_that_came_upon_the_plan() -> None:
