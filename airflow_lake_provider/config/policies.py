@@ -355,6 +355,9 @@ class IndexingPolicy(Settings):
     """How a build is verified: by timeline and metadata table, or also by the data files' contents."""
     wait_s: Seconds = 300.0
     """How long a build waits for a moment without writers that would be missing in the index."""
+    verify_every_s: Seconds | None = None
+    """How often rows are searched for by the complete indexes of `indexes`; one that misses rows is unlisted, and built
+    anew. Null: never."""
     check_timeout_s: From1 = 900
     """`hoodie.metadata.index.check.timeout.seconds`: how long a built index waits for writers that may not know it."""
 

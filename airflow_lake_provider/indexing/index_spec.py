@@ -61,6 +61,8 @@ class CheckLevel(StrEnum):
 
     CHEAP = "cheap"
     FULL = "full"
+    SAMPLE = "sample"
+    """Rows are searched for by an index that is complete already; one that misses rows is unlisted and built anew."""
 
 
 NEEDS: Mapping[IndexKind, IndexKind] = MappingProxyType(

@@ -103,7 +103,7 @@ def decide(
         decide_ttl(facts, policy, now_ms),
         decide_clean(facts, policy, rollback, now_ms, last_runs),
         decide_metadata_compaction(facts, policy),
-        decide_indexing(facts, policy),
+        decide_indexing(facts, policy, now_ms),
         decide_archive(facts, policy, now_ms),
         decide_savepoint(facts, policy, now_ms),
         decide_orphans(facts, policy, now_ms),

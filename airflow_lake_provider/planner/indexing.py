@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.hudi.instant import Action, Layout
 from airflow_lake_provider.indexing.index_spec import (
+    CheckLevel,
+    IndexKind,
     find_missing,
     find_setting_problems,
     find_unmet_need,
     parse_indexes,
     requested_options,
 )
+from airflow_lake_provider.instant_clock import format_instant_time
 from airflow_lake_provider.job_contract import INDEX_CHECK, INDEX_CHECK_TIMEOUT, INDEX_WAIT_S, Mode, Service
+from airflow_lake_provider.planner.periodic import begin_of_period
 from airflow_lake_provider.planner.rules import Decision, Verdict, block_without_lock, not_due
 
 if TYPE_CHECKING:
@@ -24,11 +28,15 @@ if TYPE_CHECKING:
     from airflow_lake_provider.planner.facts import TableFacts
     from airflow_lake_provider.planner.rules import Evidence
 
+SAMPLED = frozenset({IndexKind.RECORD_INDEX, IndexKind.SECONDARY_INDEX})
+"""The kinds by which Hudi's readers find rows, and which may therefore miss some."""
 
-def decide_indexing(facts: TableFacts, policy: TablePolicy) -> Decision:
+
+def decide_indexing(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decision:
     """Decide whether an index build is due, not due or blocked, with the reason.
 
     Pending plans are due, whichever process made them; new ones for what `indexing.indexes` names and the table lacks.
+    When nothing is missing, sampled searches are due once in each period of `indexing.verify_every_s`.
     """
     rules, service = policy.indexing, Service.INDEXING
     if not rules.enabled:
@@ -49,6 +57,8 @@ def decide_indexing(facts: TableFacts, policy: TablePolicy) -> Decision:
         "settings": "; ".join(find_setting_problems(wanted, policy.hudi_options)),
     }
     due = _due(facts, missing, pending, evidence, index_job_options(wanted, rules))
+    if due is None and not missing:
+        due = _due_to_verify(facts, wanted, rules, evidence, now_ms)
     if due is None:
         names = ", ".join(spec.partition for spec in wanted)
         reason = f"all requested indexes exist: {names}" if names else "indexing.indexes requests no index"
@@ -67,6 +77,22 @@ def index_job_options(wanted: Sequence[IndexSpec], rules: IndexingPolicy) -> Map
         INDEX_WAIT_S: f"{rules.wait_s:g}",
         INDEX_CHECK_TIMEOUT: str(rules.check_timeout_s),
     }
+
+
+def _due_to_verify(
+    facts: TableFacts, wanted: Sequence[IndexSpec], rules: IndexingPolicy, evidence: Evidence, now_ms: int
+) -> Decision | None:
+    names = [spec.partition for spec in wanted if spec.kind in SAMPLED]
+    if rules.verify_every_s is None or not names or facts.timeline.pending(Action.RESTORE):
+        return None
+    period_ms = int(rules.verify_every_s * 1000)
+    begin_ms = begin_of_period(facts.view.base_path, period_ms, now_ms)
+    key = format_instant_time(begin_ms, "UTC")
+    reason = f"sampled searches by {', '.join(names)} run every {rules.verify_every_s:,.0f} s (indexing.verify_every_s)"
+    options = {**index_job_options(wanted, rules), INDEX_CHECK: CheckLevel.SAMPLE.value}
+    mode = Mode.SCHEDULE_AND_EXECUTE
+    evidence = {**evidence, "verification": key}
+    return Decision(Service.INDEXING, Verdict.DUE, reason, mode, key, (), evidence, options, begin_ms + period_ms)
 
 
 def _due(

@@ -213,7 +213,7 @@ _RESTS_ON: Mapping[Service, tuple[str, ...]] = MappingProxyType(
         Service.CLEAN: ("last_clean",),
         Service.ARCHIVE: ("first_write", "boundary", "last_clean"),
         Service.METACOMPACTION: ("last_metadata_compaction",),
-        Service.INDEXING: ("missing", "complete"),
+        Service.INDEXING: ("missing", "complete", "verification"),
     }
 )
 """The evidence that differs after a run that had an effect, or when an obstacle is gone."""

@@ -118,7 +118,7 @@ def _due(  # noqa: PLR0913 - the parts of one decision
     now_ms: int,
 ) -> Decision:
     period_ms = int(every_s * 1000)
-    begin_ms = _begin_of_period(facts.view.base_path, period_ms, now_ms)
+    begin_ms = begin_of_period(facts.view.base_path, period_ms, now_ms)
     due = Decision(
         service,
         Verdict.DUE,
@@ -134,7 +134,7 @@ def _due(  # noqa: PLR0913 - the parts of one decision
     return block_without_lock(due, policy.hudi_options)
 
 
-def _begin_of_period(base_path: str, period_ms: int, now_ms: int) -> int:
+def begin_of_period(base_path: str, period_ms: int, now_ms: int) -> int:
     """Return when the table's current period began. Each table has its own offset, or all would be due at midnight."""
     digest = hashlib.sha256(table_id_of(base_path).encode()).digest()
     offset_ms = int.from_bytes(digest[:8], "big") % period_ms

@@ -168,7 +168,7 @@ class Judge:
                 indexing=TablePolicy().indexing.replace(indexes=tuple(SPELLED[name] for name in kept)),
                 hudi_options=LOCKED,
             )
-            decision = decide_indexing(facts, policy)
+            decision = decide_indexing(facts, policy, self.ours.clock())
             if decision.verdict is not Verdict.NOT_DUE:
                 yield Difference("decision", f"the table has {kept}, yet: {decision.verdict} {decision.reason}")
         yield from self._slices(truth, facts.history)

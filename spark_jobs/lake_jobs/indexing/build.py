@@ -16,8 +16,9 @@ from lake_jobs.hudi.files import open_path
 from lake_jobs.hudi.metadata_writes import find_metadata_write_mode
 from lake_jobs.hudi.settings import ALWAYS, LOCK_FILE_PROVIDER, wait_for_lock_without_end
 from lake_jobs.hudi.table import be_sole_executor, hold_lock, open_client, requested_times
+from lake_jobs.indexing.check import check
 from lake_jobs.indexing.hudi_writer import announce, find_build_method, list_as_complete, open_index_writer, take_plan
-from lake_jobs.indexing.outcome import PlanOutdatedError
+from lake_jobs.indexing.outcome import IndexDamagedError, PlanOutdatedError
 from lake_jobs.indexing.rules import Begin, BuildState, IndexPlan, decide_writer_barrier, find_unaware_writers
 from lake_jobs.indexing.settings import build_settings, reads_up_to_its_plan, stays_current
 from lake_jobs.indexing.state import find_begun_ms, find_build_state, load_index_state, protect_file_groups
@@ -47,6 +48,8 @@ class BuiltIndex:
 
     lock_client: Any
     unaware: frozenset[str]
+    is_compared: bool = False
+    """Whether it was compared with the data files before it was listed, where the request asks for that."""
 
 
 @contextmanager
@@ -56,8 +59,8 @@ def built_index(
     """Build the index of a plan that is requested; inside, it is complete, and the builder's heartbeat goes on.
 
     The plan is inflight then, and for the caller to complete, but for `files`, which Hudi completes. Raises
-    WritersInTheWayError, PlanOutdatedError, PlanBusyError, BuildLostError, IndexHiddenError, IndexFailure, or
-    Py4JJavaError when Hudi fails.
+    WritersInTheWayError, PlanOutdatedError, PlanBusyError, BuildLostError, IndexHiddenError, IndexDamagedError,
+    IndexFailure, or Py4JJavaError when Hudi fails.
     """
     own = build_settings(plan.partition, wanted, context.settings)
     settings = wait_for_lock_without_end({**context.settings, **own})
@@ -71,11 +74,15 @@ def built_index(
         build = _Build(context, builder, method, plan)
         in_the_way = _begin(context, lock_client, build, options)
         build.wait()
+        is_compared = in_the_way is None
         if in_the_way is None:
+            damage = check(context, plan, options) if options.check == "full" else ""
+            if damage:
+                raise IndexDamagedError(damage)
             with hold_lock(spark, lock_client), keep_lock_file(context):
                 list_as_complete(context, plan, build.definition, was_alone=False)
                 in_the_way = find_unaware_instants(context)
-        yield BuiltIndex(lock_client, in_the_way)
+        yield BuiltIndex(lock_client, in_the_way, is_compared)
 
 
 class _Build:

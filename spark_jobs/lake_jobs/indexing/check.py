@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
@@ -12,12 +13,14 @@ from lake_jobs.hudi.metadata_writes import each_stat, read_commit_metadata
 from lake_jobs.indexing.rules import WriteChange, find_shadowing, must_mention
 from lake_jobs.indexing.settings import reads_up_to_its_plan
 from lake_jobs.indexing.state import list_partition, metadata_timeline_names, timeline_file
+from lake_jobs.services.context import seconds_since
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from lake_jobs.hudi.table import TableState
     from lake_jobs.indexing.rules import IndexPlan
+    from lake_jobs.indexing.settings import IndexOptions
     from lake_jobs.services.context import ServiceContext
 
 MOST_EXAMPLES = 5
@@ -28,6 +31,30 @@ SPELLED_ALIKE = ("string", "tinyint", "smallint", "int", "bigint", "boolean")
 NULL_KEY = "\0"
 # Types of records in the metadata table (`MetadataPartitionType`).
 FILE_LISTS, COLUMN_STATS, BLOOM_FILTERS, RECORD_INDEX, SECONDARY_INDEX = 2, 3, 4, 5, 7
+
+
+def check(context: ServiceContext, plan: IndexPlan, options: IndexOptions) -> str:
+    """Return what is wrong with a built index, empty when nothing is."""
+    started = time.monotonic()
+    damage = find_damage(context, plan)
+    kind, reason = f"{options.check} check", ""
+    if not damage and options.check == "full":
+        state = context.read_table_state()
+        reason = find_uncompared(context.spark, state, plan.partition)
+        kind = f"check by timeline only ({reason})" if reason else kind
+        damage = "" if reason else "; ".join(find_differences(context.spark, state, plan.partition))
+    context.log_progress(
+        f"index {plan.partition}: {kind} {'FAILED' if damage else 'passed'} in {seconds_since(started)}"
+    )
+    return damage
+
+
+def find_damage(context: ServiceContext, plan: IndexPlan) -> str:
+    """Cheap check: return what a built index lacks by timeline and metadata table, empty when nothing."""
+    state = context.read_table_state()
+    begun_ms = find_modified_ms(context.spark, timeline_file(state, f"{plan.instant}.indexing.inflight"))
+    missing = find_missing_writes(context.spark, state, plan.partition, begun_ms or 0, plan.instant)
+    return f"not in the index: {', '.join(missing)}" if missing else find_hiding(context, plan)
 
 
 def find_missing_writes(

@@ -7,15 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.job_contract import FailureKind
-from lake_jobs.hudi.files import find_modified_ms
 from lake_jobs.hudi.table import hold_lock
 from lake_jobs.indexing.build import BARRIER_INTERVAL_S, keep_lock_file
-from lake_jobs.indexing.check import find_differences, find_hiding, find_missing_writes, find_uncompared
+from lake_jobs.indexing.check import check
 from lake_jobs.indexing.outcome import IndexFailure, caught_up_to
 from lake_jobs.indexing.rules import find_in_the_way
-from lake_jobs.indexing.state import complete_plan, load_index_state, timeline_file, unprotect_file_groups
+from lake_jobs.indexing.state import complete_plan, load_index_state, unprotect_file_groups
 from lake_jobs.indexing.writers import find_writers_in_flight
-from lake_jobs.services.context import seconds_since
 
 if TYPE_CHECKING:
     from lake_jobs.indexing.build import BuiltIndex
@@ -32,7 +30,7 @@ def finish(context: ServiceContext, plan: IndexPlan, options: IndexOptions, buil
     table.
     """
     deadline = time.monotonic() + options.check_timeout_s
-    is_compared = options.check != "full"
+    is_compared = built.is_compared or options.check != "full"
     while True:
         _wait_for_unaware_writers(context, plan, options, built, deadline)
         if not is_compared:
@@ -81,21 +79,3 @@ def _wait_for_unaware_writers(
                 f"know of it and did not end within {options.check_timeout_s:.0f} s; the next run goes on from there",
             )
         time.sleep(BARRIER_INTERVAL_S)
-
-
-def check(context: ServiceContext, plan: IndexPlan, options: IndexOptions) -> str:
-    """Return what is wrong with a built index, empty when nothing is."""
-    started = time.monotonic()
-    state = context.read_table_state()
-    begun_ms = find_modified_ms(context.spark, timeline_file(state, f"{plan.instant}.indexing.inflight"))
-    missing = find_missing_writes(context.spark, state, plan.partition, begun_ms or 0, plan.instant)
-    damage = f"not in the index: {', '.join(missing)}" if missing else find_hiding(context, plan)
-    kind, reason = f"{options.check} check", ""
-    if not damage and options.check == "full":
-        reason = find_uncompared(context.spark, state, plan.partition)
-        kind = f"check by timeline only ({reason})" if reason else kind
-        damage = "" if reason else "; ".join(find_differences(context.spark, state, plan.partition))
-    context.log_progress(
-        f"index {plan.partition}: {kind} {'FAILED' if damage else 'passed'} in {seconds_since(started)}"
-    )
-    return damage

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.job_contract import FailureKind
 from lake_jobs.hudi.table import PlanBusyError, class_of
-from lake_jobs.indexing.check import find_hiding
+from lake_jobs.indexing.check import find_damage, find_hiding
 from lake_jobs.indexing.hudi_internals import (
     DATA_META_CLIENT,
     META_CLIENT_CLASS,
@@ -26,7 +26,13 @@ from lake_jobs.indexing.hudi_internals import (
     find_method,
 )
 from lake_jobs.indexing.listing import Listing, list_index, own_folder, write_aside
-from lake_jobs.indexing.outcome import BuildLostError, IndexFailure, IndexHiddenError, PlanOutdatedError
+from lake_jobs.indexing.outcome import (
+    BuildLostError,
+    IndexDamagedError,
+    IndexFailure,
+    IndexHiddenError,
+    PlanOutdatedError,
+)
 from lake_jobs.indexing.rules import BuildState
 from lake_jobs.indexing.state import find_build_state, load_index_state, metadata_timeline_names
 
@@ -132,7 +138,7 @@ def list_as_complete(context: ServiceContext, plan: IndexPlan, definition: Any, 
     """List an index that is built as complete; the caller holds the table's lock, if `was_alone` during the build too.
 
     Raises IndexFailure when Hudi ended without building it or another job took this builder for dead, BuildLostError
-    when writers went on meanwhile, IndexHiddenError, or Py4JJavaError.
+    when writers went on meanwhile, IndexHiddenError, IndexDamagedError when it lacks writes, or Py4JJavaError.
     """
     built = find_build_state(context.spark, context.job.base_path, plan.instant)
     if built is not BuildState.COMPLETED:
@@ -149,6 +155,10 @@ def list_as_complete(context: ServiceContext, plan: IndexPlan, definition: Any, 
     hidden = find_hiding(context, plan)
     if hidden:
         raise IndexHiddenError(hidden)
+    # Readers use it from the moment that it is listed.
+    damage = find_damage(context, plan)
+    if damage:
+        raise IndexDamagedError(damage)
     list_index(context, plan.partition, Listing.COMPLETE, definition)
 
 

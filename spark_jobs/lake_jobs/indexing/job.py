@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JJavaError
 
 from airflow_lake_provider.errors import ServiceRefusedError
-from airflow_lake_provider.job_contract import FailureKind, Mode
+from airflow_lake_provider.job_contract import SECONDARY_INDEX_PREFIX, FailureKind, Mode
 from lake_jobs.hudi.settings import ALWAYS
 from lake_jobs.hudi.table import (
     PlanBusyError,
@@ -26,11 +26,12 @@ from lake_jobs.indexing.build import (
     built_index,
     find_unaware_instants,
 )
-from lake_jobs.indexing.check import find_differences, find_uncompared
-from lake_jobs.indexing.finish import check, finish
-from lake_jobs.indexing.listing import drop_index
+from lake_jobs.indexing.check import MOST_EXAMPLES, check, find_differences, find_uncompared
+from lake_jobs.indexing.finish import finish
+from lake_jobs.indexing.listing import Listing, drop_index, list_index
 from lake_jobs.indexing.outcome import (
     BuildLostError,
+    IndexDamagedError,
     IndexFailure,
     IndexHiddenError,
     IndexRunResult,
@@ -40,6 +41,7 @@ from lake_jobs.indexing.outcome import (
     result_of,
 )
 from lake_jobs.indexing.rules import BuildState, IndexPlan, Step, decide_step, find_rivals
+from lake_jobs.indexing.samples import find_searched_column, sample_searches
 from lake_jobs.indexing.schedule import drop_wanted, schedule, schedule_or_record_failure
 from lake_jobs.indexing.settings import WantedIndex, hudi_settings_of, hudi_type_of, index_options
 from lake_jobs.indexing.state import (
@@ -61,6 +63,8 @@ if TYPE_CHECKING:
 
 OLDEST_VERSION = 8
 MOST_PLANS = 20
+SAMPLE = "sample"
+"""The check that searches for rows by an index which is in use."""
 MOST_BUILDS = 2
 """How often one run builds an index whose check fails."""
 
@@ -177,9 +181,13 @@ def _schedule_and_build(
     indexes = load_index_state(context)
     if any(plan.partition == wanted.partition for plan in indexes.plans):
         return  # it was tried just now
-    if wanted.partition in indexes.complete and options.check == "full" and wanted.partition not in run.built:
-        _verify(context, wanted, run)
-        return
+    if wanted.partition in indexes.complete and wanted.partition not in run.built:
+        if options.check == "full":
+            _verify(context, wanted, run)
+            return
+        if options.check == SAMPLE:
+            _verify_by_samples(context, wanted, options, run)
+            return
     instant = schedule_or_record_failure(context, wanted, run)
     if instant is not None:
         _build(context, instant, wanted, options, run)
@@ -201,6 +209,72 @@ def _verify(context: ServiceContext, wanted: WantedIndex, run: IndexRunResult) -
         run.failures.append(IndexFailure(FailureKind.OTHER, message))
     else:
         run.notes.append(f"{wanted.partition} is complete, and nothing differs from the data files")
+
+
+def _verify_by_samples(
+    context: ServiceContext, wanted: WantedIndex, options: IndexOptions, run: IndexRunResult
+) -> None:
+    """Search for rows by an index that is in use. One that misses rows is unlisted at once, and built anew."""
+    partition, column = wanted.partition, find_searched_column(wanted.partition)
+    if column is None:
+        run.notes.append(f"{partition} is complete; searches by this kind of index are not sampled")
+        return
+    samples = sample_searches(context.spark, context.read_table_state(), column, context.job.job_id)
+    doubled = ", ".join(samples.doubled[:MOST_EXAMPLES])
+    if not samples.missed:
+        note = f"{partition}: sampled searches found the {samples.rows} rows that a scan finds"
+        if samples.doubled:
+            note = (
+                f"{partition}: {len(samples.doubled)} sampled keys stand in the table several times ({doubled}), and "
+                "an index finds one row of each: remove the duplicates, which an insert or bulk_insert of existing "
+                "keys made"
+            )
+            run.failures.append(IndexFailure(FailureKind.REFUSED, note))
+        context.log_progress(note)
+        run.notes.append(note)
+        return
+    examples = ", ".join(samples.missed[:MOST_EXAMPLES])
+    damage = f"{partition} misses {len(samples.missed)} of {samples.rows} sampled rows (keys {examples})"
+    if samples.is_listing_damaged:
+        message = (
+            f"the metadata table's file listing lacks files of {len(samples.missed)} of {samples.rows} sampled rows "
+            f"(keys {examples}): a writer with hoodie.metadata.enable=false wrote past it; rebuild files, and then the "
+            "indexes, with drop_first"
+        )
+        run.failures.append(IndexFailure(FailureKind.REFUSED, message))
+        return
+    context.log_progress(f"{damage}: readers may not use it any more; building it anew")
+    unlisted = _unlist(context, partition)
+    instant = schedule_or_record_failure(context, wanted, run)
+    if instant is not None:
+        _build(context, instant, wanted, replace(options, check="cheap"), run)
+    is_built = partition in run.built
+    others = f" with {', '.join(unlisted)}, which rests on it" if unlisted else ""
+    end = "it was built anew in the same run" if is_built else "the next run builds it anew"
+    # People have to know, and a retry would only report that all is well: no kind of failure that is retried.
+    run.failures.append(
+        IndexFailure(
+            FailureKind.REFUSED, f"{damage}; it was unlisted{others}, and {end}: queries meanwhile lacked rows"
+        )
+    )
+
+
+def _unlist(context: ServiceContext, partition: str) -> tuple[str, ...]:
+    """Take a damaged index out of the table's properties, under the lock; return what had to go with it.
+
+    Its files stay: a writer that streams and knew of it goes on writing them, and the next build removes them.
+    """
+    with (
+        open_client(context.spark, context.job.base_path, context.settings, ALWAYS) as client,
+        hold_lock(context.spark, client),
+    ):
+        complete = load_index_state(context).complete
+        # A search by a secondary index ends in the record index.
+        rests = partition == "record_index"
+        others = tuple(sorted(name for name in complete if rests and name.startswith(SECONDARY_INDEX_PREFIX)))
+        for name in (*others, partition):
+            list_index(context, name, Listing.ABSENT)
+    return others
 
 
 def _build(
@@ -296,7 +370,7 @@ def _run(
         raise IndexFailure(FailureKind.BUSY, f"another builder has plan {plan.instant}") from error
     except WritersInTheWayError as error:
         raise IndexFailure(FailureKind.CONFLICT, f"{plan.partition}: {error}") from error
-    except (BuildLostError, IndexHiddenError) as error:
+    except (BuildLostError, IndexDamagedError, IndexHiddenError) as error:
         damage = str(error)
     except IndexFailure:
         leave_expired_heartbeat(context.spark, context.job.base_path, plan.instant)

@@ -29,6 +29,10 @@ class IndexHiddenError(Exception):
     """The metadata table was compacted while an index was built, and hides what the build wrote."""
 
 
+class IndexDamagedError(Exception):
+    """A built index fails its check, before any reader may use it."""
+
+
 class BuildLostError(Exception):
     """Hudi ended a build while writers went on, without an error and without its delta commit on the metadata table."""
 

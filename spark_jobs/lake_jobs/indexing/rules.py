@@ -10,7 +10,7 @@ from airflow_lake_provider.job_contract import EXPRESSION_INDEX_PREFIX, SECONDAR
 from lake_jobs.hudi.settings import HEARTBEAT_EXPIRES_S, MetadataWriteMode
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 UNGUARDED_S = 600.0
 """`no_writer` counts as wrong when a write without heartbeat was touched more recently."""
@@ -233,6 +233,16 @@ def must_mention(partition: str, change: WriteChange) -> bool:
     if partition == "partition_stats" or partition.startswith(EXPRESSION_INDEX_PREFIX):
         return change.operation != COMPACT and change.inserts + change.updates > 0
     return True
+
+
+def find_missed(there: Mapping[str, int], found: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the record keys that searches missed, and those that stand in the table several times.
+
+    `there` and `found` count the rows of each key in the table, and in what the searches found. A key that is there
+    several times has one place in an index, so finding some of its rows is all that an index can do.
+    """
+    missed = sorted(key for key, rows in there.items() if found.get(key, 0) < min(rows, 1))
+    return tuple(missed), tuple(sorted(key for key, rows in there.items() if rows > 1))
 
 
 def decide_step(

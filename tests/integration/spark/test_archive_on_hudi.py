@@ -180,7 +180,7 @@ def test_sensor_finds_what_hudi_archived_behind_an_index_build_and_no_commit_mak
 def decide_on_index(timelines: SharedTimelines, table: Table) -> Decision:
     """Decide as the manager does when it is told of a commit."""
     policy = TablePolicy(indexing=TablePolicy().indexing.replace(indexes=("column_stats:amount",)), hudi_options=LOCK)
-    return decide_indexing(TableFacts(TableViewCache(timelines).refresh(str(table.path), 0)), policy)
+    return decide_indexing(TableFacts(TableViewCache(timelines).refresh(str(table.path), 0)), policy, 0)
 
 
 def look_after(view: FileSystemTimelineView, reader: SimpleNamespace) -> list[str]:

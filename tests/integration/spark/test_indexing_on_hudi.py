@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 import uuid
@@ -21,7 +22,7 @@ from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_o
 from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service, ServiceResult
 from lake_jobs.hudi.settings import service_settings
 from lake_jobs.hudi.table import open_client, read_table_state
-from lake_jobs.indexing import build, finish, listing, schedule
+from lake_jobs.indexing import build, check, finish, listing, samples, schedule
 from lake_jobs.indexing.check import find_differences
 from lake_jobs.indexing.settings import build_settings
 from lake_jobs.services.context import open_context
@@ -393,6 +394,29 @@ def test_index_that_fails_its_check_is_built_anew_in_the_same_run(spark: SparkSe
     assert missing(spark, table) == []
 
 
+def test_index_is_checked_before_readers_may_use_it(
+    spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(**STREAMING_OFF)
+    listed: dict[str, list[bool]] = {}
+    find = check.find_missing_writes
+
+    def find_and_note(spark: SparkSession, state: Any, partition: str, *times: Any) -> list[str]:
+        seen = listed.setdefault(partition, [])
+        seen.append(partition in complete(table))
+        return ["deltacommit 1"] if len(seen) == 1 else find(spark, state, partition, *times)
+
+    monkeypatch.setattr(check, "find_missing_writes", find_and_note)
+    # One that is built next to writers, and one that is built with the lock held.
+    result = run(spark, indexing(table, BOTH, "record_index", "secondary_index:customer"))
+    assert result.outcome is Outcome.COMPLETED, result.message
+    assert listed.keys() == {"record_index", "secondary_index_customer"}
+    for partition, seen in listed.items():
+        # The first build fails its check, the second one passes, and once more before its plan is completed.
+        assert seen == [False, False, True], partition
+    assert missing(spark, table) == []
+
+
 def die_before_completing(table: Table, instant: str) -> None:
     """Leave what a builder leaves that dies when its index is complete and its plan is not."""
     (ended,) = table.timeline.glob(f"{instant}_*.indexing")
@@ -622,6 +646,47 @@ def test_damaged_index_is_reported_with_what_differs_and_built_anew(spark: Spark
     assert set(anew.completed_instants) <= table.completed("indexing")
     again = run(spark, replace(request, job_id="another/1"))
     assert (again.outcome, len(again.completed_instants)) == (Outcome.COMPLETED, 2), again.message
+
+
+def test_index_that_misses_rows_is_unlisted_by_sampled_searches_and_built_anew(
+    spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(samples, "SAMPLE", 1000)
+    table = make_table(**STREAMING_OFF)
+    assert run(spark, indexing(table, BOTH, "record_index")).outcome is Outcome.COMPLETED
+    sampled = indexing(table, BOTH, "record_index", lake__index__check="sample", lake__index__wait_s="0")
+    rows = len(content(spark, table))
+    whole = run(spark, sampled)
+    assert (whole.outcome, whole.scheduled_instants) == (Outcome.NOTHING_TO_DO, ()), whole.message
+    assert f"found the {rows} rows that a scan finds" in whole.message
+    # What a commit wrote to the index is lost.
+    folder = table.path / ".hoodie" / "metadata" / "record_index"
+    shutil.copytree(folder, table.path.parent / "before")
+    insert(spark, table, 95_000, **STREAMING_OFF)
+    shutil.rmtree(folder)
+    shutil.copytree(table.path.parent / "before", folder)
+    assert found_by_key(spark, table, 95_003) == 0
+    # Nothing can be built now; readers find the row all the same.
+    unguarded = begin_write(spark, table)
+    heartbeat = table.path / ".hoodie" / ".heartbeat" / unguarded
+    heartbeat.unlink()
+    unlisted = run(spark, sampled)
+    assert unlisted.outcome is Outcome.FAILED
+    assert f"record_index misses 20 of {rows + 20} sampled rows (keys 950" in unlisted.message
+    assert complete(table) == {"files"}
+    assert found_by_key(spark, table, 95_003) == 1
+    heartbeat.touch()
+    make_old(heartbeat)
+    anew = run(spark, sampled)
+    assert anew.outcome is Outcome.COMPLETED, anew.message
+    assert (complete(table), missing(spark, table)) == ({"files", "record_index"}, [])
+    assert found_by_key(spark, table, 95_003) == 1
+    # A key that is there twice has one place in the index, which no build changes.
+    insert(spark, table, 95_000, **STREAMING_OFF, **{"hoodie.datasource.write.operation": "bulk_insert"})
+    doubled = run(spark, sampled)
+    assert (doubled.outcome, doubled.failure_kind) == (Outcome.FAILED, FailureKind.REFUSED)
+    assert "20 sampled keys stand in the table several times (950" in doubled.message
+    assert complete(table) == {"files", "record_index"}
 
 
 def test_secondary_indexes_are_compared_by_hudis_spelling_of_their_keys(

@@ -50,7 +50,7 @@ def test_sensor_misses_what_the_planner_would_build(
     assert bool(found([finding])) is bool(missing)
     assert finding.to_dict()["missing"] == list(missing)
     policy = TablePolicy().replace(indexing=IndexingPolicy(indexes=wanted), hudi_options=LOCK)
-    decision = decide_indexing(TableFacts(TableView(PATH, of, Timeline(instants), {}, "1")), policy)
+    decision = decide_indexing(TableFacts(TableView(PATH, of, Timeline(instants), {}, "1")), policy, 0)
     assert (decision.verdict is Verdict.DUE) is bool(missing)
 
 

@@ -21,6 +21,7 @@ from lake_jobs.indexing.rules import (
     decide_step,
     decide_writer_barrier,
     find_in_the_way,
+    find_missed,
     find_rivals,
     find_shadowing,
     find_unaware_writers,
@@ -324,3 +325,19 @@ def test_compaction_that_hides_what_a_build_wrote(base: str, timeline: list[str]
     files += [f".record-index-0000-0_{BUILD}.log.1_0-0-0", ".hoodie_partition_metadata"]
     names = [f"{BUILD}.deltacommit.requested", f"{BUILD}_{END}.deltacommit", *timeline]
     assert find_shadowing(BUILD, files, names) == hiding
+
+
+@pytest.mark.parametrize(
+    ("there", "found", "missed", "doubled"),
+    [
+        pytest.param({"a": 1, "b": 1}, {"a": 1, "b": 1}, (), (), id="whole"),
+        pytest.param({"a": 1, "b": 1}, {"a": 1}, ("b",), (), id="missed"),
+        pytest.param({"a": 2}, {"a": 1}, (), ("a",), id="one place for a key that is there twice"),
+        pytest.param({"a": 2}, {}, ("a",), ("a",), id="not even one of two"),
+        pytest.param({}, {"a": 1}, (), (), id="written in between"),
+    ],
+)
+def test_rows_that_searches_miss(
+    there: dict[str, int], found: dict[str, int], missed: tuple[str, ...], doubled: tuple[str, ...]
+) -> None:
+    assert find_missed(there, found) == (missed, doubled)

@@ -281,7 +281,7 @@ def test_no_index_job_is_due_after_commits_that_follow_a_complete_build(
         hudi_options={"hoodie.write.lock.provider": "org.example.AnyLock"},
     )
     table.commit(1)
-    assert decide_indexing(TableFacts(cache.refresh(path)), policy).verdict is Verdict.DUE
+    assert decide_indexing(TableFacts(cache.refresh(path)), policy, 0).verdict is Verdict.DUE
     with (table.path / ".hoodie" / "hoodie.properties").open("a") as file:
         file.write("\nhoodie.table.metadata.partitions=files,record_index")
     if not is_built_by_a_writer:
@@ -291,5 +291,5 @@ def test_no_index_job_is_due_after_commits_that_follow_a_complete_build(
     for number in range(2, 32):
         now_ms += 20_000
         timelines.hint(path, [table.commit(number)], number, is_by_writer=True)
-        verdicts.append(decide_indexing(TableFacts(cache.refresh(path, number)), policy).verdict)
+        verdicts.append(decide_indexing(TableFacts(cache.refresh(path, number)), policy, 0).verdict)
     assert verdicts == [Verdict.NOT_DUE] * 30

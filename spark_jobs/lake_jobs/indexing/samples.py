@@ -1,0 +1,93 @@
+"""Sampled searches: whether a reader that uses an index finds the rows that a reader without indexes finds.
+
+Both readers are Hudi's own, so nothing here knows how an index is stored. The sample differs from run to run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from airflow_lake_provider.job_contract import SECONDARY_INDEX_PREFIX
+from lake_jobs.indexing.rules import find_missed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lake_jobs.hudi.table import TableState
+
+SAMPLE = 64
+"""How many values are searched for: of the keys for a record index, of the column for a secondary one."""
+MOST_ROWS = 20_000
+"""More rows than this are not compared: a column of few values brings all of the table."""
+RECORD_KEY = "_hoodie_record_key"
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What sampled searches showed. `missed` and `doubled` are record keys.
+
+    Keys that are `doubled` stand in several file groups, which an insert or a bulk insert of an existing key does: an
+    index has one place for each, and building it anew would not help.
+    """
+
+    rows: int = 0
+    missed: tuple[str, ...] = ()
+    doubled: tuple[str, ...] = ()
+    is_listing_damaged: bool = False
+    """Whether the metadata table's file listing lacks these rows already, whatever the index says."""
+
+
+def find_searched_column(partition: str) -> str | None:
+    """Return the column on which readers use an index to find rows; None for an index that is not sampled."""
+    if partition == "record_index":
+        return RECORD_KEY
+    if partition.startswith(SECONDARY_INDEX_PREFIX):
+        return partition.removeprefix(SECONDARY_INDEX_PREFIX)
+    return None
+
+
+def sample_searches(spark: SparkSession, state: TableState, column: str, seed: str) -> Samples:
+    """Compare sampled searches by a column; writers may go on: what counts is missed twice."""
+    salt = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:7], "big")
+    by_hash = F.xxhash64(F.col(column), F.lit(salt))
+    plain = _rows(spark, state)
+    drawn = plain.where(F.col(column).isNotNull()).select(column).orderBy(by_hash).limit(SAMPLE).distinct().collect()
+    values = [row[0] for row in drawn]
+    samples = _compare(spark, state, column, values)
+    if not samples.missed:
+        return samples
+    again = _compare(spark, state, column, values)
+    missed = tuple(sorted({*samples.missed} & {*again.missed}))
+    listed = _search(_rows(spark, state, lists=True), column, values) if missed else []
+    return Samples(again.rows, missed, again.doubled, is_listing_damaged=not {*missed} <= {*listed})
+
+
+def _compare(spark: SparkSession, state: TableState, column: str, values: list[Any]) -> Samples:
+    # First by the index: a row that a writer adds in between is missing in neither.
+    found = _search(_rows(spark, state, lists=True, skips=True), column, values)
+    there = _search(_rows(spark, state), column, values)
+    if len(there) >= MOST_ROWS:
+        return Samples()
+    missed, doubled = find_missed(Counter(there), Counter(found))
+    return Samples(len(there), missed, doubled)
+
+
+def _search(rows: DataFrame, column: str, values: list[Any]) -> list[str]:
+    keys = rows.where(F.col(column).isin(values)).select(RECORD_KEY).limit(MOST_ROWS).collect()
+    return [str(row[0]) for row in keys]
+
+
+def _rows(spark: SparkSession, state: TableState, *, lists: bool = False, skips: bool = False) -> DataFrame:
+    """Return the table, its files listed by the metadata table or not, and skipped by its indexes or not."""
+    options = {
+        "hoodie.metadata.enable": str(lists).lower(),
+        "hoodie.enable.data.skipping": str(skips).lower(),
+        "hoodie.metadata.global.record.level.index.enable": str(skips).lower(),
+        "hoodie.metadata.record.index.enable": str(skips).lower(),
+    }
+    return spark.read.format("hudi").options(**options).load(state.base_path)
