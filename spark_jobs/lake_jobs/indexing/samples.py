@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from airflow_lake_provider.job_contract import SECONDARY_INDEX_PREFIX
 from lake_jobs.indexing.rules import find_missed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import DataFrame, SparkSession
 
     from lake_jobs.hudi.table import TableState
@@ -24,6 +27,7 @@ SAMPLE = 64
 """How many values are searched for: of the keys for a record index, of the column for a secondary one."""
 MOST_ROWS = 20_000
 """More rows than this are not compared: a column of few values brings all of the table."""
+LIST_LIMIT = "spark.sql.optimizer.inSetConversionThreshold"
 RECORD_KEY = "_hoodie_record_key"
 
 
@@ -69,12 +73,24 @@ def sample_searches(spark: SparkSession, state: TableState, column: str, seed: s
 
 def _compare(spark: SparkSession, state: TableState, column: str, values: list[Any]) -> Samples:
     # First by the index: a row that a writer adds in between is missing in neither.
-    found = _search(_rows(spark, state, lists=True, skips=True), column, values)
+    with _long_lists(spark, len(values)):
+        found = _search(_rows(spark, state, lists=True, skips=True), column, values)
     there = _search(_rows(spark, state), column, values)
     if len(there) >= MOST_ROWS:
         return Samples()
     missed, doubled = find_missed(Counter(there), Counter(found))
     return Samples(len(there), missed, doubled)
+
+
+@contextmanager
+def _long_lists(spark: SparkSession, most: int) -> Iterator[None]:
+    """Keep Spark from making a set of a long list of values: Hudi's readers use an index for a list only."""
+    before = spark.conf.get(LIST_LIMIT, "10")
+    spark.conf.set(LIST_LIMIT, str(most + 1))
+    try:
+        yield
+    finally:
+        spark.conf.set(LIST_LIMIT, str(before))
 
 
 def _search(rows: DataFrame, column: str, values: list[Any]) -> list[str]:
