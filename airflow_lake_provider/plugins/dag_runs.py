@@ -294,6 +294,8 @@ class AirflowInstanceGateway:
         passed = select(run.run_id, run.table_id, run.service, run.created_ms, *reported)
         if search.table_id:
             passed = passed.where(run.table_id == search.table_id)
+        if search.run_id:
+            passed = passed.where(run.run_id == search.run_id)
         if search.before is not None:
             created_ms, run_id = search.before
             older = or_(run.created_ms < created_ms, and_(run.created_ms == created_ms, run.run_id < run_id))
@@ -354,7 +356,12 @@ class AirflowInstanceGateway:
             created_ms = _ms(run.queued_at or run.run_after) or 0
             service = "indexing" if run.dag_id == INDEX_DAG_ID else _text(run.conf, "service")
             key = _Key(run.run_id, of_table.table_id, service, created_ms)
-            wanted = {(search.table_id, key.table_id), (search.service, service), (search.state, str(run.state))}
+            wanted = {
+                (search.table_id, key.table_id),
+                (search.run_id, key.run_id),
+                (search.service, service),
+                (search.state, str(run.state)),
+            }
             if all(asked in {"", found} for asked, found in wanted):
                 rows.append(_recorded_run(run, key, of_table))
         return rows

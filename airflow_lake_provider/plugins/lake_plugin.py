@@ -182,7 +182,11 @@ class LakePlugin(AirflowPlugin):
             "nav_top_level": True,
             "icon": "lake/app/lake.svg",
             "icon_dark_mode": "lake/app/lake-dark.svg",
-        }
+        },
+        *(
+            {"name": name, "bundle_url": "lake/app/lake.js", "destination": place, "url_route": f"lake_{place}"}
+            for name, place in (("Lake card", "dashboard"), ("Lake run", "dag_run"), ("Lake task", "task_instance"))
+        ),
     ]
 
     @property

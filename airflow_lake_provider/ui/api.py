@@ -87,6 +87,7 @@ class RunsQuery(BaseModel):
     """Which runs."""
 
     table_id: str = Field("", max_length=200)
+    run_id: str = Field("", max_length=250, description="Only this one")
     service: Service | None = None
     state: RunState | None = Field(None, description="Airflow's state of the run")
 
@@ -372,7 +373,7 @@ def _operation(run: RecordedRun) -> LakeOperation:
 
 
 def _search(query: RunsQuery, seen: Audience, before: tuple[int, str] | None, limit: int) -> RunSearch:
-    return RunSearch(query.table_id, query.service or "", query.state or "", before, limit, seen)
+    return RunSearch(query.table_id, query.service or "", query.state or "", before, limit, seen, query.run_id)
 
 
 def _all_runs(services: ManagerServices, search: RunSearch) -> Iterator[RecordedRun]:

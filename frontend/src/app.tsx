@@ -1,22 +1,10 @@
-import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { QueryClientProvider } from "@tanstack/react-query";
 import { NavLink, useLocation } from "react-router-dom";
 
-import { HttpError } from "./api";
+import { client, ROOT } from "./client";
 import { LakePage } from "./pages/lake";
 import { OperationsPage } from "./pages/operations";
 import { TablePage } from "./pages/table";
-
-const client = new QueryClient({
-  defaultOptions: {
-    queries: {
-      staleTime: 2_000,
-      refetchIntervalInBackground: false,
-      retry: (failures, error) => failures < 2 && !(error instanceof HttpError && error.status < 500),
-    },
-  },
-});
-
-export const ROOT = "/plugin/lake";
 
 function Page() {
   const { pathname } = useLocation();

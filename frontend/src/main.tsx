@@ -1,6 +1,7 @@
-// Airflow imports this script, and takes the component from `globalThis.AirflowPlugin`.
+// Airflow imports this script once, and takes the component of each place from `globalThis`, by the name of the place.
 import { App } from "./app";
 import css from "./lake.css?inline";
+import { DashboardCard, RunTab } from "./pages/inside";
 
 const STYLE_ID = "lake-style";
 
@@ -11,4 +12,4 @@ if (document.getElementById(STYLE_ID) === null) {
   document.head.append(style);
 }
 
-(globalThis as Record<string, unknown>).AirflowPlugin = App;
+Object.assign(globalThis, { AirflowPlugin: App, "Lake": App, "Lake card": DashboardCard, "Lake run": RunTab, "Lake task": RunTab });

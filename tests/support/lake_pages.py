@@ -94,6 +94,7 @@ class RecordedRuns:
             for run in self.rows
             if search.table_id in {"", run.table_id}
             and search.service in {"", run.service}
+            and search.run_id in {"", run.run_id}
             and search.state in {"", run.state}
             and (search.before is None or (run.created_ms, run.run_id) < search.before)
         ]

@@ -140,7 +140,7 @@ def test_pages_open_from_airflows_menu_without_complaints(
         )
         log_in(page, airflow, "ada")
         page.locator("a[href$='/plugin/lake']").first.click(timeout=60_000)
-        page.get_by_text("120 tables").wait_for(timeout=60_000)
+        page.get_by_text("120 tables", exact=True).wait_for(timeout=60_000)
         opened.complaints.clear()  # of Airflow's own home page
         keep(page, f"lake-{theme}")
         assert page.evaluate("document.documentElement.classList.contains('dark')") is (theme == "dark")
@@ -204,6 +204,24 @@ def test_dry_run_starts_from_the_page_for_who_may_and_stands_in_airflows_audit_l
         assert page.evaluate(f"fetch('{runs}', {post}).then((answer) => answer.status)") == 403
         forget = f"/lake/api/tables/{table_id}/forget"
         assert page.evaluate(f"fetch('{forget}', {post}).then((answer) => answer.status)") == 403
+
+
+def test_lake_stands_in_airflows_own_pages(airflow: LocalAirflow, table_id: str, browser: Any) -> None:
+    """A card on the dashboard, and a tab on a run, which leads to its table."""
+    with open_page(browser) as opened:
+        page = opened.page
+        log_in(page, airflow, "ada")
+        page.get_by_text("120 tables, ").wait_for(timeout=60_000)
+        keep(page, "dashboard")
+        rows = page.evaluate("fetch('/lake/api/operations?state=success').then((answer) => answer.json())")["rows"]
+        run = next(row for row in rows if row["table_name"] != "orders")
+        page.goto(f"{airflow.url}/dags/lake_table_service/runs/{run['run_id']}/plugin/lake_dag_run")
+        table = page.get_by_role("link", name=f"{run['database']}.{run['table_name']}", exact=True)
+        table.wait_for(timeout=60_000)
+        page.get_by_text(run["reason"]).first.wait_for()
+        keep(page, "run-tab")
+        table.click()
+        page.wait_for_url(f"**/plugin/lake/tables/{run['table_id']}")
 
 
 def test_viewer_may_read_and_no_session_sees_nothing(airflow: LocalAirflow, table_id: str, browser: Any) -> None:

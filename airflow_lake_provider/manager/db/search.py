@@ -311,6 +311,7 @@ class RunSearch:
     before: tuple[int, str] | None = None
     limit: int = PAGE_SIZE
     audience: Audience = field(default_factory=Audience)
+    run_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

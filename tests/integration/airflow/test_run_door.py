@@ -108,6 +108,7 @@ def test_runs_of_manager_and_by_hand_are_listed_newest_first_and_counted(session
     assert second.before is None
     assert gateway.page_of_runs(session, RunSearch(table_id, state="success")).rows == first.rows[:1]
     assert gateway.page_of_runs(session, RunSearch(table_id, service="clean")).rows == first.rows[1:]
+    assert gateway.page_of_runs(session, RunSearch(run_id=ids[1])).rows == first.rows[1:]
 
     def count(audience: Audience) -> dict[tuple[str, str], int]:
         found = gateway.count_runs(session, 0, audience)
