@@ -39,6 +39,22 @@ ARG_ALL = Arg(("--all",), action="store_true", help="One line per registered tab
 ARG_CHECKED_TABLE = Arg(("table",), nargs="?", help="Base path, or the name or id of a table of the registry")  # type: ignore[no-untyped-call]
 
 
+ARG_TABLES = Arg(  # type: ignore[no-untyped-call]
+    ("--table",), action="append", metavar="TABLE", help="A table, once or more: its entry, and its writer's settings"
+)
+ARG_DISCOVER = Arg(("--discover",), metavar="ROOT", help="Search the tables below this root")  # type: ignore[no-untyped-call]
+ARG_DEPTH = Arg(("--depth",), type=int, default=3, help="How many levels below the root")  # type: ignore[no-untyped-call]
+ARG_LOCK = Arg(  # type: ignore[no-untyped-call]
+    ("--lock-provider",),
+    default="org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider",
+    help="The class of the writers' lock provider",
+)
+ARG_ENGINE = Arg(  # type: ignore[no-untyped-call]
+    ("--engine",), choices=("spark", "flink"), default="spark", help="What the writers are"
+)
+ARG_WRITE = Arg(("--write",), metavar="PATH", help="Ask whether to write the tables file there")  # type: ignore[no-untyped-call]
+
+
 def get_cli_commands() -> list[CLICommand]:
     """Return the commands (provider entry `cli`)."""
     return [
@@ -46,6 +62,14 @@ def get_cli_commands() -> list[CLICommand]:
             name="lake",
             help="Table services of a Hudi lake",
             subcommands=[
+                ActionCommand(
+                    name="init",
+                    help="Check this installation, and print what completes it: [lake], a tables file, writers",
+                    func=lazy_load_command("airflow_lake_provider.cli.doctor.init"),
+                    args=(ARG_TABLES, ARG_DISCOVER, ARG_DEPTH, ARG_LOCK, ARG_ENGINE, ARG_WRITE, ARG_OUTPUT),
+                    epilog="Writes nothing unless --write names a new file and its question is answered with yes. The "
+                    "tables file that it prints only observes. Exit code 1 when a check fails.",
+                ),
                 ActionCommand(
                     name="timeline-server",
                     help="Serve the lake's timelines from a process of its own (RFC-50)",

@@ -248,3 +248,32 @@ def test_tables_lists_the_registry(table: HandMadeTable, capsys: pytest.CaptureF
     assert re.search(r"tables +\d+: .*\d+ new", run(capsys, "overview")[1])
     assert json.loads(run(capsys, "overview", "-o", "json")[1])["states"]["new"] >= 1
     assert run(capsys, "backlog", "-o", "json")[0] == 0
+
+
+def test_init_checks_the_installation_prints_what_it_lacks_and_writes_nothing(
+    table: HandMadeTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from airflow_lake_provider.config.tables_file import parse_tables_file
+
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "no-spark"))
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
+    own = '[{"name": "dags-folder", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", "kwargs": {}}]'
+    monkeypatch.setenv("AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST", own)
+    before = sorted(tmp_path.rglob("*"))
+    wanted = tmp_path / "lake.yaml"
+    code, output = run(capsys, "init", "--table", str(table.path), "--write", str(wanted))
+    assert (code, "nothing was written" in output) == (1, True)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert re.search(r"Spark +WRONG +no spark-submit in SPARK_HOME=", output)
+    assert re.search(r"connection +ok +spark_default: local\[2\]", output)
+    assert re.search(r"DAG bundles +WRONG +the shipped DAGs are not among them: dags-folder", output)
+    assert re.search(r'"name": "dags-folder".*\n.*"name": "lake"', output)
+    assert "hoodie.write.commit.callback.http.url=" in output
+    assert "callback-secret" not in output
+    parts = output.split("--- for ")
+    (text,) = [part.partition("\n")[2] for part in parts if part.startswith("the tables file")]
+    policy = parse_tables_file(text, "lake.yaml").policy_for(str(table.path), "orders")
+    assert policy.mode == "observe"
+    checks = {row["check"]: row["state"] for row in json.loads(run(capsys, "init", "-o", "json")[1])}
+    assert (checks["Airflow"], checks["tokens"], checks["Spark"]) == ("ok", "ok", "WRONG")
+    assert "compaction.async.enabled' = 'false'" in run(capsys, "init", "--table", "/lake/new", "--engine", "flink")[1]
