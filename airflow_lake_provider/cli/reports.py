@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from airflow_lake_provider.manager.reports import Reports
+    from airflow_lake_provider.manager.scheduling import Net
 
 MOUNT_PATH = "/v1/hoodie"
 ANSWER_WITHIN_S = 30.0
@@ -126,7 +127,7 @@ def open_reports() -> Reports:
     from airflow_lake_provider.hooks.open_tables import open_with_connections
     from airflow_lake_provider.manager.reconciler import AdmissionController
     from airflow_lake_provider.manager.reports import Reports
-    from airflow_lake_provider.manager.scheduling import Net, RunScheduler
+    from airflow_lake_provider.manager.run_scheduler import RunScheduler
     from airflow_lake_provider.planner.table_view import TableViewCache
     from airflow_lake_provider.plugins.dag_runs import AirflowInstanceGateway, AirflowRunGateway
     from airflow_lake_provider.plugins.lake_plugin import load_settings, open_registry, open_tables

@@ -30,7 +30,8 @@ from airflow_lake_provider.manager.db.registry import EvaluationResult, Notice, 
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.evaluators import Evaluators
 from airflow_lake_provider.manager.instances import PEOPLE, Instance, InstanceState
-from airflow_lake_provider.manager.scheduling import ACTIVE_RUN_CHECK_MS, RunScheduler, StartDecision, StartVerdict
+from airflow_lake_provider.manager.run_scheduler import RunScheduler
+from airflow_lake_provider.manager.scheduling import ACTIVE_RUN_CHECK_MS, StartDecision, StartVerdict
 from airflow_lake_provider.manager.writers import Checked, recorded_report, row_of
 from airflow_lake_provider.metrics import (
     DECISION_LATENCY,

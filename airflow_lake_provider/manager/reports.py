@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.instances import Instance
     from airflow_lake_provider.manager.monitoring import InstanceGateway
     from airflow_lake_provider.manager.reconciler import Admit
-    from airflow_lake_provider.manager.scheduling import Net, RunScheduler, StartDecision
+    from airflow_lake_provider.manager.run_scheduler import RunScheduler
+    from airflow_lake_provider.manager.scheduling import Net, StartDecision
     from airflow_lake_provider.planner.rules import Decision
     from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 

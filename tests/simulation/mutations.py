@@ -15,13 +15,14 @@ from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.execution.table_reader import TableReader
 from airflow_lake_provider.hudi.heartbeat import HeartbeatRule
 from airflow_lake_provider.job_contract import Outcome
-from airflow_lake_provider.manager import scheduling as starts_module
+from airflow_lake_provider.manager import run_scheduler as starts_module
 from airflow_lake_provider.manager.db.leases import ExecutorLease, Executors
 from airflow_lake_provider.manager.db.registry import EvaluationResult, Registry, TableLease
 from airflow_lake_provider.manager.db.schema import lake_executor
 from airflow_lake_provider.manager.evaluators import Evaluators
 from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.scheduling import RunScheduler, decide_start
+from airflow_lake_provider.manager.run_scheduler import RunScheduler
+from airflow_lake_provider.manager.scheduling import decide_start
 from airflow_lake_provider.planner.verdict import Judgement, judge
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from tests.simulation import task as task_module

@@ -22,7 +22,8 @@ from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
 from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks
 from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.scheduling import GIVEN_UP_PAUSE_MS, RunScheduler, RunState, StartVerdict
+from airflow_lake_provider.manager.run_scheduler import RunScheduler
+from airflow_lake_provider.manager.scheduling import GIVEN_UP_PAUSE_MS, RunState, StartVerdict
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.last_runs import RunEnd, parse_last_runs
 from airflow_lake_provider.planner.rules import Decision, Verdict

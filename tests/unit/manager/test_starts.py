@@ -12,7 +12,8 @@ from airflow_lake_provider.config.tables_file import Limits, TablesConfig
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.leases import Executors
 from airflow_lake_provider.manager.db.registry import Notice, Registry, Source, TableLease
-from airflow_lake_provider.manager.scheduling import RunScheduler, RunState, ServiceRun, StartVerdict
+from airflow_lake_provider.manager.run_scheduler import RunScheduler
+from airflow_lake_provider.manager.scheduling import RunState, ServiceRun, StartVerdict
 from airflow_lake_provider.planner.rules import Decision, Urgency, Verdict
 from tests.unit.manager.conftest import FakeDoor
 

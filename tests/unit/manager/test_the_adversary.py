@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from airflow_lake_provider.hudi.heartbeat import HeartbeatRule
 from airflow_lake_provider.hudi.instant import Action, Instant, State
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager import scheduling
+from airflow_lake_provider.manager import run_scheduler, scheduling
 from airflow_lake_provider.planner import decide as decide_module
 from airflow_lake_provider.planner.last_runs import MOST_OVERTAKEN
 from airflow_lake_provider.planner.rules import Hold, Verdict
@@ -325,7 +325,7 @@ def unguarded_writers_are_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def services_run_side_by_side(patch: pytest.MonkeyPatch) -> None:
     """A table's limit of active runs does not hold."""
-    patch.setattr(scheduling, "wait_for_others", lambda *evidence: None)
+    patch.setattr(run_scheduler, "wait_for_others", lambda *evidence: None)
 
 
 def the_observed_are_managed(patch: pytest.MonkeyPatch) -> None:

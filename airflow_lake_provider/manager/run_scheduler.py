@@ -1,0 +1,175 @@
+"""Whether a due decision gets a run now: decided by the rules of `scheduling`, and done in the same transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import update
+from sqlalchemy.exc import IntegrityError
+
+from airflow_lake_provider.manager.db.leases import find_leases
+from airflow_lake_provider.manager.db.schema import lake_limit
+from airflow_lake_provider.manager.scheduling import (
+    RunState,
+    ServiceRun,
+    StartVerdict,
+    decide_start,
+    find_limits,
+    find_runs_of,
+    find_service_dag_problem,
+    run_conf,
+    wait_after_failures,
+    wait_for_clean,
+    wait_for_dag,
+    wait_for_executor,
+    wait_for_limit,
+    wait_for_others,
+    wait_for_window,
+)
+from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, RunEnd, last_runs_to_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sqlalchemy.orm import Session
+
+    from airflow_lake_provider.config.policies import TablePolicy
+    from airflow_lake_provider.config.tables_file import TablesConfig
+    from airflow_lake_provider.manager.db.registry import Registry, TableLease
+    from airflow_lake_provider.manager.scheduling import RunGateway, RunLimit, StartDecision
+    from airflow_lake_provider.planner.last_runs import LastRuns
+    from airflow_lake_provider.planner.rules import Decision
+
+
+class RunScheduler:
+    """Starts runs, within the limits of the table, the pool and the queue."""
+
+    def __init__(self, registry: Registry, gateway: RunGateway, load_tables: Callable[[], TablesConfig]) -> None:
+        self._registry = registry
+        self._gateway = gateway
+        self._load_tables = load_tables
+
+    def follow_up(self, last_runs: LastRuns) -> LastRuns:
+        """Return the last runs with the results of the runs that were open."""
+        run_ids = (*last_runs.open_run_ids(), *(failed := last_runs.failed_run_ids()))
+        if not run_ids:
+            return last_runs
+        with self._registry.transaction() as session:
+            runs = {run.run_id: run for run in self._gateway.find_runs_by_id(session, run_ids)}
+        for run_id in failed:
+            if run_id in runs and runs[run_id].state is not RunState.FAILED:
+                last_runs = last_runs.cleared(run_id)
+        for run_id in last_runs.open_run_ids():
+            run = runs.get(run_id)
+            if run is None or not run.active:
+                is_success = run is not None and run.state is RunState.SUCCESS
+                ended_ms = (run.ended_ms if run is not None else None) or self._registry.now_ms()
+                end, is_void = RunEnd.SUCCESS if is_success else RunEnd.FAILED, run is None or run.is_void
+                last_runs = last_runs.ended(run_id, end, ended_ms, is_void=is_void)
+        return last_runs
+
+    def start(
+        self, lease: TableLease, policy: TablePolicy, decision: Decision, last_runs: LastRuns = NO_LAST_RUNS
+    ) -> StartDecision:
+        """Create the run, and record it among the table's last runs; or return why not now.
+
+        Raises LeaseLostError when another loop has acquired the lease.
+        """
+        limits = find_limits(policy, self._load_tables().limits)
+        for limit in limits:
+            self._make_row(limit)
+        with self._registry.transaction() as session:
+            # The row lock serialises "is there an active run" and "create one" per table across all processes.
+            self._registry.hold(session, lease)
+            start = self._decide(session, lease.table_id, policy, decision, last_runs)
+            if start.verdict is not StartVerdict.START:
+                return start
+            waiting = self._wait_for_limit(session, limits, is_locked=True)
+            if waiting is not None:
+                return waiting
+            conf = run_conf(lease, decision, policy)
+            self._gateway.create_run(session, start.run_id, conf, note=decision.reason)
+            started = last_runs.started(decision, start.run_id)
+            self._registry.keep_last_runs(session, lease, last_runs_to_text(started))
+            return start
+
+    def preview(
+        self, table_id: str, policy: TablePolicy, decisions: Sequence[Decision], last_runs: LastRuns = NO_LAST_RUNS
+    ) -> list[StartDecision]:
+        """Return what `start` would decide now for each in turn, with those before it started; change nothing."""
+        limits = find_limits(policy, self._load_tables().limits)
+        runs: list[ServiceRun] = []
+        starts: list[StartDecision] = []
+        for decision in decisions:
+            with self._registry.transaction() as session:
+                start = self._decide(session, table_id, policy, decision, last_runs, runs)
+                if start.verdict is StartVerdict.START:
+                    start = self._wait_for_limit(session, limits, runs, is_locked=False) or start
+            if start.verdict is StartVerdict.START:
+                runs.append(ServiceRun(start.run_id, RunState.QUEUED, pool=policy.pool, queue=policy.queue))
+            starts.append(start)
+        return starts
+
+    def _decide(
+        self,
+        session: Session,
+        table_id: str,
+        policy: TablePolicy,
+        decision: Decision,
+        last_runs: LastRuns,
+        more: Sequence[ServiceRun] = (),
+    ) -> StartDecision:
+        now_ms = self._registry.now_ms()
+        waiting = wait_for_dag(find_service_dag_problem(self._gateway.find_net(session)), now_ms)
+        waiting = waiting or wait_for_window(decision, policy.maintenance_window, now_ms)
+        if waiting is None:
+            active = [*self._gateway.find_active_runs(session, f"{table_id}."), *more]
+            waiting = wait_for_others(decision, table_id, active, policy.max_active_runs, now_ms)
+            waiting = waiting or wait_for_clean(decision, table_id, active, now_ms)
+        if waiting is None:
+            waiting = wait_for_executor(decision, table_id, find_leases(session, table_id, now_ms), now_ms)
+        if waiting is not None:
+            return waiting
+        start = decide_start(
+            table_id,
+            decision,
+            find_runs_of(self._gateway, session, table_id, decision),
+            now_ms=now_ms,
+            max_attempts=policy.max_runs_per_instant,
+            backoff_s=policy.retry_backoff_s,
+        )
+        if start.verdict is not StartVerdict.START:
+            return start
+        return wait_after_failures(decision, last_runs.of.get(decision.service), policy, now_ms) or start
+
+    def _wait_for_limit(
+        self,
+        session: Session,
+        limits: tuple[RunLimit, ...],
+        more: Sequence[ServiceRun] = (),
+        *,
+        is_locked: bool,
+    ) -> StartDecision | None:
+        if not limits:
+            return None
+        if is_locked:
+            # Two tables that count at the same time would both find the last slot free.
+            for limit in limits:
+                session.execute(
+                    update(lake_limit).where(lake_limit.c.name == _key(limit)).values(held_ms=self._registry.now_ms())
+                )
+        active = [*self._gateway.find_active_runs(session, ""), *more]
+        return wait_for_limit(limits, active, self._registry.now_ms())
+
+    def _make_row(self, limit: RunLimit) -> None:
+        try:
+            with self._registry.transaction() as session:
+                found = session.execute(lake_limit.select().where(lake_limit.c.name == _key(limit))).first()
+                if found is None:
+                    session.execute(lake_limit.insert().values(name=_key(limit), held_ms=0))
+        except IntegrityError:
+            return  # another server inserted it just now
+
+
+def _key(limit: RunLimit) -> str:
+    return f"{limit.kind}:{limit.name}"[:300]
