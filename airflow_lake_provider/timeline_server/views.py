@@ -22,7 +22,6 @@ from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.timeline import TimelineProblem
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.archive_tail import ArchiveTail
-from airflow_lake_provider.timeline_server.client import TimelineClient, TimelineEndpoint
 from airflow_lake_provider.timeline_server.refresh import (
     PROPERTIES_AFTER_MS,
     UNKNOWN,
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.storage.table_storage import Storage
     from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuery
     from airflow_lake_provider.timeline_server.cache import SharedTimelines
+    from airflow_lake_provider.timeline_server.client import TimelineClient, TimelineEndpoint
     from airflow_lake_provider.timeline_server.snapshot import Freshness, TimelineSnapshot
 
 
@@ -277,6 +277,9 @@ class TimelineViewManager:
         if self._mode is TimelineServerMode.OFF or self._endpoint is None:
             return FileSystemTimelineView(base_path, self._open_table)
         if self._client is None:
+            # Readers of files run where no HTTP client is installed, next to Spark.
+            from airflow_lake_provider.timeline_server.client import TimelineClient
+
             self._client = TimelineClient(self._endpoint)
         remote = RemoteTimelineView(base_path, self._client)
         if self._mode is TimelineServerMode.REQUIRED:
