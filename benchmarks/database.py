@@ -23,7 +23,8 @@ from sqlalchemy.orm import sessionmaker
 from airflow_lake_provider.config.access import Audience
 from airflow_lake_provider.config.tables_file import TablesConfig
 from airflow_lake_provider.manager.db.clock import DatabaseClock
-from airflow_lake_provider.manager.db.registry import EvaluationResult, Notice, Registry, Source
+from airflow_lake_provider.manager.db.marks import EvaluationResult, Notice, Source
+from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.schema import metadata
 from airflow_lake_provider.manager.db.search import (
     Sort,

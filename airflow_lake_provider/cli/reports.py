@@ -125,7 +125,7 @@ class _Options:
 def open_reports() -> Reports:
     """Return the reports of this process, which reads Airflow's database and the tables' stores."""
     from airflow_lake_provider.hooks.open_tables import open_with_connections
-    from airflow_lake_provider.manager.reconciler import AdmissionController
+    from airflow_lake_provider.manager.evaluation import AdmissionController
     from airflow_lake_provider.manager.reports import Reports
     from airflow_lake_provider.manager.run_scheduler import RunScheduler
     from airflow_lake_provider.planner.table_view import TableViewCache

@@ -27,7 +27,7 @@ from airflow_lake_provider.indexing.index_spec import find_missing, find_setting
 from airflow_lake_provider.indexing.table_indexes import load_table_indexes
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.manager import reports
-from airflow_lake_provider.manager.db.registry import TableLease
+from airflow_lake_provider.manager.db.marks import TableLease
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.scheduling import (
     StartVerdict,

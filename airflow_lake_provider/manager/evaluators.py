@@ -21,7 +21,8 @@ from airflow_lake_provider.metrics import STUCK_EVALUATIONS, NoMetrics
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_lake_provider.manager.db.registry import Registry, TableLease
+    from airflow_lake_provider.manager.db.marks import TableLease
+    from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.metrics import Metrics
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from airflow_lake_provider.doctor.treatment import TableDoctor
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.manager.db.leases import NotificationLog, report_id_of
-from airflow_lake_provider.manager.db.registry import IDS_PER_QUERY, batched, is_identified, policy_of
+from airflow_lake_provider.manager.db.rows import IDS_PER_QUERY, batched, is_identified, policy_of
 from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.manager.db.sinks import Sinks, retiring_text
 from airflow_lake_provider.manager.instances import (

@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_source import TablesSource
     from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.evaluation import Admit
     from airflow_lake_provider.manager.instances import Instance
     from airflow_lake_provider.manager.monitoring import InstanceGateway
-    from airflow_lake_provider.manager.reconciler import Admit
     from airflow_lake_provider.manager.run_scheduler import RunScheduler
     from airflow_lake_provider.manager.scheduling import Net, StartDecision
     from airflow_lake_provider.planner.rules import Decision

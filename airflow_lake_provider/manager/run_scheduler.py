@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_file import TablesConfig
-    from airflow_lake_provider.manager.db.registry import Registry, TableLease
+    from airflow_lake_provider.manager.db.marks import TableLease
+    from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.scheduling import RunGateway, RunLimit, StartDecision
     from airflow_lake_provider.planner.last_runs import LastRuns
     from airflow_lake_provider.planner.rules import Decision

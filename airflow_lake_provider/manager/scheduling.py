@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.policies import MaintenanceWindow, TablePolicy
     from airflow_lake_provider.config.tables_file import Limits
-    from airflow_lake_provider.manager.db.registry import TableLease
+    from airflow_lake_provider.manager.db.marks import TableLease
     from airflow_lake_provider.planner.last_runs import LastRun
     from airflow_lake_provider.planner.rules import Decision
 

@@ -14,7 +14,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_lake_provider.hudi.base_path import table_id_of
-from airflow_lake_provider.manager.db.registry import Notice, Source
+from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.timeline_server.server import TableFeed
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.tables_file import TablesConfig
     from airflow_lake_provider.hudi.instant import Instant
-    from airflow_lake_provider.manager.db.registry import Mark, Registry
+    from airflow_lake_provider.manager.db.marks import Mark
+    from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.timeline_server.server import TimelineServer
     from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
 

@@ -81,9 +81,10 @@ def open_services() -> ManagerServices:
     from airflow_lake_provider.hooks.open_tables import AirflowMetrics, open_with_connections
     from airflow_lake_provider.manager.api.services import ManagerServices, RefusedNotices
     from airflow_lake_provider.manager.db.leases import Executors
+    from airflow_lake_provider.manager.evaluation import AdmissionController
     from airflow_lake_provider.manager.instances import VanishedExecutors
     from airflow_lake_provider.manager.monitoring import DeadlineSweep, RepairRound, StuckTables
-    from airflow_lake_provider.manager.reconciler import AdmissionController, ManagerLoop
+    from airflow_lake_provider.manager.reconciler import ManagerLoop
     from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
     from airflow_lake_provider.manager.writers import WriterChecks
     from airflow_lake_provider.notifications.dispatch import BackgroundNotifier, configured_notifiers

@@ -20,7 +20,7 @@ from airflow_lake_provider.execution.table_reader import TableReader
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.job_contract import FailureKind, Mode, ServiceRequest, ServiceResult
-from airflow_lake_provider.manager.db.registry import Notice, Source
+from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.planner.verdict import judge
 from tests.simulation.job import Driver
 from tests.simulation.storage import open_on

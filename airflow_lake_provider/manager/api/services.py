@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.settings import LakeSettings
     from airflow_lake_provider.config.tables_source import TablesSource
     from airflow_lake_provider.manager.db.leases import Executors
-    from airflow_lake_provider.manager.db.registry import Mark, Notice, Registry
+    from airflow_lake_provider.manager.db.marks import Mark, Notice
+    from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.monitoring import DeadlineSweep, InstanceGateway, RepairRound
     from airflow_lake_provider.manager.reconciler import ManagerLoop
     from airflow_lake_provider.metrics import Metrics
@@ -236,7 +237,9 @@ class ManagerServices:
         object.__setattr__(self, "limits", limits)
         loop = self.loop
         parts = (self.registry, self.tables, self.views, self.instance_gateway)
-        object.__setattr__(self, "reports", Reports(*parts, loop.run_scheduler, loop.admit, loop.find_net))
+        object.__setattr__(
+            self, "reports", Reports(*parts, loop.evaluation.run_scheduler, loop.evaluation.admit, loop.find_net)
+        )
 
     def notify(self, name: str, notice: Notice) -> Mark:
         """Make a token's notice durable. Raises TooManyNoticesError for a new table too many."""

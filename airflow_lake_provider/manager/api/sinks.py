@@ -22,7 +22,7 @@ from airflow_lake_provider.manager.api.models import (
     SinksAnswer,
 )
 from airflow_lake_provider.manager.api.services import Operator, Reader, Services, check_operate_table, check_read_table
-from airflow_lake_provider.manager.db.registry import is_identified, policy_of
+from airflow_lake_provider.manager.db.rows import is_identified, policy_of
 from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks, is_as_configured
 from airflow_lake_provider.manager.sink_state import hold_ends_ms, problem_of
 

@@ -40,7 +40,8 @@ from airflow_lake_provider.manager.api.services import (
     check_operate_table,
     check_read_table,
 )
-from airflow_lake_provider.manager.db.registry import Notice, Source, is_identified
+from airflow_lake_provider.manager.db.marks import Notice, Source
+from airflow_lake_provider.manager.db.rows import is_identified
 from airflow_lake_provider.manager.db.search import RunReport, report_run
 from airflow_lake_provider.manager.instances import load_instances
 from airflow_lake_provider.manager.writers import recorded_report, row_to_dict

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import String, and_, case, delete, func, or_, select, update
@@ -18,131 +16,21 @@ from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.errors import ExecutorBusyError, LeaseHolder, LeaseLostError, TableUnknownError
 from airflow_lake_provider.hudi.base_path import table_id_of
-from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.manager.db.leases import find_leases
+from airflow_lake_provider.manager.db.marks import EvaluationResult, Mark, Notice, Source, TableLease
+from airflow_lake_provider.manager.db.rows import TableRows
 from airflow_lake_provider.manager.db.schema import lake_executor, lake_run, lake_search, lake_sink, lake_table
 from airflow_lake_provider.manager.db.search import SEVERITY, TableState, search_names, search_verdicts, summarise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from sqlalchemy import ColumnElement, CursorResult, RowMapping
     from sqlalchemy.orm import Session
 
-    from airflow_lake_provider.config.policies import TablePolicy
-    from airflow_lake_provider.config.tables_file import TablesConfig
     from airflow_lake_provider.hudi.properties import TableProperties
-    from airflow_lake_provider.manager.db.clock import Clock
-    from airflow_lake_provider.storage.table_storage import Storage
 
 log = logging.getLogger(__name__)
-
-# --- Marks, leases and evaluations: how a table gets from a notice to an evaluation, as values of the registry
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A durable dirty mark: an evaluation that begins after it sees the change that caused it."""
-
-    table_id: str
-    seq: int
-    base_path: str
-    """As the registry spells it: the first notice's spelling is kept, since jobs and readers use the path."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableLease:
-    """The right to evaluate one dirty table until the lease ends."""
-
-    table_id: str
-    base_path: str
-    table_name: str
-    database: str
-    token: str
-    dirty_seq: int
-    dirty_since_ms: int
-    evaluation_failures: int
-    evaluated_ms: int | None = None
-    """When the table was evaluated before; None when it never was."""
-    is_retry: bool = False
-    """The loop's own time to retry has come; otherwise only the marks up to `dirty_seq` made the table due."""
-    last_runs: str | None = None
-    """The services' last runs, as text (`planner.last_runs`)."""
-    decisions: str = "[]"
-    """The decisions of the last evaluation that did not fail, as the registry stores them."""
-    is_identified: bool = False
-    """Name and database come from hoodie.properties; otherwise they are what a notice announced."""
-    has_database: bool = False
-    """hoodie.properties name a database; otherwise `database` is what a commit callback announced."""
-    is_only_discovered: bool = False
-    """Discovery registered it, and no writer has announced a commit since."""
-    real_id: str | None = None
-    """`table_id_of` where a local path leads, as the last evaluation found it."""
-    registered_ms: int = 0
-    announced: str = ""
-    """The newest commits that a commit callback announced (`parse_instants`)."""
-    served: str = ""
-    """The newest instants that tasks reported as their own, with the moments of the reports (`parse_instants`)."""
-    conformance: str | None = None
-    """What the checks of the table's writers proved, as text (`planner.conformance`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationResult:
-    """What an evaluation of a table found.
-
-    `next_evaluation_ms` is when the table counts as silent. `retry_ms` is when the loop evaluates the table again
-    without a notice: a back-off ends, a run should have ended, a failed evaluation is due again.
-    """
-
-    next_evaluation_ms: int
-    retry_ms: int | None = None
-    completed_time: str = ""
-    view_version: str = ""
-    decisions_json: str = "[]"
-    holes: int = 0
-    problem: str = ""
-    failed: bool = False
-    is_missing: bool = False
-    """No table is at the base path; only with `failed`."""
-    last_runs_json: str = ""
-    """Set by an evaluation that did not fail."""
-    conformance: str | None = None
-    """Set by an evaluation that checked the table's writers; None leaves what is stored."""
-
-
-# --- A notice: a caller claims that a table changed. It causes an evaluation and is never trusted
-
-
-class Source(StrEnum):
-    """The sender of the notice."""
-
-    COMMIT_CALLBACK = "commit_callback"
-    SERVICE_MANAGER_CLIENT = "service_manager_client"
-    HINT = "hint"
-    """A task of the provider: a service ended, or a sensor saw a commit without a notice."""
-    CONFIG = "config"
-    DISCOVERY = "discovery"
-    """The search of a root found the table."""
-    HEARTBEAT = "heartbeat"
-    """The timeline server refreshed a silent table and found a commit without a notice."""
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """One table changed, as the sender claims.
-
-    `base_path` is normalised. `instants` are requested times, oldest first, and may be empty.
-    """
-
-    base_path: str
-    table_name: str
-    source: Source
-    instants: tuple[str, ...] = ()
-    database: str = ""
-    owner: str = ""
-    is_own: bool = False
-    """A task of this product reports the end of a service; `instants` are those that it completed."""
 
 
 LONGEST_NAME = 500
@@ -152,37 +40,8 @@ FAILED_BEHIND_MS = 600_000
 """How much longer than its back-off a table whose last evaluation failed waits while others wait as well."""
 
 
-IDS_PER_QUERY = 500
-
-
-def batched(ids: Sequence[str], most: int) -> Iterator[Sequence[str]]:
-    """Return the ids in parts, for `IN` lists of bounded length."""
-    return (ids[begin : begin + most] for begin in range(0, len(ids), most))
-
-
-class Registry:
-    """Reads and writes `lake_table`. `open_session` gives a new session of Airflow's metadata database."""
-
-    def __init__(self, open_session: Callable[[], Session], clock: Clock) -> None:
-        self._open_session = open_session
-        self.clock = clock
-
-    def now_ms(self) -> int:
-        """Return the clock's milliseconds since the epoch."""
-        return self.clock.now_ms()
-
-    @contextmanager
-    def transaction(self) -> Iterator[Session]:
-        """One transaction: committed at the end, rolled back on any error."""
-        session = self._open_session()
-        try:
-            yield session
-            session.commit()
-        except BaseException:
-            session.rollback()
-            raise
-        finally:
-            session.close()
+class Registry(TableRows):
+    """Writes `lake_table`: marks it, leases it, records evaluations of it."""
 
     # --- marks ---------------------------------------------------------------------------------------------
 
@@ -259,14 +118,6 @@ class Registry:
             return False
         self.mark_dirty(notice)
         return True
-
-    def list_unknown(self, table_ids: Sequence[str]) -> tuple[str, ...]:
-        """Return which of the tables the registry does not have, in their order."""
-        known: set[str] = set()
-        with self.transaction() as session:
-            for some in batched(table_ids, IDS_PER_QUERY):
-                known.update(session.scalars(select(lake_table.c.table_id).where(lake_table.c.table_id.in_(some))))
-        return tuple(table_id for table_id in table_ids if table_id not in known)
 
     # --- leases --------------------------------------------------------------------------------------------
 
@@ -462,13 +313,6 @@ class Registry:
 
     # --- removal -------------------------------------------------------------------------------------------
 
-    def list_missing(self, since_ms: int, limit: int = 100) -> Sequence[RowMapping]:
-        """Return tables that no evaluation has found at their path since a time or longer, the longest first."""
-        missing_ms = lake_table.c.missing_since_ms
-        with self.transaction() as session:
-            query = select(lake_table).where(missing_ms <= since_ms).order_by(missing_ms).limit(limit)
-            return session.execute(query).mappings().all()
-
     def forget(self, table_id: str) -> str:
         """Remove a table with its leases, sinks and holds, and return its base path; a later notice registers it anew.
 
@@ -490,71 +334,6 @@ class Registry:
             for rows in (lake_run, lake_sink, lake_executor, lake_search, lake_table):
                 session.execute(delete(rows).where(rows.c.table_id == table_id))
         return str(base_path)
-
-    # --- reading -------------------------------------------------------------------------------------------
-
-    def find(self, table_id: str) -> RowMapping | None:
-        """Return a table's row, or None."""
-        with self.transaction() as session:
-            return session.execute(select(lake_table).where(lake_table.c.table_id == table_id)).mappings().one_or_none()
-
-    def get(self, table_id: str) -> RowMapping:
-        """Return a table's row; raise TableUnknownError."""
-        row = self.find(table_id)
-        if row is None:
-            raise TableUnknownError(f"no table {table_id!r} in the registry")
-        return row
-
-    def list_tables(self, limit: int = 1000, after: str = "") -> Sequence[RowMapping]:
-        """Return rows in the order of their ids, those after `after` (exclusive)."""
-        with self.transaction() as session:
-            query = select(lake_table).where(lake_table.c.table_id > after).order_by(lake_table.c.table_id)
-            return session.execute(query.limit(limit)).mappings().all()
-
-    def list_names(self, limit: int = 1000, after: str = "") -> Sequence[RowMapping]:
-        """Return what selects policies and shows progress, without decisions, in the order of `list_tables`."""
-        table = lake_table.c
-        columns = (table.table_id, table.base_path, table.table_name, table.identified_ms, table.completed_time)
-        with self.transaction() as session:
-            query = select(*columns).where(table.table_id > after).order_by(table.table_id).limit(limit)
-            return session.execute(query).mappings().all()
-
-    def find_by_name(self, table_name: str, limit: int = 100) -> Sequence[RowMapping]:
-        """Return the tables of this name, in the order of their ids."""
-        with self.transaction() as session:
-            query = select(lake_table).where(lake_table.c.table_name == table_name).order_by(lake_table.c.table_id)
-            return session.execute(query.limit(limit)).mappings().all()
-
-    def list_silent(self, limit: int = 1000) -> Sequence[RowMapping]:
-        """Return the tables that are due for an evaluation without a notice, longest overdue first."""
-        now_ms = self.now_ms()
-        with self.transaction() as session:
-            query = (
-                select(lake_table)
-                .where(lake_table.c.next_evaluation_ms <= now_ms, lake_table.c.dirty_since_ms.is_(None))
-                .order_by(lake_table.c.next_evaluation_ms)
-                .limit(limit)
-            )
-            return session.execute(query).mappings().all()
-
-    def count_holes(self) -> int:
-        """Return how many holes the last evaluations saw, over all tables."""
-        with self.transaction() as session:
-            holes = select(func.coalesce(func.sum(lake_table.c.holes), 0)).where(lake_table.c.holes > 0)
-            return int(session.execute(holes).scalar_one())
-
-    def count_waiting(self, most: int = 1000) -> int:
-        """Return how many tables wait for an evaluation, by a mark or by their own time, at most `most`."""
-        with self.transaction() as session:
-            some = select(lake_table.c.table_id).where(_is_waiting(self.now_ms())).limit(most).subquery()
-            return int(session.execute(select(func.count()).select_from(some)).scalar_one())
-
-    def list_waiting(self, limit: int = 1000) -> Sequence[RowMapping]:
-        """Return the tables that wait for an evaluation, by a mark or by their own time, longest waiting first."""
-        since_ms = func.coalesce(lake_table.c.dirty_since_ms, lake_table.c.retry_ms)
-        with self.transaction() as session:
-            query = select(lake_table).where(_is_waiting(self.now_ms())).order_by(since_ms).limit(limit)
-            return session.execute(query).mappings().all()
 
     def postpone(self, table_id: str, next_evaluation_ms: int) -> None:
         """Record that a sensor read a silent table and found nothing new."""
@@ -624,10 +403,6 @@ def _is_in(store: str) -> ColumnElement[bool]:
     return lake_table.c.base_path.startswith(f"{store}/", autoescape=True)
 
 
-def _is_waiting(now_ms: int) -> ColumnElement[bool]:
-    return or_(lake_table.c.dirty_since_ms.is_not(None), lake_table.c.retry_ms <= now_ms)
-
-
 def _waiting_since(now_ms: int) -> ColumnElement[int]:
     table = lake_table.c
     failed_ms = table.retry_ms + FAILED_BEHIND_MS
@@ -642,22 +417,3 @@ def _lost(lease: TableLease) -> LeaseLostError:
 def _rows(result: Any) -> int:
     outcome: CursorResult[Any] = result
     return outcome.rowcount
-
-
-# --- The name that selects a table's policy: `hoodie.table.name`, never what a notice calls the table
-
-
-def is_identified(row: RowMapping) -> bool:
-    """Whether the row's name comes from hoodie.properties; otherwise it is only what a notice announced."""
-    return row["identified_ms"] is not None
-
-
-def policy_of(row: RowMapping, tables: TablesConfig, open_table: Callable[[str], Storage]) -> TablePolicy:
-    """Return the policy of a table of the registry, for callers that may delete something or release a hold.
-
-    The manager's evaluation stores the name in the row. Before the first one this reads the properties, and raises what
-    reading them raises.
-    """
-    base_path = row["base_path"]
-    name = row["table_name"] if is_identified(row) else load_table_properties(open_table(base_path)).name
-    return tables.policy_for(base_path, name)

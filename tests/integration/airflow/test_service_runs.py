@@ -302,7 +302,7 @@ def test_tables_that_start_at_once_share_the_places_of_a_queue() -> None:
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_file import Limits, TablesConfig
     from airflow_lake_provider.job_contract import Service
-    from airflow_lake_provider.manager.db.registry import Notice, Source, TableLease
+    from airflow_lake_provider.manager.db.marks import Notice, Source, TableLease
     from airflow_lake_provider.manager.run_scheduler import RunScheduler
     from airflow_lake_provider.manager.scheduling import StartVerdict
     from airflow_lake_provider.planner.rules import Decision, Verdict

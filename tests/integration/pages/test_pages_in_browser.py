@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from airflow_lake_provider.manager.db.registry import Notice, Source
+from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.manager.db.search import TableSearch, TableState, page_of_tables
 from tests.support.browser import needs_chromium, needs_frontend, open_browser, open_page

@@ -12,7 +12,8 @@ import pytest
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_file import TablesConfig
 from airflow_lake_provider.errors import StorageError
-from airflow_lake_provider.manager.db.registry import FAILED_BEHIND_MS, EvaluationResult, Notice, Registry, Source
+from airflow_lake_provider.manager.db.marks import EvaluationResult, Notice, Source
+from airflow_lake_provider.manager.db.registry import FAILED_BEHIND_MS, Registry
 from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.manager.evaluators import EvaluatorLimits
 from airflow_lake_provider.manager.monitoring import RepairRound

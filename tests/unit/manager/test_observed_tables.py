@@ -12,7 +12,8 @@ from airflow_lake_provider.config.policies import CompactionPolicy, DoctorPolicy
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_file import TableEntry, TablesConfig
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
+from airflow_lake_provider.manager.db.marks import Notice, Source
+from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.monitoring import RepairRound
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway

@@ -11,7 +11,8 @@ import pytest
 from airflow_lake_provider.config.policies import CompactionPolicy, TablePolicy
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_file import TablesConfig
-from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
+from airflow_lake_provider.manager.db.marks import Notice, Source
+from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.instances import Instance, NoNotifier
 from airflow_lake_provider.manager.monitoring import DeadlineSweep, StuckTables
 from airflow_lake_provider.manager.reconciler import ManagerLoop

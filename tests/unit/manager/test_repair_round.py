@@ -11,7 +11,8 @@ from airflow_lake_provider.config.policies import DoctorPolicy, StuckKind, Table
 from airflow_lake_provider.config.tables_file import TableEntry, TablesConfig
 from airflow_lake_provider.doctor.repairs import load_records
 from airflow_lake_provider.manager import monitoring as repair_round
-from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
+from airflow_lake_provider.manager.db.marks import Notice, Source
+from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.instances import PEOPLE, Instance, NoNotifier
 from airflow_lake_provider.manager.monitoring import EVERY_MS, RepairRound, StuckTables
 from airflow_lake_provider.manager.reconciler import ManagerLoop

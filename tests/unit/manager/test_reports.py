@@ -19,7 +19,8 @@ from fastapi.testclient import TestClient
 
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
-from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
+from airflow_lake_provider.manager.db.marks import Notice, Source
+from airflow_lake_provider.manager.db.registry import Registry
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import SERVICE_TOKEN
 

@@ -17,7 +17,7 @@ from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
-from airflow_lake_provider.manager.db.registry import Notice, Source
+from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.manager.instances import PEOPLE, Instance, NoNotifier
 from airflow_lake_provider.manager.monitoring import DeadlineSweep

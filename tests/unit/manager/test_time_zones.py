@@ -16,7 +16,8 @@ from airflow_lake_provider.doctor.diagnosis import diagnose
 from airflow_lake_provider.doctor.evidence import collect_evidence
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.api.services import ManagerServices
-from airflow_lake_provider.manager.db.registry import Notice, Registry, Source
+from airflow_lake_provider.manager.db.marks import Notice, Source
+from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.monitoring import RepairRound, StuckTables
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.planner.decide import DECIDED, decide_now, load_facts

@@ -1,0 +1,153 @@
+"""The rows of the table registry as its readers see them: transactions, lists, and the policy of a row."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from sqlalchemy import func, or_, select
+
+from airflow_lake_provider.errors import TableUnknownError
+from airflow_lake_provider.hudi.properties import load_table_properties
+from airflow_lake_provider.manager.db.schema import lake_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from sqlalchemy import ColumnElement, RowMapping
+    from sqlalchemy.orm import Session
+
+    from airflow_lake_provider.config.policies import TablePolicy
+    from airflow_lake_provider.config.tables_file import TablesConfig
+    from airflow_lake_provider.manager.db.clock import Clock
+    from airflow_lake_provider.storage.table_storage import Storage
+
+IDS_PER_QUERY = 500
+
+
+def batched(ids: Sequence[str], most: int) -> Iterator[Sequence[str]]:
+    """Return the ids in parts, for `IN` lists of bounded length."""
+    return (ids[begin : begin + most] for begin in range(0, len(ids), most))
+
+
+class TableRows:
+    """Reads `lake_table`. `open_session` gives a new session of Airflow's metadata database."""
+
+    def __init__(self, open_session: Callable[[], Session], clock: Clock) -> None:
+        self._open_session = open_session
+        self.clock = clock
+
+    def now_ms(self) -> int:
+        """Return the clock's milliseconds since the epoch."""
+        return self.clock.now_ms()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """One transaction: committed at the end, rolled back on any error."""
+        session = self._open_session()
+        try:
+            yield session
+            session.commit()
+        except BaseException:
+            session.rollback()
+            raise
+        finally:
+            session.close()
+
+    def list_unknown(self, table_ids: Sequence[str]) -> tuple[str, ...]:
+        """Return which of the tables the registry does not have, in their order."""
+        known: set[str] = set()
+        with self.transaction() as session:
+            for some in batched(table_ids, IDS_PER_QUERY):
+                known.update(session.scalars(select(lake_table.c.table_id).where(lake_table.c.table_id.in_(some))))
+        return tuple(table_id for table_id in table_ids if table_id not in known)
+
+    def find(self, table_id: str) -> RowMapping | None:
+        """Return a table's row, or None."""
+        with self.transaction() as session:
+            return session.execute(select(lake_table).where(lake_table.c.table_id == table_id)).mappings().one_or_none()
+
+    def get(self, table_id: str) -> RowMapping:
+        """Return a table's row; raise TableUnknownError."""
+        row = self.find(table_id)
+        if row is None:
+            raise TableUnknownError(f"no table {table_id!r} in the registry")
+        return row
+
+    def list_tables(self, limit: int = 1000, after: str = "") -> Sequence[RowMapping]:
+        """Return rows in the order of their ids, those after `after` (exclusive)."""
+        with self.transaction() as session:
+            query = select(lake_table).where(lake_table.c.table_id > after).order_by(lake_table.c.table_id)
+            return session.execute(query.limit(limit)).mappings().all()
+
+    def list_names(self, limit: int = 1000, after: str = "") -> Sequence[RowMapping]:
+        """Return what selects policies and shows progress, without decisions, in the order of `list_tables`."""
+        table = lake_table.c
+        columns = (table.table_id, table.base_path, table.table_name, table.identified_ms, table.completed_time)
+        with self.transaction() as session:
+            query = select(*columns).where(table.table_id > after).order_by(table.table_id).limit(limit)
+            return session.execute(query).mappings().all()
+
+    def find_by_name(self, table_name: str, limit: int = 100) -> Sequence[RowMapping]:
+        """Return the tables of this name, in the order of their ids."""
+        with self.transaction() as session:
+            query = select(lake_table).where(lake_table.c.table_name == table_name).order_by(lake_table.c.table_id)
+            return session.execute(query.limit(limit)).mappings().all()
+
+    def list_silent(self, limit: int = 1000) -> Sequence[RowMapping]:
+        """Return the tables that are due for an evaluation without a notice, longest overdue first."""
+        now_ms = self.now_ms()
+        with self.transaction() as session:
+            query = (
+                select(lake_table)
+                .where(lake_table.c.next_evaluation_ms <= now_ms, lake_table.c.dirty_since_ms.is_(None))
+                .order_by(lake_table.c.next_evaluation_ms)
+                .limit(limit)
+            )
+            return session.execute(query).mappings().all()
+
+    def count_holes(self) -> int:
+        """Return how many holes the last evaluations saw, over all tables."""
+        with self.transaction() as session:
+            holes = select(func.coalesce(func.sum(lake_table.c.holes), 0)).where(lake_table.c.holes > 0)
+            return int(session.execute(holes).scalar_one())
+
+    def count_waiting(self, most: int = 1000) -> int:
+        """Return how many tables wait for an evaluation, by a mark or by their own time, at most `most`."""
+        with self.transaction() as session:
+            some = select(lake_table.c.table_id).where(_is_waiting(self.now_ms())).limit(most).subquery()
+            return int(session.execute(select(func.count()).select_from(some)).scalar_one())
+
+    def list_waiting(self, limit: int = 1000) -> Sequence[RowMapping]:
+        """Return the tables that wait for an evaluation, by a mark or by their own time, longest waiting first."""
+        since_ms = func.coalesce(lake_table.c.dirty_since_ms, lake_table.c.retry_ms)
+        with self.transaction() as session:
+            query = select(lake_table).where(_is_waiting(self.now_ms())).order_by(since_ms).limit(limit)
+            return session.execute(query).mappings().all()
+
+    def list_missing(self, since_ms: int, limit: int = 100) -> Sequence[RowMapping]:
+        """Return tables that no evaluation has found at their path since a time or longer, the longest first."""
+        missing_ms = lake_table.c.missing_since_ms
+        with self.transaction() as session:
+            query = select(lake_table).where(missing_ms <= since_ms).order_by(missing_ms).limit(limit)
+            return session.execute(query).mappings().all()
+
+
+def _is_waiting(now_ms: int) -> ColumnElement[bool]:
+    return or_(lake_table.c.dirty_since_ms.is_not(None), lake_table.c.retry_ms <= now_ms)
+
+
+def is_identified(row: RowMapping) -> bool:
+    """Whether the row's name comes from hoodie.properties; otherwise it is only what a notice announced."""
+    return row["identified_ms"] is not None
+
+
+def policy_of(row: RowMapping, tables: TablesConfig, open_table: Callable[[str], Storage]) -> TablePolicy:
+    """Return the policy of a table of the registry, for callers that may delete something or release a hold.
+
+    The manager's evaluation stores the name in the row. Before the first one this reads the properties, and raises what
+    reading them raises.
+    """
+    base_path = row["base_path"]
+    name = row["table_name"] if is_identified(row) else load_table_properties(open_table(base_path)).name
+    return tables.policy_for(base_path, name)
