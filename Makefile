@@ -135,7 +135,7 @@ soak: install postgres kafka ## The long form: 20 kills of the API server on eac
 	$(BIN)/python -m pytest -m soak tests/integration/storage
 	LAKE_INDEX_KILLS=10 $(SPARK_VENV)/bin/python -m pytest $(ALL) tests/integration/spark/test_indexing_kills_on_hudi.py
 
-bench: install hdfs kafka ui-packages ## One benchmark: make bench NAME=timeline|notice|detection|namenode|latency|writer|indexing|conflict|waste|yielding|replication|engines|database|page; RECORD=1 to record
+bench: install hdfs kafka ui-packages ## One benchmark: make bench NAME=timeline|notice|detection|namenode|latency|writer|indexing|conflict|waste|yielding|guard|replication|engines|database|page; RECORD=1 to record
 	@$(BIN)/python -m benchmarks.$(if $(RECORD),record )$(NAME)
 
 bench-report: $(DOCS_VENV)/.installed ## Write docs/benchmarks.md and its plots from the recorded full forms

@@ -74,6 +74,13 @@ class UnsupportedTableError(LakeError):
     """The table's version or layout is not one this package reads (6, 8 and 9 are)."""
 
 
+class WriteConflictError(LakeError):
+    """A guarded write was ended early because it could not win any more, or waits for partitions that others hold."""
+
+    retriable = True
+    failure_kind = "conflict"
+
+
 # --- timeline server --------------------------------------------------------------------------------------
 
 

@@ -330,6 +330,11 @@ class GuardWatch:
             return Judgement(Outlook.UNKNOWN, self.instant, notes=("its instant is on the timeline no longer",))
         return judgement
 
+    def find_at_work(self, instants: frozenset[str], now_ms: int) -> frozenset[str]:
+        """Return which of these are live writers or pending services. Raises what reading a table raises."""
+        actives = self._table.read_activity(now_ms).actives
+        return instants & {a.instant for a in actives if a.is_live or a.role is not Role.WRITER}
+
     def _note_progress(self, activity: TableActivity) -> None:
         timeline = activity.snapshot.timeline
         own = next((i for i in timeline.pending() if i.requested_time == self.instant), None)
