@@ -132,7 +132,7 @@ soak: install postgres kafka ## The long form: 20 kills of the API server on eac
 	LAKE_REPLICATION_KILLS=10 $(BIN)/python -m pytest $(ALL) tests/system/test_replication.py
 	LAKE_REPLICATION_WORKLOAD_S=7200 $(SPARK_VENV)/bin/python -m pytest -m soak tests/integration/spark
 	LAKE_ORACLE_S=7200 LAKE_ORACLE_SEED=$$RANDOM LAKE_ORACLE_SHRINK_S=1200 $(SPARK_VENV)/bin/python -m pytest $(ALL) -s tests/oracle
-	$(BIN)/python -m pytest -m soak tests/integration/storage
+	$(BIN)/python -m pytest -m soak tests/integration/storage tests/integration/airflow/test_wheel.py
 	LAKE_INDEX_KILLS=10 $(SPARK_VENV)/bin/python -m pytest $(ALL) tests/integration/spark/test_indexing_kills_on_hudi.py
 
 bench: install hdfs kafka ui-packages ## One benchmark: make bench NAME=timeline|notice|detection|namenode|latency|writer|indexing|conflict|waste|yielding|guard|replication|engines|database|page; RECORD=1 to record
