@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +15,7 @@ from typing import Any
 import pytest
 
 from airflow_lake_provider.conflict.guard import Outlook
+from airflow_lake_provider.conflict.guard_register import GUARD_FOLDER
 from airflow_lake_provider.errors import WriteConflictError
 from airflow_lake_provider.operators.guard import HudiWriterGuard
 from tests.support.fixture_tables import unpack
@@ -121,3 +126,115 @@ def test_two_guards_do_not_reserve_one_partition(table: Path) -> None:
             """Another partition is free."""
     with guard(table, lambda: None, reserve_partitions=["city=Oslo"]):
         """It was given back."""
+
+
+# --- A whole Airflow task: spark-submit is a script that leaves on storage what a Hudi writer does
+
+SPARK_SUBMIT = """#!{python}
+import os, sys, time
+sys.path[:0] = [{root!r}]
+from pathlib import Path
+from tests.integration.airflow.test_writer_guard import OLDER, commit, plant
+
+table = Path({table!r})
+tries = len(list(table.glob("try-*"))) + 1
+(table / f"try-{{tries}}").touch()
+instant = f"2099123100000010{{tries}}"
+plant(table, instant, ("Oslo", "f1-0"))
+if tries == 1:
+    (table / "pid").write_text(str(os.getpid()))
+    time.sleep(600)
+commit(table, instant, "20991231000000999", ("Oslo", "f1-0"))
+"""
+
+DAG_FILE = """
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import DAG
+
+from airflow_lake_provider.operators.guard import HudiWriterGuardMixin
+
+
+class GuardedSparkSubmitOperator(HudiWriterGuardMixin, SparkSubmitOperator):
+    pass
+
+
+with DAG("guarded_write", schedule=None):
+    GuardedSparkSubmitOperator(
+        task_id="write",
+        application="orders.py",
+        conn_id="spark_guarded",
+        hudi_base_path={table!r},
+        guard_options={{"every_writer_is_guarded": True, "hudi_options": {{}}, "period_s": 0.1}},
+        guard_pause_s=0.01,
+    )
+"""
+
+
+def test_guarded_operator_is_ended_early_and_its_retry_succeeds(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.api.common.delete_dag import delete_dag
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+    from airflow.models import Connection
+
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_GUARDED", Connection(conn_type="spark", host="local").get_uri())
+    binaries = tmp_path / "bin"
+    binaries.mkdir()
+    script = binaries / "spark-submit"
+    script.write_text(SPARK_SUBMIT.format(python=sys.executable, root=str(ROOT), table=str(table)))
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{binaries}{os.pathsep}{os.environ['PATH']}")
+    plant(table, OLDER, ("Oslo", "f1-0"))
+
+    file = tmp_path / "dags" / "guarded_write.py"
+    file.parent.mkdir()
+    file.write_text(DAG_FILE.format(table=str(table)))
+    bag = DagBag(dag_folder=str(file))
+    assert bag.import_errors == {}
+    sync_bag_to_db(bag, "lake", None)
+
+    def end_older() -> None:
+        """The older writer commits when the younger one was ended."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not (table / "pid").exists() or is_running(int((table / "pid").read_text() or 0)):
+            if time.monotonic() > deadline_s:
+                return
+            time.sleep(0.05)
+        commit(table, OLDER, "20991231000000500", ("Oslo", "f1-0"))
+
+    started: list[Any] = []
+
+    class Popen(subprocess.Popen[Any]):
+        """Airflow's hook leaves its pipe open."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+    older = threading.Thread(target=end_older)
+    older.start()
+    try:
+        run = bag.dags["guarded_write"].test()
+    finally:
+        older.join()
+        for process in started:
+            if process.stdout is not None:
+                process.stdout.close()
+        delete_dag("guarded_write")
+    assert run.state == "success"
+    assert sorted(path.name for path in table.glob("try-*")) == ["try-1", "try-2"]
+    names = os.listdir(table / ".hoodie" / "timeline")
+    assert "20991231000000101.deltacommit.requested" in names
+    assert not any(name.startswith("20991231000000101_") for name in names), "the first try did not commit"
+    assert "20991231000000102_20991231000000999.deltacommit" in names
+    entries = [path.read_text() for path in (table / GUARD_FOLDER).iterdir()]
+    assert "ended 20991231000000101" in entries
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
