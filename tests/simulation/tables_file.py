@@ -47,9 +47,18 @@ class TablesFile:
         """Return how a process that begins now loads its tables."""
         world = self._world
         source = TablesSource(self.path, monotonic_s=lambda: world.now_ms / 1000, settle=_SETTLE_OF_SERVERS)
+        is_loading = False
+        last: TablesConfig | None = None
 
         def load() -> TablesConfig:
-            tables = source.load()
+            nonlocal is_loading, last
+            if is_loading and last is not None:
+                return last  # a real thread would wait for the one that reads the file at this moment
+            is_loading = True
+            try:
+                tables = last = source.load()
+            finally:
+                is_loading = False
             for path, table in world.tables.items():
                 version = tables.policy_for(path, table.name).spark_conf.get(_VERSION, "")
                 if not version.isdigit() or int(version) > self._version:
