@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from airflow_lake_provider.config import tables_source
+from airflow_lake_provider.config.tables_file import TablesConfig
 from airflow_lake_provider.config.tables_source import Settle, TablesSource
 
 if TYPE_CHECKING:
-    from airflow_lake_provider.config.tables_file import TablesConfig
     from tests.simulation.world import World
 
 _VERSION = "spark.lake.version"
@@ -52,8 +52,8 @@ class TablesFile:
 
         def load() -> TablesConfig:
             nonlocal is_loading, last
-            if is_loading and last is not None:
-                return last  # a real thread would wait for the one that reads the file at this moment
+            if is_loading:  # a real thread would wait for the one that reads the file at this moment
+                return last if last is not None else TablesConfig((), world.policy)
             is_loading = True
             try:
                 tables = last = source.load()
