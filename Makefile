@@ -14,6 +14,9 @@ SPARK_CLASSES := $(WORK)/jars/spark-classes.jsa
 # Each run of pytest writes there how long its tests took.
 DURATIONS := $(WORK)/durations
 export LAKE_DURATIONS := $(CURDIR)/$(DURATIONS)
+# And how they ended, for docs/support.md.
+OUTCOMES := $(WORK)/outcomes
+export LAKE_OUTCOMES := $(CURDIR)/$(OUTCOMES)
 
 # Nothing is left outside the checkout: scratch files and download caches lie in the work folder as well.
 export TMPDIR := $(CURDIR)/$(WORK)/tmp
@@ -23,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 $(shell mkdir -p $(TMPDIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo ui ui-packages test test-quick test-lane-services test-lane-hudi test-lane-airflow test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system coverage soak bench bench-short bench-report check reference docs format hdfs kafka postgres clean
+.PHONY: help install demo ui ui-packages test test-quick test-lane-services test-lane-hudi test-lane-airflow test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system coverage soak bench bench-short bench-report check reference support docs format hdfs hadoop yarn kafka postgres clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -47,7 +50,7 @@ $(SPARK_CLASSES): $(HUDI_JAR)
 
 install: $(BIN)/.installed $(SPARK_VENV)/.installed $(SPARK_CLASSES) ## Make both environments and fetch the Hudi bundle
 
-demo: install ## Start Airflow, run real Hudi writers, show commits turning into compactions and changes arriving in Kafka (EXIT=1: end after the story)
+demo: install ## Real Airflow, real Hudi writers: services at work, a killed driver recovers, an index is built next to a writer, what was gained (EXIT=1: end after the story)
 	@$(BIN)/python -m demo.run $(if $(EXIT),--exit)
 
 ui: $(BIN)/.installed ## Build the Lake's pages from frontend/ into the package (needs Node 20 and npm)
@@ -57,7 +60,7 @@ ui-packages: $(BIN)/.installed # What the browser's tests need of npm; nothing w
 	@$(BIN)/python -m tools.frontend --install
 
 test: check ## Everything that must land
-	@$(MAKE) --no-print-directory install postgres kafka hdfs ui-packages
+	@$(MAKE) --no-print-directory install postgres kafka hdfs hadoop ui-packages
 	@rm -rf $(DURATIONS)
 	@echo "three lanes side by side; each tier prints when its lane has ended (about 30 minutes)"
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target test-lane-services test-lane-hudi test-lane-airflow; status=$$?; \
@@ -94,13 +97,13 @@ test-spark-second: install
 test-oracle: install ## Histories of real Hudi tables, each answer of ours next to Hudi's own; LAKE_ORACLE_S=600: ten minutes of random ones
 	$(SPARK_VENV)/bin/python -m pytest tests/oracle
 
-test-integration: install postgres kafka ui-packages ## The provider in a real Airflow, on SQLite and PostgreSQL
+test-integration: install postgres kafka hdfs hadoop ui-packages ## The provider in a real Airflow, on SQLite and PostgreSQL
 	$(BIN)/python -m pytest tests/integration $(foreach tier,spark storage http timeline_server,--ignore=tests/integration/$(tier))
 
 test-servers: install ## The HTTP servers: every route fuzzed, streams of timelines while servers are killed
 	$(BIN)/python -m pytest tests/integration/http tests/integration/timeline_server
 
-test-storage: install hdfs ## Tables on a real HDFS and an S3-compatible store
+test-storage: install hdfs hadoop ## Tables on a real HDFS and an S3-compatible store
 	$(BIN)/python -m pytest tests/integration/storage
 
 test-system: install ## The whole product as processes: writers, API server, scheduler, Spark
@@ -116,7 +119,7 @@ coverage: install postgres kafka ## Line coverage of the package by the unit tie
 
 # Also what is marked for it alone.
 soak: ALL := -m ''
-soak: install postgres kafka ## The long form: 20 kills of the API server on each database, 50 rounds of crashes with real processes, 200 random histories, 10 rounds of server kills, 1,000 requests a route, 10,000 simulated schedules, two hours of random histories on real Hudi
+soak: install postgres kafka hdfs hadoop ## The long form: 20 kills of the API server on each database, 50 rounds of crashes with real processes, 200 random histories, 10 rounds of server kills, 1,000 requests a route, 10,000 simulated schedules, two hours of random histories on real Hudi
 	LAKE_KILLS=20 $(BIN)/python -m pytest $(ALL) tests/system/test_notices_survive.py
 	LAKE_ROUND_SEED=0 LAKE_ROUNDS=50 $(BIN)/python -m pytest $(ALL) -s tests/system/test_crashes.py
 	$(BIN)/python -m pytest -m soak -s tests/system/test_outage.py tests/system/test_priority.py
@@ -135,7 +138,7 @@ soak: install postgres kafka ## The long form: 20 kills of the API server on eac
 	$(BIN)/python -m pytest -m soak tests/integration/storage tests/integration/airflow/test_wheel.py
 	LAKE_INDEX_KILLS=10 $(SPARK_VENV)/bin/python -m pytest $(ALL) tests/integration/spark/test_indexing_kills_on_hudi.py
 
-bench: install hdfs kafka ui-packages ## One benchmark: make bench NAME=timeline|notice|detection|namenode|latency|writer|indexing|conflict|waste|yielding|guard|replication|engines|database|page; RECORD=1 to record
+bench: install hdfs kafka ui-packages ## One benchmark: make bench NAME=timeline|notice|detection|namenode|latency|writer|indexing|conflict|ranking|waste|yielding|guard|replication|engines|batch|database|page; RECORD=1 to record
 	@$(BIN)/python -m benchmarks.$(if $(RECORD),record )$(NAME)
 
 bench-report: $(DOCS_VENV)/.installed ## Write docs/benchmarks.md and its plots from the recorded full forms
@@ -152,8 +155,12 @@ check: $(BIN)/.installed ## ruff, mypy, import-linter; links, words and generate
 	$(BIN)/python -m tools.links
 	$(BIN)/python -m tools.words
 	$(BIN)/python -m tools.reference --check
+	$(BIN)/python -m tools.support --check
 	$(BIN)/python -m tools.frontend --check
 	$(BIN)/python -m benchmarks.report --check
+
+support: $(BIN)/.installed ## Write docs/support.md: what was tested with what, from the results of the tests that ran in this checkout
+	$(BIN)/python -m tools.support $(if $(wildcard $(OUTCOMES)),--record $(OUTCOMES))
 
 reference: $(BIN)/.installed ## Write docs/reference/ from the code: commands, routes, settings
 	$(BIN)/python -m tools.reference
@@ -172,6 +179,12 @@ format: $(BIN)/.installed ## Rewrite the code in the house's format
 
 hdfs: $(BIN)/.installed ## Make sure that Hadoop's jars for the HDFS tests are there (needs Maven and Java 17)
 	$(BIN)/python -m local_stack.hdfs --fetch
+
+hadoop: $(BIN)/.installed ## Make sure that the jars of Hadoop's daemons are there: YARN, Kerberos, two NameNodes (needs Maven and Java 17)
+	$(BIN)/python -m local_stack.hadoop
+
+yarn: hadoop hdfs ## Start a YARN of this machine on an HDFS, until it is interrupted
+	$(BIN)/python -m local_stack.yarn
 
 kafka: $(BIN)/.installed ## Make sure that the Kafka broker's jars are there (needs Maven and Java 17)
 	$(BIN)/python -m local_stack.kafka --fetch

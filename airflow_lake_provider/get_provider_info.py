@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow_lake_provider.config.settings import airflow_options
 
-TRIGGERS = ["airflow_lake_provider.triggers.timeline", "airflow_lake_provider.triggers.conflict"]
+TRIGGERS = ["airflow_lake_provider.triggers.timeline", "airflow_lake_provider.triggers.polls"]
 
 
 def get_provider_info() -> dict[str, Any]:

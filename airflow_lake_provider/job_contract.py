@@ -62,6 +62,19 @@ INDEX_CHECK = f"{INDEX_OPTIONS}check"
 INDEX_WAIT_S = f"{INDEX_OPTIONS}wait_s"
 INDEX_DROP_FIRST = f"{INDEX_OPTIONS}drop_first"
 INDEX_NO_WRITER = f"{INDEX_OPTIONS}no_writer"
+WORK_OPTIONS = "lake.work."
+"""How the options begin of the request for a standing application, which has no service of its own and pulls work."""
+WORK_URL = f"{WORK_OPTIONS}url"
+"""Where the manager's routes are, with their path. A request with this option is one for a standing application."""
+WORK_TOKEN = f"{WORK_OPTIONS}token"
+"""The service token; in a request that is stored, a reference to it."""
+WORK_KEY = f"{WORK_OPTIONS}key"
+"""Which work it pulls: that of one queue, connection and Spark configuration."""
+WORK_LEASE = f"{WORK_OPTIONS}lease"
+"""The token of the application's own lease: work is given to its holder only."""
+WORK_AT_ONCE = f"{WORK_OPTIONS}at_once"
+WORK_IDLE_S = f"{WORK_OPTIONS}idle_s"
+WORK_MAX_AGE_S = f"{WORK_OPTIONS}max_age_s"
 INDEX_CHECK_TIMEOUT = "hoodie.metadata.index.check.timeout.seconds"
 """Hudi's own setting for the same wait."""
 
@@ -168,6 +181,13 @@ class Service(StrEnum):
     SAVEPOINT = "savepoint"
     ORPHANS = "orphans"
     """Removal of files that no instant knows (Iceberg: `remove_orphan_files`)."""
+
+
+class Standing(StrEnum):
+    """What holds an executor's lease without being a service of a table."""
+
+    APPLICATION = "application"
+    """A standing Spark application; instead of a table's id, its lease has the key of the work that it pulls."""
 
 
 class Mode(StrEnum):

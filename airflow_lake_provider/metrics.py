@@ -45,6 +45,12 @@ EFFECT_NAMES: Mapping[str, str] = MappingProxyType(
 )
 """Names of the gauges by the field of a service's effect."""
 
+BACKLOG_WAITING = "lake.backlog.waiting"
+"""Services that wait for a budget."""
+BACKLOG_CORE_HOURS = "lake.backlog.core_hours"
+"""What they are expected to cost."""
+BACKLOG_PRESSURE = "lake.backlog.pressure"
+"""0: the budgets bear what arrives; 1: writers should slow down; 2: writers should stop. The gravest of all budgets."""
 OVERDUE = "lake.instances.overdue"
 """Instances that are past the deadline of their state now."""
 STUCK = "lake.instances.stuck"

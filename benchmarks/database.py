@@ -22,17 +22,11 @@ from sqlalchemy.orm import sessionmaker
 
 from airflow_lake_provider.config.access import Audience
 from airflow_lake_provider.config.tables_file import TablesConfig
-from airflow_lake_provider.manager.db.clock import DatabaseClock
 from airflow_lake_provider.manager.db.marks import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.db.rows import DatabaseClock
 from airflow_lake_provider.manager.db.schema import metadata
-from airflow_lake_provider.manager.db.search import (
-    Sort,
-    TableSearch,
-    TableState,
-    load_numbers,
-    page_of_tables,
-)
+from airflow_lake_provider.manager.db.search import Sort, TableSearch, TableState, load_numbers, page_of_tables
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.monitoring import RepairRound
 from airflow_lake_provider.manager.timeline_feed import RegistryFeed

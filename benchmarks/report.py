@@ -201,6 +201,27 @@ SECTIONS = (
         (("first check of 150,000 markers (ms)", "first_150k_ms"),),
     ),
     Section(
+        "ranking",
+        "How much of the best possible benefit does an order get out of a budget that does not suffice?",
+        tuple(
+            Plot(
+                f"ranking-{percent}",
+                f"share of the knapsack's benefit, budget of {percent} %",
+                (
+                    ("provider", f"budget_{percent}.ours"),
+                    ("AutoComp's formula", f"budget_{percent}.autocomp"),
+                    ("longest waiting", f"budget_{percent}.longest"),
+                    ("first come, first served", f"budget_{percent}.fifo"),
+                ),
+            )
+            for percent in (10, 30, 60)
+        ),
+        (
+            ("when only files count: provider, budget of 30 %", "budget_30.files_ours"),
+            ("when only files count: AutoComp's formula, budget of 30 %", "budget_30.files_autocomp"),
+        ),
+    ),
+    Section(
         "waste",
         "How many Spark seconds does a contended workload throw away?",
         (
@@ -226,6 +247,25 @@ SECTIONS = (
             ),
         ),
         (("lost", "lost"), ("doubled", "duplicates"), ("one commit, p99 (s)", "lag_p99_s")),
+    ),
+    Section(
+        "batch",
+        "What does it take to serve many tiny tables?",
+        (
+            Plot(
+                "batch",
+                "all tables (s)",
+                (
+                    ("provider, standing application, wall", "ours_s"),
+                    ("provider, a spark-submit each, wall", "each_s"),
+                    ("one spark-submit in sequence, wall", "sequence_s"),
+                    ("provider, standing application, CPU", "ours_cpu_s"),
+                    ("provider, a spark-submit each, CPU", "each_cpu_s"),
+                    ("one spark-submit in sequence, CPU", "sequence_cpu_s"),
+                ),
+            ),
+        ),
+        (("tables", "tables"), ("peak memory, ours (MiB)", "ours_peak_mib"), ("each (MiB)", "each_peak_mib")),
     ),
     Section(
         "engines",

@@ -18,6 +18,10 @@ from airflow_lake_provider.operators.indexing import HudiIndexOperator
 
 SETTINGS = LakeSettings.from_conf(conf)
 
+# Sections of the form: the fields above them are what a run needs.
+WAITING = "Writers, window and check"
+OVER = "Over the table's settings"
+
 DOC = """
 ### Build indexes of Hudi tables (RFC-45)
 
@@ -61,27 +65,53 @@ with DAG(
             description="schedule only writes the plans",
         ),
         "drop_first": Param(default=False, type="boolean", title="Drop first", description="Or build what is missing"),
-        "check": Param("cheap", type="string", enum=["cheap", "full"], title="Check"),
-        "wait_s": Param(300, type="number", minimum=0, title="Wait", description="Seconds, until no writer runs"),
+        "dry_run": Param(default=False, type="boolean", title="Dry run", description="Show what would be submitted"),
+        "check": Param(
+            "cheap",
+            type="string",
+            enum=["cheap", "full"],
+            section=WAITING,
+            title="Check of the index",
+            description="full also reads the data files",
+        ),
+        "wait_s": Param(
+            300,
+            type="number",
+            minimum=0,
+            section=WAITING,
+            title="Wait for writers",
+            description="Seconds, for a moment without a writer that would be missing in the index",
+        ),
         "check_timeout_s": Param(
-            900, type="integer", minimum=1, title="Wait after the build", description="Seconds, for writers"
+            900,
+            type="integer",
+            minimum=1,
+            section=WAITING,
+            title="Wait after the build",
+            description="Seconds, for writers that began before they knew of the index",
         ),
         "no_writer": Param(
-            default=False, type="boolean", title="No writer runs", description="Then no lock provider is needed"
+            default=False,
+            type="boolean",
+            section=WAITING,
+            title="No writer runs",
+            description="Then no lock provider is needed",
         ),
         "window": Param(
             {},
             **MaintenanceWindow.model_json_schema()
             | {
                 "type": ["object", "null"],
+                "section": WAITING,
                 "title": "Window",
                 "description": "When a build may begin; empty: now. "
                 '{"days": ["sat", "sun"], "begin": "22:00", "end": "06:00", "time_zone": "Europe/Berlin"}',
             },
         ),
-        "dry_run": Param(default=False, type="boolean", title="Dry run", description="Show what would be submitted"),
-        "hudi_options": Param({}, type="object", title="Hudi options", description="Over those of the tables file"),
-        "spark_conf": Param({}, type="object", title="Spark conf"),
+        "hudi_options": Param(
+            {}, type="object", section=OVER, title="Hudi options", description="Over those of the tables file"
+        ),
+        "spark_conf": Param({}, type="object", section=OVER, title="Spark conf"),
     },
 ) as dag:
 

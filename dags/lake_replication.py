@@ -12,9 +12,12 @@ from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.execution.arguments import optional
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
-from airflow_lake_provider.operators.replication import HudiReplicationOperator
+from airflow_lake_provider.operators.replication import NOTHING, HudiReplicationOperator
 
 SETTINGS = LakeSettings.from_conf(conf)
+
+NEW_SINK = "A sink that the tables file does not have"
+"""A section of the form."""
 
 DOC = """
 ### Changes of Hudi tables, to Kafka and elsewhere
@@ -24,7 +27,8 @@ each. A broker that does not answer, a missing topic, a refused login: the task 
 the sink keeps the table's files, and later runs retry with growing pauses from the sink's checkpoint.
 
 By hand, with the form: `replicate` one table to a sink of your choice (it need not be in the tables file), take a new
-`snapshot`, `seek` to a time, `pause` and `resume` a sink, or `forget` it, which releases its hold.
+`snapshot`, `seek` to a time, `verify` that a sink has the table's rows, `pause` and `resume` a sink, or `forget` it,
+which releases its hold.
 """
 
 with DAG(
@@ -34,7 +38,7 @@ with DAG(
     catchup=False,
     # A long snapshot must not block the other sinks: the manager knows which sinks have a run.
     max_active_runs=8,
-    # It costs a task each minute, so it is off until a user enables it.
+    # It costs two tasks each minute, so it is off until a user enables it.
     is_paused_upon_creation=True,
     tags=["lake", "hudi", "replication"],
     doc_md=DOC,
@@ -42,18 +46,27 @@ with DAG(
         "action": Param(
             "due",
             type="string",
-            enum=["due", "replicate", "snapshot", "seek", "pause", "resume", "forget"],
+            enum=["due", "replicate", "snapshot", "seek", "verify", "pause", "resume", "forget"],
             title="Action",
         ),
         "base_path": optional("string", title="Base path", description="Of one table, for all actions but due"),
         "name": optional("string", title="Name", description="Of the stream; empty takes the sink's"),
         "sink": optional("string", title="Sink", description="kafka, file, database, ..."),
-        "mode": Param("changes", type="string", enum=["changes", "latest"], title="Mode"),
-        "key": Param([], type="array", items={"type": "string"}, title="Key", description="None: the record key"),
-        "options": Param({}, type="object", title="Sink options", description="conn_id names a connection"),
-        "ttl_s": Param(86_400, type="number", exclusiveMinimum=0, title="Time to live, seconds"),
         "seek_until": optional("string", title="Seek", description="Completion time after which to continue"),
-        "spark_conf": Param({}, type="object", title="Spark conf"),
+        "mode": Param("changes", type="string", enum=["changes", "latest"], section=NEW_SINK, title="Mode"),
+        "key": Param(
+            [],
+            type="array",
+            items={"type": "string"},
+            section=NEW_SINK,
+            title="Key",
+            description="None: the record key",
+        ),
+        "options": Param(
+            {}, type="object", section=NEW_SINK, title="Sink options", description="conn_id names a connection"
+        ),
+        "ttl_s": Param(86_400, type="number", exclusiveMinimum=0, section=NEW_SINK, title="Time to live, seconds"),
+        "spark_conf": Param({}, type="object", section=NEW_SINK, title="Spark conf"),
     },
 ) as dag:
 
@@ -64,16 +77,19 @@ with DAG(
         action, hook = wanted.get("action", "due"), LakeHook()
         if action == "due":
             common = ("base_path", "table_name", "name", "sink", "mode", "key", "options", "ttl_s", "spark_conf")
+            common += ("max_hold_s", "max_held_bytes")
             claimed = hook.claim_due_sinks(str(run_id))
-            return [{"is_claimed": True, **{key: sink[key] for key in common}} for sink in claimed]
+            work = [{"is_claimed": True, **{key: sink[key] for key in common}} for sink in claimed]
+            # Of an empty list Airflow would leave a skipped task each minute.
+            return work or [dict(NOTHING)]
         base_path = normalise_base_path(wanted["base_path"])
         table_id, name = table_id_of(base_path), wanted["name"] or wanted["sink"]
         if action in {"pause", "resume"}:
             hook.pause_replication(table_id, name, paused=action == "pause")
-            return []
+            return [dict(NOTHING)]
         if action == "forget":
             hook.forget_sink(table_id, name)
-            return []
+            return [dict(NOTHING)]
         keys = ("sink", "name", "mode", "key", "options", "ttl_s", "action", "seek_until", "spark_conf")
         return [{"base_path": base_path, **{key: wanted[key] for key in keys}}]
 
@@ -84,5 +100,5 @@ with DAG(
         retry_exponential_backoff=2.0,
         max_active_tis_per_dag=8,
         execution_timeout=timedelta(hours=12),
-        map_index_template="{{ task.base_path }} {{ task.name or task.sink }}",
+        map_index_template="{{ task.base_path or 'no sink is due' }} {{ task.name or task.sink }}",
     ).expand_kwargs(find_work())

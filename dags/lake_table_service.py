@@ -18,6 +18,11 @@ POLICY = TablePolicy()
 
 SETTINGS = LakeSettings.from_conf(conf)
 
+# Sections of the form: the fields above them are what a run by hand needs.
+OVER = "Over the table's settings"
+LIMITS = "Slots and time limits"
+MANAGER = "Written by the manager"
+
 MOST_RUNS_BETWEEN_TRIES = 500
 """Runs that wait for a slot or for their next try. More would only make the scheduler's round over them longer."""
 
@@ -47,7 +52,6 @@ with DAG(
     doc_md=DOC,
     params={
         "base_path": Param(type="string", minLength=1, title="Base path", description="The table's base path"),
-        "table_name": optional("string", title="Table name", description="For people"),
         "service": Param("compaction", type="string", enum=[service.value for service in Service], title="Service"),
         "mode": Param(
             "schedule_and_execute",
@@ -56,58 +60,77 @@ with DAG(
             title="Mode",
             description="Pending plans are executed first; a new one is made only when none is pending",
         ),
+        "dry_run": Param(default=False, type="boolean", title="Dry run", description="Show what would be submitted"),
         "instants": Param(
             [],
             type="array",
             items={"type": "string"},
+            section=OVER,
             title="Plans",
             description="Instants to execute, or quarantines to undo; none = all",
         ),
         "hudi_options": Param(
-            {}, type="object", title="Hudi options", description="Over the table's in the tables file"
+            {}, type="object", section=OVER, title="Hudi options", description="Over the table's in the tables file"
         ),
-        "engine": optional("string", title="Engine", description="What runs the job; empty: the table's"),
+        "engine": optional("string", section=OVER, title="Engine", description="What runs the job; empty: the table's"),
         "spark_conn_id": optional(
-            "string", title="Connection", description="Where the engine runs it; empty: the table's"
+            "string", section=OVER, title="Connection", description="Where the engine runs it; empty: the table's"
         ),
-        "spark_conf": Param({}, type="object", title="Spark conf", description="Over the table's"),
+        "spark_conf": Param({}, type="object", section=OVER, title="Spark conf", description="Over the table's"),
         "conflict": Param(
-            {}, type="object", title="Conflicts", description="Early conflict detection, over the table's settings"
+            {},
+            type="object",
+            section=OVER,
+            title="Conflicts",
+            description="Early conflict detection, over the table's settings",
         ),
-        "pool": optional("string", title="Pool", description="Airflow pool; empty: default_pool, not the table's"),
+        "table_name": optional("string", section=OVER, title="Table name", description="For people"),
+        "pool": optional(
+            "string", section=LIMITS, title="Pool", description="Airflow pool; empty: default_pool, not the table's"
+        ),
         "queue": optional(
-            "string", title="Queue", description="Queue of the executor; empty: its own, not the table's"
+            "string",
+            section=LIMITS,
+            title="Queue",
+            description="Queue of the executor; empty: its own, not the table's",
         ),
         "priority_weight": optional(
             "integer",
             minimum=1,
+            section=LIMITS,
             title="Priority",
             description="Airflow's priority weight where slots are short, from 1 (mass work) to 4; empty: 1",
         ),
         "timeout_s": optional(
             "number",
             exclusiveMinimum=0,
+            section=LIMITS,
             title="Time-out",
             description="Of one try, seconds; empty: the table's",
         ),
         "retries": optional(
-            "integer", minimum=0, title="Retries", description=f"Tries after the first; empty: {POLICY.retries}"
+            "integer",
+            minimum=0,
+            section=LIMITS,
+            title="Retries",
+            description=f"Tries after the first; empty: {POLICY.retries}",
         ),
         "start_within_s": optional(
             "number",
             exclusiveMinimum=0,
+            section=LIMITS,
             title="Start within",
             description="A run that has not begun after so many seconds is reported; empty: the table's",
         ),
         "deadline_s": optional(
             "number",
             exclusiveMinimum=0,
+            section=LIMITS,
             title="Deadline",
             description="A run that has not ended after so many seconds is ended as failed; empty: the table's",
         ),
-        "dry_run": Param(default=False, type="boolean", title="Dry run", description="Show what would be submitted"),
-        "reason": Param("started by hand", type="string", title="Reason"),
-        "evidence": Param({}, type="object", title="Evidence"),
+        "reason": Param("started by hand", type="string", section=MANAGER, title="Reason"),
+        "evidence": Param({}, type="object", section=MANAGER, title="Evidence"),
     },
 ) as dag:
     HudiTableServiceOperator(

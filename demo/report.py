@@ -19,7 +19,8 @@ class TableReport:
 
     name: str
     kind: str
-    commits: int
+    writes: tuple[str, ...]
+    """Requested times of the completed commits."""
     compactions: tuple[Instant, ...]
     pending: tuple[Instant, ...]
     log_files_before: int
@@ -41,7 +42,7 @@ def report_table(base_path: Path, runs: list[dict[str, Any]], starts: dict[str, 
     return TableReport(
         name=base_path.name,
         kind=f"{'MOR' if view.properties.table_type == 'MERGE_ON_READ' else 'COW'} v{view.properties.version}",
-        commits=len(writes),
+        writes=tuple(write.requested_time for write in writes),
         compactions=compactions,
         pending=view.timeline.pending(Action.COMPACTION),
         log_files_before=max((int(e.get("log_files") or 0) for e in evidence), default=0),
@@ -88,6 +89,6 @@ def print_table(reports: list[TableReport]) -> None:
         delays = sorted(report.commit_to_start_s)
         delay = f"{delays[0]:.1f} to {delays[-1]:.1f} s" if delays else "-"
         print(
-            f"{report.name:<11}{report.kind:<8}{report.commits:>8}{len(report.compactions):>12}"
+            f"{report.name:<11}{report.kind:<8}{len(report.writes):>8}{len(report.compactions):>12}"
             f"{files:>16}{sizes:>18}{delay:>17}"
         )

@@ -21,15 +21,24 @@ LOCK_OPTIONS = {
     "hoodie.write.lock.client.num_retries": "480",
 }
 
+# A killed driver's heartbeat ends after twice this time; writers and services must agree on it.
+DEMO_OPTIONS = LOCK_OPTIONS | {
+    "hoodie.client.heartbeat.interval_in_ms": "10000",
+    # So that writers go on while an index is built.
+    "hoodie.metadata.streaming.write.enabled": "false",
+}
+
 DROPPED_TABLE = "payments"
+"""Its last notice is dropped, and only with that commit compaction is due; no writer works while it runs."""
 BUSY_TABLE = "orders"
+"""Written until the story's parts have been played; gets an index, and the driver of its compaction is killed."""
 CHANGES_TABLE = "customers"
 CHANGES_TOPIC = "customers.changes"
 
 
 @dataclass(frozen=True, slots=True)
 class DemoTable:
-    """One table of the demo. `dropped` is the commit whose notice is not sent."""
+    """One table of the demo. `dropped` is the commit whose notice is not sent; `commits` is the most it gets."""
 
     name: str
     type: str
@@ -42,12 +51,14 @@ class DemoTable:
     is_changes_kept: bool = False
 
 
-# Orders: the busy merge-on-read table. Payments: its last notice is dropped, and only with that commit compaction is
-# due. Customers: copy-on-write, nothing to compact; its changes go to Kafka, its last commits when a snapshot is there.
+INDEX = "record_index"
+COMPACTION_RULE = 8
+"""Delta commits."""
+MOST_COMMITS = 200
 _CUSTOMERS = DemoTable(CHANGES_TABLE, "COW", 9, 4, keys=1000, rows=100, is_changes_kept=True)
-FIRST_WRITER = (DemoTable(BUSY_TABLE, "MOR", 9, 16),)
+FIRST_WRITER = (DemoTable(BUSY_TABLE, "MOR", 9, MOST_COMMITS),)
 SECOND_WRITER = (
-    DemoTable(DROPPED_TABLE, "MOR", 6, 4, dropped=3, keys=2000, rows=200),
+    DemoTable(DROPPED_TABLE, "MOR", 6, 8, dropped=7, keys=40_000, rows=4000),
     replace(_CUSTOMERS, commits=2),
 )
 LATE_WRITER = (replace(_CUSTOMERS, commits=2, first_commit=2),)
@@ -61,16 +72,21 @@ def early_commits() -> int:
 
 def write_tables_file(path: Path, lake: Path, kafka: str) -> None:
     """Write the tables file of the demo's lake; `kafka` is the broker's address, empty when there is none."""
-    options = "\n".join(f"    {key}: '{value}'" for key, value in LOCK_OPTIONS.items())
+    options = "\n".join(f"    {key}: '{value}'" for key, value in DEMO_OPTIONS.items())
     path.write_text(
         f"""# What is due when, table by table. The first entry that matches wins; else the defaults hold.
 defaults:
   compaction:
-    delta_commits: 4
+    delta_commits: {COMPACTION_RULE}
     log_to_base_ratio: null
   hudi_options:
 {options}
 tables:
+  - base_path: '{lake / BUSY_TABLE}'
+    name: {BUSY_TABLE}
+    # The provider builds it while the writer goes on.
+    indexing:
+      indexes: [{INDEX}]
   - base_path: '{lake / DROPPED_TABLE}'
     name: {DROPPED_TABLE}
     # After this silence the manager evaluates the table without a notice.
@@ -90,8 +106,10 @@ def _kafka_entry(lake: Path, kafka: str) -> str:
 """
 
 
-def start_writer(name: str, tables: tuple[DemoTable, ...], lake: Path, airflow: LocalAirflow) -> ServerProcess:
-    """Start a stock PySpark Hudi writer; its commits are JSON lines in its log."""
+def start_writer(
+    name: str, tables: tuple[DemoTable, ...], lake: Path, airflow: LocalAirflow, stop_file: Path | None = None
+) -> ServerProcess:
+    """Start a stock PySpark Hudi writer; its commits are JSON lines in its log. It ends when `stop_file` exists."""
     settings: dict[str, Any] = {
         "tables": [
             {
@@ -114,7 +132,8 @@ def start_writer(name: str, tables: tuple[DemoTable, ...], lake: Path, airflow: 
             "token": airflow.callback_token,
             "headers": {"X-Lake-Database": "shop", "X-Lake-Owner": "demo"},
         },
-        "hudi_options": LOCK_OPTIONS,
+        "hudi_options": DEMO_OPTIONS,
+        "stop_file": str(stop_file or ""),
         "spark_conf": {"spark.jars": str(HUDI_JAR)},
     }
     settings_path = airflow.home / f"{name}.json"

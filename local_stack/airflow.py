@@ -86,7 +86,8 @@ class LocalAirflow:
             | {
                 "AIRFLOW_HOME": str(self.home),
                 "PATH": f"{spark_bin}{os.pathsep}{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
-                "PYTHONPATH": "",
+                # This checkout, wherever the environment was installed from.
+                "PYTHONPATH": str(ROOT),
                 "SPARK_HOME": str(find_spark_home(Path(spark_python))),
                 "PYSPARK_PYTHON": spark_python,
                 "PYSPARK_DRIVER_PYTHON": spark_python,

@@ -41,6 +41,12 @@ CLASSES = WORK / "jars" / "spark-classes.jsa"
 """Spark's classes as the JVM keeps them in memory, for this checkout's Spark and this machine's Java."""
 
 
+QUICK_JVM = (
+    "-XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    " -Djol.skipHotspotSAAttach=true -Djol.skipDynamicAttach=true -Djol.skipInstallAttach=true"
+)
+
+
 class BundleError(RuntimeError):
     """The bundle cannot be fetched; the message holds the end of Ivy's report."""
 
@@ -70,8 +76,7 @@ def jvm_options() -> str:
 
     To measure objects, Hudi would attach a debugger to each JVM of its own, in vain.
     """
-    options = "-XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    options += " -Djol.skipHotspotSAAttach=true -Djol.skipDynamicAttach=true -Djol.skipInstallAttach=true"
+    options = QUICK_JVM
     if CLASSES.exists():
         # The JVM ignores one of another Java or Spark, and would print that on the standard output.
         options += f" -XX:SharedArchiveFile={CLASSES} -Xlog:disable -Xlog:all=error:stderr"

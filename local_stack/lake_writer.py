@@ -15,6 +15,7 @@ Commit 0 of a table inserts `keys` orders (a multiple of 4). Each later one upda
 many new ones, so existing file groups get log files. `drop_notices` lists commits whose notice is not sent, as if it
 had been lost.
 The writer continues an existing table from its `first_commit` (default 0; with 1 or more nothing is bulk-created).
+With `"stop_file": "/path"` it ends before its next commit once that file exists.
 """
 
 from __future__ import annotations
@@ -194,8 +195,11 @@ def run(settings: Mapping[str, Any]) -> None:
     """Write all commits of the settings, one JSON line each."""
     tables = tuple(WrittenTable(**_table_fields(entry)) for entry in settings["tables"])
     callback = Callback(**settings["callback"]) if settings.get("callback") else None
+    stop_file = Path(settings["stop_file"]) if settings.get("stop_file") else None
     spark = open_session(settings.get("spark_conf", {}))
     for table, commit in commits_in_turn(tables):
+        if stop_file is not None and stop_file.exists():
+            break
         started = time.monotonic()
         write_commit(spark, table, commit, write_options(table, commit, callback, settings.get("hudi_options", {})))
         line = {

@@ -25,6 +25,7 @@ from lake_jobs.driver.application import run_application
 from lake_jobs.driver.failure import causes_of, classify, describe
 from lake_jobs.driver.files import log_progress
 from lake_jobs.replication.source import HudiSource
+from lake_jobs.replication.verification import Verification, verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,6 +39,8 @@ def replicate(spark: SparkSession, request: ReplicationRequest) -> ReplicationRe
     done = f"{result.commits} commits, {result.rows} rows replicated"
     for how, commits in result.readers.items():
         log_progress(request.table_name, f"{commits} commits read by {how}")
+    if result.rows:
+        log_progress(request.table_name, ", ".join(f"{name} {spent:.1f} s" for name, spent in result.phases.items()))
     log_progress(request.table_name, result.message or result.waits_for or done)
     return result
 
@@ -49,6 +52,9 @@ def _replicate(spark: SparkSession, request: ReplicationRequest) -> ReplicationR
         sink = create_sink(request.kind, request.sink_settings)
         source = HudiSource(spark, request.base_path, request.mode, request.key, request.reader)
         report = Pump(source, sink, request.order, progress.advance).run()
+        verified = _verify(source, request, progress) if request.is_verification else None
+        if verified is not None and not verified.is_same:
+            return progress.failed(FailureKind.REFUSED, str(verified))
     except LakeError as error:
         kind = FailureKind(error.failure_kind) if error.retriable else FailureKind.REFUSED
         return progress.failed(kind, f"{type(error).__name__}: {error}")
@@ -70,7 +76,17 @@ def _replicate(spark: SparkSession, request: ReplicationRequest) -> ReplicationR
         seconds=time.monotonic() - began_s,
         readers=dict(source.readers),
         waits_for=report.waits_for,
+        verified="" if verified is None else str(verified),
+        phases={phase: round(seconds, 3) for phase, seconds in report.phases.items()},
     )
+
+
+def _verify(source: HudiSource, request: ReplicationRequest, progress: Progress) -> Verification:
+    def catch_up() -> Checkpoint | None:
+        sink = create_sink(request.kind, request.sink_settings)
+        return Pump(source, sink, request.order, progress.advance).run().checkpoint
+
+    return verify(source, create_sink(request.kind, request.sink_settings), catch_up)
 
 
 class Progress:

@@ -1,6 +1,7 @@
 """The application for spark-submit: `run_services.py <path of the JobRequest JSON>`.
 
-Runs every service of the request, one after another, and writes one JobResult.
+Runs every service of the request, one after another, and writes one JobResult. A request for a standing application
+(`job_contract.WORK_URL`) has no service: the application pulls requests from the manager, until it is idle or old.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from types import MappingProxyType
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from airflow_lake_provider.errors import ServiceRefusedError
+from airflow_lake_provider.errors import LeaseLostError, ServiceRefusedError
 from airflow_lake_provider.job_contract import (
     MEMORY_KEYS,
+    WORK_URL,
     FailureKind,
     JobRequest,
     JobResult,
@@ -27,10 +29,12 @@ from airflow_lake_provider.job_contract import (
     ServiceRequest,
     ServiceResult,
 )
-from lake_jobs.driver.application import run_application
+from lake_jobs.driver.application import jvm_pid, run_application
 from lake_jobs.driver.failure import causes_of, classify, describe
 from lake_jobs.driver.files import log_progress
-from lake_jobs.driver.shutdown import lock_file_of
+from lake_jobs.driver.shutdown import DriverExit, lock_file_of
+from lake_jobs.driver.standing import StandingApplication, StandingSettings, WorkSource, ZoneGate
+from lake_jobs.hudi.table import find_zone
 from lake_jobs.indexing.job import run_indexing
 from lake_jobs.services.archive import run_archive
 from lake_jobs.services.clean import run_clean
@@ -60,14 +64,52 @@ SERVICES: Mapping[Service, RunService] = MappingProxyType(
 )
 
 
-def run_job(spark: SparkSession, request: JobRequest) -> JobResult:
-    """Run all services of a request in its order; a failing one does not stop the others."""
+_STANDING: list[StandingApplication] = []
+"""The process's standing application, for the lock files that must be absent when it ends itself."""
+
+
+def run_job(spark: SparkSession, request: JobRequest, find_cancelled: Callable[[], str] = str) -> JobResult:
+    """Run all services of a request in its order; a failing one does not stop the others.
+
+    Those that have not begun when `find_cancelled` returns a reason do not begin.
+    """
+    if WORK_URL in request.hudi_options:
+        return run_standing(spark, request)
     # Read first: a service may take the JVM down with it, and the result is still to be written.
     application_id = str(spark.sparkContext.applicationId)
     settings = spark.sparkContext.getConf()
     memory = {key: size for key in MEMORY_KEYS if (size := settings.get(key))}
-    results = tuple(run_service(spark, request, service) for service in request.services)
+    results = tuple(
+        _failed(service, FailureKind.OTHER, f"it did not begin: {why}")
+        if (why := find_cancelled())
+        else run_service(spark, request, service)
+        for service in request.services
+    )
     return JobResult(request.job_id, results, application_id, memory)
+
+
+def run_standing(spark: SparkSession, request: JobRequest) -> JobResult:
+    """Run a standing application to its end."""
+    gate = ZoneGate()
+
+    def run_item(item: JobRequest, find_cancelled: Callable[[], str]) -> JobResult:
+        with gate.enter(find_zone(spark, item.base_path)):
+            return run_job(spark, item, find_cancelled)
+
+    settings, source = StandingSettings.of(request.hudi_options), WorkSource(request.hudi_options)
+    application = StandingApplication(source, settings, spark.sparkContext, run_item, lock_file_of)
+    _STANDING.append(application)
+    application_id = str(spark.sparkContext.applicationId)
+    try:
+        application.run()
+    except LeaseLostError as error:
+        # Another application has these items, or is about to: this JVM must not write any more.
+        DriverExit(jvm_pid(spark), spark, "", application.lock_files).exit(str(error))
+    return JobResult(request.job_id, (), application_id)
+
+
+def _lock_files() -> list[str]:
+    return [file for application in _STANDING for file in application.lock_files()]
 
 
 def run_service(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> ServiceResult:
@@ -96,4 +138,4 @@ def _failed(request: ServiceRequest, kind: FailureKind, message: str) -> Service
 
 
 if __name__ == "__main__":
-    sys.exit(run_application(sys.argv[1:], JobRequest, run_job, lock_file_of))
+    sys.exit(run_application(sys.argv[1:], JobRequest, run_job, lock_file_of, _lock_files))

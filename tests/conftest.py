@@ -1,4 +1,4 @@
-"""Allowed roots of tests; every run writes down how long each took, where `LAKE_DURATIONS` names a folder for it."""
+"""Allowed roots of tests; `LAKE_DURATIONS` and `LAKE_OUTCOMES` name folders for how long each took and how it ended."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ import pytest
 from tests.support.durations import Durations
 
 seconds: Counter[str] = Counter()
+outcomes: dict[str, str] = {}
+OUTCOMES = ["", "passed", "skipped", "failed"]
+"""The later one of two counts."""
 
 if importlib.util.find_spec("hypothesis"):  # the environment of Spark may lack it
     from hypothesis import HealthCheck, settings
@@ -28,9 +31,15 @@ os.environ.setdefault("AIRFLOW__LAKE__ALLOWED_ROOTS", f"/lake,{tempfile.gettempd
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Count set-up and teardown in: what a fixture costs is a test's cost as well."""
     seconds[report.nodeid] += report.duration
+    # A test whose set-up or teardown fails has failed; one that is skipped says so in its set-up.
+    if report.when == "call" or report.outcome != "passed":
+        outcomes[report.nodeid] = max(outcomes.get(report.nodeid, ""), report.outcome, key=OUTCOMES.index)
 
 
 def pytest_sessionfinish() -> None:
     folder = os.environ.get("LAKE_DURATIONS")
     if folder and seconds:
         Durations(Path(folder)).save(seconds)
+    folder = os.environ.get("LAKE_OUTCOMES")
+    if folder and outcomes:
+        Durations(Path(folder)).save(outcomes)

@@ -22,7 +22,12 @@ ARG_OUTPUT = Arg(  # type: ignore[no-untyped-call]
     default="text",
     help="How to print: text for people, or a format of Airflow's own commands",
 )
-ARG_ANY_TABLE = Arg(("table",), nargs="?", help="Base path, or the name or id of a table; without it, all tables")  # type: ignore[no-untyped-call]
+ARG_REPLICATION = Arg(  # type: ignore[no-untyped-call]
+    ("words",),
+    nargs="*",
+    metavar="TABLE",
+    help="Base path, or the name or id of a table; without it, all tables. Or: verify TABLE SINK, which compares rows",
+)
 ARG_REPAIR = Arg(("--repair",), metavar="KIND", help="Repair this kind of problem, if the table's policy allows it")  # type: ignore[no-untyped-call]
 ARG_INSTANT = Arg(("--instant",), help="Repair only this instant")  # type: ignore[no-untyped-call]
 ARG_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Print what --repair would do, and do nothing")  # type: ignore[no-untyped-call]
@@ -50,9 +55,22 @@ ARG_LOCK = Arg(  # type: ignore[no-untyped-call]
     help="The class of the writers' lock provider",
 )
 ARG_ENGINE = Arg(  # type: ignore[no-untyped-call]
-    ("--engine",), choices=("spark", "flink"), default="spark", help="What the writers are"
+    ("--engine",),
+    choices=("spark", "flink"),
+    default="spark",
+    help="What the writers are (flink: experimental, it was not tried against Flink)",
 )
 ARG_WRITE = Arg(("--write",), metavar="PATH", help="Ask whether to write the tables file there")  # type: ignore[no-untyped-call]
+
+ARG_BUDGET = Arg(  # type: ignore[no-untyped-call]
+    ("--budget",),
+    action="append",
+    metavar="[KIND:NAME=]HOURS",
+    help="Core hours a day of all tables, or of queue:NAME, pool:NAME, owner:NAME or label:NAME; once or more",
+)
+ARG_POLICY = Arg(("--policy",), metavar="PATH", help="Another tables file; without it the settings in force")  # type: ignore[no-untyped-call]
+ARG_SINCE = Arg(("--since",), default="7d", metavar="SPAN", help="How far back to replay: 12h, 7d")  # type: ignore[no-untyped-call]
+ARG_PLOT = Arg(("--plot",), metavar="PATH", help="Write the backlog over time there, as SVG")  # type: ignore[no-untyped-call]
 
 
 def get_cli_commands() -> list[CLICommand]:
@@ -65,7 +83,7 @@ def get_cli_commands() -> list[CLICommand]:
                 ActionCommand(
                     name="init",
                     help="Check this installation, and print what completes it: [lake], a tables file, writers",
-                    func=lazy_load_command("airflow_lake_provider.cli.doctor.init"),
+                    func=lazy_load_command("airflow_lake_provider.cli.init.init"),
                     args=(ARG_TABLES, ARG_DISCOVER, ARG_DEPTH, ARG_LOCK, ARG_ENGINE, ARG_WRITE, ARG_OUTPUT),
                     epilog="Writes nothing unless --write names a new file and its question is answered with yes. The "
                     "tables file that it prints only observes. Exit code 1 when a check fails.",
@@ -92,10 +110,17 @@ def get_cli_commands() -> list[CLICommand]:
                 ),
                 ActionCommand(
                     name="backlog",
-                    help="List the tables with the most bytes in log files that no compaction has merged",
+                    help="List what waits, by rank: price, what stands before it, expected start, why; and the budgets",
                     func=lazy_load_command("airflow_lake_provider.cli.reports.backlog"),
                     args=(ARG_OUTPUT,),
                     epilog=FAST_EPILOG,
+                ),
+                ActionCommand(
+                    name="simulate",
+                    help="Replay the recorded decisions under other budgets or policies: cost, backlog, waits",
+                    func=lazy_load_command("airflow_lake_provider.cli.reports.simulate"),
+                    args=(ARG_BUDGET, ARG_POLICY, ARG_SINCE, ARG_PLOT, ARG_OUTPUT),
+                    epilog="Changes nothing. What observed tables would have run counts where the policy manages them.",
                 ),
                 ActionCommand(
                     name="tables",
@@ -156,8 +181,12 @@ def get_cli_commands() -> list[CLICommand]:
                     name="replication",
                     help="Show how far each sink of replication is behind, and what it holds back",
                     func=lazy_load_command("airflow_lake_provider.cli.tables.replication"),
-                    args=(ARG_ANY_TABLE, ARG_OUTPUT),
-                    epilog="Changes nothing. Exit code 1 when a sink has a problem or needs a snapshot.",
+                    args=(ARG_REPLICATION, ARG_OUTPUT),
+                    epilog=(
+                        "Changes nothing; verify brings the sink up to date first, by a run of lake_replication, and "
+                        "waits for it. Exit code 1 when a sink has a problem, needs a snapshot, or lacks or has rows "
+                        "that its table does not."
+                    ),
                 ),
                 ActionCommand(
                     name="check-writer",

@@ -177,9 +177,14 @@ def _build_explanation(query: dict[str, str]) -> dict[str, Any]:
     return reports.explain(find_table(reports.registry, query["table"]).base_path)
 
 
+def _build_backlog(_query: dict[str, str]) -> dict[str, Any]:
+    return open_reports().backlog()
+
+
 _BUILDERS: dict[str, Callable[[dict[str, str]], dict[str, Any]]] = {
     "overview": _build_overview,
     "tables": _build_tables,
+    "backlog": _build_backlog,
     "runs": _build_runs,
     "explanation": _build_explanation,
 }
@@ -338,14 +343,70 @@ MOST_BACKLOGS = 50
 
 
 def backlog(args: Namespace) -> None:
-    """Print the tables with the most bytes in log files that no compaction has merged, at most 50."""
-    page = load_report("tables", sort="backlog", after="[]")
+    """Print what is due and waits, in its ranked order, what would run on observed tables, and how the budgets bear it.
+
+    Then the tables with the most bytes in log files that no compaction has merged, at most 50.
+    """
+    found, page = load_report("backlog"), load_report("tables", sort="backlog", after="[]")
     _warn_of(page.get("problems", []))
     rows = [row for row in page["tables"] if row["log_bytes"]][:MOST_BACKLOGS]
-    if not rows and args.output == "text":
-        print("no table has log files that wait for a compaction" if page["tables"] else EMPTY)
+    if args.output != "text":
+        shown = {name: [with_times(row) for row in found[name]] for name in ("waiting", "observed", "budgets")}
+        document = {"pressure": found["pressure"], **shown, "log_files": [with_times(row) for row in rows]}
+        print_document(args, document, [_waiting_line(row, found["now_ms"]) for row in found["waiting"]])
         return
-    print_columns(args, [with_times(row) for row in rows], [_backlog_line(row) for row in rows])
+    for name, heading in (("waiting", "due, in the order in which it starts"), ("observed", "due, only observed")):
+        _print_table(heading, [_waiting_line(row, found["now_ms"]) for row in found[name]])
+        for row in found[name]:
+            if row["why"] and name == "waiting":
+                print(f"  {row['rank']}. {row['service']} of {row['table']}: {row['why']}")
+    _print_table("budgets of 24 hours", [_budget_line(row) for row in found["budgets"]])
+    if rows:
+        _print_table("log files that no compaction has merged", [_backlog_line(row) for row in rows])
+    elif not found["waiting"]:
+        print("nothing waits, and no table has log files that wait for a compaction" if page["tables"] else EMPTY)
+
+
+def _print_table(heading: str, rows: list[dict[str, Any]]) -> None:
+    if rows:
+        print(f"# {heading}")
+        for line in columns(rows, gap="  ", ruler=""):
+            print(line)
+
+
+def _waiting_line(row: dict[str, Any], now_ms: int) -> dict[str, Any]:
+    price = row["price"]
+    seconds, size_bytes = price.get("seconds") or [None] * 3, price.get("bytes") or [None] * 3
+    interval = "-" if seconds[0] is None else f"{duration(seconds[1])} - {duration(seconds[2])}"
+    return {
+        "rank": row["rank"],
+        "table": f"{row['database']}.{row['table']}" if row["database"] else row["table"],
+        "service": row["service"],
+        "class": row["class"],
+        "takes": "-" if seconds[0] is None else duration(seconds[0]),
+        "between": interval,
+        "writes": size(None if size_bytes[0] is None else int(size_bytes[0])),
+        "points": price.get("points", "-"),
+        "since": ago(row["since_ms"], now_ms),
+        "starts": "-" if row["expected_ms"] is None else ago(row["expected_ms"], now_ms),
+        "waits for": row["short_of"] or "-",
+    }
+
+
+def _budget_line(row: dict[str, Any]) -> dict[str, Any]:
+    def of(have: Any, used: Any) -> str:
+        return "-" if have is None else f"{used} of {have}"
+
+    return {
+        "budget": row["shown"],
+        "slots": "-" if row["slots"] is None else row["slots"],
+        "core hours": of(row["core_hours_per_day"], row["spent_core_hours"]),
+        "bytes": of(row["bytes_per_day"], row["spent_bytes"]),
+        "wait": row["waiting"],
+        "core hours that wait": row["waiting_core_hours"],
+        "arrived": row["arrived_core_hours"],
+        "pressure": row["pressure"],
+    }
 
 
 def _backlog_line(row: dict[str, Any]) -> dict[str, Any]:
@@ -357,6 +418,49 @@ def _backlog_line(row: dict[str, Any]) -> dict[str, Any]:
         "state": row["state"],
         "due": ", ".join(row["due"]) or "-",
         "path": row["base_path"],
+    }
+
+
+# --- What would have happened under other budgets
+
+
+def simulate(args: Namespace) -> None:
+    """Replay the recorded decisions under other settings; print cost, backlog and waits next to those of today's."""
+    from airflow_lake_provider.config.tables_file import load_tables_file
+    from airflow_lake_provider.errors import LakeError
+    from airflow_lake_provider.manager.whatif import load_decisions, parse_since_ms, replay, to_svg, with_budgets
+
+    try:
+        reports = open_reports()
+        tables, now_ms = reports.tables.load(), reports.registry.now_ms()
+        other = load_tables_file(args.policy) if args.policy else tables
+        other = with_budgets(other, args.budget or [])
+        found = load_decisions(reports.registry, now_ms - parse_since_ms(args.since))
+    except LakeError as error:
+        raise SystemExit(f"{type(error).__name__}: {error}") from error
+    replays = [("settings in force", replay(found, tables, now_ms)), ("simulated", replay(found, other, now_ms))]
+    if args.plot:
+        Path(args.plot).write_text(to_svg(replays), encoding="utf-8")
+    rows = [{"settings": name, **one.to_dict()} for name, one in replays]
+    if args.output != "text":
+        print_document(args, rows, rows)
+        return
+    print(f"{len(found):,} decisions of the last {args.since}")
+    for line in columns([_simulated_line(row) for row in rows], gap="  ", ruler=""):
+        print(line)
+
+
+def _simulated_line(row: dict[str, Any]) -> dict[str, Any]:
+    waits = {f"wait {name}": duration(row[f"wait_{name}_s"]) for name in ("p50", "p95", "most")}
+    counts = {name: row[name] for name in ("settings", "decided", "started", "waiting")}
+    return {
+        **counts,
+        "never start": row["never_start"],
+        "core hours": row["core_hours"],
+        "written": size(row["bytes"]),
+        "points": row["points"],
+        **waits,
+        "most core hours waiting": row["most_core_hours_waiting"],
     }
 
 
@@ -381,10 +485,28 @@ def _run_text(row: dict[str, Any]) -> str:
     late = " LATE" if row["overdue"] else ""
     until = f", until {moment(row['until_ms'])}{late}: {row['owner']}" if row["owner"] else ""
     since = moment(row["since_ms"])
-    return f"{row['state']:<10} {row['service']:<14} since {since}{until}  {row['run_id']}\n  {row['reason']}"
+    text = f"{row['state']:<10} {row['service']:<14} since {since}{until}  {row['run_id']}\n  {row['reason']}"
+    operation = _operation_text(row.get("operation") or {})
+    return f"{text}\n  {operation}" if operation else text
+
+
+def _operation_text(found: dict[str, Any]) -> str:
+    """Return what was expected of a run next to what it cost: `expected 32 s (20 s - 50 s), 1.2 GiB; took 30 s`."""
+    price, parts = found.get("price") or {}, []
+    if price.get("seconds"):
+        value, low, high = price["seconds"]
+        of = f"expected {duration(value)} ({duration(low)} - {duration(high)}), {size(int(price['bytes'][0]))} written"
+        parts.append(f"{of}, {price['points']:g} points, by {price['basis']}")
+    if found.get("outcome"):
+        written = f", {size(found['bytes_out'])} written" if found.get("bytes_out") is not None else ""
+        parts.append(f"{found['outcome'].replace('_', ' ')}: took {duration(found['job_s'])}{written}")
+    return "; ".join(parts)
 
 
 # --- One table: `explain`
+
+MOST_SHOWN = 80
+"""Characters of a setting's value in the text form; JSON and YAML have all of it."""
 
 TABLE_COLUMNS = ("service", "verdict", "now", "run_id", "reason")
 """What a table shows of a service; JSON and YAML have all."""
@@ -434,7 +556,17 @@ def _print_explanation(found: dict[str, Any]) -> None:
         if problem:
             print(f"{what}: {problem}")
     lock_problem = found["lock_problem"]
-    for row in found["services"]:
+    _print_services(found["services"], lock_problem)
+    for row in found["instances"]:
+        late, until = " (LATE)" if row["overdue"] else "", moment(row["until_ms"])
+        print(f"{row['service']:<14} {row['state']}{_of(row['run_id'])}, {row['owner']} until {until}{late}:")
+        print(f"{'':<14} {row['reason']}")
+    for one in found["settings"]:
+        print(f"{'set':<14} {one['name']} = {_short(one['value'])}  ({one['place']})")
+
+
+def _print_services(services: list[dict[str, Any]], lock_problem: str) -> None:
+    for row in services:
         print(f"{row['service']:<14} {row['verdict'].replace('_', ' '):<8} {_brief(row['reason'], lock_problem)}")
         if row["now"]:
             why = f": {row['run_reason']}" if row["run_reason"] != row["reason"] else ""
@@ -443,10 +575,10 @@ def _print_explanation(found: dict[str, Any]) -> None:
             values = ", ".join(f"{key} {_brief(_shown(key, value), lock_problem)}" for key, value in row[label].items())
             if values:
                 print(f"{'':<14} {label:<8} {values}")
-    for row in found["instances"]:
-        late, until = " (LATE)" if row["overdue"] else "", moment(row["until_ms"])
-        print(f"{row['service']:<14} {row['state']}{_of(row['run_id'])}, {row['owner']} until {until}{late}:")
-        print(f"{'':<14} {row['reason']}")
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= MOST_SHOWN else f"{value[:MOST_SHOWN]}..."
 
 
 def _describe_writers(rows: list[dict[str, Any]]) -> str:

@@ -16,9 +16,9 @@ from airflow.utils.cli import action_cli, suppress_logs_and_warning
 from airflow_lake_provider.cli.command import duration, print_rows, run_command, size, warn
 from airflow_lake_provider.config.tables_file import SCHEMA_FILE, find_mistakes, read_tables_file, schema_text
 from airflow_lake_provider.conflict.activity import open_conflict_table
-from airflow_lake_provider.conflict.report import describe_activity, is_clear, print_line
+from airflow_lake_provider.conflict.contention import describe_activity, is_clear, print_line
 from airflow_lake_provider.doctor.repairs import ServiceCall
-from airflow_lake_provider.errors import ConfigError, LakeError, RepairRefusedError
+from airflow_lake_provider.errors import ConfigError, LakeError, RepairRefusedError, SinkUnknownError
 from airflow_lake_provider.hooks.open_tables import open_with_connections
 from airflow_lake_provider.hudi.base_path import require_allowed, table_id_of
 from airflow_lake_provider.hudi.heartbeat import heartbeat_rule
@@ -30,6 +30,7 @@ from airflow_lake_provider.manager import reports
 from airflow_lake_provider.manager.db.marks import TableLease
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.scheduling import (
+    RunState,
     StartVerdict,
     decide_start,
     find_net_problems,
@@ -60,6 +61,9 @@ def find_table(table: str) -> str:
     The name in its hoodie.properties selects its policy.
     """
     return reports.find_table(open_registry(), table).base_path
+
+
+VERIFY_POLL_S = 2.0
 
 
 def list_all_tables(registry: Registry) -> Iterator[RowMapping]:
@@ -274,8 +278,46 @@ def replication(args: Namespace) -> None:
 
 
 def _replication(args: Namespace) -> None:
+    match args.words:
+        case ["verify", table, sink]:
+            _verify(table, sink)
+        case ["verify", *_] | [_, _, *_]:
+            raise ConfigError("give nothing, or a table, or: verify TABLE SINK")
+        case words:
+            _list_sinks(args, words[0] if words else "")
+
+
+def _verify(table: str, name: str) -> None:
+    base_path, settings, registry, gateway = find_table(table), load_settings(), open_registry(), AirflowRunGateway()
+    table_id = table_id_of(base_path)
+    table_name = load_table_properties(open_with_connections(settings.storage_conn_ids)(base_path)).name
+    policy = open_tables(settings).load().policy_for(base_path, table_name)
+    sink = next((sink for sink in policy.replication if sink.name == name), None)
+    if sink is None:
+        raise SinkUnknownError(f"the tables file gives table {base_path} no sink {name!r}")
+    run_id = f"verify__{table_id}.{name}__{registry.now_ms()}"
+    entry = {"sink": sink.sink, "name": name, "mode": sink.mode, "key": list(sink.key), "options": dict(sink.options)}
+    conf = {"action": "verify", "base_path": base_path, "ttl_s": sink.ttl_s, "spark_conf": dict(policy.spark_conf)}
+    with registry.transaction() as session:
+        gateway.start_replication(session, run_id, conf | entry)
+    warn(f"run {run_id} of lake_replication compares sink {name} with table {base_path}; it goes on if you leave")
+    while True:
+        with registry.transaction() as session:
+            state = gateway.find_replication(session, run_id)
+        if state not in {RunState.QUEUED, RunState.RUNNING}:
+            break
+        time.sleep(VERIFY_POLL_S)
+    if state is RunState.SUCCESS:
+        print(f"sink {name} has the rows of table {base_path}, and no others")
+        return
+    problem = Sinks(registry).get(table_id, name)["problem"]
+    print(f"sink {name} of table {base_path}: {problem or f'the run ended as {state}: its log has the reason'}")
+    raise SystemExit(1)
+
+
+def _list_sinks(args: Namespace, wanted: str) -> None:
     registry = open_registry()
-    only = table_id_of(find_table(args.table)) if args.table else None
+    only = table_id_of(find_table(wanted)) if wanted else None
     tables = {row["table_id"]: row for row in list_all_tables(registry)}
     opener, now_s = open_with_connections(load_settings().storage_conn_ids), registry.now_ms() / 1000
     rows = []

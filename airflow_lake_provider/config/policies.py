@@ -74,6 +74,10 @@ class ReplicationPolicy(Settings):
     """Fields of the key; empty takes the table's record key."""
     ttl_s: Seconds = DAY_S
     """A sink that makes no progress for so long holds nothing back any more, and begins with a new snapshot."""
+    max_hold_s: Seconds | None = None
+    """As its run ends, a sink that lacks a commit older than this is released, progress or not; off unless set."""
+    max_held_bytes: From1 | None = None
+    """As its run ends, a sink that lacks commits and holds more bytes of replaced files is released; off unless set."""
 
     @property
     def options(self) -> Mapping[str, str]:
@@ -427,7 +431,8 @@ class TablePolicy(Settings):
     hudi_options: HudiOptions = Field(default_factory=_no_options)
     """Passed to every service of the table; the lock provider must be here, and nothing that a service sets itself."""
     engine: Name = ""
-    """What executes the services, by the name under which the engine is registered; empty takes `[lake] engine`."""
+    """What executes the services: spark-submit, warm, auto, or another engine by the name under which it is registered;
+    empty takes `[lake] engine`."""
     spark_conn_id: Name = ""
     """Connection that says where the table's Spark jobs run; empty takes `[lake] spark_conn_id`."""
     spark_conf: SparkConf = Field(default_factory=_no_options)
@@ -436,6 +441,8 @@ class TablePolicy(Settings):
     """Airflow pool that the service's task takes a slot of; empty takes default_pool."""
     queue: Name = ""
     """Queue of the executor (Celery, Edge) that the service's task is sent to; empty takes the executor's own."""
+    label: Name = ""
+    """Names the budget of `budgets.labels` that the table's services share."""
     timeout_s: Seconds = 43_200.0
     """One try of a service is ended, and retried, after this."""
     retries: From0 = 4

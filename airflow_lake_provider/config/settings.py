@@ -183,7 +183,20 @@ class LakeSettings(Settings):
     """Folder (local, or any that Spark's driver reaches) for job requests and results; empty takes
     $AIRFLOW_HOME/lake."""
     engine: str = "spark-submit"
-    """What runs the jobs: spark-submit, in-process (tiny tables), flink, or one that another package registers."""
+    """What runs the jobs: spark-submit, warm (a standing Spark application runs many), auto (small work warm, large
+    work by a spark-submit of its own), in-process (tiny tables), flink (experimental: it never ran on Flink), or one
+    that another package registers."""
+    warm_work_bytes: From0 = 256 * 1024 * 1024
+    """With engine auto, work that is expected to read more than so many bytes gets a spark-submit of its own."""
+    warm_at_once: From1 = 4
+    """How many tables a standing application serves at the same time."""
+    warm_idle_s: Seconds = 300.0
+    """A standing application without work ends after so long, seconds."""
+    warm_max_age_s: Seconds = 21_600.0
+    """A standing application takes no more work after so long, seconds; it ends when its last item has ended."""
+    warm_patience_s: Seconds = 600.0
+    """How long work waits for a standing application that does not come, seconds; then its task runs it by a
+    spark-submit of its own."""
     notifiers: Texts = ()
     """Comma list of dotted paths of notifiers, which get an event when a service fails for good, is ended at its
     deadline, or is stuck: notifier classes without arguments

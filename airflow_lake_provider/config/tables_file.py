@@ -10,6 +10,9 @@ Shape (the settings of a policy are the fields of `TablePolicy`; `tables_schema`
     limits:                       # optional; service runs that may be active at once, over all tables
       pools: {heavy: 2}
       queues: {spark: 8}
+    budgets:                      # optional; slots, core hours and bytes of a day; the ranked order spends them
+      all: {core_hours_per_day: 200}
+      labels: {gold: {slots: 4}}
     tables:                       # optional; the first match wins
       - base_path: /lake/sales/*  # glob pattern or one path
         name: orders              # glob pattern, optional
@@ -36,7 +39,17 @@ import yaml
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 from pydantic.json_schema import GenerateJsonSchema
 
-from airflow_lake_provider.config.kinds import From1, Listed, Settings, Text, Written, describe, problem
+from airflow_lake_provider.config.kinds import (
+    From1,
+    Listed,
+    NullMeans,
+    Positive,
+    Settings,
+    Text,
+    Written,
+    describe,
+    problem,
+)
 from airflow_lake_provider.config.policies import MaintenanceWindow, TablePolicy
 from airflow_lake_provider.errors import ConfigError, LakeError
 from airflow_lake_provider.hudi.base_path import identity_of, normalise_base_path, normalise_root
@@ -119,6 +132,34 @@ class TableEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Layer:
+    """A part of a file that sets values of a policy: its defaults, or one entry."""
+
+    what: str
+    """Such as `defaults of the tables file`."""
+    file_name: str = ""
+    lines: Mapping[str, int] = field(default_factory=dict)
+    """The line of each setting that is written there, from 1, by its name with its section."""
+
+    def find_line(self, name: str, *, is_whole: bool = False) -> int | None:
+        """Return the line that sets a value; `is_whole`: to write any value of a section sets all of it."""
+        section = name.partition(".")[0]
+        line = self.lines.get(name, self.lines.get(section))
+        if line is None and is_whole:
+            line = next((at for written, at in self.lines.items() if written.startswith(f"{section}.")), None)
+        return line
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """What sets values, as `TablesConfig` lays it: defaults first, then the entry, then the override."""
+
+    defaults: tuple[Layer, ...] = ()
+    entries: tuple[Layer, ...] = ()
+    overrides: tuple[Layer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TableOverride:
     """One entry of the Variable: which tables, and their policy by the file's entry that matches them.
 
@@ -136,6 +177,32 @@ class Limits(Settings):
     """Most active runs of each of pools"""
     queues: Mapping[str, From1] = Field(default_factory=dict)
     """Most active runs of each of queues"""
+
+
+class Budget(Settings):
+    """What runs of services may have together; null is without a bound. Days are the last 24 hours."""
+
+    slots: Annotated[From1 | None, NullMeans("no bound")] = None
+    """Runs that may be active at once."""
+    core_hours_per_day: Annotated[Positive | None, NullMeans("no bound")] = None
+    """Core hours of Spark jobs, as predicted when a run is created, and as measured when it has ended."""
+    bytes_per_day: Annotated[From1 | None, NullMeans("no bound")] = None
+    """Bytes that the services write."""
+
+
+class Budgets(Settings):
+    """What runs of services may have, over all tables. When it is short, the ranked order decides which run gets it."""
+
+    all: Budget | None = None
+    """What all tables have together."""
+    queues: Mapping[str, Budget] = Field(default_factory=dict)
+    """What the tables of each queue have."""
+    pools: Mapping[str, Budget] = Field(default_factory=dict)
+    """What the tables of each pool have."""
+    owners: Mapping[str, Budget] = Field(default_factory=dict)
+    """What the tables of each owner have; the commit callback names the owner."""
+    labels: Mapping[str, Budget] = Field(default_factory=dict)
+    """What the tables with each `label` have."""
 
 
 class _FirstMatch:
@@ -173,6 +240,8 @@ class TablesConfig:
     overrides: tuple[TableOverride, ...] = ()
     discoveries: tuple[Discovery, ...] = ()
     limits: Limits = field(default_factory=Limits)
+    layers: Layers = field(default_factory=Layers, compare=False)
+    budgets: Budgets = field(default_factory=Budgets)
 
     def policy_for(self, base_path: str, name: str) -> TablePolicy:
         """Return the policy of a table."""
@@ -181,17 +250,19 @@ class TablesConfig:
             return self.overrides[over].policies[-1 if entry is None else entry]
         return self.defaults if entry is None else self.entries[entry].policy
 
-    def explain(self, base_path: str, name: str) -> tuple[TablePolicy, TablePolicy, str]:
-        """Return the policy of a table, the one without overrides, and which entry of the file matches the table."""
+    def policy_without_overrides(self, base_path: str, name: str) -> TablePolicy:
+        """Return the policy that a table has by the file alone, and by the overrides' defaults."""
         entry = self._entry.find(base_path, name)
-        if entry is None:
-            return self.policy_for(base_path, name), self.defaults, ""
-        pattern = self.entries[entry].pattern
-        named = ", ".join(
-            f"{key}: {value}" for key, value in (("base_path", pattern.base_path), ("name", pattern.name)) if value
+        return self.defaults if entry is None else self.entries[entry].policy
+
+    def layers_of(self, base_path: str, name: str) -> tuple[Layer, ...]:
+        """Return what sets values of a table's policy, the lowest first."""
+        entry, over = self._entry.find(base_path, name), self._override.find(base_path, name)
+        return (
+            *self.layers.defaults,
+            *(self.layers.entries[n] for n in (entry,) if n is not None),
+            *(self.layers.overrides[n] for n in (over,) if n is not None),
         )
-        where = f"entry {entry + 1} of the tables file ({named})"
-        return self.policy_for(base_path, name), self.entries[entry].policy, where
 
     @cached_property
     def _entry(self) -> _FirstMatch:
@@ -316,6 +387,8 @@ class TablesFile(Settings):
     """What holds for every table"""
     limits: Limits = Field(default_factory=Limits)
     """How many service runs may be active at once, over all tables"""
+    budgets: Budgets = Field(default_factory=Budgets)
+    """What service runs may cost, over all tables"""
     tables: Listed[TableSettings] = ()
     """The first entry that matches a table wins"""
 
@@ -357,6 +430,17 @@ class ParsedTables:
     settings: TablesFile = field(default_factory=TablesFile)
     defaults_line: int = 1
     lines: tuple[int, ...] = ()
+    written_defaults: Mapping[str, int] = field(default_factory=dict)
+    """The lines of what the defaults set, as `Layer.lines`."""
+    written: tuple[Mapping[str, int], ...] = ()
+    """The same of each entry."""
+
+    def layers(self, title: str) -> tuple[Layer, tuple[Layer, ...]]:
+        """Return the defaults and the entries as layers; `title` names the file."""
+        return Layer(f"defaults of {title}", self.file_name, self.written_defaults), tuple(
+            Layer(f"entry {number} of {title} ({_named(entry.pattern)})", self.file_name, lines)
+            for number, (entry, lines) in enumerate(zip(self.settings.tables, self.written, strict=True), 1)
+        )
 
 
 def read_tables_file(path: str) -> str:
@@ -386,8 +470,15 @@ def parse_tables(text: str, file_name: str) -> ParsedTables:
     if document.data is None:
         return ParsedTables(file_name)
     settings = document.parse(TablesFile)
-    lines = tuple(document.line(("tables", index)) for index in range(len(settings.tables)))
-    return ParsedTables(file_name, settings, document.line(("defaults",)), lines)
+    places = [("tables", index) for index in range(len(settings.tables))]
+    return ParsedTables(
+        file_name,
+        settings,
+        document.line(("defaults",)),
+        tuple(document.line(place) for place in places),
+        document.lines_below(("defaults",)),
+        tuple(document.lines_below(place) for place in places),
+    )
 
 
 def find_mistakes(text: str, file_name: str) -> list[str]:
@@ -431,7 +522,20 @@ def build_config(file: ParsedTables, overrides: ParsedTables | None = None) -> T
             entry.discovery for entry in (*file.settings.tables, *over.settings.tables) if entry.discovery is not None
         ),
         limits=over.settings.limits.over(file.settings.limits),
+        layers=_layers(file, over),
+        budgets=over.settings.budgets.over(file.settings.budgets),
     )
+
+
+def _layers(file: ParsedTables, over: ParsedTables) -> Layers:
+    file_defaults, entries = file.layers("the tables file")
+    over_defaults, overrides = over.layers(over.file_name)
+    return Layers((file_defaults, over_defaults), entries, overrides)
+
+
+def _named(pattern: TablePattern) -> str:
+    given = (("base_path", pattern.base_path), ("name", pattern.name))
+    return ", ".join(f"{key}: {value}" for key, value in given if value)
 
 
 def _override(
@@ -508,6 +612,19 @@ class _Document:
     def line(self, place: Place) -> int:
         """Return the line of a value; of what is missing, that of the section that lacks it."""
         return int(self._find(place)[1].start_mark.line) + 1
+
+    def lines_below(self, place: Place) -> dict[str, int]:
+        """Return the line of each setting below a section, as `Layer.lines`; none when the section is missing."""
+        found: dict[str, int] = {}
+        node = self._find(place)[1]
+        if not isinstance(node, yaml.MappingNode) or node is self._root:
+            return found
+        for key, value in node.value:
+            if isinstance(value, yaml.MappingNode):
+                found.update({f"{key.value}.{name.value}": name.start_mark.line + 1 for name, _ in value.value})
+            else:
+                found[key.value] = key.start_mark.line + 1
+        return found
 
     def text(self, place: Place) -> str:
         """Return a scalar as it is written."""

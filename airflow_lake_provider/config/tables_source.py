@@ -6,13 +6,17 @@ import json
 import logging
 import math
 import os
+import re
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from pydantic import BaseModel
 
+from airflow_lake_provider.config.kinds import Settings
 from airflow_lake_provider.config.tables_file import (
     ParsedTables,
     TableChoice,
@@ -25,8 +29,9 @@ from airflow_lake_provider.errors import ConfigError, TablesConfigError
 from airflow_lake_provider.hudi.base_path import identity_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator
 
+    from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.settings import LakeSettings
     from airflow_lake_provider.config.tables_file import TablesConfig
 
@@ -205,6 +210,60 @@ class TablesSource:
             return self._watch.read_stamp()
         except OSError:
             return None
+
+
+# --- Where each value of a table's policy comes from
+
+BUILT_IN = "built in"
+_SECRET = re.compile(r"password|passwd|secret|token|credential|access.?key|private", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingInForce:
+    """One setting of a table's policy, and what sets it."""
+
+    name: str
+    """As in the tables file, with its section."""
+    value: str
+    """As JSON; `"***"` for what a name marks as a secret."""
+    source: str
+    """`built in`, or the defaults or the entry, of the tables file or of the Variable over it."""
+    place: str
+    """File and line, `/etc/lake.yaml:12`; empty for what is built in."""
+
+
+def settings_in_force(tables: TablesConfig, base_path: str, name: str) -> list[SettingInForce]:
+    """Return every setting of a table's policy with the line that sets it: the topmost one that writes it."""
+    layers = tables.layers_of(base_path, name)[::-1]
+    found = []
+    for key, value, is_whole in _flat(tables.policy_for(base_path, name)):
+        lines = ((layer, layer.find_line(key, is_whole=is_whole)) for layer in layers)
+        source, place = next(
+            ((layer.what, f"{layer.file_name}:{line}") for layer, line in lines if line is not None), (BUILT_IN, "")
+        )
+        # A reference to a secret is none itself.
+        shown = '"***"' if _SECRET.search(key) and not value.startswith('"secret://') else value
+        found.append(SettingInForce(key, shown, source, place))
+    return found
+
+
+def _flat(policy: TablePolicy) -> Iterator[tuple[str, str, bool]]:
+    for name in type(policy).model_fields:
+        value = getattr(policy, name)
+        is_whole = isinstance(value, Settings) and value.is_whole
+        if isinstance(value, BaseModel):
+            value = {key: getattr(value, key) for key in type(value).model_fields}
+        if isinstance(value, Mapping):
+            for key, inner in value.items():
+                yield f"{name}.{key}", json.dumps(inner, default=_plain), is_whole
+        else:
+            yield name, json.dumps(value, default=_plain), is_whole
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return {key: getattr(value, key) for key in type(value).model_fields}
+    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 # --- Pausing one table: an entry of the Variable with `mode: observe`, which decides and starts nothing

@@ -16,8 +16,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.conflict.claim_lock import Reservation
-from airflow_lake_provider.conflict.contention import Claim
-from airflow_lake_provider.conflict.report import find_obstacles
+from airflow_lake_provider.conflict.contention import Claim, find_obstacles
 from airflow_lake_provider.conflict.service_watch import SimpleTransactionDirectMarkerBased, StrategySettings
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.hudi.markers import file_group_key

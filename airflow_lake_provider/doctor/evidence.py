@@ -11,9 +11,8 @@ from airflow_lake_provider.errors import DamagedFileError, LakeError
 from airflow_lake_provider.hudi.commit_metadata import find_damaged_files
 from airflow_lake_provider.hudi.heartbeat import LOCK_FILE, HeartbeatRule, load_heartbeats, load_markers_ms
 from airflow_lake_provider.hudi.instant import Action
-from airflow_lake_provider.hudi.job_zone import zone_of_jobs
 from airflow_lake_provider.hudi.plans import load_index_plan, load_service_plan
-from airflow_lake_provider.hudi.properties import TableProperties, load_table_properties
+from airflow_lake_provider.hudi.properties import TableProperties, load_table_properties, zone_of_jobs
 from airflow_lake_provider.hudi.timeline import Timeline, TimelineProblem, load_timeline, metadata_storage
 from airflow_lake_provider.instant_clock import (
     describe_foreign,
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from airflow_lake_provider.hudi.instant import Instant
-    from airflow_lake_provider.hudi.job_zone import JobZone
+    from airflow_lake_provider.hudi.properties import JobZone
     from airflow_lake_provider.instant_clock import Stamp
     from airflow_lake_provider.storage.store import FileEntry
     from airflow_lake_provider.storage.table_storage import Storage

@@ -11,26 +11,47 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk.configuration import conf
 
+from airflow_lake_provider.config.owned_options import REFERENCE
 from airflow_lake_provider.config.settings import LakeSettings
-from airflow_lake_provider.errors import ConfigError, EngineAwayError
-from airflow_lake_provider.execution.engines.engine import EngineJob, Handle
+from airflow_lake_provider.errors import ConfigError, EngineAwayError, EngineError
+from airflow_lake_provider.execution.engines.engine import DEFAULT_ENGINE, EngineJob, Handle, create_engine
 from airflow_lake_provider.execution.engines.job_files import (
+    ExecutorRecord,
     JobFolder,
     hide_request,
     prune_jobs,
     read_result,
     remove,
     write_request,
+    write_text,
 )
+from airflow_lake_provider.execution.engines.local_process import this_submitter
+from airflow_lake_provider.execution.engines.warm import choose_engine
+from airflow_lake_provider.execution.lease import LeaseKeeper, LeaseRequest
+from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.hudi.base_path import table_id_of
-from airflow_lake_provider.job_contract import MEMORY_KEYS, FailureKind
+from airflow_lake_provider.job_contract import (
+    MEMORY_KEYS,
+    WORK_AT_ONCE,
+    WORK_IDLE_S,
+    WORK_KEY,
+    WORK_LEASE,
+    WORK_MAX_AGE_S,
+    WORK_TOKEN,
+    WORK_URL,
+    FailureKind,
+    JobRequest,
+    JobResult,
+    Outcome,
+    ServiceResult,
+    Standing,
+    to_json,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from airflow_lake_provider.execution.engines.engine import Engine
-    from airflow_lake_provider.execution.engines.job_files import ExecutorRecord
-    from airflow_lake_provider.job_contract import JobRequest, JobResult
+    from airflow_lake_provider.execution.engines.engine import Death, Engine
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +86,7 @@ class JobRun:
             require_lease()
             self._handle = self._engine(self._job.engine).start(self._job)
             self._record.started(self._handle)
-            self._follow(self._handle)
+            death = self._follow(self._handle)
         except EngineAwayError:
             # A job that can be found again runs on: ending it now would throw its work away, if it could be ended.
             if not self._handle.external_id:
@@ -74,6 +95,7 @@ class JobRun:
         except BaseException:
             self.stop()
             raise
+        self._leave_reason(death)
         return self._job.request
 
     def stop(self) -> None:
@@ -100,11 +122,22 @@ class JobRun:
             self._record.forget()
         return False
 
-    def _follow(self, handle: Handle) -> None:
-        self._engine(handle.job.engine).wait(handle)
+    def _leave_reason(self, death: Death | None) -> None:
+        """Write the result of a job that died without one: the reason, and what the next try needs."""
+        request = self._job.request
+        if death is not None and read_result(request.result_path) is None:
+            services = tuple(
+                ServiceResult(asked.service, Outcome.FAILED, failure_kind=death.failure_kind, message=death.reason)
+                for asked in request.services
+            )
+            write_text(request.result_path, to_json(JobResult(request.job_id, services)))
+
+    def _follow(self, handle: Handle) -> Death | None:
+        death = self._engine(handle.job.engine).wait(handle)
         hide_request(handle.job.request_path, handle.job.request)
         self._record.forget()
         self._handle = None
+        return death
 
     def _end(self, handle: Handle) -> None:
         # A driver that is still starting finds no request any more, and ends by itself.
@@ -185,13 +218,25 @@ def open_folder(run_id: str, try_number: int) -> JobFolder:
     return JobFolder(folder, run_id, try_number)
 
 
-def build_job(
-    request: JobRequest, folder: JobFolder, engine: str | None, conn_id: str | None, settings: Mapping[str, str]
+def build_job(  # noqa: PLR0913 - what operator and `[lake]` set, each as it is
+    request: JobRequest,
+    folder: JobFolder,
+    engine: str | None,
+    conn_id: str | None,
+    settings: Mapping[str, str],
+    size_bytes: int | None = None,
+    why_alone: str = "",
 ) -> EngineJob:
-    """Return the job of a request; an empty engine or connection takes `[lake]`'s."""
+    """Return the job of a request; an empty engine or connection takes `[lake]`'s.
+
+    `size_bytes` and `why_alone` are those of `choose_engine`.
+    """
     lake = LakeSettings.from_conf(conf)
+    engine, why = choose_engine(engine or lake.engine, request, size_bytes, lake.warm_work_bytes, why_alone)
+    if why:
+        log.info("engine %s: %s", engine, why)
     return EngineJob(
-        engine=engine or lake.engine,
+        engine=engine,
         name=f"lake-{request.services[0].service.value}-{table_id_of(request.base_path)}",
         request=request,
         request_path=folder.request_path,
@@ -208,3 +253,66 @@ def results_before(folder: JobFolder) -> list[JobResult | None]:
     return earlier_results(
         folder.try_number, lambda number: read_result(replace(folder, try_number=number).result_path)
     )
+
+
+# --- The standing application of the engine `warm`, as the task of the DAG `lake_warm` runs it
+
+FAIR: Mapping[str, str] = {"spark.scheduler.mode": "FAIR"}
+
+
+def run_standing_application(key: str, run_id: str, try_number: int, lake_conn_id: str) -> str:
+    """Run the application that pulls a key's work, to its end; return its Spark id.
+
+    It is the only one of its key: it runs under a lease, like the executor of a service, and ends when the lease is
+    lost. Raises LakeError; work that it had begun is then given to the next one.
+    """
+    lake = LakeSettings.from_conf(conf)
+    hook = LakeHook(lake_conn_id, lake.manager_patience_s)
+    settings = hook.get_application(key)
+    folder = open_folder(run_id, try_number)
+    record = ExecutorRecord(folder.work_dir, key, Standing.APPLICATION)
+    runs: list[JobRun] = []
+
+    def end() -> None:
+        for run in runs:
+            run.stop()
+
+    lease = LeaseKeeper(LeaseRequest(hook, key, Standing.APPLICATION, folder), on_lost=end)
+    with lease:
+        options = {
+            WORK_URL: hook.find_address()[0],
+            WORK_TOKEN: f"{REFERENCE}manager/{lake_conn_id}",
+            WORK_KEY: key,
+            WORK_LEASE: lease.token,
+            WORK_AT_ONCE: str(lake.warm_at_once),
+            WORK_IDLE_S: str(lake.warm_idle_s),
+            WORK_MAX_AGE_S: str(lake.warm_max_age_s),
+        }
+        request = JobRequest(
+            job_id=f"{run_id}/{try_number}",
+            base_path="",
+            table_name=key,
+            services=(),
+            result_path=folder.result_path,
+            hudi_options=options,
+            submitter=this_submitter(),
+        )
+        job = EngineJob(
+            engine=DEFAULT_ENGINE,
+            name=f"lake-{key}",
+            request=request,
+            request_path=folder.request_path,
+            host=socket.gethostname(),
+            conn_id=str(settings["spark_conn_id"]),
+            conf={**FAIR, **{str(name): str(value) for name, value in settings["spark_conf"].items()}},
+            jars=lake.spark_jars,
+            packages=lake.spark_packages,
+        )
+        runs.append(JobRun(job, record, create_engine))
+        runs[0].run(lease.require_held)
+    if lease.error is not None:
+        raise type(lease.error)(f"standing application {key} was ended: {lease.error}") from lease.error
+    result = read_result(folder.result_path)
+    if result is None:
+        raise EngineError(f"standing application {key} ended without a result; its output is above")
+    return result.spark_application_id

@@ -16,7 +16,7 @@ from airflow_lake_provider.errors import (
     ManagerUnreachableError,
 )
 from airflow_lake_provider.execution.engines.job_files import find_text, write_text
-from airflow_lake_provider.execution.engines.process_identity import identity_from_text, identity_to_text, this_process
+from airflow_lake_provider.execution.engines.local_process import identity_from_text, identity_to_text, this_process
 from airflow_lake_provider.instant_clock import boot_s
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.execution.engines.job_files import JobFolder
     from airflow_lake_provider.hooks.lake import LakeHook
-    from airflow_lake_provider.job_contract import Service
+    from airflow_lake_provider.job_contract import Service, Standing
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +77,11 @@ class LeaseKeeper:
         self._passed: LeaseLostError | None = None
         self.error: LakeError | None = None
         """Why the lease was lost and the job ended; None while it is held."""
+
+    @property
+    def token(self) -> str:
+        """The lease's token; empty before the block begins."""
+        return self._token
 
     @property
     def lost(self) -> bool:
@@ -190,7 +195,7 @@ class AcquiredLease:
 class LeaseRequest:
     """One try's request for the lease of a table's service."""
 
-    def __init__(self, hook: LakeHook, table_id: str, service: Service, folder: JobFolder) -> None:
+    def __init__(self, hook: LakeHook, table_id: str, service: Service | Standing, folder: JobFolder) -> None:
         self.hook = hook
         self.key = (table_id, service)
         self._folder = folder

@@ -1,4 +1,4 @@
-"""What a try of a service reports: metrics, its row on the manager's pages, and OpenLineage.
+"""What a try of a service reports: metrics, its row on the manager's pages, an event of the table's asset, OpenLineage.
 
 The OpenLineage provider (extra `openlineage`) calls `get_openlineage_facets_on_*` of an operator, in the task's process
 and never where it is not installed: so only those methods import its classes.
@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from airflow.sdk import Asset, AssetAlias
 
 from airflow_lake_provider import metrics as names
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.execution.table_reader import ServiceEffect
 from airflow_lake_provider.hooks.open_tables import table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
-from airflow_lake_provider.manager.sink_state import load_sink_state, report_state
+from airflow_lake_provider.manager.sink_state import SinkState, load_sink_state, report_state
 from airflow_lake_provider.metrics import (
     REPLICATED_COMMITS,
     REPLICATED_ROWS,
     REPLICATION_BYTES_PER_S,
     REPLICATION_ROWS_PER_S,
 )
+from airflow_lake_provider.replication.checkpoint import from_text
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -111,21 +115,100 @@ def report_result(metrics: Metrics, result: ReplicationResult) -> None:
         metrics.gauge(REPLICATION_BYTES_PER_S, result.bytes / result.seconds)
 
 
-def report_sink(metrics: Metrics, hook: LakeHook, base_path: str, name: str) -> None:
-    """Set the gauges of lag and hold, from the manager and the timeline of now. A failure is only logged."""
+@dataclass(frozen=True, slots=True)
+class HoldCap:
+    """How much a sink may hold back, whatever progress it makes; None is any amount."""
+
+    seconds: float | None = None
+    bytes: int | None = None
+
+    def find_excess(self, state: SinkState) -> str:
+        """Return in words by what a hold is beyond the cap; empty when it is not.
+
+        A sink that has every commit holds back no more than the table's own retention, however quiet the table is.
+        """
+        if not state.lag.commits:
+            return ""
+        if self.seconds is not None and state.lag_s > self.seconds:
+            return f"it lacks commits since {state.lag_s:.0f} s, max_hold_s is {self.seconds:.0f}"
+        if self.bytes is not None and state.held_bytes > self.bytes:
+            return f"it holds {state.held_bytes} bytes of replaced files, max_held_bytes is {self.bytes}"
+        return ""
+
+
+def report_sink(
+    metrics: Metrics,
+    hook: LakeHook,
+    base_path: str,
+    name: str,
+    cap: HoldCap = HoldCap(),
+) -> None:
+    """Set the gauges of lag and hold, from the manager and the timeline of now, and release a hold beyond its cap.
+
+    A failure is only logged.
+    """
     try:
         base_path = normalise_base_path(base_path)
         sink = next((sink for sink in hook.list_sinks(table_id_of(base_path)) if sink["name"] == name), None)
         if sink is not None:
             hold = "" if sink["needs_snapshot"] else sink["hold"]
             storage = table_opener(None)(base_path)
-            report_state(metrics, load_sink_state(storage, sink["checkpoint_text"], hold, time.time()))
+            state = load_sink_state(storage, sink["checkpoint_text"], hold, time.time())
+            report_state(metrics, state)
+            # A snapshot would only begin anew, and a sink that has not begun has its time to live.
+            begun = from_text(sink["checkpoint_text"]) if sink["checkpoint_text"] else None
+            excess = cap.find_excess(state) if hold and begun is not None and begun.snapshot is None else ""
+            if excess:
+                log.error("sink %s of %s: %s: its hold is released, a new snapshot follows", name, base_path, excess)
+                hook.release_hold(table_id_of(base_path), name, hold, excess)
     except (LakeError, OSError) as error:
         # The replication is done, whether or not it is counted.
         log.warning("sink %s of %s was not measured: %s", name, base_path, error)
 
 
 # --- OpenLineage: the table is read and written, and these are the numbers
+
+
+# --- One asset per table, with an event for each service that completed an instant of it
+
+TABLE_ASSETS = AssetAlias("lake_tables")
+"""What the operators name as their outlet: Airflow creates the asset of a table with its first event."""
+
+
+def table_asset(base_path: str) -> Asset:
+    """Return the asset of a table; its name and URI are those of OpenLineage's dataset: `s3://bucket/a/b`, `file:///a/b`."""
+    normalised = normalise_base_path(base_path)
+    namespace, name = dataset_name(normalised)
+    root = "file://" if namespace == "file" else namespace
+    # Airflow on MySQL accepts ASCII alone, and a `?` or `#` would end the path.
+    uri = f"{root}/{quote(name.lstrip('/'), safe=_PLAIN_IN_PATHS)}"
+    return Asset(uri, extra={"table_id": table_id_of(normalised)})
+
+
+_PLAIN_IN_PATHS = "/:@!$&'()*+,;=-._~"
+
+
+def emit_asset_event(
+    context: Any, request: JobRequest, service: Service, judgement: Judgement, effect: ServiceEffect
+) -> None:
+    """Add an event to the table's asset, for DAGs that begin after a service; none when it completed no instant.
+
+    Airflow records it when the task succeeds.
+    """
+    events = context.get("outlet_events")
+    if events is None or not judgement.completed_instants:
+        return
+    events[TABLE_ASSETS].add(
+        table_asset(request.base_path),
+        extra={
+            "table": request.table_name,
+            "service": service.value,
+            "instants": list(judgement.completed_instants),
+            "files_before": effect.files_before,
+            "files_after": effect.files_after,
+            "files_deleted": effect.files_deleted,
+        },
+    )
 
 
 FACET = "hudi_tableService"

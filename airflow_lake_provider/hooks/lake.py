@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Connection
 
-    from airflow_lake_provider.job_contract import Service
+    from airflow_lake_provider.job_contract import Service, Standing
 
 DEFAULT_CONN_ID = "lake_default"
 TIMEOUT_S = 30.0
@@ -124,7 +124,7 @@ class LakeHook(BaseHook):
         return int(self._call("POST", "/sweep", timeout=SWEEP_TIMEOUT_S)["waiting"])
 
     def acquire_executor(
-        self, table_id: str, service: Service, run_id: str, try_number: int, ended: LeaseHolder | None = None
+        self, table_id: str, service: Service | Standing, run_id: str, try_number: int, ended: LeaseHolder | None = None
     ) -> tuple[str, float]:
         """Acquire the lease, also of a holder that has ended; return token and seconds.
 
@@ -141,7 +141,7 @@ class LakeHook(BaseHook):
                 f"the answer to the request for a lease contains none: {str(answer)[:200]}"
             ) from error
 
-    def renew_executor(self, table_id: str, service: Service, token: str) -> None:
+    def renew_executor(self, table_id: str, service: Service | Standing, token: str) -> None:
         """Prolong the lease. Raises LeaseLostError when the manager reports that another executor has it.
 
         Another answer renews nothing: ManagerUnreachableError when it is not the manager's, ConfigError when refused.
@@ -152,9 +152,36 @@ class LakeHook(BaseHook):
         if answer.get("token") != token:
             raise ManagerUnreachableError(f"the answer to the renewal of a lease names no lease: {str(answer)[:200]}")
 
-    def release_executor(self, table_id: str, service: Service, token: str) -> None:
+    def release_executor(self, table_id: str, service: Service | Standing, token: str) -> None:
         """Release the lease."""
         self._call("POST", f"{_executor(table_id, service)}/release", json={"token": token})
+
+    def submit_work(self, table_id: str, item: Mapping[str, Any]) -> str:
+        """Submit an item for a standing application; return its state.
+
+        Raises ExecutorBusyError while an application runs the table's service for another try, which is to end first.
+        """
+        answer = self._call("POST", f"/tables/{table_id}/work", json=dict(item), conflict=ExecutorBusyError)
+        return str(answer["state"])
+
+    def ask_work(self, questions: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Return the items' states by id, and renew the leases that the questions name; it is not repeated."""
+        body = {"items": [dict(question) for question in questions]}
+        answer = self._send("POST", "/work/ask", json=body, conflict=LakeError)
+        return {str(item["item_id"]): dict(item) for item in answer.get("items", ())}
+
+    def cancel_work(self, item_id: str, reason: str) -> None:
+        """Have an item end."""
+        self._send("POST", "/work/cancel", json={"item_id": item_id, "reason": reason[:1000]}, conflict=LakeError)
+
+    def get_application(self, key: str) -> dict[str, Any]:
+        """Return what a standing application is submitted with: `queue`, `spark_conn_id`, `spark_conf`."""
+        return self._call("GET", "/work/application", params={"key": key})
+
+    def find_address(self) -> tuple[str, str]:
+        """Return the address of the manager's routes and a service token, for a standing application."""
+        base_url, token = self._address()
+        return base_url.rstrip("/") + MOUNT_PATH, token
 
     def report_run(self, table_id: str, report: Mapping[str, Any]) -> None:
         """Report what a try of a service did: `run_id`, `try_number`, `service`, `outcome`, `job_ms`, files, bytes.
@@ -162,6 +189,10 @@ class LakeHook(BaseHook):
         It waits for no manager that is away: the report is for people, and the timeline has what it says.
         """
         self._send("POST", f"/tables/{table_id}/runs", json=dict(report), conflict=LakeError)
+
+    def find_backpressure(self, table: str = "") -> dict[str, Any]:
+        """Return `pressure` (ok, slow, stop) of the budgets that bound a table's services, or of all, with `text`."""
+        return self._call("GET", "/reports/backpressure", params={"table": table} if table else {})
 
     def claim_due_sinks(self, run_id: str) -> list[dict[str, Any]]:
         """Claim the sinks of replication that should run now for a DAG run, and return them."""
@@ -203,6 +234,10 @@ class LakeHook(BaseHook):
     def pause_replication(self, table_id: str, sink: str, *, paused: bool) -> None:
         """Pause or resume a sink."""
         self._call("POST", f"/tables/{table_id}/sinks/{sink}/pause", json={"paused": paused})
+
+    def release_hold(self, table_id: str, sink: str, hold: str, reason: str) -> None:
+        """End a hold that has grown beyond its cap; one that has moved from `hold` stays."""
+        self._call("POST", f"/tables/{table_id}/sinks/{sink}/release", json={"hold": hold, "reason": reason})
 
     def forget_sink(self, table_id: str, sink: str) -> None:
         """Release a sink's hold for good."""
@@ -263,7 +298,7 @@ def address_of(conn_id: str, connection: Connection | None) -> tuple[str, str]:
     return _url_of(connection) or _default_url(), connection.password or _default_token(conn_id)
 
 
-def _executor(table_id: str, service: Service) -> str:
+def _executor(table_id: str, service: Service | Standing) -> str:
     return f"/tables/{table_id}/executors/{service.value}"
 
 

@@ -16,12 +16,12 @@ from cachetools import TTLCache
 from airflow_lake_provider.config.settings import LakeSettings, TimelineServerMode
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.conflict.activity import open_conflict_table
-from airflow_lake_provider.conflict.report import find_obstacles
+from airflow_lake_provider.conflict.contention import find_obstacles
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.hooks.lake import address_of
 from airflow_lake_provider.http import MOUNT_PATH
 from airflow_lake_provider.hudi.base_path import identity_of
-from airflow_lake_provider.storage.connection_options import StoreConnection, options_of
+from airflow_lake_provider.storage.store import StoreConnection, options_of
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from airflow_lake_provider.timeline_server.client import TimelineEndpoint
 from airflow_lake_provider.timeline_server.subscription import StreamOptions

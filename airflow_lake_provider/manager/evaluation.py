@@ -97,6 +97,8 @@ class Outcome:
                 "run_id": self.start.run_id,
                 "run_reason": self.start.reason,
             }
+            if self.start.price is not None:
+                body["price"] = dict(self.start.price)
         return body
 
 
@@ -164,6 +166,8 @@ class TableEvaluation:
         starts = self.run_scheduler.preview(lease.table_id, policy, due, last_runs)
         if any(start.verdict is StartVerdict.START for start in starts):
             return None
+        if any(start.verdict is StartVerdict.WAITING for start in starts):
+            self.run_scheduler.backlog.touch(lease.table_id)
         of = dict(zip((decision.service for decision in due), starts, strict=True))
         outcomes = [Outcome(decision, of.get(decision.service)) for decision in decided]
         return _Found(lease, view, policy, outcomes, last_runs, now_ms, checked)
@@ -174,9 +178,11 @@ class TableEvaluation:
         checked = self._check_writers(lease, view, policy, now_ms)
         decided = decide_now(self._views, facts, policy, now_ms, last_runs)
         # Before admission, which reads writers: an observed table starts nothing.
-        decided = self._observe(lease, policy, block_unconforming(decided, checked.report, policy))
+        would = block_unconforming(decided, checked.report, policy)
+        decided = self._observe(lease, policy, would)
         admitted = [self.admit(view, policy, due, now_ms) for due in decided]
         outcomes, last_runs = self._act(lease, policy, admitted, last_runs)
+        self._keep_backlog(lease, policy, would, outcomes)
         return _Found(lease, view, policy, outcomes, last_runs, now_ms, checked)
 
     def _check_writers(self, lease: TableLease, view: TableView, policy: TablePolicy, now_ms: int) -> Checked:
@@ -302,6 +308,19 @@ class TableEvaluation:
                 last_runs = last_runs.started(decision, start.run_id)
             outcomes.append(Outcome(decision, start))
         return outcomes, last_runs
+
+    def _keep_backlog(
+        self, lease: TableLease, policy: TablePolicy, would: Sequence[Decision], outcomes: Sequence[Outcome]
+    ) -> None:
+        """Record what waits, and what is only observed; it decides nothing about this evaluation."""
+        waits = [o for o in outcomes if o.start is not None and o.start.verdict is StartVerdict.WAITING]
+        paused = [o.decision.service.value for o in waits if o.start is not None and o.start.price is None]
+        waiting = [o.decision.service.value for o in waits if o.decision.service.value not in paused]
+        given = {o.decision.service for o in outcomes if o.decision.verdict is not Verdict.NOT_DUE}
+        unseen = [found for found in would if found.verdict is Verdict.DUE and found.service not in given]
+        backlog = self.run_scheduler.backlog
+        observed = backlog.price_observed(lease, policy, unseen) if unseen else {}
+        backlog.keep(lease.table_id, waiting, paused, observed)
 
     def silent_ms(self, base_path: str, policy: TablePolicy) -> int:
         """Return when a table without news counts as silent and is evaluated again, ms since the epoch."""

@@ -20,6 +20,7 @@ from airflow_lake_provider.config.tables_file import TablesConfig
 from airflow_lake_provider.doctor.treatment import TableDoctor
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
+from airflow_lake_provider.manager.backlog import load_scopes, pressure_of_states
 from airflow_lake_provider.manager.db.leases import NotificationLog, report_id_of
 from airflow_lake_provider.manager.db.rows import IDS_PER_QUERY, batched, is_identified, policy_of
 from airflow_lake_provider.manager.db.schema import lake_table
@@ -34,7 +35,19 @@ from airflow_lake_provider.manager.instances import (
     instances_of,
 )
 from airflow_lake_provider.manager.scheduling import is_manager_run
-from airflow_lake_provider.metrics import DEADLINES, HOLES, OVERDUE, REPAIRS, STUCK, STUCK_PROBLEMS, NoMetrics
+from airflow_lake_provider.metrics import (
+    BACKLOG_CORE_HOURS,
+    BACKLOG_PRESSURE,
+    BACKLOG_WAITING,
+    DEADLINES,
+    HOLES,
+    OVERDUE,
+    REPAIRS,
+    STUCK,
+    STUCK_PROBLEMS,
+    NoMetrics,
+)
+from airflow_lake_provider.planner.ranking import DAY_MS, HOUR_MS, Pressure
 from airflow_lake_provider.planner.rules import Urgency
 
 if TYPE_CHECKING:
@@ -47,8 +60,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.doctor.diagnosis import Finding
     from airflow_lake_provider.doctor.repairs import Repair
+    from airflow_lake_provider.manager.db.operations import RunHour, RunPage, RunSearch
     from airflow_lake_provider.manager.db.registry import Registry
-    from airflow_lake_provider.manager.db.search import RunHour, RunPage, RunSearch
     from airflow_lake_provider.manager.instances import Notifier, RunFacts
     from airflow_lake_provider.metrics import Metrics
     from airflow_lake_provider.storage.table_storage import Storage
@@ -150,6 +163,7 @@ class DeadlineSweep:
             self._notify_of_delay(base_path, instance, now_ms)
         for sink in Sinks(self._registry).list_retiring():
             self._notify_of_sink(sink)
+        self._notify_of_pressure(now_ms)
         self._metrics.gauge(OVERDUE, len(overdue))
         self._metrics.gauge(HOLES, self._registry.count_holes())
         self._people.forget_old()
@@ -208,6 +222,24 @@ class DeadlineSweep:
         instance = Instance("replication", InstanceState.ABANDONED, PEOPLE, reason, deadline_ms=sink["retire_ms"])
         if self._people.notify(sink["base_path"], instance, "sink", sink["sink"], str(sink["retire_ms"])):
             log.warning("table %s: %s", sink["base_path"], reason)
+
+    def _notify_of_pressure(self, now_ms: int) -> None:
+        """Measure the backlog of the budgets, and notify people of each one that it outgrows, once a day."""
+        try:
+            states = load_scopes(self._registry, self._load_tables())
+        except LakeError:
+            return  # `/health` reports wrong settings
+        order, worst_of = list(Pressure), pressure_of_states(states)
+        self._metrics.gauge(BACKLOG_WAITING, max((state.load.waiting for state in states), default=0))
+        hours = max((state.load.waiting_core_ms for state in states), default=0) / HOUR_MS
+        self._metrics.gauge(BACKLOG_CORE_HOURS, hours)
+        self._metrics.gauge(BACKLOG_PRESSURE, order.index(worst_of))
+        for state in states:
+            if state.pressure is Pressure.OK:
+                continue
+            instance = Instance("backlog", InstanceState.REQUESTED, PEOPLE, state.explain(), since_ms=now_ms)
+            if self._people.notify(state.limit.shown, instance, "pressure", state.limit.scope, str(now_ms // DAY_MS)):
+                log.warning("the backlog outgrows a budget: %s", state.explain())
 
     def _notify_of_delay(self, base_path: str, instance: Instance, now_ms: int) -> None:
         which = (instance.service, instance.run_id, str(instance.tries), instance.state.value, str(instance.since_ms))

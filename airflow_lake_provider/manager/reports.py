@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,20 @@ from sqlalchemy import select
 
 from airflow_lake_provider.config.access import Audience
 from airflow_lake_provider.config.kinds import Settings
+from airflow_lake_provider.config.tables_source import BUILT_IN, settings_in_force
 from airflow_lake_provider.errors import LakeError, PagesBusyError, TableUnknownError
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.hudi.heartbeat import heartbeat_rule
 from airflow_lake_provider.indexing.table_indexes import load_holes
 from airflow_lake_provider.job_contract import find_lock_problem
+from airflow_lake_provider.manager.backlog import (
+    find_pressure_problems,
+    list_waiting,
+    load_scopes,
+    load_scopes_of,
+    pressure_of_states,
+)
+from airflow_lake_provider.manager.db.operations import OBSERVED, load_outcomes
 from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.manager.db.search import (
     ATTENTION,
@@ -39,6 +48,7 @@ from airflow_lake_provider.manager.writers import WriterChecks, row_to_dict
 from airflow_lake_provider.planner.conformance import block_unconforming
 from airflow_lake_provider.planner.decide import decide_now, load_facts, remember_cleaned
 from airflow_lake_provider.planner.last_runs import parse_last_runs
+from airflow_lake_provider.planner.ranking import Pressure
 from airflow_lake_provider.planner.rules import Verdict, only_observe
 from airflow_lake_provider.timeline_server.snapshot import problems_text
 
@@ -129,6 +139,8 @@ class Reports:
         settings = self.find_settings_problem()
         if settings:
             problems.append(f"the tables' settings are wrong; servers keep the last good ones: {settings}")
+        else:
+            problems += find_pressure_problems(self.registry, self.tables.load())
         return problems
 
     def find_settings_problem(self) -> str:
@@ -177,9 +189,12 @@ class Reports:
         """Return a table's instances: requested, active, then the newest ended ones. Raises TableUnknownError."""
         found = load_instances(self.registry, self.instances, self.views, table_id_of(base_path), MOST_ENDED)
         now_ms = self.registry.now_ms()
+        with self.registry.transaction() as session:
+            outcomes = load_outcomes(session, [one.run_id for one in found if one.run_id])
         rows = [
             _instance_row(one)
             | {
+                "operation": outcomes.get(one.run_id),
                 "plans": list(one.plans),
                 "since_ms": one.since_ms,
                 "tries": one.tries,
@@ -188,6 +203,30 @@ class Reports:
             for one in found
         ]
         return {"base_path": base_path, "instances": rows}
+
+    def backlog(self, sees: Callable[[str], bool] = lambda _path: True, *, budgets: bool = True) -> dict[str, Any]:
+        """Return what waits in its ranked order, what would run on observed tables, and how the budgets bear it."""
+        tables = self.tables.load()
+        states = load_scopes(self.registry, tables) if budgets else []
+        return {
+            "now_ms": self.registry.now_ms(),
+            "waiting": [row for row in list_waiting(self.registry, tables) if sees(row["base_path"])],
+            "observed": [row for row in list_waiting(self.registry, tables, OBSERVED) if sees(row["base_path"])],
+            "budgets": [state.to_dict() for state in states],
+            "pressure": pressure_of_states(states).value,
+        }
+
+    def backpressure(self, table_id: str = "") -> dict[str, Any]:
+        """Return whether writers should slow down: by the budgets of a table, or by all. Raises TableUnknownError."""
+        tables = self.tables.load()
+        row = self.registry.get(table_id) if table_id else None
+        states = load_scopes(self.registry, tables) if row is None else load_scopes_of(self.registry, tables, row)
+        pressed = [state for state in states if state.pressure is not Pressure.OK]
+        return {
+            "pressure": pressure_of_states(states).value,
+            "budgets": [state.to_dict() for state in pressed],
+            "text": "; ".join(state.explain() for state in pressed),
+        }
 
     @contextmanager
     def place(self) -> Iterator[None]:
@@ -232,6 +271,12 @@ class Reports:
             # What the table requires of its writers, as `airflow lake check-writer` prints it.
             "writers": [row_to_dict(found) for found in writers.rows],
             "instances": self._active(table_id) if row is not None else [],
+            # What the tables file and the Variable over it set, with file and line.
+            "settings": [
+                asdict(one)
+                for one in settings_in_force(tables_file, base_path, view.properties.name)
+                if one.source != BUILT_IN
+            ],
         }
 
     def _active(self, table_id: str) -> list[dict[str, Any]]:
@@ -303,6 +348,8 @@ def _service(decision: Decision, policy: TablePolicy, start: StartDecision | Non
         "now": "",
         "run_id": "",
     }
+    if start is not None and start.price is not None:
+        body["price"] = dict(start.price)
     if start is not None:
         body |= {"now": start.verdict.value, "run_id": start.run_id, "run_reason": start.reason}
         body["mode"] = decision.mode.value

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sqlalchemy import update
+from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 
+from airflow_lake_provider.manager.backlog import Backlog
 from airflow_lake_provider.manager.db.leases import find_leases
-from airflow_lake_provider.manager.db.schema import lake_limit
+from airflow_lake_provider.manager.db.operations import keep_quote, record_run
+from airflow_lake_provider.manager.db.schema import lake_limit, lake_table
 from airflow_lake_provider.manager.scheduling import (
     RunState,
     ServiceRun,
@@ -22,7 +25,6 @@ from airflow_lake_provider.manager.scheduling import (
     wait_for_clean,
     wait_for_dag,
     wait_for_executor,
-    wait_for_limit,
     wait_for_others,
     wait_for_window,
 )
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_file import TablesConfig
     from airflow_lake_provider.manager.db.marks import TableLease
+    from airflow_lake_provider.manager.db.operations import Quote
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.scheduling import RunGateway, RunLimit, StartDecision
     from airflow_lake_provider.planner.last_runs import LastRuns
@@ -43,12 +46,13 @@ if TYPE_CHECKING:
 
 
 class RunScheduler:
-    """Starts runs, within the limits of the table, the pool and the queue."""
+    """Starts runs, within the limits of the table and the budgets of its pool, queue, owner and label."""
 
     def __init__(self, registry: Registry, gateway: RunGateway, load_tables: Callable[[], TablesConfig]) -> None:
         self._registry = registry
         self._gateway = gateway
         self._load_tables = load_tables
+        self.backlog = Backlog(registry, load_tables)
 
     def follow_up(self, last_runs: LastRuns) -> LastRuns:
         """Return the last runs with the results of the runs that were open."""
@@ -76,40 +80,80 @@ class RunScheduler:
 
         Raises LeaseLostError when another loop has acquired the lease.
         """
-        limits = find_limits(policy, self._load_tables().limits)
+        limits = find_limits(policy, self._load_tables(), lease.owner)
         for limit in limits:
             self._make_row(limit)
+        key = (lease.table_id, decision.service.value)
         with self._registry.transaction() as session:
             # The row lock serialises "is there an active run" and "create one" per table across all processes.
             self._registry.hold(session, lease)
             start = self._decide(session, lease.table_id, policy, decision, last_runs)
             if start.verdict is not StartVerdict.START:
                 return start
-            waiting = self._wait_for_limit(session, limits, is_locked=True)
-            if waiting is not None:
-                return waiting
+            self._lock(session, limits)
+            quote = self._quote(session, lease.table_id, policy, decision, lease.owner)
+            active = [*self._gateway.find_active_runs(session, "")] if limits else []
+            standing = self.backlog.find_standing(session, key, quote, limits, active)
+            if standing.waiting is not None:
+                self.backlog.enqueue(session, key, quote, standing, limits)
+                return standing.waiting
             conf = run_conf(lease, decision, policy)
             self._gateway.create_run(session, start.run_id, conf, note=decision.reason)
+            created_ms = self._registry.now_ms()
+            record_run(session, *key[:1], start.run_id, key[1], created_ms)
+            caused_by = "retry" if lease.is_retry else lease.source
+            keep_quote(session, start.run_id, quote, caused_by, [limit.scope for limit in limits])
+            self.backlog.charge(session, key, quote, limits, created_ms)
             started = last_runs.started(decision, start.run_id)
             self._registry.keep_last_runs(session, lease, last_runs_to_text(started))
-            return start
+        if limits:
+            self.backlog.wake(limits)
+        return replace(start, price=quote.price)
 
     def preview(
         self, table_id: str, policy: TablePolicy, decisions: Sequence[Decision], last_runs: LastRuns = NO_LAST_RUNS
     ) -> list[StartDecision]:
         """Return what `start` would decide now for each in turn, with those before it started; change nothing."""
-        limits = find_limits(policy, self._load_tables().limits)
+        limits = find_limits(policy, self._load_tables(), self._owner_of(table_id))
         runs: list[ServiceRun] = []
         starts: list[StartDecision] = []
         for decision in decisions:
             with self._registry.transaction() as session:
                 start = self._decide(session, table_id, policy, decision, last_runs, runs)
-                if start.verdict is StartVerdict.START:
-                    start = self._wait_for_limit(session, limits, runs, is_locked=False) or start
+                if start.verdict is StartVerdict.START and limits:
+                    start = self._preview_one(session, table_id, policy, decision, start, limits, runs)
             if start.verdict is StartVerdict.START:
-                runs.append(ServiceRun(start.run_id, RunState.QUEUED, pool=policy.pool, queue=policy.queue))
+                scopes = tuple(limit.scope for limit in limits)
+                run = ServiceRun(start.run_id, RunState.QUEUED, pool=policy.pool, queue=policy.queue, scopes=scopes)
+                runs.append(run)
             starts.append(start)
         return starts
+
+    def _preview_one(  # noqa: PLR0913 - as `start`, without a lease
+        self,
+        session: Session,
+        table_id: str,
+        policy: TablePolicy,
+        decision: Decision,
+        start: StartDecision,
+        limits: tuple[RunLimit, ...],
+        more: Sequence[ServiceRun],
+    ) -> StartDecision:
+        quote = self._quote(session, table_id, policy, decision, self._owner_of(table_id))
+        active = [*self._gateway.find_active_runs(session, ""), *more]
+        key = (table_id, decision.service.value)
+        standing = self.backlog.find_standing(session, key, quote, limits, active)
+        return standing.waiting or replace(start, price=quote.price)
+
+    def _owner_of(self, table_id: str) -> str:
+        if not self._load_tables().budgets.owners:
+            return ""
+        with self._registry.transaction() as session:
+            return session.scalar(select(lake_table.c.owner).where(lake_table.c.table_id == table_id)) or ""
+
+    def _quote(self, session: Session, table_id: str, policy: TablePolicy, decision: Decision, owner: str) -> Quote:
+        since_ms = self.backlog.find_since(session, table_id, decision.service.value)
+        return self.backlog.quote(session, table_id, policy, decision, owner, since_ms)
 
     def _decide(
         self,
@@ -143,34 +187,17 @@ class RunScheduler:
             return start
         return wait_after_failures(decision, last_runs.of.get(decision.service), policy, now_ms) or start
 
-    def _wait_for_limit(
-        self,
-        session: Session,
-        limits: tuple[RunLimit, ...],
-        more: Sequence[ServiceRun] = (),
-        *,
-        is_locked: bool,
-    ) -> StartDecision | None:
-        if not limits:
-            return None
-        if is_locked:
-            # Two tables that count at the same time would both find the last slot free.
-            for limit in limits:
-                session.execute(
-                    update(lake_limit).where(lake_limit.c.name == _key(limit)).values(held_ms=self._registry.now_ms())
-                )
-        active = [*self._gateway.find_active_runs(session, ""), *more]
-        return wait_for_limit(limits, active, self._registry.now_ms())
+    def _lock(self, session: Session, limits: Sequence[RunLimit]) -> None:
+        """Lock the rows of limits, in their order: two tables that count at once would both find the last slot free."""
+        for limit in limits:
+            mine = lake_limit.c.name == limit.scope
+            session.execute(update(lake_limit).where(mine).values(held_ms=self._registry.now_ms()))
 
     def _make_row(self, limit: RunLimit) -> None:
         try:
             with self._registry.transaction() as session:
-                found = session.execute(lake_limit.select().where(lake_limit.c.name == _key(limit))).first()
+                found = session.execute(lake_limit.select().where(lake_limit.c.name == limit.scope)).first()
                 if found is None:
-                    session.execute(lake_limit.insert().values(name=_key(limit), held_ms=0))
+                    session.execute(lake_limit.insert().values(name=limit.scope, held_ms=0))
         except IntegrityError:
             return  # another server inserted it just now
-
-
-def _key(limit: RunLimit) -> str:
-    return f"{limit.kind}:{limit.name}"[:300]

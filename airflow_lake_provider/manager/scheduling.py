@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow_lake_provider.backoff import backoff
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.planner.last_runs import RunEnd
+from airflow_lake_provider.planner.ranking import HOUR_MS, Room
 from airflow_lake_provider.planner.rules import urgency_of
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.config.policies import MaintenanceWindow, TablePolicy
-    from airflow_lake_provider.config.tables_file import Limits
+    from airflow_lake_provider.config.tables_file import Budget, TablesConfig
     from airflow_lake_provider.manager.db.marks import TableLease
     from airflow_lake_provider.planner.last_runs import LastRun
     from airflow_lake_provider.planner.rules import Decision
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 SERVICE_DAG_ID = "lake_table_service"
 WATCH_DAG_ID = "lake_watch"
 INDEX_DAG_ID = "lake_reindex"
+WARM_DAG_ID = "lake_warm"
+REPLICATION_DAG_ID = "lake_replication"
 GIVEN_UP_PAUSE_MS = 6 * 3_600_000
 """How often a pending plan is retried after its last regular run: it blocks other services until it is executed."""
 ACTIVE_RUN_CHECK_MS = 30_000
@@ -67,6 +70,8 @@ class ServiceRun:
     """It failed, but most of its tries ended without a verdict: their workers were killed, or vanished."""
     is_between_tries: bool = False
     """Its task waits for its next try, or for its surroundings, and has no job."""
+    scopes: tuple[str, ...] = ()
+    """The budgets that it is charged to, where the registry was asked for them."""
 
     @property
     def active(self) -> bool:
@@ -96,12 +101,34 @@ class RunGateway(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunLimit:
-    """How many runs of one pool or queue may be active at once."""
+    """What runs of one pool, queue, owner, label, or of all tables may have; None is without a bound."""
 
     kind: str
-    """`pool` or `queue`."""
+    """`pool`, `queue`, `owner`, `label` or `all`."""
     name: str
-    most: int
+    most: int | None
+    """Runs that may be active at once."""
+    core_ms: int | None = None
+    """Core milliseconds of 24 hours."""
+    bytes: int | None = None
+    """Bytes written in 24 hours."""
+    is_budget: bool = False
+    """`budgets` set it, not `limits` alone: then what brought little pauses, and clock times are spread."""
+
+    @property
+    def scope(self) -> str:
+        """Its name in the database."""
+        return f"{self.kind}:{self.name}"[:300]
+
+    @property
+    def shown(self) -> str:
+        """Its name in a sentence."""
+        return "all tables" if self.kind == "all" else f"{self.kind} {self.name}"
+
+    @property
+    def room(self) -> Room:
+        """The whole budget."""
+        return Room(self.most, self.core_ms, self.bytes)
 
 
 class StartVerdict(StrEnum):
@@ -124,6 +151,8 @@ class StartDecision:
     run_id: str
     reason: str
     evaluate_again_ms: int | None = None
+    price: Mapping[str, Any] | None = None
+    """What the run is expected to cost and bring (`Price.to_dict`); None where nothing would start."""
 
 
 def run_id_prefix(table_id: str, service: Service) -> str:
@@ -325,26 +354,57 @@ def wait_for_window(decision: Decision, window: MaintenanceWindow | None, now_ms
     return StartDecision(StartVerdict.WAITING, "", reason, opens_ms)
 
 
-def find_limits(policy: TablePolicy, limits: Limits) -> tuple[RunLimit, ...]:
+def find_limits(policy: TablePolicy, tables: TablesConfig, owner: str = "") -> tuple[RunLimit, ...]:
     """Return the limits over all tables that hold for a table's runs, always in the same order."""
-    wanted = (("pool", policy.pool, limits.pools), ("queue", policy.queue, limits.queues))
-    return tuple(RunLimit(kind, name, of[name]) for kind, name, of in wanted if name in of)
+    budgets, counts = tables.budgets, tables.limits
+    wanted: tuple[tuple[str, str, Mapping[str, int], Budget | None], ...] = (
+        ("all", "", {}, budgets.all),
+        ("pool", policy.pool, counts.pools, budgets.pools.get(policy.pool)),
+        ("queue", policy.queue, counts.queues, budgets.queues.get(policy.queue)),
+        ("owner", owner, {}, budgets.owners.get(owner)),
+        ("label", policy.label, {}, budgets.labels.get(policy.label)),
+    )
+    found = (_limit(kind, name, of.get(name), budget) for kind, name, of, budget in wanted)
+    return tuple(limit for limit in found if limit is not None)
 
 
-def wait_for_limit(limits: Sequence[RunLimit], active: Sequence[ServiceRun], now_ms: int) -> StartDecision | None:
-    """Return why a run has to wait for other tables' runs; None when it need not. `active` are all active runs.
+def list_limits(tables: TablesConfig) -> tuple[RunLimit, ...]:
+    """Return all limits of the tables' settings."""
+    budgets, counts = tables.budgets, tables.limits
+    kinds: tuple[tuple[str, Mapping[str, int], Mapping[str, Budget]], ...] = (
+        ("pool", counts.pools, budgets.pools),
+        ("queue", counts.queues, budgets.queues),
+        ("owner", {}, budgets.owners),
+        ("label", {}, budgets.labels),
+    )
+    found = [_limit("all", "", None, budgets.all)]
+    for kind, most, of in kinds:
+        found += [_limit(kind, name, most.get(name), of.get(name)) for name in sorted({*most, *of})]
+    return tuple(limit for limit in found if limit is not None)
 
-    A run between two tries holds no place of its pool, whose slots bound the tasks that run at once. Nothing else
-    bounds those of a queue, so there it does.
+
+def _limit(kind: str, name: str, most: int | None, budget: Budget | None) -> RunLimit | None:
+    if budget is None:
+        return None if most is None else RunLimit(kind, name, most)
+    slots = [count for count in (most, budget.slots) if count is not None]
+    hours = budget.core_hours_per_day
+    core_ms = None if hours is None else round(hours * HOUR_MS)
+    limit = RunLimit(kind, name, min(slots, default=None), core_ms, budget.bytes_per_day, is_budget=True)
+    return None if limit.room == Room() else limit
+
+
+def count_inside(limit: RunLimit, active: Sequence[ServiceRun]) -> int:
+    """Return how many active runs hold a place of a limit. `active` are all active runs.
+
+    A run between two tries holds no place of a pool, whose slots bound the tasks that run at once. Nothing else bounds
+    those of a queue, so there it does.
     """
-    for limit in limits:
-        is_pool = limit.kind == "pool"
-        holding = [run for run in active if not (is_pool and run.is_between_tries)]
-        inside = sum(getattr(run, limit.kind) == limit.name for run in holding)
-        if inside >= limit.most:
-            reason = f"waits: {inside} runs of {limit.kind} {limit.name} are active, at most {limit.most} may be"
-            return StartDecision(StartVerdict.WAITING, "", reason, now_ms + ACTIVE_RUN_CHECK_MS)
-    return None
+    holding = [run for run in active if limit.kind == "queue" or not run.is_between_tries]
+    if limit.kind == "all":
+        return len(holding)
+    if limit.kind in {"pool", "queue"}:
+        return sum(getattr(run, limit.kind) == limit.name for run in holding)
+    return sum(limit.scope in run.scopes for run in holding)
 
 
 def run_conf(lease: TableLease, decision: Decision, policy: TablePolicy) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from airflow_lake_provider.execution.engines.packaging import (
     write_secret_conf,
 )
 from airflow_lake_provider.execution.job import work_dir
-from airflow_lake_provider.execution.reporting import report_result, report_sink
+from airflow_lake_provider.execution.reporting import HoldCap, report_result, report_sink
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook, as_airflow_error
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
@@ -107,6 +107,9 @@ def connection_options(sink: str, connection: Connection) -> dict[str, str]:
 
 
 PROGRESS_INTERVAL_S = 20.0
+NOTHING: Mapping[str, Any] = {"base_path": "", "sink": "", "is_claimed": True}
+"""The arguments of a task that replicates nothing and succeeds: no sink was due."""
+ACTIONS = ("replicate", "snapshot", "seek", "verify")
 
 
 class HudiReplicationOperator(BaseOperator):
@@ -123,10 +126,14 @@ class HudiReplicationOperator(BaseOperator):
     :param key: fields of the key; empty takes the table's record key (templated).
     :param options: the sink's settings; `conn_id` among them names an Airflow connection (templated).
     :param ttl_s: time to live of the hold in seconds, where the tables file does not have this sink (templated).
-    :param action: `replicate`, `snapshot` (a new one), or `seek` (templated).
+    :param action: `replicate`, `snapshot` (a new one), `seek`, or `verify`, which replicates, compares the sink's rows
+        with the table's, and fails with what differs (templated).
     :param seek_until: for `seek`: continue with commits that completed after this time (templated).
     :param spark_conf: Spark settings of the job (templated).
-    :param is_claimed: the DAG run has claimed the sink from the manager; no caller waits for this very run.
+    :param max_hold_s: as the run ends, release the hold of a sink that lacks a commit older than this (templated).
+    :param max_held_bytes: release the hold when it is more bytes of replaced files as the run ends (templated).
+    :param is_claimed: the DAG run has claimed the sink from the manager; no caller waits for this very run. Without a
+        base path it has claimed none, and the task succeeds at once.
     """
 
     template_fields: Sequence[str] = (
@@ -138,6 +145,8 @@ class HudiReplicationOperator(BaseOperator):
         "key",
         "options",
         "ttl_s",
+        "max_hold_s",
+        "max_held_bytes",
         "action",
         "seek_until",
         "spark_conf",
@@ -156,6 +165,8 @@ class HudiReplicationOperator(BaseOperator):
         key: Sequence[str] = (),
         options: dict[str, str] | str | None = None,
         ttl_s: float | str = 86_400.0,
+        max_hold_s: float | str | None = None,
+        max_held_bytes: float | str | None = None,
         action: str = "replicate",
         seek_until: str = "",
         spark_conf: dict[str, str] | str | None = None,
@@ -173,6 +184,8 @@ class HudiReplicationOperator(BaseOperator):
         self.key = key
         self.options = options
         self.ttl_s = ttl_s
+        self.max_hold_s = max_hold_s
+        self.max_held_bytes = max_held_bytes
         self.action = action
         self.seek_until = seek_until
         self.spark_conf = spark_conf
@@ -183,6 +196,9 @@ class HudiReplicationOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run; return how much was replicated (XCom, for people)."""
+        if self.is_claimed and not self.base_path:
+            self.log.info("there is nothing to replicate now")
+            return {"commits": 0, "rows": 0, "snapshot_reason": "", "waits_for": ""}
         try:
             result = self._run(context)
         except SinkBusyError as error:
@@ -199,6 +215,7 @@ class HudiReplicationOperator(BaseOperator):
             "rows": result.rows,
             "snapshot_reason": result.snapshot_reason,
             "waits_for": result.waits_for,
+            "verified": result.verified,
         }
 
     def on_kill(self) -> None:
@@ -252,13 +269,18 @@ class HudiReplicationOperator(BaseOperator):
         return result
 
     def _report_sink(self) -> None:
-        report_sink(AirflowMetrics(), LakeHook(self.lake_conn_id), self.base_path, self.name or self.sink)
+        cap = HoldCap(
+            float(self.max_hold_s) if self.max_hold_s else None,
+            int(self.max_held_bytes) if self.max_held_bytes else None,
+        )
+        report_sink(AirflowMetrics(), LakeHook(self.lake_conn_id), self.base_path, self.name or self.sink, cap)
 
     def _order(self, stream: str, run_id: str, release: str) -> Order:
-        if self.action not in {"replicate", "snapshot", "seek"} or (self.action == "seek") != bool(self.seek_until):
-            raise ConfigError(f"action is {self.action!r}: allowed are replicate, snapshot, and seek with seek_until")
-        request = run_id if self.action != "replicate" else release
-        snapshot = self.action == "snapshot" or (bool(release) and self.action == "replicate")
+        if self.action not in ACTIONS or (self.action == "seek") != bool(self.seek_until):
+            raise ConfigError(f"action is {self.action!r}: allowed are {', '.join(ACTIONS)}; seek with seek_until")
+        catches_up = self.action in {"replicate", "verify"}
+        request = release if catches_up else run_id
+        snapshot = self.action == "snapshot" or (bool(release) and catches_up)
         return Order(stream, request=request, snapshot=snapshot, seek_until=self.seek_until)
 
     def _request(self, base_path: str, order: Order, result_path: str) -> ReplicationRequest:
@@ -271,6 +293,7 @@ class HudiReplicationOperator(BaseOperator):
             mode=Mode(self.mode),
             key=tuple(self.key),
             options=resolve_secrets(options_with_connection(self.sink, parse_settings(self.options, "options"))),
+            is_verification=self.action == "verify",
             submitter=this_submitter(),
         )
 

@@ -29,6 +29,7 @@ from airflow_lake_provider.execution.admission import (
     parse_conflict_policy,
 )
 from airflow_lake_provider.execution.arguments import (
+    TableSettings,
     complete_settings,
     describe,
     is_true,
@@ -38,8 +39,23 @@ from airflow_lake_provider.execution.arguments import (
     require_allowed_table,
 )
 from airflow_lake_provider.execution.engines.engine import create_engine
-from airflow_lake_provider.execution.engines.job_files import ExecutorRecord, JobFolder, read_result, require_writable
+from airflow_lake_provider.execution.engines.job_files import (
+    ExecutorRecord,
+    JobFolder,
+    read_result,
+    remove,
+    require_writable,
+)
 from airflow_lake_provider.execution.engines.local_process import this_submitter
+from airflow_lake_provider.execution.engines.warm import (
+    SUBMIT,
+    WARM,
+    expected_bytes,
+    job_from_dict,
+    job_to_dict,
+    keep_result,
+    submit_item,
+)
 from airflow_lake_provider.execution.job import (
     JobRun,
     build_job,
@@ -51,26 +67,34 @@ from airflow_lake_provider.execution.job import (
     work_dir,
 )
 from airflow_lake_provider.execution.lease import LeaseKeeper, LeaseRequest
-from airflow_lake_provider.execution.reporting import ServiceLineage, measure_service, measure_try, report_run
+from airflow_lake_provider.execution.reporting import (
+    TABLE_ASSETS,
+    ServiceLineage,
+    emit_asset_event,
+    measure_service,
+    measure_try,
+    report_run,
+)
 from airflow_lake_provider.execution.retry import FailureRetryPolicy, as_task_error, explain_short, read_limits
 from airflow_lake_provider.execution.table_reader import TableReader
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
+from airflow_lake_provider.hudi.instant import instant_from_dict
+from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.job_contract import SAFEPOINT, FailureKind, JobRequest, Mode, Outcome, Service
 from airflow_lake_provider.metrics import outcomes
 from airflow_lake_provider.planner.rules import require_lock
 from airflow_lake_provider.planner.verdict import PLANNED_AS, Judgement, judge
+from airflow_lake_provider.triggers.polls import WorkTrigger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from airflow.sdk import Context
     from airflow.sdk.types import TaskInstanceKey
 
-    from airflow_lake_provider.execution.arguments import TableSettings
     from airflow_lake_provider.execution.engines.engine import EngineJob
-    from airflow_lake_provider.hudi.timeline import Timeline
     from airflow_lake_provider.job_contract import ServiceRequest
 
 
@@ -96,6 +120,8 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
     cannot fix fail the task immediately; the failure's kind decides the retry of the others. One executor runs per
     table and service (G2): a second one fails with the holder's name and is retried.
 
+    Each success that completed an instant adds an event to the table's asset (`s3://bucket/a/b`, `file:///a/b`).
+
     A run that the manager did not create reads the table's policy (tables file) from the manager: Hudi's options with
     lock and retention, Spark's settings, engine, connection, conflict. The operator's arguments override it.
 
@@ -105,13 +131,15 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
     :param mode: `schedule`, `execute` or `schedule_and_execute`; `undo` puts orphan files back (templated).
     :param instants: requested times of the plans to execute; empty means all pending ones (templated).
     :param hudi_options: Hudi settings over the table's; what services set themselves is refused (templated).
-    :param engine: what runs the job; empty takes `[lake] engine` (templated).
+    :param engine: what runs the job, for example `spark-submit`, `warm` or `auto`; empty takes `[lake] engine`
+        (templated).
     :param spark_conn_id: where the engine runs it; empty takes `[lake] spark_conn_id` (templated).
     :param spark_conf: the engine's settings of the job (templated).
     :param conflict: early conflict detection: `enabled`, `strategy`, `period_s`, `initial_delay_s` (templated).
     :param is_dry_run: log what would be submitted, and do nothing (templated).
     :param lake_conn_id: connection to the manager.
     :param storage_options: how to open the store; without them the connection in `[lake] storage_conn_ids`.
+    :param deferrable: with engine `warm`: wait in the triggerer, without a worker, while an application runs the job.
     """
 
     template_fields: Sequence[str] = (
@@ -146,9 +174,11 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         is_dry_run: bool | str = False,
         lake_conn_id: str = DEFAULT_CONN_ID,
         storage_options: dict[str, Any] | None = None,
+        deferrable: bool = True,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("retry_policy", FailureRetryPolicy())
+        kwargs["outlets"] = [*(kwargs.get("outlets") or ()), TABLE_ASSETS]
         super().__init__(**kwargs)
         self.base_path = base_path
         self.table_name = table_name
@@ -163,14 +193,18 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         self.is_dry_run = is_dry_run
         self.lake_conn_id = lake_conn_id
         self.storage_options = storage_options
+        self.deferrable = deferrable
         self._hook: LakeHook | None = None
         self._job_run: JobRun | None = None
         self._has_more_memory = False
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run the service; return outcome, reason and instants for people (XCom), not for decisions."""
+        return self._answer(context, self._run)
+
+    def _answer(self, context: Context, run: Callable[[Context], Judgement]) -> dict[str, Any]:
         try:
-            judgement = self._run(context)
+            judgement = run(context)
         except LakeError as error:
             raise as_task_error(error, context) from error
         except OSError as error:
@@ -231,7 +265,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         self.log.info("table %s: %s, mode %s, plans %s", base_path, wanted.service, wanted.mode, plans)
         folder = open_folder(str(context["run_id"]), int(context["ti"].try_number))
         settings = replace(settings, hudi_options=options | self._held_back(hook, base_path, wanted))
-        job = self._job(folder, base_path, wanted, settings)
+        job = self._job(folder, base_path, wanted, settings, context)
         if is_true(self.is_dry_run):
             report_run(hook, job.request, context, "dry_run")
             return self._dry_run(before, job)
@@ -245,26 +279,111 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             raise waits
         self.log.info("table %s: %s: %s", base_path, admitted.verdict, admitted.reason)
         job = replace(job, request=replace(job.request, services=(narrow(wanted, admitted),)))
-        began_s = time.monotonic()
-        completed: tuple[str, ...] = ()
         measure_try(AirflowMetrics(), wanted.service, context)
+        if self.deferrable and job.engine == WARM and admission.watch(job.request.services[0]) is None:
+            self._defer_until_ended(hook, folder, job, before)
+        plans_now = PlanWithdrawal(before, table.timeline)
+        return self._conclude(
+            context,
+            table,
+            before,
+            job,
+            lambda: self._execute_job(hook, folder, job, admission, plans_now),
+            time.time(),
+            waits if admitted.withdraw else None,
+        )
+
+    def _conclude(
+        self,
+        context: Context,
+        table: TableReader,
+        before: Timeline,
+        job: EngineJob,
+        execute: Callable[[], JobRequest],
+        began_s: float,
+        then: LakeError | None = None,
+    ) -> Judgement:
+        """Execute the job, or take what it left, and judge it; then notify, measure and report, or raise `then`."""
+        hook = self._hook or LakeHook(self.lake_conn_id)
+        completed: tuple[str, ...] = ()
         try:
-            ran = self._execute_job(hook, folder, job, admission, PlanWithdrawal(before, table.timeline))
-            judgement = self._judge(table, before, ran)
+            judgement = self._judge(table, before, execute())
             completed = judgement.completed_instants
         except Exception:
-            report_run(hook, job.request, context, Outcome.FAILED.value, time.monotonic() - began_s)
+            report_run(hook, job.request, context, Outcome.FAILED.value, time.time() - began_s)
             raise
         finally:
             self._notify_manager(hook, job.request, completed)
-        self.log.info("table %s: %s: %s", base_path, judgement.outcome, judgement.reason)
-        if admitted.withdraw:
-            raise waits
-        took_s = time.monotonic() - began_s
-        effect = measure_service(AirflowMetrics(), table, wanted.service, judgement, took_s)
+        self.log.info("table %s: %s: %s", table.base_path, judgement.outcome, judgement.reason)
+        if then is not None:
+            raise then
+        took_s = time.time() - began_s
+        service = job.request.services[0].service
+        effect = measure_service(AirflowMetrics(), table, service, judgement, took_s)
         report_run(hook, job.request, context, judgement.outcome.value, took_s, effect)
+        emit_asset_event(context, job.request, service, judgement, effect)
         self.keep_lineage(judgement, effect)
         return judgement
+
+    # --- Warm Spark: the task waits in the triggerer while a standing application runs its job
+
+    def _defer_until_ended(self, hook: LakeHook, folder: JobFolder, job: EngineJob, before: Timeline) -> None:
+        """Submit the job's item and leave the worker; return when the job has to run here."""
+        table_id, service = table_id_of(job.request.base_path), job.request.services[0].service
+        if ExecutorRecord(folder.work_dir, table_id, service).find() is not None:
+            return  # what an earlier executor left has to be ended first
+        lease = LeaseRequest(hook, table_id, service, folder).acquire()
+        try:
+            is_item = submit_item(hook, job)
+        except LakeError:
+            hook.release_executor(table_id, service, lease.token)
+            raise
+        if not is_item:
+            return  # this try's own request gets the lease again
+        # This process ends now, and the lease stays the try's: no other run may take it for that of a dead holder.
+        remove(folder.holder_path)
+        carried = {
+            "job": job_to_dict(job),
+            "before": [instant.to_dict() | {"file_name": instant.file_name} for instant in before.instants],
+            "began_s": time.time(),
+        }
+        self.defer(
+            trigger=WorkTrigger(job.tag, table_id, service.value, lease.token, self.lake_conn_id, carried),
+            method_name="execute_complete",
+        )
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Judge the job whose item has ended; a job that no standing application can run runs here, alone."""
+        return self._answer(context, partial(self._resume, event=event))
+
+    def _resume(self, context: Context, event: Mapping[str, Any]) -> Judgement:
+        job = job_from_dict(event["job"])
+        (wanted,) = job.request.services
+        hook = self._hook = LakeHook(self.lake_conn_id, manager_patience_s())
+        table = self._open_table(job.request.base_path, wanted)
+        folder = open_folder(str(context["run_id"]), int(context["ti"].try_number))
+        before = Timeline(tuple(instant_from_dict(instant) for instant in event["before"]))
+        self._has_more_memory = find_out_of_memory(results_before(folder)) is not None
+
+        def take_result() -> JobRequest:
+            hook.release_executor(table_id_of(job.request.base_path), wanted.service, str(event["lease"]))
+            remove(job.request.result_path)
+            keep_result(job, event)
+            if event["state"] == "cancelled" and not event["result"]:
+                raise ServiceFailedError(
+                    f"table {table.base_path}: {wanted.service}: its work was cancelled: {event['message']}"
+                )
+            return job.request
+
+        def run_alone() -> JobRequest:
+            self.log.warning("table %s: %s runs alone now: %s", table.base_path, wanted.service, event["message"])
+            alone = replace(job, engine=SUBMIT, request=replace(job.request, submitter=this_submitter()))
+            # Services that are watched for writers never come here.
+            admission = self._admission(table.base_path, TableSettings(hudi_options=job.request.hudi_options))
+            return self._execute_job(hook, folder, alone, admission, PlanWithdrawal(before, table.timeline))
+
+        execute = run_alone if event["state"] == "alone" else take_result
+        return self._conclude(context, table, before, job, execute, float(event["began_s"]))
 
     def _open_table(self, base_path: str, wanted: ServiceRequest) -> TableReader:
         table = TableReader(base_path, table_opener(self.storage_options))
@@ -274,7 +393,9 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             raise ServiceRefusedError(f"table {base_path} is {properties.table_type}: only merge-on-read is compacted")
         return table
 
-    def _job(self, folder: JobFolder, base_path: str, wanted: ServiceRequest, settings: TableSettings) -> EngineJob:
+    def _job(
+        self, folder: JobFolder, base_path: str, wanted: ServiceRequest, settings: TableSettings, context: Context
+    ) -> EngineJob:
         spark_conf = dict(settings.spark_conf)
         failed = find_out_of_memory(results_before(folder))
         self._has_more_memory = failed is not None
@@ -289,7 +410,23 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             hudi_options=settings.hudi_options,
             submitter=this_submitter(),
         )
-        return build_job(request, folder, settings.engine, settings.spark_conn_id, spark_conf)
+        params: Mapping[str, Any] = context.get("params") or {}
+        job = build_job(
+            request,
+            folder,
+            settings.engine,
+            settings.spark_conn_id,
+            spark_conf,
+            expected_bytes(params.get("evidence")),
+            "it needs more memory" if self._has_more_memory else "",
+        )
+        timeout = self.execution_timeout
+        return replace(
+            job,
+            queue=str(params.get("queue") or ""),
+            lake_conn_id=self.lake_conn_id,
+            timeout_s=timeout.total_seconds() if timeout is not None else 0.0,
+        )
 
     @staticmethod
     def _held_back(hook: LakeHook, base_path: str, wanted: ServiceRequest) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import Mode, Service
-from airflow_lake_provider.planner.plan_owner import find_executable, wait_for_owner
+from airflow_lake_provider.planner.left_behind import find_executable, wait_for_owner
 from airflow_lake_provider.planner.rules import (
     Decision,
     Rule,
@@ -56,6 +56,9 @@ def decide_log_compaction(facts: TableFacts, policy: TablePolicy, compaction: De
     pending = facts.timeline.pending(Action.LOGCOMPACTION)
     evidence = {
         "most_log_files": backlog.most_log_files,
+        "log_files": backlog.log_files,
+        "log_bytes": backlog.log_bytes,
+        "merged_groups": backlog.merged_groups,
         "delta_commits_since": len(since),
         "last_merge": last or None,
         "pending_plans": ", ".join(plan.requested_time for plan in pending),
@@ -171,6 +174,8 @@ def _evidence(backlog: CompactionBacklog, pending: tuple[str, ...]) -> Evidence:
         "log_files": backlog.log_files,
         "log_bytes": backlog.log_bytes,
         "base_bytes": backlog.base_bytes,
+        "merged_groups": backlog.merged_groups,
+        "merged_base_bytes": backlog.merged_base_bytes,
         "unsized_file_groups": backlog.unsized_file_groups,
         "last_compaction": backlog.last_compaction,
         "newest_write": backlog.newest_write,
@@ -239,12 +244,15 @@ def decide_clustering(facts: TableFacts, policy: TablePolicy, now_ms: int) -> De
     pending = find_executable(plans, facts, policy.doctor, now_ms)
     last = facts.history.last_clustering
     since = facts.writes_after(last)
+    small = [size for size in facts.history.base_file_bytes.values() if 0 < size < rules.small_file_bytes]
     partition, small_files = _most_small_files(facts.history.base_file_bytes, rules.small_file_bytes)
     evidence = {
         "writes_since_clustering": len(since),
         "last_clustering": last or None,
         "small_files": small_files,
         "small_files_partition": partition,
+        "all_small_files": len(small),
+        "all_small_file_bytes": sum(small),
         "pending_plans": ", ".join(plan.requested_time for plan in plans),
     }
     if plans and not pending:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.indexing.index_spec import parse_indexes
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.planner import plan_owner
 from airflow_lake_provider.planner.compaction import (
     decide_clustering,
     decide_compaction,
@@ -19,24 +18,26 @@ from airflow_lake_provider.planner.compaction import (
     may_be_behind,
 )
 from airflow_lake_provider.planner.facts import TableFacts
-from airflow_lake_provider.planner.indexing import decide_indexing, index_job_options
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, basis_of, in_fair_order, wait_for_change
+from airflow_lake_provider.planner.left_behind import (
+    block_while_unguarded,
+    decide_rollback,
+    find_begun_plans,
+    find_unguarded_writes,
+    needs_heartbeats,
+    plans_need_heartbeats,
+)
 from airflow_lake_provider.planner.periodic import (
+    decide_indexing,
     decide_orphans,
     decide_savepoint,
     decide_ttl,
+    index_job_options,
     orphan_options,
     savepoint_options,
     ttl_options,
 )
-from airflow_lake_provider.planner.plan_owner import find_begun_plans
 from airflow_lake_provider.planner.retention import archive_options, clean_options, decide_archive, decide_clean
-from airflow_lake_provider.planner.rollback import (
-    block_while_unguarded,
-    decide_rollback,
-    find_unguarded_writes,
-    needs_heartbeats,
-)
 from airflow_lake_provider.planner.rules import Verdict, block_foreign_zone
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def load_facts(
     facts = TableFacts(view, hold)
     complete = views.supplement(
         view,
-        heartbeats=needs_heartbeats(facts, policy, now_ms) or plan_owner.needs_heartbeats(facts),
+        heartbeats=needs_heartbeats(facts, policy, now_ms) or plans_need_heartbeats(facts),
         metadata_timeline=may_be_behind(facts, policy),
         plans=find_begun_plans(facts),
     )

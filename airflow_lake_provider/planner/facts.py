@@ -93,8 +93,14 @@ class TableFacts:
     @cached_property
     def replacing_writes(self) -> tuple[Instant, ...]:
         """The completed writes that may have replaced a file, by completion."""
+        return tuple(write for write, _, _ in self._replaced)
+
+    @cached_property
+    def _replaced(self) -> tuple[tuple[Instant, int, int], ...]:
+        """The same, each with how many files it replaced, and about how many bytes."""
         commits = self.view.commits
-        return tuple(write for write in self.writes if may_have_replaced(commits.get(write.requested_time)))
+        read = ((write, commits.get(write.requested_time)) for write in self.writes)
+        return tuple((write, *_count_replaced(found)) for write, found in read if may_have_replaced(found))
 
     @cached_property
     def held_commits(self) -> int:
@@ -127,6 +133,15 @@ class TableFacts:
         moments += [instant.requested_time for instant in self.timeline.pending(*WRITE_ACTIONS)]
         moments += [self.first_savepoint.requested_time] if self.first_savepoint is not None else []
         return min(moments)
+
+    def count_replaced(self, after: str, before: str) -> tuple[int, int]:
+        """Return how many files writes replaced that completed between two moments, and about how many bytes.
+
+        A new version of a file is about as large as the one before it. Files of replaced file groups, and merged log
+        files, count without a size.
+        """
+        between = [found for found in self._replaced if after <= found[0].ordering_time < before]
+        return sum(files for _, files, _ in between), sum(size_bytes for _, _, size_bytes in between)
 
     def find_replacing(self, cleaned_before: str, retained_from: str) -> Instant | None:
         """Return the first write between two moments that may have replaced a file; None when there is none."""
@@ -162,6 +177,13 @@ def may_have_replaced(metadata: CommitMetadata | None) -> bool:
     return any(not stat.is_new_group and not stat.is_log for stat in metadata.stats)
 
 
+def _count_replaced(metadata: CommitMetadata | None) -> tuple[int, int]:
+    if metadata is None:
+        return 0, 0
+    newer = [stat for stat in metadata.stats if not stat.is_log and not stat.is_new_group]
+    return len(newer) + len(metadata.replaced_file_groups), sum(stat.file_size_bytes for stat in newer)
+
+
 # --- What the completed writes left behind: file sizes, and the log files that no compaction has merged yet
 
 
@@ -183,6 +205,10 @@ class CompactionBacklog:
     """Requested time of the last completed compaction."""
     newest_write: str | None
     """Requested time of the completed write, compactions aside, that completed last."""
+    merged_groups: int = 0
+    """File groups with log files: those that a compaction rewrites."""
+    merged_base_bytes: int = 0
+    """Of their base files, as far as the sizes are known."""
 
     @property
     def log_to_base_ratio(self) -> float | None:
@@ -280,6 +306,7 @@ def _summarise(
     groups: _FileGroups, delta_commits: list[Instant], last_compaction: str | None, newest_write: str | None
 ) -> CompactionBacklog:
     sized = [group for group in groups.values() if group.base_bytes is not None]
+    merged = [group for group in groups.values() if group.logs]
     return CompactionBacklog(
         delta_commits=len(delta_commits),
         first_delta_commit=delta_commits[0] if delta_commits else None,
@@ -290,4 +317,6 @@ def _summarise(
         unsized_file_groups=len(groups) - len(sized),
         last_compaction=last_compaction,
         newest_write=newest_write,
+        merged_groups=len(merged),
+        merged_base_bytes=sum(group.base_bytes or 0 for group in merged),
     )

@@ -43,7 +43,7 @@ class LastRun:
     run_id: str
     key_instant: str
     digest: str
-    """`DecisionBasis.digest` of the decision that created it."""
+    """`DecisionBasis.digest` of the decision that created it; empty for a run that executes a pending plan."""
     newest_write: str
     """Completed time of the newest write at the decision."""
     retained_from: str
@@ -91,17 +91,20 @@ class LastRuns:
     def started(self, decision: Decision, run_id: str) -> LastRuns:
         """Return the last runs after a run was created for a decision."""
         last, basis = self.of.get(decision.service), decision.basis
-        in_a_row = last is not None and last.digest == basis.digest
+        # A run that executes a pending plan has an effect whatever it rests on: an archive may remove the plan's
+        # instant before the next evaluation, and the table then rests on the same facts again.
+        digest = "" if decision.plan_instants else basis.digest
+        in_a_row = last is not None and last.digest == digest != ""
         run = LastRun(
             number=self.latest + 1,
             run_id=run_id,
             key_instant=decision.key_instant,
-            digest=basis.digest,
+            digest=digest,
             newest_write=basis.newest_write,
             retained_from=basis.retained_from,
             is_certain=basis.is_certain,
             # A failed run in between says nothing about the table.
-            empty_runs=last.empty_runs + _found_nothing(last, basis.digest) if last is not None and in_a_row else 0,
+            empty_runs=last.empty_runs + _found_nothing(last, digest) if last is not None and in_a_row else 0,
             failures=last.failures if last is not None else 0,
         )
         return self._with(decision.service, run)

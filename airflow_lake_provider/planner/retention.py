@@ -8,7 +8,7 @@ from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action
 from airflow_lake_provider.instant_clock import DAY_MS, instant_time_ms
 from airflow_lake_provider.job_contract import RETAINED_HOURS, Mode, Service
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, need_not_wait
-from airflow_lake_provider.planner.plan_owner import find_executable, wait_for_owner
+from airflow_lake_provider.planner.left_behind import find_executable, wait_for_owner
 from airflow_lake_provider.planner.rules import (
     Decision,
     Verdict,
@@ -82,7 +82,12 @@ def decide_clean(
         if why_not:
             return not_due(Service.CLEAN, why_not, evidence)
         is_replaced = facts.find_replacing(last_runs.cleaned_before, retained_from) is not None
-        evidence |= {"replaced_files": "yes" if is_replaced else "not known"}
+        freed_files, freed_bytes = facts.count_replaced(last_runs.cleaned_before, retained_from)
+        evidence |= {
+            "replaced_files": "yes" if is_replaced else "not known",
+            "freed_files": freed_files,
+            "freed_bytes": freed_bytes,
+        }
         if hold is not None and _leaves_nothing(hold, facts, facts.retained_by_policy(rules, now_ms)):
             reason = f"{ruling.text}, but held back: {hold.describe()}"
             return not_due(Service.CLEAN, reason, {**evidence, **hold.evidence()}, hold.ends_ms)
@@ -176,6 +181,7 @@ def decide_archive(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decis
     evidence = {
         "active_writes": len(writes),
         "archivable_writes": len(old),
+        "surplus_writes": max(0, len(writes) - rules.min_commits),
         "first_write": writes[0].requested_time if writes else None,
         "last_clean": facts.last_clean.requested_time if facts.last_clean is not None else None,
         "boundary": boundary or None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import IntEnum, StrEnum
@@ -9,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_lake_provider.errors import LockNotConfiguredError, WriterUnguardedError
-from airflow_lake_provider.hudi.job_zone import zone_of_jobs
+from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import describe_foreign, find_foreign, instant_time_ms
 from airflow_lake_provider.job_contract import (
     CONCURRENCY_MODE,
@@ -52,8 +53,17 @@ class Ruling:
     evaluate_again_ms: int | None = None
 
 
+_PLURAL_OF_ONE = re.compile(r"^1 (delta commit|commit|write|log file)s\b")
+
+
+def of_one(text: str) -> str:
+    """Return a reason that begins with a count in the singular where it is 1: `1 write since the last clean`."""
+    return _PLURAL_OF_ONE.sub(r"1 \1", text)
+
+
 def rule_of_count(text: str, count: int, least: int | None) -> Rule:
     """Return the rule that there are at least so many; off without a threshold."""
+    text = of_one(text)
     if least is None:
         return Rule(f"{text} (rule: off)", holds=False, is_on=False)
     return Rule(f"{text} (rule: {least})", holds=count >= least)
@@ -181,7 +191,7 @@ def not_due(
     service: Service, reason: str, evidence: Evidence = MappingProxyType({}), evaluate_again_ms: int | None = None
 ) -> Decision:
     """Return the decision that a service need not run."""
-    return Decision(service, Verdict.NOT_DUE, reason, evidence=evidence, evaluate_again_ms=evaluate_again_ms)
+    return Decision(service, Verdict.NOT_DUE, of_one(reason), evidence=evidence, evaluate_again_ms=evaluate_again_ms)
 
 
 def only_observe(decisions: Sequence[Decision], why: str) -> tuple[Decision, ...]:

@@ -12,8 +12,8 @@ from cachetools import LRUCache
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.hudi.commit_metadata import load_commit_metadata
 from airflow_lake_provider.hudi.heartbeat import load_heartbeats, load_touched_ms, load_writer_signs
-from airflow_lake_provider.hudi.job_zone import load_stamps
 from airflow_lake_provider.hudi.plans import resolve_clusterings
+from airflow_lake_provider.hudi.properties import load_stamps
 from airflow_lake_provider.hudi.timeline import TimelineProblem, load_metadata_timeline
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.snapshot import ANY_AGE, NOW, Freshness

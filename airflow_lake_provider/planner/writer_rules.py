@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.hudi.instant import Action, Layout
-from airflow_lake_provider.hudi.job_zone import zone_of_jobs
+from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.indexing.index_spec import AUTO_DELETE, STREAMING_WRITE
 from airflow_lake_provider.instant_clock import describe_foreign, find_foreign, instant_time_ms, is_proven
 from airflow_lake_provider.job_contract import (

@@ -16,14 +16,18 @@ if TYPE_CHECKING:
     from airflow.models.taskinstance import TaskInstance
 
 SERVICE_DAG_ID = "lake_table_service"
+WARM_DAG_ID = "lake_warm"
 
 
 @hookimpl
 def task_instance_mutation_hook(task_instance: TaskInstance, dag_run: DagRun | None) -> None:
     """Apply the run's conf; a run of another DAG, or without conf, stays unchanged."""
-    if dag_run is None or task_instance.dag_id != SERVICE_DAG_ID:
+    if dag_run is None or task_instance.dag_id not in (SERVICE_DAG_ID, WARM_DAG_ID):
         return
     conf: dict[str, Any] = dag_run.conf if isinstance(dag_run.conf, dict) else {}
+    if task_instance.dag_id == WARM_DAG_ID:
+        # Nothing else of a standing application's conf is Airflow's.
+        conf = {"queue": conf.get("queue")}
     if conf.get("pool"):
         task_instance.pool = str(conf["pool"])
     if conf.get("queue"):

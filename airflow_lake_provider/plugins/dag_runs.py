@@ -22,20 +22,23 @@ from sqlalchemy.orm import joinedload
 
 from airflow_lake_provider.errors import LakeError, StorageError
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
-from airflow_lake_provider.manager.db.schema import lake_run, lake_search, lake_table
-from airflow_lake_provider.manager.db.search import (
+from airflow_lake_provider.manager.db.operations import (
     MOST_PASSED,
     RecordedRun,
     RunHour,
     RunPage,
     RunReport,
-    audience_clauses,
+    parse_quote,
     record_run,
 )
+from airflow_lake_provider.manager.db.schema import lake_run, lake_search, lake_table
+from airflow_lake_provider.manager.db.search import audience_clauses
 from airflow_lake_provider.manager.instances import RunFacts, TaskTry
 from airflow_lake_provider.manager.scheduling import (
     INDEX_DAG_ID,
+    REPLICATION_DAG_ID,
     SERVICE_DAG_ID,
+    WARM_DAG_ID,
     WATCH_DAG_ID,
     DagState,
     Net,
@@ -53,7 +56,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.config.access import Audience
-    from airflow_lake_provider.manager.db.search import RunSearch
+    from airflow_lake_provider.manager.db.operations import RunSearch
 
 
 class AirflowRunGateway:
@@ -120,6 +123,53 @@ class AirflowRunGateway:
                 f"DAG {SERVICE_DAG_ID} is not in Airflow's database yet; make the shipped DAGs a DAG bundle"
             ) from error
         _record(session, run_id)
+
+    def start_replication(self, session: Session, run_id: str, conf: dict[str, Any]) -> None:
+        """Create a queued run of the replication DAG. Raises ServiceDagMissingError, also while the DAG is paused."""
+        dag = session.execute(select(DagModel).where(DagModel.dag_id == REPLICATION_DAG_ID)).scalar_one_or_none()
+        if dag is None or dag.is_stale or dag.is_paused:
+            state = "is not in Airflow's database yet" if dag is None or dag.is_stale else "is paused"
+            raise ServiceDagMissingError(
+                f"DAG {REPLICATION_DAG_ID} {state}, so the run would wait: `airflow dags unpause {REPLICATION_DAG_ID}`"
+            )
+        trigger_dag(
+            REPLICATION_DAG_ID,
+            triggered_by=DagRunTriggeredByType.REST_API,
+            run_id=run_id,
+            conf=conf,
+            session=session,
+        )
+
+    def find_replication(self, session: Session, run_id: str) -> RunState | None:
+        """Return the state of a run of the replication DAG; None when it is gone."""
+        query = select(DagRun.state).where(DagRun.dag_id == REPLICATION_DAG_ID, DagRun.run_id == run_id)
+        state = session.scalar(query)
+        return None if state is None else RunState(state)
+
+
+class AirflowApplicationGateway:
+    """Implements `manager.db.work.ApplicationGateway` on Airflow's tables."""
+
+    def has_application_run(self, session: Session, app_key: str) -> bool:
+        """Whether a run of the warm DAG for this key is active; active runs of the DAG are few."""
+        active = select(DagRun.run_id).where(DagRun.dag_id == WARM_DAG_ID, DagRun.state.in_(ACTIVE))
+        return any(run_id.startswith(f"{app_key}.") for run_id in session.scalars(active))
+
+    def create_application_run(self, session: Session, run_id: str, conf: dict[str, Any]) -> None:
+        """Create a queued run of the warm DAG in the caller's transaction. Raises ServiceDagMissingError."""
+        try:
+            trigger_dag(
+                WARM_DAG_ID,
+                triggered_by=DagRunTriggeredByType.REST_API,
+                run_id=run_id,
+                conf=conf,
+                note="work waits, and no standing application pulls it",
+                session=session,
+            )
+        except DagNotFound as error:
+            raise ServiceDagMissingError(
+                f"DAG {WARM_DAG_ID} is not in Airflow's database yet; make the shipped DAGs a DAG bundle"
+            ) from error
 
 
 def _require_pool(session: Session, name: str) -> None:
@@ -290,6 +340,9 @@ class AirflowInstanceGateway:
             run.bytes_in,
             run.files_out,
             run.bytes_out,
+            run.caused_by,
+            run.due_ms,
+            run.quote,
         )
         passed = select(run.run_id, run.table_id, run.service, run.created_ms, *reported)
         if search.table_id:
@@ -476,6 +529,9 @@ def _recorded_run(run: Any, key: Any, table: Any) -> RecordedRun:
         started_ms=_ms(getattr(run, "task_start", None) or run.start_date),
         ended_ms=_ms(run.end_date),
         tries=getattr(run, "try_number", None) or 0,
+        caused_by=getattr(key, "caused_by", ""),
+        due_ms=getattr(key, "due_ms", None),
+        quote=parse_quote(getattr(key, "quote", None)),
         report=RunReport(**{name: getattr(key, name) for name in _REPORTED if hasattr(key, name)}),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from airflow_lake_provider.timeline_server.schedule import HeartbeatLimits, Shar
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
     from sqlalchemy.orm import Session
@@ -89,7 +90,11 @@ def open_services() -> ManagerServices:
     from airflow_lake_provider.manager.writers import WriterChecks
     from airflow_lake_provider.notifications.dispatch import BackgroundNotifier, configured_notifiers
     from airflow_lake_provider.planner.table_view import TableViewCache
-    from airflow_lake_provider.plugins.dag_runs import AirflowInstanceGateway, AirflowRunGateway
+    from airflow_lake_provider.plugins.dag_runs import (
+        AirflowApplicationGateway,
+        AirflowInstanceGateway,
+        AirflowRunGateway,
+    )
     from airflow_lake_provider.plugins.lake_plugin import build_timeline_server
 
     settings, registry, metrics = load_settings(), open_registry(), AirflowMetrics()
@@ -126,6 +131,7 @@ def open_services() -> ManagerServices:
         deadlines=DeadlineSweep(registry, instance_gateway, metrics, notifier, tables.load),
         repairs=RepairRound(registry, tables.load, open_table, metrics, stuck),
         refusals=RefusedNotices(metrics),
+        applications=AirflowApplicationGateway(),
     )
 
 
@@ -139,8 +145,8 @@ def _evaluator_limits() -> EvaluatorLimits:
 @cache
 def open_registry() -> Registry:
     """Build the registry on Airflow's database."""
-    from airflow_lake_provider.manager.db.clock import DatabaseClock
     from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.db.rows import DatabaseClock
 
     return Registry(_open_session, DatabaseClock(_open_session))
 
@@ -158,10 +164,10 @@ def open_timeline_server() -> TimelineServer:
 def _fastapi_apps() -> list[dict[str, Any]]:
     from airflow_lake_provider.http import MOUNT_PATH, PAGES_PATH
     from airflow_lake_provider.manager.api.app import create_app
-    from airflow_lake_provider.plugins.lake_plugin import check_may_read
+    from airflow_lake_provider.plugins.lake_plugin import check_may_read, record_action
     from airflow_lake_provider.ui.app import create_pages
 
-    pages = create_pages(open_services, check_may_read)
+    pages = create_pages(open_services, check_may_read, record_action)
     return [
         {"app": create_app(open_services), "url_prefix": MOUNT_PATH, "name": "Lake table services"},
         {"app": pages, "url_prefix": PAGES_PATH, "name": "Lake"},
@@ -223,6 +229,14 @@ def check_may_read(user: GetUserDep) -> Viewer:
         may_pause=variable.key != "off"
         and all(manager.is_authorized_variable(method=one, details=variable, user=user) for one in _CHANGES),
     )
+
+
+def record_action(user: str, event: str, details: Mapping[str, str]) -> None:
+    """Write what a user changed by the provider's own route into Airflow's audit log."""
+    from airflow.models.log import Log
+
+    with _open_session() as session, session.begin():
+        session.add(Log(event=event, owner=user, owner_display_name=user, extra=json.dumps(dict(details))))
 
 
 _CHANGES: tuple[ResourceMethod, ...] = ("GET", "POST", "PUT")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 class Op(StrEnum):
@@ -42,9 +46,11 @@ class CommitRef:
         return self.completed_time, self.requested_time
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One row's change. `key` is a JSON object of the key's fields; `before` and `after` are JSON objects or None."""
+class Change(NamedTuple):
+    """One row's change. `key` is a JSON object of the key's fields; `before` and `after` are JSON objects or None.
+
+    A tuple: one is made of each row, in a fifth of the time that a frozen dataclass takes.
+    """
 
     op: Op
     key: str
@@ -74,6 +80,38 @@ def message_of(change: Change, commit: CommitRef, mode: Mode) -> str | None:
         f'{{"op":"{change.op.value}","commit":"{commit.requested_time}","completed":"{commit.completed_time}",'
         f'"key":{change.key},"before":{change.before or "null"},"after":{change.after or "null"}}}'
     )
+
+
+def load_json(text: str) -> dict[str, Any]:
+    """Parse a key or a row with all digits of its decimals, of which a float has fewer."""
+    body: dict[str, Any] = json.loads(text, parse_float=Decimal)
+    return body
+
+
+def canonical(values: Mapping[str, Any]) -> str:
+    """Return one text for equal rows, whatever wrote them: without nulls, in order of names, numbers by their value.
+
+    Of times with a zone it is the time in UTC, so a column without zones that holds UTC is equal to one with them.
+    """
+    return json.dumps({name: _plain(value) for name, value in values.items() if value is not None}, sort_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it."""
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, (int, float, Decimal)):
+        number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+        return f"{number.normalize():f}" if number.is_finite() else str(value)
+    if isinstance(value, datetime):
+        return (value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo is not None else value).isoformat()
+    if isinstance(value, date):
+        return value.isoformat()
+    return base64.b64encode(value).decode() if isinstance(value, (bytes, bytearray, memoryview)) else value
 
 
 def bytes_of(changes: Iterable[Change]) -> int:

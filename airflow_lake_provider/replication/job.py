@@ -42,6 +42,8 @@ class ReplicationRequest:
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     submitter: Submitter | None = None
     """The driver ends itself when this process has ended."""
+    is_verification: bool = False
+    """Bring the sink up to date, and compare its rows with the table's."""
 
     @property
     def sink_settings(self) -> SinkSettings:
@@ -82,6 +84,10 @@ class ReplicationResult:
     """How many commits were read in which way: the reader and the reason, in words."""
     waits_for: str = ""
     """Why a due snapshot could not begin yet; the run has not failed then, and the sink does not have all."""
+    verified: str = ""
+    """What a comparison found that both have alike; differences are the `message` of a failure."""
+    phases: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    """Seconds by phase: `timeline`, `read` (waiting for rows), `write` (handing them over), `commit`."""
 
     @property
     def has_failed(self) -> bool:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from dataclasses import dataclass, replace
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from airflow_lake_provider.errors import ReplicationGapError
@@ -18,7 +21,7 @@ from airflow_lake_provider.replication.checkpoint import Checkpoint, from_text, 
 from airflow_lake_provider.replication.feed import begin_snapshot, find_gap, find_snapshot_block, hold_of, seek
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from airflow_lake_provider.replication.change import Change, CommitRef
     from airflow_lake_provider.replication.checkpoint import SnapshotProgress
@@ -28,13 +31,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+TIMELINE, READ, WRITE, COMMIT = PHASES = ("timeline", "read", "write", "commit")
+"""What a run spends its time on: reading the timeline, waiting for rows, handing them to the sink, its commits."""
 
 
 class Source(Protocol):
     """A table as the pump reads it."""
 
-    def read_timeline(self) -> SourceTimeline:
-        """Read the timeline anew."""
+    def read_timeline(self, known: Checkpoint | None = None) -> SourceTimeline:
+        """Read the timeline anew. What `known` has need not be distinguished from compactions and the like."""
+
+    def expect(self, commits: Sequence[CommitRef]) -> None:
+        """Take a hint: these will be read next, in this order, so some may be read ahead."""
 
     def read(self, commit: CommitRef) -> Iterator[Change]:
         """Return the changes of one completed commit alone, in order per key."""
@@ -74,6 +82,8 @@ class Report:
     """Of the changes as JSON, whatever the sink makes of them."""
     waits_for: str = ""
     """Why a due snapshot could not begin; empty when the sink has everything."""
+    phases: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    """Seconds of the run by phase (`PHASES`)."""
 
 
 class Pump:
@@ -91,6 +101,9 @@ class Pump:
         self._bytes = 0
         self._reason = ""
         self._waits_for = ""
+        self._seen: SourceTimeline | None = None
+        """The timeline after the last commit was read, which is the one before the next is."""
+        self._seconds = dict.fromkeys(PHASES, 0.0)
 
     def run(self) -> Report:
         """Open the sink, bring it up to date, close it. Raises what source and sink raise."""
@@ -102,38 +115,40 @@ class Pump:
                     f"the sink holds the checkpoint of stream {durable.stream!r}, not of {self._order.stream!r}: "
                     "two tables must not share one topic, folder or table"
                 )
-            checkpoint = self._start(durable, self._source.read_timeline())
+            checkpoint = self._start(durable)
             while checkpoint is not None:
                 moved = self._step(checkpoint)
                 if moved is None:
                     break
                 durable = checkpoint = moved
-            return Report(durable, self._commits, self._rows, self._reason, self._bytes, self._waits_for)
+            return Report(
+                durable, self._commits, self._rows, self._reason, self._bytes, self._waits_for, dict(self._seconds)
+            )
         finally:
+            self._source.expect(())
             self._sink.close()
 
-    def _start(self, durable: Checkpoint | None, timeline: SourceTimeline) -> Checkpoint | None:
+    def _start(self, durable: Checkpoint | None) -> Checkpoint | None:
         """Return the checkpoint to continue from: the sink's own, unless a snapshot or a seek is due."""
         base = durable or Checkpoint(self._order.stream, 0, 0, None)
         is_new_request = bool(self._order.request) and base.request != self._order.request
         if self._order.seek_until and is_new_request:
+            timeline = self._refresh()
             moved = seek(base, timeline, self._order.seek_until, self._order.request)
             if moved.commit is None and timeline.has_history:
                 # Some of the archived commits completed after that time, and cannot be read any more.
-                return self._begin(
-                    base, timeline, f"seek to {self._order.seek_until}: that is before the active timeline"
-                )
+                return self._begin(base, f"seek to {self._order.seek_until}: that is before the active timeline")
             return self._commit(moved, timeline, rows=0, checksum=0)
         if durable is None:
-            return self._begin(base, timeline, "the sink has nothing of this table yet")
+            return self._begin(base, "the sink has nothing of this table yet")
         if self._order.snapshot and is_new_request:
-            return self._begin(base, timeline, "requested")
-        gap = find_gap(durable, timeline)
-        return self._begin(base, timeline, gap) if gap else durable
+            return self._begin(base, "requested")
+        gap = find_gap(durable, self._refresh(durable))
+        return self._begin(base, gap) if gap else durable
 
-    def _begin(self, base: Checkpoint, timeline: SourceTimeline, reason: str) -> Checkpoint | None:
+    def _begin(self, base: Checkpoint, reason: str) -> Checkpoint | None:
         log.warning("stream %s: a new snapshot begins: %s", self._order.stream, reason)
-        self._reason = reason
+        self._reason, timeline = reason, self._refresh()
         begun = begin_snapshot(base, timeline, self._order.request)
         self._waits_for = find_snapshot_block(timeline) if begun is None else ""
         if self._waits_for:
@@ -144,24 +159,29 @@ class Pump:
         """Do one transaction; None when nothing is left to do."""
         if checkpoint.snapshot is not None:
             return self._snapshot(checkpoint, checkpoint.snapshot)
-        timeline = self._source.read_timeline()
-        gap = find_gap(checkpoint, timeline)
-        if gap:
-            return self._begin(checkpoint, timeline, gap)
-        todo = unread(checkpoint, timeline.completed)
-        if not todo or self._commits >= self._order.max_commits:
+        todo = unread(checkpoint, self._seen.completed) if self._seen is not None else []
+        if not todo:
+            timeline = self._refresh(checkpoint)
+            gap = find_gap(checkpoint, timeline)
+            if gap:
+                return self._begin(checkpoint, gap)
+            todo = unread(checkpoint, timeline.completed)
+        todo = todo[: self._order.max_commits - self._commits]
+        if not todo:
             return None
+        self._source.expect(todo)
         return self._replicate(checkpoint, todo[0])
 
     def _replicate(self, checkpoint: Checkpoint, commit: CommitRef) -> Checkpoint:
         rows = checksum = 0
         schema = self._source.schema_of(commit)
-        for changes in _chunks(self._source.read(commit), self._order.batch_rows):
-            self._sink.write(Batch(commit, changes, checkpoint.generation, schema=schema))
-            rows, checksum = rows + len(changes), checksum_of(changes, checksum)
-            self._bytes += bytes_of(changes)
+        for changes in self._read(self._source.read(commit), self._order.batch_rows):
+            with self._timed(WRITE):
+                self._sink.write(Batch(commit, changes, checkpoint.generation, schema=schema))
+                rows, checksum = rows + len(changes), checksum_of(changes, checksum)
+                self._bytes += bytes_of(changes)
         # A clean may have deleted files while they were read, and Hudi then returns fewer rows without an error.
-        timeline = self._source.read_timeline()
+        timeline = self._refresh(checkpoint)
         gap = find_gap(checkpoint, timeline)
         if gap:
             raise ReplicationGapError(f"{gap}, while commit {commit.requested_time} was read; a snapshot follows")
@@ -175,12 +195,13 @@ class Pump:
         if commit is None:
             raise ReplicationGapError("a snapshot's checkpoint names no commit")
         is_first, schema = progress.after is None, self._source.schema_of(commit)
-        for part in _chunks(self._source.read_snapshot(progress), self._order.snapshot_part_rows):
+        for part in self._read(self._source.read_snapshot(progress), self._order.snapshot_part_rows):
             changes = [change for _, change in part]
-            for piece in _chunks(iter(changes), self._order.batch_rows):
-                self._sink.write(Batch(commit, piece, checkpoint.generation, is_first, schema))
-                is_first = False
-            self._bytes += bytes_of(changes)
+            with self._timed(WRITE):
+                for piece in _chunks(iter(changes), self._order.batch_rows):
+                    self._sink.write(Batch(commit, piece, checkpoint.generation, is_first, schema))
+                    is_first = False
+                self._bytes += bytes_of(changes)
             progress = replace(progress, after=part[-1][0], rows=progress.rows + len(part))
             checkpoint = replace(checkpoint, snapshot=progress)
             timeline = self._require_no_gap(checkpoint)
@@ -191,11 +212,33 @@ class Pump:
         return self._commit(replace(checkpoint, snapshot=None), timeline, rows=0, checksum=0)
 
     def _require_no_gap(self, checkpoint: Checkpoint) -> SourceTimeline:
-        timeline = self._source.read_timeline()
+        timeline = self._refresh()
         gap = find_gap(checkpoint, timeline)
         if gap:
             raise ReplicationGapError(f"{gap}, while the snapshot was read; it begins anew")
         return timeline
+
+    def _refresh(self, known: Checkpoint | None = None) -> SourceTimeline:
+        with self._timed(TIMELINE):
+            self._seen = self._source.read_timeline(known)
+        return self._seen
+
+    def _read(self, items: Iterator[_T], size: int) -> Iterator[list[_T]]:
+        chunks = _chunks(items, size)
+        while True:
+            with self._timed(READ):
+                chunk = next(chunks, None)
+            if chunk is None:
+                return
+            yield chunk
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self._seconds[phase] += time.monotonic() - began_s
 
     def _commit(self, checkpoint: Checkpoint, timeline: SourceTimeline, rows: int, checksum: int) -> Checkpoint:
         schema = self._source.schema_of(checkpoint.commit) if checkpoint.commit is not None else ""
@@ -209,7 +252,8 @@ class Pump:
             schema_id=schema_id,
             schema=schema if schema_id != checkpoint.schema_id else "",
         )
-        self._sink.commit(durable)
+        with self._timed(COMMIT):
+            self._sink.commit(durable)
         self._rows += rows
         self._on_checkpoint(durable)
         return durable

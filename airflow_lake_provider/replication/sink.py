@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import entry_points
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
 
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.replication.change import Mode
+from airflow_lake_provider.replication.change import Mode, canonical, load_json
 from airflow_lake_provider.replication.checkpoint import to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from airflow_lake_provider.replication.change import Batch
+    from airflow_lake_provider.replication.change import Batch, Change
     from airflow_lake_provider.replication.checkpoint import Checkpoint
 
 
@@ -54,6 +54,38 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Drop what was not committed, and release resources. Never raises; may be called twice."""
+
+
+Row: TypeAlias = tuple[str, "Mapping[str, Any] | None"]
+"""The canonical text of a row's key, and its values; None for a row that was deleted."""
+
+
+@runtime_checkable
+class ReadableSink(Protocol):
+    """A sink whose rows can be compared with the table's. It need not be open, and nothing writes to it meanwhile."""
+
+    def read_rows(self, key: Sequence[str], checkpoint: Checkpoint) -> Iterator[Row]:
+        """Return what a reader has up to a checkpoint; of a key's entries the last one counts. `key` names its fields.
+
+        Raises SinkUnavailableError, or ConfigError for settings with which rows cannot be read back.
+        """
+
+    def as_read(self, change: Change) -> Row:
+        """Return how a row of the table is read back once it is in the sink."""
+
+
+def json_row(change: Change) -> Row:
+    """Return a row of a sink that stores it as JSON."""
+    return canonical(load_json(change.key)), load_json(change.after) if change.after is not None else None
+
+
+def row_of_message(message: Mapping[str, Any], key: Sequence[str], mode: Mode) -> Row:
+    """Return the row that a message in JSON leaves, in a sink that has no other place for its key."""
+    if mode is Mode.CHANGES:
+        return canonical(message["key"]), message["after"]
+    if message.get("deleted") is True and message.keys() == {"key", "deleted"}:
+        return canonical(message["key"]), None
+    return canonical({name: message.get(name) for name in key}), message
 
 
 SinkFactory: TypeAlias = Callable[[SinkSettings], Sink]

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.backoff import backoff
 from airflow_lake_provider.errors import LakeError, StorageError, TableNotFoundError
 from airflow_lake_provider.storage.table_storage import StorageCalls, open_storage
-from airflow_lake_provider.timeline_server.archive_tail import ArchiveTails
 from airflow_lake_provider.timeline_server.cached_table import (
+    ArchiveTails,
     CachedTimeline,
     Hints,
     completed_writes_among,

@@ -21,7 +21,7 @@ from airflow_lake_provider.hudi.archive.timeline import ArchivedInstant, Archive
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.timeline import TimelineProblem
 from airflow_lake_provider.storage.table_storage import open_storage
-from airflow_lake_provider.timeline_server.archive_tail import ArchiveTail
+from airflow_lake_provider.timeline_server.cached_table import ArchiveTail
 from airflow_lake_provider.timeline_server.refresh import (
     PROPERTIES_AFTER_MS,
     UNKNOWN,
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.hudi.timeline import Timeline
     from airflow_lake_provider.storage.table_storage import Storage
-    from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuery
     from airflow_lake_provider.timeline_server.cache import SharedTimelines
+    from airflow_lake_provider.timeline_server.cached_table import ArchiveQuery
     from airflow_lake_provider.timeline_server.client import TimelineClient, TimelineEndpoint
     from airflow_lake_provider.timeline_server.snapshot import Freshness, TimelineSnapshot
 

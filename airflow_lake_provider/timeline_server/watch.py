@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, Action, Instant, State
 from airflow_lake_provider.instant_clock import DAY_MS, shift_instant_time
-from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuery
+from airflow_lake_provider.timeline_server.cached_table import ArchiveQuery
 from airflow_lake_provider.timeline_server.snapshot import Freshness, problems_text
 
 if TYPE_CHECKING:

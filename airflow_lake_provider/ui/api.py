@@ -25,10 +25,10 @@ from airflow_lake_provider.config.access import Audience
 from airflow_lake_provider.errors import LakeError, MalformedRequestError, PagesBusyError
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.api.services import ManagerServices, services_of
+from airflow_lake_provider.manager.db.operations import RunSearch
 from airflow_lake_provider.manager.db.search import (
     ATTENTION,
     KEY_TYPES,
-    RunSearch,
     Sort,
     TableSearch,
     TableState,
@@ -53,7 +53,8 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_file import TablesConfig
-    from airflow_lake_provider.manager.db.search import LakeNumbers, RecordedRun, RunHour, RunPage
+    from airflow_lake_provider.manager.db.operations import RecordedRun, RunHour, RunPage
+    from airflow_lake_provider.manager.db.search import LakeNumbers
     from airflow_lake_provider.planner.table_view import TableView
 
 DAY_MS = 86_400_000
@@ -233,6 +234,19 @@ class LakeOperation(Wire):
     bytes_in: int | None
     files_out: int | None
     bytes_out: int | None
+    caused_by: str
+    """What made the manager evaluate the table: a notice's source, or `retry`; empty of runs by hand."""
+    due_ms: int | None
+    """Since when the service was due."""
+    expected_s: float | None
+    """What its jobs were expected to take when it was created; null of runs by hand."""
+    expected_low_s: float | None
+    """The interval holds about four of five outcomes."""
+    expected_high_s: float | None
+    expected_bytes: float | None
+    """What it was expected to write."""
+    points: float | None
+    """What it was expected to bring: a point is 64 MiB of log, 10 files or instants, or 1 GiB of storage."""
 
 
 class LakeOperations(Wire):
@@ -369,7 +383,12 @@ def export_operations(services: Services, seen: Seen, query: Annotated[RunsQuery
 
 def _operation(run: RecordedRun) -> LakeOperation:
     values = {entry.name: getattr(part, entry.name) for part in (run, run.report) for entry in fields(part)}
-    return LakeOperation.model_validate(values | {"job_s": run.report.job_ms / 1000})
+    price = {} if run.quote is None else run.quote.price
+    expected_s, low_s, high_s = price.get("seconds") or (None, None, None)
+    expected = {"expected_s": expected_s, "expected_low_s": low_s, "expected_high_s": high_s}
+    size_bytes = (price.get("bytes") or [None])[0]
+    expected |= {"expected_bytes": size_bytes, "points": price.get("points")}
+    return LakeOperation.model_validate(values | expected | {"job_s": run.report.job_ms / 1000})
 
 
 def _search(query: RunsQuery, seen: Audience, before: tuple[int, str] | None, limit: int) -> RunSearch:

@@ -14,7 +14,7 @@ from airflow_lake_provider.ui import api, table_routes
 from airflow_lake_provider.ui.api import PAGES_AT_ONCE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from fastapi import Response
 
@@ -43,8 +43,19 @@ class Viewer:
         return frozenset({self.name} - {""}) | {f"role:{role}" for role in self.roles}
 
 
-def create_pages(open_services: Callable[[], ManagerServices], check_access: Callable[..., Viewer | None]) -> FastAPI:
-    """Build the app. `check_access` is a dependency of FastAPI that refuses users without access; each route has it."""
+def keep_no_audit(user: str, event: str, details: Mapping[str, str]) -> None:
+    """Record nothing: for pages without Airflow."""
+
+
+def create_pages(
+    open_services: Callable[[], ManagerServices],
+    check_access: Callable[..., Viewer | None],
+    record_action: Callable[[str, str, Mapping[str, str]], None] = keep_no_audit,
+) -> FastAPI:
+    """Build the app. `check_access` is a dependency of FastAPI that refuses users without access; each route has it.
+
+    `record_action` keeps user, event and details of what the app itself changes; Airflow's routes keep their own.
+    """
 
     # An annotation could not name the argument of this function.
     found: Any = Depends(check_access)
@@ -54,6 +65,7 @@ def create_pages(open_services: Callable[[], ManagerServices], check_access: Cal
 
     app = FastAPI(title="Lake", version=__version__, openapi_url=None, dependencies=[Depends(keep_viewer)])
     app.state.open_services = open_services
+    app.state.record_action = record_action
     app.state.places = threading.BoundedSemaphore(PAGES_AT_ONCE)
     for router in (api.router, table_routes.router, api.bundle_router):
         app.include_router(router)

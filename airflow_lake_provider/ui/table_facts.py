@@ -6,13 +6,10 @@ The values are the wire types of `/lake/api` as well: one model is the answer, i
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
-from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import Service
@@ -20,9 +17,9 @@ from airflow_lake_provider.manager.db.search import SEVERITY, TableState, state_
 from airflow_lake_provider.planner.rules import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from airflow_lake_provider.config.tables_file import TablesConfig
+    from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.planner.table_view import TableView
@@ -329,51 +326,9 @@ class LakeSetting(Wire):
     value: str
     """As JSON; `***` for what a name marks as a secret."""
     source: str
-    """`built in`, `defaults`, the entry of the tables file, or the Variable over it."""
-
-
-_SECRET = re.compile(r"password|passwd|secret|token|credential|access.?key|private", re.IGNORECASE)
-
-
-def settings_of(tables: TablesConfig, base_path: str, name: str) -> list[LakeSetting]:
-    """Return every setting of a table's policy with its source.
-
-    A value that an entry repeats from below counts as the lower one's.
-    """
-    policy, without, entry = tables.explain(base_path, name)
-    built_in, defaults = (dict(_flat(one)) for one in (TablePolicy(), tables.defaults))
-    below = dict(_flat(without))
-    found = []
-    for key, value in _flat(policy):
-        source = "built in"
-        if below.get(key) != value:
-            source = "the Variable's overrides"
-        elif defaults.get(key) != value:
-            source = entry
-        elif built_in.get(key) != value:
-            source = "defaults of the tables file"
-        # A reference to a secret is none itself.
-        shown = '"***"' if _SECRET.search(key) and not value.startswith('"secret://') else value
-        found.append(LakeSetting(name=key, value=shown, source=source))
-    return found
-
-
-def _flat(policy: TablePolicy) -> Iterator[tuple[str, str]]:
-    for name in type(policy).model_fields:
-        value = getattr(policy, name)
-        if isinstance(value, BaseModel):
-            value = {key: getattr(value, key) for key in type(value).model_fields}
-        if isinstance(value, Mapping):
-            for key, inner in value.items():
-                yield f"{name}.{key}", json.dumps(inner, default=_plain)
-        else:
-            yield name, json.dumps(value, default=_plain)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return {key: getattr(value, key) for key in type(value).model_fields}
-    return dict(value) if isinstance(value, Mapping) else str(value)
+    """`built in`, or the defaults or the entry, of the tables file or of the Variable over it."""
+    place: str
+    """File and line, such as `/etc/lake.yaml:12`; empty for what is built in."""
 
 
 def problem_sentence(row: Mapping[Any, Any], decisions: Sequence[LakeService]) -> list[str]:

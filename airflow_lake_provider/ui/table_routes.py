@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from airflow_lake_provider.config.tables_source import pause_in_overrides
+from airflow_lake_provider.config.tables_source import pause_in_overrides, settings_in_force
 from airflow_lake_provider.conflict.activity import open_conflict_table
-from airflow_lake_provider.conflict.report import describe_activity
+from airflow_lake_provider.conflict.contention import describe_activity
 from airflow_lake_provider.doctor.evidence import find_zone_trouble
 from airflow_lake_provider.doctor.treatment import TableDoctor
 from airflow_lake_provider.errors import ConfigError, ForbiddenError, LakeError, MalformedRequestError
-from airflow_lake_provider.hudi.job_zone import zone_of_jobs
+from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.manager.db.search import find_summary
 from airflow_lake_provider.manager.db.sinks import Sinks
@@ -45,7 +46,6 @@ from airflow_lake_provider.ui.table_facts import (
     Wire,
     problem_sentence,
     services_of_row,
-    settings_of,
 )
 
 if TYPE_CHECKING:
@@ -288,9 +288,11 @@ def forget_lake_table(request: Request, services: Services, seen: Seen, table_id
     if not viewer.may_forget:
         raise ForbiddenError("forgetting a table needs Airflow's permission to delete the DAG of table services")
     require_own_page(request)
-    _find_row(services, seen, table_id)
+    row = _find_row(services, seen, table_id)
     services.loop.forget(table_id)
     log.warning("user %s forgot table %s", viewer.name, table_id)
+    details = {"table_id": table_id, "table": row["table_name"], "base_path": row["base_path"]}
+    request.app.state.record_action(viewer.name, "lake.forget_table", details)
 
 
 def require_own_page(request: Request) -> None:
@@ -341,8 +343,8 @@ def get_lake_timeline(request: Request, services: Services, memory: Memory, seen
 def get_lake_policy(request: Request, services: Services, seen: Seen, table_id: str) -> Response:
     """Return every setting in force for a table, with what sets it."""
     row = _find_row(services, seen, table_id)
-    settings = settings_of(services.tables.load(), row["base_path"], row["table_name"])
-    return to_response(request, LakePolicy(settings=settings))
+    settings = settings_in_force(services.tables.load(), row["base_path"], row["table_name"])
+    return to_response(request, LakePolicy(settings=[LakeSetting(**asdict(one)) for one in settings]))
 
 
 @router.get("/tables/{table_id}/examination", response_model=LakeExamination)
@@ -419,8 +421,11 @@ def _observed(tables: TablesConfig | None, row: Mapping[Any, Any]) -> str:
 
 
 def _is_paused(tables: TablesConfig, row: Mapping[Any, Any]) -> bool:
-    policy, without, _ = tables.explain(row["base_path"], row["table_name"])
-    return policy.mode == "observe" and without.mode != "observe"
+    table = row["base_path"], row["table_name"]
+    is_observed = [
+        policy.mode == "observe" for policy in (tables.policy_for(*table), tables.policy_without_overrides(*table))
+    ]
+    return is_observed == [True, False]
 
 
 def _sink(row: RowMapping, now_ms: int) -> LakeSink:

@@ -188,7 +188,7 @@ export interface Timeline {
 }
 
 export interface Policy {
-  settings: { name: string; value: string; source: string }[];
+  settings: { name: string; value: string; source: string; place: string }[];
 }
 
 export interface Operation {
@@ -211,6 +211,13 @@ export interface Operation {
   bytes_in: number | null;
   files_out: number | null;
   bytes_out: number | null;
+  caused_by: string;
+  due_ms: number | null;
+  expected_s: number | null;
+  expected_low_s: number | null;
+  expected_high_s: number | null;
+  expected_bytes: number | null;
+  points: number | null;
 }
 
 export interface Operations {

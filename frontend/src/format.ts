@@ -15,6 +15,11 @@ export function bytes(value: number): string {
   return `${rest.toLocaleString(language(), { maximumSignificantDigits: rest < 100 ? 2 : 3 })} ${UNITS[unit]}`;
 }
 
+/** The average file, null where it is not known. */
+export function fileSize(all: number | null, files: number | null): number | null {
+  return all === null || files === null || files === 0 ? null : all / files;
+}
+
 export function count(value: number): string {
   return value.toLocaleString(language(), { maximumFractionDigits: 1 });
 }

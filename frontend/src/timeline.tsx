@@ -2,9 +2,9 @@
 import { useEffect, useMemo, useRef, useState, type KeyboardEvent, type PointerEvent } from "react";
 import { useNavigate } from "react-router-dom";
 
-import type { Instant, Operation, Table, Timeline } from "./api";
+import type { Instant, Operation, Service, Table, Timeline } from "./api";
 import { SizeChart } from "./charts";
-import { bytes, count, duration, moment, plural, tick, useNow, useZone } from "./format";
+import { bytes, count, duration, fileSize, moment, plural, tick, useNow, useZone } from "./format";
 import { hue, SERVICES, title } from "./names";
 import { RunLink, runPath, useWidth } from "./parts";
 
@@ -204,6 +204,9 @@ export function TimelineChart({ timeline, table, operations }: Props) {
                 ))}
                 <Hatch id="hatch-bad" colour="var(--st-failing)" />
                 <Hatch id="hatch-wait" colour="var(--st-waiting)" />
+                <marker id="arrow-head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">
+                  <path d="M0 0 L8 4 L0 8 z" fill="var(--st-failing)" />
+                </marker>
                 <clipPath id="lane-clip">
                   <rect x={left} y={0} width={Math.max(0, width - left)} height={height} />
                 </clipPath>
@@ -241,6 +244,9 @@ export function TimelineChart({ timeline, table, operations }: Props) {
                 </g>
               ))}
               <g clipPath="url(#lane-clip)">
+                {table.services.map((one) => (
+                  <Blocker key={one.service} service={one} instants={instants} lanes={lanes} x={x} />
+                ))}
                 {table.sinks
                   .filter((sink) => sink.hold_ms !== null)
                   .map((sink) => (
@@ -423,6 +429,39 @@ function Band({ lane, table, x, now, width }: BandProps) {
   );
 }
 
+/** The instant that a blocked or waiting service names in its reason; the oldest one, which holds up the others. */
+export function findBlocker(service: Service, instants: Instant[]): Instant | undefined {
+  if (service.state !== "blocked" && service.state !== "waiting") {
+    return undefined;
+  }
+  const said = `${service.reason} ${service.run_reason}`;
+  return instants.find((one) => one.state !== "COMPLETED" && said.includes(one.requested_time));
+}
+
+interface BlockerProps {
+  service: Service;
+  instants: Instant[];
+  lanes: string[];
+  x: (ms: number) => number;
+}
+
+/** An arrow from the lane of a service to what is in its way. */
+function Blocker({ service, instants, lanes, x }: BlockerProps) {
+  const blocker = findBlocker(service, instants);
+  const [from, to] = [lanes.indexOf(service.service), blocker === undefined ? -1 : lanes.indexOf(blocker.lane)];
+  if (blocker === undefined || service.since_ms === null || from < 0 || to < 0 || from === to) {
+    return null;
+  }
+  const down = to > from;
+  const begin = Math.max(x(service.since_ms), x(blocker.requested_ms)) + 12;
+  const [y1, y2] = [AXIS_PX + from * LANE_PX + (down ? 26 : 4), AXIS_PX + to * LANE_PX + (down ? 3 : 29)];
+  return (
+    <path d={`M${begin} ${y1} C ${begin} ${(y1 + y2) / 2}, ${begin - 8} ${(y1 + y2) / 2}, ${begin - 8} ${y2}`} className="blocker" markerEnd="url(#arrow-head)">
+      <title>{`${title(service.service)} is ${service.state}: ${service.run_reason || service.reason}`}</title>
+    </path>
+  );
+}
+
 interface RunsProps {
   lane: string;
   operations: Operation[];
@@ -510,6 +549,12 @@ function Tip({ one, operations, now, zone, x, y, width }: TipProps) {
             <dd>{plural(one.replaced_file_groups, "file group")}</dd>
           </>
         )}
+        {run !== undefined && run.files_in !== null && run.files_out !== null && (
+          <>
+            <dt>files</dt>
+            <dd>{`${count(run.files_in)} → ${count(run.files_out)}${sizes(run)}`}</dd>
+          </>
+        )}
         <dt>instant</dt>
         <dd className="mono">{one.requested_time}</dd>
         {run !== undefined && (
@@ -525,6 +570,11 @@ function Tip({ one, operations, now, zone, x, y, width }: TipProps) {
       </dl>
     </div>
   );
+}
+
+function sizes(run: Operation): string {
+  const [before, after] = [fileSize(run.bytes_in, run.files_in), fileSize(run.bytes_out, run.files_out)];
+  return before === null || after === null ? "" : `, of ${bytes(before)} → ${bytes(after)}`;
 }
 
 function Legend({ instants, lanes }: { instants: Instant[]; lanes: string[] }) {

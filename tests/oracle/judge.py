@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import functions as F
 
 from airflow_lake_provider.config.policies import TablePolicy
-from airflow_lake_provider.planner.indexing import decide_indexing
+from airflow_lake_provider.planner.periodic import decide_indexing
 from airflow_lake_provider.planner.rules import Verdict
 from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot, pack, unpack
 from airflow_lake_provider.timeline_server.wire import snapshot_from_dict, snapshot_to_dict

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_lake_provider.hudi.archive.timeline import ArchivedTimeline
-from airflow_lake_provider.timeline_server import archive_tail, cache, refresh, watch
+from airflow_lake_provider.timeline_server import cache, cached_table, refresh, watch
 from lake_jobs.indexing import build, check, finish, job, listing, rules, schedule, state
 
 Put = Callable[[Any, str, Any], None]
@@ -16,7 +16,7 @@ Put = Callable[[Any, str, Any], None]
 
 def archive_is_read_only_behind_the_first_instant(put: Put) -> None:
     """A cursor behind the first active instant of any action never reads the archive."""
-    read = archive_tail.ArchiveTail.read
+    read = cached_table.ArchiveTail.read
 
     def read_rarely(self: Any, query: Any, load: Any) -> ArchivedTimeline:
         instants = query.snapshot.timeline.instants
@@ -24,7 +24,7 @@ def archive_is_read_only_behind_the_first_instant(put: Put) -> None:
             return ArchivedTimeline()
         return read(self, query, load)
 
-    put(archive_tail.ArchiveTail, "read", read_rarely)
+    put(cached_table.ArchiveTail, "read", read_rarely)
 
 
 def properties_are_read_when_names_vanish(put: Put) -> None:

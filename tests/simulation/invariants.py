@@ -60,6 +60,7 @@ class Invariants:
         self._promised: dict[str, set[str]] = {}
         self._seen: dict[str, set[str]] = {}
         self._completed_by: dict[Service, list[tuple[str, str]]] = {}
+        self._plans_of_run: dict[str, list[str]] = {}
         self._since: dict[tuple[Any, ...], int] = {}
 
     # --- commits: what was answered is looked at -----------------------------------------------------------
@@ -105,6 +106,7 @@ class Invariants:
         self.world.say(f"{driver.name} completes {plan}")
         self.completions[base_path, plan] += 1
         self._completed_by.setdefault(driver.request.service, []).append((base_path, plan))
+        self._plans_of_run.setdefault(driver.run_id, []).append(plan)
         if self.completions[base_path, plan] > 1:
             self.world.violate(f"plan {plan} of {base_path} is completed twice")
 
@@ -177,7 +179,8 @@ class Invariants:
         lease_ms = int(world.settings.executor_lease_s * 1000) + MOST_JUMP_MS
         look_ms = claim_ms + int(MAX_EVALUATION_BACKOFF_S * 1000)
         states: dict[tuple[Any, ...], int] = {}
-        sick = {table_id_of(path) for path in world.tables if world.stores.is_sick(path)}
+        stores = world.stores
+        sick = {table_id_of(path) for path in world.tables if stores.is_sick(path) or stores.keeps_waiting(path)}
         for row in world.database.rows():
             if row["table_id"] in sick:
                 continue
@@ -185,8 +188,10 @@ class Invariants:
                 states["dirty", row["table_id"]] = look_ms
             if row["claim_token"] is not None:
                 states["claimed", row["table_id"], row["claim_token"]] = claim_ms
+        # A run waits for a single writer, which may take an hour.
+        writing = {table_id_of(writer.table.base_path) for writer in world.writers if writer.alone_with}
         for run in world.airflow.runs.values():
-            if run.is_active and run.group.split(".")[0] not in sick:
+            if run.is_active and run.group.split(".")[0] not in sick | writing:
                 states["run", run.run_id, run.state] = _QUEUED_MS if run.state == "queued" else _RUN_MS
         holders = {task.token for task in world.airflow.live_tasks() if task.is_alive}
         for table_id, service, token, until_ms in world.database.leases():
@@ -289,7 +294,9 @@ class Invariants:
         return ""
 
     def _has_commit_of_the_future(self, view: TableView, run_id: str) -> bool:
-        """Whether a writer's clock was so far ahead that a run's plan sorts before a commit that it came after."""
+        """Whether a writer's clock was ahead, or the job's behind: a run's plan sorts before a commit it came after."""
+        if not self._find_plans_behind().isdisjoint(self._plans_of_run.get(run_id, [])):
+            return True
         ended = [run.ended_ms or 0 for run in self.world.airflow.find_runs(None, run_id) if run.run_id == run_id]
         times = [write.requested_time for write in view.timeline.completed_writes]
         zone = view.properties.time_zone
@@ -326,7 +333,13 @@ class Invariants:
         cleans = [i.requested_time for i in view.timeline.completed() if i.action is Action.CLEAN]
         old = [i for i in view.timeline.completed_writes[:-kept] if i.ordering_time > max(cleans, default="")]
         says_so = any(e["service"] == Service.CLEAN and "nothing to clean" in e["reason"] for e in recorded)
-        return says_so and all(i.action is Action.DELTACOMMIT for i in old)
+        behind = self._find_plans_behind()
+        return says_so and all(i.action is Action.DELTACOMMIT or i.requested_time in behind for i in old)
+
+    def _find_plans_behind(self) -> set[str]:
+        """Return the plans of jobs whose clock was behind: they sort before the commit that made their run due."""
+        runs = self._plans_of_run.items()
+        return {plan for run_id, plans in runs for plan in plans if plan < run_id.split(".")[2]}
 
     def _waits_for_change(self, path: str, service: Service, recorded: list[dict[str, Any]]) -> bool:
         """Whether the manager says that a run found nothing to do, and the service's last job did."""
@@ -338,7 +351,8 @@ class Invariants:
         airflow, prefix = self.world.airflow, run_id_prefix(table_id, decision.service)
         existed = (*airflow.runs.values(), *airflow.deleted)  # the manager remembers a run that a person deleted
         runs = sorted((r for r in existed if r.run_id.startswith(prefix)), key=lambda r: r.created_ms)
-        failed = takewhile(lambda run: run.state is RunState.FAILED, reversed(runs))
+        ended = (run for run in runs if not run.is_active)  # one that was deleted before it ended says nothing
+        failed = takewhile(lambda run: run.state is RunState.FAILED, reversed(list(ended)))
         counted = sum(not airflow.is_void(run) for run in failed)
         return not decision.plan_instants and counted >= self.world.policy.max_runs_per_instant
 

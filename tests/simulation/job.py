@@ -34,6 +34,7 @@ class Driver:
     def __init__(self, world: World, task: Task, on_end: Callable[[], None]) -> None:
         self.world = world
         self.name = f"driver of {task.name}"
+        self.run_id = task.run.run_id
         self.request = task.request
         self.table = world.tables[task.base_path]
         self.is_alive = False

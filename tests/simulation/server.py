@@ -15,10 +15,10 @@ from sqlalchemy.orm import Session
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.errors import TablesConfigError
 from airflow_lake_provider.hudi.instant import Instant
-from airflow_lake_provider.manager.db.clock import ProcessClock
 from airflow_lake_provider.manager.db.leases import Executors
 from airflow_lake_provider.manager.db.marks import EvaluationResult, Mark, Notice, TableLease
 from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.db.rows import ProcessClock
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.timeline_feed import RegistryFeed, TimelineServerGateway, UnannouncedCommits
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache
@@ -229,6 +229,10 @@ class Server:
         self._parked[thread] = self.world.now_ms
         self._busy -= 1
 
+    def is_parked(self, thread: SimThread) -> bool:
+        """Whether a thread of this process stands aside."""
+        return thread in self._parked
+
     def unpark(self, thread: SimThread) -> None:
         """Note that it goes on."""
         del self._parked[thread]
@@ -271,7 +275,7 @@ class Server:
         if not problems:
             world.violate(f"{self.name} has evaluations that do not return, and does not report them")
         is_well = not any(world.stores.is_hung(path) for path in world.tables)
-        if is_well or not world.stores.never_answered.isdisjoint(late):
+        if is_well or not world.stores.never_answered.keys().isdisjoint(late):
             self.say("a person restarts it")
             self.die()
 

@@ -32,7 +32,7 @@ class Stores:
         self._hangs_until_ms: dict[str, int] = {}
         self._hanging: dict[str, frozenset[str]] = {}
         self._hung: dict[str, list[SimThread]] = {}
-        self.never_answered: set[SimThread] = set()
+        self.never_answered: dict[SimThread, str] = {}
         """Threads that wait for a store that answers others again."""
 
     def fail(self, base_path: str, until_ms: int) -> None:
@@ -62,6 +62,11 @@ class Stores:
         """Whether it fails or hangs."""
         return self.is_hung(base_path) or self._world.now_ms < self._fails_until_ms.get(store_of(base_path), 0)
 
+    def keeps_waiting(self, base_path: str) -> bool:
+        """Whether a thread still waits for it although it answers others: until a person restarts its process."""
+        store = store_of(base_path)
+        return any(of == store and thread.server.is_parked(thread) for thread, of in self.never_answered.items())
+
     def recover(self) -> None:
         """End every failure; what hangs, hangs on."""
         self._fails_until_ms.clear()
@@ -86,4 +91,4 @@ class Stores:
             if self._world.rng.random() < 0.5:
                 thread.server.wake(thread)
             else:
-                self.never_answered.add(thread)
+                self.never_answered[thread] = store

@@ -19,7 +19,7 @@ class Durations:
 
     folder: Path
 
-    def save(self, seconds: Mapping[str, float], run: int | None = None) -> None:
+    def save(self, seconds: Mapping[str, float] | Mapping[str, str], run: int | None = None) -> None:
         """Write down one run of pytest, by default this process's."""
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / f"{os.getpid() if run is None else run}.json").write_text(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.execution.engines.engine import EngineJob, Handle
+from airflow_lake_provider.execution.engines.engine import Death, EngineJob, Handle
 from airflow_lake_provider.execution.engines.job_files import JobFolder, write_text
 from airflow_lake_provider.job_contract import (
     JobRequest,
@@ -49,6 +49,7 @@ class FakeEngine:
 
     external_id: str = ""
     writes_result: bool = True
+    death: Death | None = None
     trouble: dict[str, BaseException] = field(default_factory=dict)
     running: set[str] = field(default_factory=set)
     calls: list[tuple[str, str]] = field(default_factory=list)
@@ -60,12 +61,13 @@ class FakeEngine:
         self.most_at_once = max(self.most_at_once, len(self.running))
         return Handle(job, self.external_id)
 
-    def wait(self, handle: Handle) -> None:
+    def wait(self, handle: Handle) -> Death | None:
         self._call("wait", handle.job)
         if handle.job.tag in self.running and self.writes_result:
             done = ServiceResult(handle.job.request.services[0].service, Outcome.COMPLETED)
             write_text(handle.job.request.result_path, to_json(JobResult(handle.job.request.job_id, (done,))))
         self.running.discard(handle.job.tag)
+        return self.death
 
     def stop(self, handle: Handle) -> None:
         self._call("stop", handle.job)

@@ -28,19 +28,12 @@ from airflow_lake_provider.config.tables_file import TablesConfig
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.api.services import ManagerServices
-from airflow_lake_provider.manager.db.clock import ProcessClock
 from airflow_lake_provider.manager.db.leases import Executors
+from airflow_lake_provider.manager.db.operations import RecordedRun, RunHour, RunPage, RunReport, RunSearch
 from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.db.rows import ProcessClock
 from airflow_lake_provider.manager.db.schema import lake_search, lake_table, metadata
-from airflow_lake_provider.manager.db.search import (
-    RecordedRun,
-    RunHour,
-    RunPage,
-    RunReport,
-    RunSearch,
-    search_names,
-    summarise,
-)
+from airflow_lake_provider.manager.db.search import search_names, summarise
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.instances import RunFacts
 from airflow_lake_provider.manager.monitoring import DeadlineSweep, RepairRound

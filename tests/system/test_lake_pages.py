@@ -16,8 +16,8 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import sessionmaker
 
-from airflow_lake_provider.manager.db.clock import DatabaseClock
 from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.db.rows import DatabaseClock
 from local_stack.airflow import BIN, LocalAirflow
 from tests.support.browser import needs_chromium, open_browser, open_page
 from tests.support.lake_pages import RecordedRuns, fill

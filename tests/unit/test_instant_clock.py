@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_lake_provider.hudi.job_zone import JobZone
+from airflow_lake_provider.hudi.properties import JobZone
 from airflow_lake_provider.instant_clock import (
     DAY_MS,
     Foreign,

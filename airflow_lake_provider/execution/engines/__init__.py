@@ -1,1 +1,1 @@
-"""What runs a job: spark-submit, a process of this machine, Flink."""
+"""What runs a job: spark-submit, a process of this machine, Flink (experimental)."""

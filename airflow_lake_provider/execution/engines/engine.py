@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.job_contract import FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,7 +23,8 @@ class EngineJob:
 
     `name` is for people; `tag` is unique to this job among all (lower-case letters, digits and `-`), so that an engine
     can find the job again by it alone. The driver finds its request at `request_path`. `host` starts the job. `conf`
-    are the engine's settings; what an engine cannot use, it ignores.
+    are the engine's settings; what an engine cannot use, it ignores. `queue` is Airflow's queue of the task,
+    `lake_conn_id` the connection to the manager, `timeout_s` the try's time-out (0: none).
     """
 
     engine: str
@@ -34,6 +36,9 @@ class EngineJob:
     conf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     jars: str = ""
     packages: str = ""
+    queue: str = ""
+    lake_conn_id: str = "lake_default"
+    timeout_s: float = 0.0
 
     @property
     def tag(self) -> str:
@@ -53,14 +58,25 @@ class Handle:
     external_id: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Why a job ended badly, in the words of the cluster that ran it."""
+
+    reason: str
+    failure_kind: FailureKind = FailureKind.OTHER
+
+
 class Engine(Protocol):
     """Runs jobs. One object serves one try of one task; handles may come from other tries, hosts and days."""
 
     def start(self, job: EngineJob) -> Handle:
         """Start the job and return soon. Raises EngineError; a job that failed to start must not start later."""
 
-    def wait(self, handle: Handle) -> None:
-        """Return when the job has ended, well or not: the timeline judges. Raises EngineError when that is unknown."""
+    def wait(self, handle: Handle) -> Death | None:
+        """Return when the job has ended, well or not: the timeline judges. Raises EngineError when that is unknown.
+
+        What is returned is used when the job has left no result.
+        """
 
     def stop(self, handle: Handle) -> None:
         """End the job of any starter; called from any thread, and repeatedly. Returns only when it has ended.
@@ -76,6 +92,7 @@ DEFAULT_ENGINE = "spark-submit"
 _PACKAGE = "airflow_lake_provider.execution.engines"
 BUILT_IN = (
     EntryPoint(DEFAULT_ENGINE, f"{_PACKAGE}.spark_submit:SparkSubmitEngine", GROUP),
+    EntryPoint("warm", f"{_PACKAGE}.warm:WarmEngine", GROUP),
     EntryPoint("in-process", f"{_PACKAGE}.local_process:InProcessEngine", GROUP),
     EntryPoint("flink", f"{_PACKAGE}.flink:FlinkEngine", GROUP),
 )

@@ -1,4 +1,4 @@
-"""Hudi's own Flink jobs: compaction and clustering, submitted with `flink run` and followed through Flink's REST API.
+"""Experimental: Hudi's own Flink jobs, compaction and clustering, submitted with `flink run`, followed through REST.
 
 Built from Hudi's `HoodieFlinkCompactor` and `HoodieFlinkClusteringJob` and Flink's documentation; tried against a fake
 `flink` and a fake REST API, never against Flink. The engine chooses the id of the job before it submits it, so it can
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.job_contract import ServiceRequest
 
 log = logging.getLogger(__name__)
+
+EXPERIMENTAL = "engine flink is experimental: it never ran on Flink, only against a fake of its program and REST API"
 
 # --- The `flink run` command of Hudi's Flink jobs. Pure
 #
@@ -107,12 +109,13 @@ HTTP_TIMEOUT_S = 30.0
 
 
 class FlinkEngine:
-    """Submits Hudi's Flink jobs to the session cluster of the connection."""
+    """Experimental. Submits Hudi's Flink jobs to the session cluster of the connection."""
 
     def start(self, job: EngineJob) -> Handle:
         """Submit the job and wait until Flink has it. Raises EngineError, or ServiceRefusedError for other services."""
         job_id = job_id_of(job)
         command = build_command(job, find_cluster(job.conn_id), job_id)
+        log.warning("%s", EXPERIMENTAL)
         log.info("flink command: %s", [_masked(part) for part in command])
         code = LocalProcess.start(command).follow()
         if code != 0:

@@ -19,6 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 from airflow_lake_provider.config.owned_options import REFERENCE
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.execution.engines.engine import EngineJob, Handle
+from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.job_contract import (
     ContractError,
     JobRequest,
@@ -30,7 +31,7 @@ from airflow_lake_provider.job_contract import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from airflow_lake_provider.job_contract import Service
+    from airflow_lake_provider.job_contract import Service, Standing
 
 _R = TypeVar("_R")
 
@@ -152,7 +153,7 @@ def find_result(path: str, kind: type[_R]) -> _R | None:
 # Written before a job starts, so that the next holder of the lease knows what may still be running. Two files, each
 # written once: a half-written first one means that its writer died before it started anything.
 
-_PLAIN_FIELDS = ("engine", "name", "request_path", "host", "conn_id")
+_PLAIN_FIELDS = ("engine", "name", "request_path", "host", "conn_id", "lake_conn_id")
 # Ending a job needs no other setting, and the others may hold secrets.
 _KEPT_CONF = ("spark.kubernetes.namespace",)
 
@@ -163,7 +164,7 @@ class ExecutorRecord:
 
     work_dir: str
     table_id: str
-    service: Service
+    service: Service | Standing
 
     def find(self) -> Handle | None:
         """Return what the last executor left; None when its job is known to have ended."""
@@ -198,14 +199,21 @@ class ExecutorRecord:
 
 def _parse(text: str) -> EngineJob:
     body = json.loads(text)
+    engine, name, request_path, host, conn_id, lake_conn_id = (str(body[field]) for field in _PLAIN_FIELDS)
     return EngineJob(
-        **{name: str(body[name]) for name in _PLAIN_FIELDS},
+        engine=engine,
+        name=name,
+        request_path=request_path,
+        host=host,
+        conn_id=conn_id,
+        lake_conn_id=lake_conn_id,
         conf=dict(body["conf"]),
         request=from_json(JobRequest, json.dumps(body["request"])),
     )
 
 
-# --- Secrets, as late as possible: `secret://connection/<id>/password` and the like
+# --- Secrets, as late as possible: `secret://connection/<id>/password` and the like. `secret://manager/<id>` is the
+# service token of a connection to the manager, or that of `[lake]`; only the provider's own requests name it
 
 
 def resolve_secrets(options: Mapping[str, str]) -> dict[str, str]:
@@ -217,6 +225,8 @@ def _resolve(key: str, reference: str) -> str:
     kind, _, rest = reference.removeprefix(REFERENCE).partition("/")
     if kind == "variable" and rest:
         found = _find_variable(rest)
+    elif kind == "manager" and rest:
+        _, found = LakeHook(rest).find_address()
     elif kind == "connection" and "/" in rest:
         found = _find_in_connection(*rest.split("/", 1))
     else:

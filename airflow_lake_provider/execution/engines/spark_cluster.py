@@ -1,14 +1,15 @@
-"""Drivers that run inside a cluster and outlive the task: YARN and Kubernetes.
+"""Drivers that run inside a cluster and outlive the task: what YARN and Kubernetes share, and Kubernetes.
 
-The Spark provider submits and follows (`SparkSubmitOperator` as a `ResumableJobMixin`: submit, poll, status by an
-external id). This module ends a driver without a recorded id: each job carries its tag, as an application tag on YARN
-and as the driver pod's name on Kubernetes, which finds it without an id.
+The Spark provider submits, and on Kubernetes follows (`SparkSubmitOperator` as a `ResumableJobMixin`: submit, poll,
+status by an external id). A driver is ended without a recorded id: each job carries its tag, as an application tag on
+YARN and as the driver pod's name on Kubernetes.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 from dataclasses import replace
 from importlib import import_module
@@ -25,8 +26,6 @@ from airflow_lake_provider.execution.engines.local_process import is_of_this_hos
 from airflow_lake_provider.execution.engines.packaging import application, submit_arguments, write_secret_conf
 
 if TYPE_CHECKING:
-    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-
     from airflow_lake_provider.execution.engines.engine import EngineJob
 
 log = logging.getLogger(__name__)
@@ -35,51 +34,6 @@ END_PATIENCE_S = 60.0
 PAUSE_S = 1.0
 HTTP_TIMEOUT_S = 30.0
 _ANSWERS_LATER = frozenset({408, 425, 429})
-YARN_ENDED = frozenset({"FINISHED", "FAILED", "KILLED"})
-
-
-def find_driver(master: str) -> YarnDriver | KubernetesDriver | None:
-    """Return the handler of drivers inside a master's cluster; None where Spark runs no Python driver."""
-    if master.startswith("yarn"):
-        return YarnDriver()
-    return KubernetesDriver() if master.startswith("k8s") else None
-
-
-class YarnDriver:
-    """Drivers in YARN's application masters. The connection must name the ResourceManager's REST API."""
-
-    def start(self, job: EngineJob) -> Handle:
-        """Submit, and return YARN's application id. Raises EngineError; then no application is left."""
-        conf = {"spark.yarn.tags": job.tag, "spark.yarn.maxAppAttempts": "1"}
-        operator = _operator(job, conf, with_secrets=True, yarn_track_via_rm_api=True)
-        _require_resource_manager(operator._get_hook(), job)
-        return _submit(operator, job, self.stop)
-
-    def wait(self, handle: Handle) -> None:
-        """Follow the application. Raises EngineError when it still runs and cannot be followed."""
-        _poll(_operator(handle.job, {}, yarn_track_via_rm_api=True), handle)
-        active = self._active(handle.job)
-        if active:
-            # The poll ended because YARN's answers failed, and they have come back since.
-            raise EngineAwayError(f"YARN application {', '.join(active)} still runs, but cannot be followed")
-
-    def stop(self, handle: Handle) -> None:
-        """Kill every application with the job's tag. Raises EngineError when one still runs."""
-        _kill_submitting(handle.job)
-        hook = _operator(handle.job, {}, yarn_track_via_rm_api=True)._get_hook()
-        deadline = time.monotonic() + END_PATIENCE_S
-        while active := self._active(handle.job):
-            if time.monotonic() > deadline:
-                raise EngineError(f"YARN application {', '.join(active)} of {handle.job.name} does not end")
-            for application_id in active:
-                _request_yarn(hook, "PUT", f"/{application_id}/state", json={"state": "KILLED"})
-            time.sleep(PAUSE_S)
-
-    def _active(self, job: EngineJob) -> list[str]:
-        hook = _operator(job, {}, yarn_track_via_rm_api=True)._get_hook()
-        # "apps" is null when there is none.
-        found = _request_yarn(hook, "GET", "", params={"applicationTags": job.tag}).get("apps") or {}
-        return [app["id"] for app in found.get("app", []) if app["state"] not in YARN_ENDED]
 
 
 class KubernetesDriver:
@@ -88,20 +42,20 @@ class KubernetesDriver:
     def start(self, job: EngineJob) -> Handle:
         """Submit, and return `<namespace>:<pod>`. Raises EngineError; then no pod is left."""
         conf = {"spark.kubernetes.driver.pod.name": _pod_name(job)}
-        operator = _operator(job, conf, with_secrets=True, track_driver_via_k8s_api=True)
-        return _submit(operator, job, self.stop)
+        operator = create_operator(job, conf, with_secrets=True, track_driver_via_k8s_api=True)
+        return submit(operator, job, self.stop)
 
     def wait(self, handle: Handle) -> None:
         """Follow the pod. Raises EngineError when it still runs and cannot be followed."""
-        operator = _operator(handle.job, {}, track_driver_via_k8s_api=True)
+        operator = create_operator(handle.job, {}, track_driver_via_k8s_api=True)
         _poll(operator, handle)
         if self._is_active(operator, handle.job):
             raise EngineAwayError(f"driver pod {_pod_name(handle.job)} still runs, but cannot be followed")
 
     def stop(self, handle: Handle) -> None:
         """Delete the driver's pod; its executors end with it. Raises EngineError when it still runs."""
-        _kill_submitting(handle.job)
-        operator = _operator(handle.job, {}, track_driver_via_k8s_api=True)
+        kill_submitting(handle.job)
+        operator = create_operator(handle.job, {}, track_driver_via_k8s_api=True)
         deadline = time.monotonic() + END_PATIENCE_S
         while self._is_active(operator, handle.job):
             if time.monotonic() > deadline:
@@ -114,14 +68,15 @@ class KubernetesDriver:
             status = operator.get_job_status(f"{_namespace(operator, job)}:{_pod_name(job)}", _context())
         except Exception as error:  # the client raises errors of many kinds, and none proves that the pod has ended
             message = f"Kubernetes does not report the state of pod {_pod_name(job)}: {error}"
-            raise _unreported(message, error) from error
+            raise as_unreported(message, error) from error
         # A node that is cut off reports "Unknown": its pod may be running.
         return status.upper() in {"PENDING", "RUNNING", "UNKNOWN"}
 
 
-def _operator(
+def create_operator(
     job: EngineJob, conf: dict[str, str], *, with_secrets: bool = False, **tracking: Any
 ) -> SparkSubmitOperator:
+    """Return the Spark provider's operator of a job, with the settings that refer to secrets in a file if asked for."""
     arguments = submit_arguments(job)
     arguments["conf"] |= conf
     if with_secrets:
@@ -129,14 +84,15 @@ def _operator(
     return SparkSubmitOperator(task_id="lake_driver", application=application(), **arguments, **tracking)
 
 
-def _submit(operator: SparkSubmitOperator, job: EngineJob, stop: Any) -> Handle:
+def submit(operator: SparkSubmitOperator, job: EngineJob, stop: Any) -> Handle:
+    """Submit a driver that outlives this process. Raises EngineError; then `stop` has ended what was submitted."""
     # This driver outlives its submitter, so it must not watch it, in case both run on one machine.
     write_request(job.request_path, replace(job.request, submitter=None))
     try:
         return Handle(job, str(operator.submit_job(_context())))
     except (AirflowException, RuntimeError, OSError) as error:
         stop(Handle(job))
-        raise EngineError(f"{job.name} could not be submitted: {error}") from error
+        raise EngineError(f"{job.name} could not be submitted: {_reason_of(error)}") from error
     except ValueError as error:
         raise ConfigError(f"connection {job.conn_id!r}: {error}") from error
     finally:
@@ -144,6 +100,12 @@ def _submit(operator: SparkSubmitOperator, job: EngineJob, stop: Any) -> Handle:
         submitted = operator._hook._submit_sp if operator._hook is not None else None
         if submitted is not None and submitted.stdout is not None:
             submitted.stdout.close()
+
+
+def _reason_of(error: Exception) -> str:
+    """Return the error that spark-submit printed; the provider's message is the whole command and its last lines."""
+    printed = re.findall(r"^.*?\b([\w.$]+(?:Exception|Error): .+)$", str(error), re.MULTILINE)
+    return str(printed[0] if printed else error)
 
 
 def _poll(operator: SparkSubmitOperator, handle: Handle) -> None:
@@ -159,30 +121,11 @@ def _context() -> Any:
     return {}
 
 
-def _kill_submitting(job: EngineJob) -> None:
+def kill_submitting(job: EngineJob) -> None:
+    """Kill a spark-submit of this machine."""
     # A spark-submit of a killed task would submit after this check.
     if is_of_this_host(job.host):
         kill_marked(job.request_path)
-
-
-def _require_resource_manager(hook: SparkSubmitHook, job: EngineJob) -> None:
-    try:
-        hook._get_yarn_rm_base_url()
-    except ValueError as error:
-        raise ConfigError(
-            f"connection {job.conn_id!r} runs drivers inside YARN, so an old one must be found and ended before a new "
-            f"one starts: {error}"
-        ) from error
-
-
-def _request_yarn(hook: SparkSubmitHook, method: str, path: str, **request: Any) -> dict[str, Any]:
-    url = f"{hook._get_yarn_rm_base_url()}/ws/v1/cluster/apps{path}"
-    try:
-        answer = requests.request(method, url, auth=hook._resolved_yarn_rm_auth, timeout=HTTP_TIMEOUT_S, **request)
-        answer.raise_for_status()
-        return dict(answer.json()) if answer.content else {}
-    except (requests.RequestException, ValueError) as error:
-        raise _unreported(f"YARN's ResourceManager does not report what it runs: {error}", error) from error
 
 
 def _pod_name(job: EngineJob) -> str:
@@ -204,10 +147,10 @@ def _delete_pod(name: str, namespace: str) -> None:
         kube_client.get_kube_client().delete_namespaced_pod(name, namespace)
     except kube_client.ApiException as error:
         if error.status != requests.codes.not_found:
-            raise _unreported(f"pod {name} cannot be deleted: {error}", error) from error
+            raise as_unreported(f"pod {name} cannot be deleted: {error}", error) from error
 
 
-def _unreported(message: str, error: BaseException) -> EngineError:
+def as_unreported(message: str, error: BaseException) -> EngineError:
     """Return the error of a cluster that did not answer, or answered that the request is wrong or not allowed."""
     chain: BaseException | None = error
     while chain is not None:

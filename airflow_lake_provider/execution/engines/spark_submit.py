@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -13,7 +14,11 @@ from airflow_lake_provider.execution.engines.local_process import LocalJob
 from airflow_lake_provider.execution.engines.packaging import application, submit_arguments, write_secret_conf
 
 if TYPE_CHECKING:
-    from airflow_lake_provider.execution.engines.engine import Engine, EngineJob, Handle
+    from airflow_lake_provider.execution.engines.engine import Death, Engine, EngineJob, Handle
+
+
+# Imported on use: the provider's operator costs a second of each task.
+_DRIVERS = MappingProxyType({"yarn": ("yarn", "YarnDriver"), "k8s": ("spark_cluster", "KubernetesDriver")})
 
 
 class SparkSubmitEngine:
@@ -30,9 +35,9 @@ class SparkSubmitEngine:
         """Submit the job. Raises EngineError, or ConfigError for a place where no Python driver can run."""
         return self._mode(job).start(job)
 
-    def wait(self, handle: Handle) -> None:
+    def wait(self, handle: Handle) -> Death | None:
         """Wait for the driver's end. Raises EngineError when it cannot be followed."""
-        self._mode(handle.job).wait(handle)
+        return self._mode(handle.job).wait(handle)
 
     def stop(self, handle: Handle) -> None:
         """End the driver. Raises EngineError when it may still run."""
@@ -46,11 +51,10 @@ class SparkSubmitEngine:
         master, mode = str(connection["master"]), connection["deploy_mode"]
         if mode != "cluster":
             return self._client
-        # Imported on use: the provider's operator costs a second of each task.
-        cluster = import_module("airflow_lake_provider.execution.engines.spark_cluster")
-        driver: Engine | None = cluster.find_driver(master)
-        if driver is not None:
-            return driver
+        for prefix, (module, name) in _DRIVERS.items():
+            if master.startswith(prefix):
+                driver: Engine = getattr(import_module(f"{__package__}.{module}"), name)()
+                return driver
         raise ConfigError(
             f"connection {job.conn_id!r} sets deploy-mode cluster on {master}, where Spark runs no Python driver: "
             "use deploy-mode client there, or YARN or Kubernetes"

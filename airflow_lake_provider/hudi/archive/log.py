@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import DamagedFileError, UnsupportedTableError
-from airflow_lake_provider.hudi.archive.avro import RecordReader, to_json
-from airflow_lake_provider.hudi.archive.log_blocks import DamagedBlock, read_blocks
+from airflow_lake_provider.hudi.archive.avro import DamagedBlock, RecordReader, read_blocks, to_json
 from airflow_lake_provider.hudi.archive.timeline import ArchivedInstant, ArchivedTimeline, archived_timeline_of
 from airflow_lake_provider.hudi.commit_metadata import decode
 from airflow_lake_provider.hudi.instant import COMPARABLE_ACTION, Action, State, is_known_stranger

@@ -45,6 +45,7 @@ def create_app(open_services: Callable[[], ManagerServices]) -> FastAPI:
         tables.instances_router,
         tables.leases_router,
         tables.runs_router,
+        tables.work_router,
         tables.policy_router,
         sinks.router,
         routes.router,

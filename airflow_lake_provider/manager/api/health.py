@@ -115,6 +115,28 @@ def report_tables(
     return page | {"problems": services.reports.find_problems() if after == "[]" else []}
 
 
+@reports_router.get("/backlog")
+def report_backlog(services: Services, reader: Reader) -> dict[str, Any]:
+    """Return the ranked backlog: rank, price, what stands before it, expected start, and why; and the budgets.
+
+    `observed` is what would run, at what price, on tables that are observed. A token with roots sees no budgets.
+    """
+    return services.reports.backlog(reader.covers, budgets=reader.roots is None)
+
+
+@reports_router.get("/backpressure")
+def report_backpressure(
+    services: Services,
+    reader: Reader,
+    table: Annotated[str, Query(max_length=1000, description="A table whose budgets count; empty: all budgets")] = "",
+) -> dict[str, Any]:
+    """Return whether writers should slow down (`ok`, `slow`, `stop`), and the budgets that would hold the backlog."""
+    if not table:
+        reader.require_all_roots("all budgets")
+        return services.reports.backpressure()
+    return services.reports.backpressure(_find(services, reader, table).table_id)
+
+
 @reports_router.get("/runs")
 def report_runs(services: Services, reader: Reader, table: Named) -> dict[str, Any]:
     """Return the instances of a table's services: requested, active, then the newest ended ones."""

@@ -113,6 +113,97 @@ class LeaseAnswer(BaseModel):
     lease_s: float
 
 
+AppKey = Annotated[
+    str,
+    StringConstraints(pattern=r"^warm-[0-9a-f]{16}$"),
+    Field(description="Work of one queue, connection and Spark configuration"),
+]
+ItemId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]{1,64}$"), Field(description="An item of work")]
+
+
+class WorkBody(TryBody):
+    """An item of work for a standing application, from the task of a run."""
+
+    item_id: ItemId
+    app_key: AppKey
+    service: Service
+    conf: dict[str, Any] = Field(description="What the application is submitted with")
+    request: str = Field(max_length=1_000_000, description="The JobRequest, as the job contract prints it")
+    timeout_s: float = Field(default=0.0, ge=0, le=10**8, allow_inf_nan=False, description="0: none")
+
+
+class WorkStateAnswer(BaseModel):
+    """The state of an item."""
+
+    state: str
+
+
+class QuestionBody(BaseModel):
+    """A task's question about its item."""
+
+    item_id: ItemId
+    seen: int = Field(default=0, ge=0, le=10**9, description="How many lines of the item's log it has")
+    table_id: str = Field(default="", max_length=80)
+    service: Service | None = None
+    lease: str = Field(default="", max_length=40, description="The executor's lease to renew; empty: none")
+
+
+class QuestionsBody(BaseModel):
+    """What the tasks of one process ask together."""
+
+    items: list[QuestionBody] = Field(max_length=1000)
+
+
+class ItemAnswer(BaseModel):
+    """An item: its state, the lines of its log since, and the JobResult of one that ended."""
+
+    item_id: str
+    state: str
+    lines: list[str]
+    line_count: int
+    result: str
+    message: str
+
+
+class ItemsAnswer(BaseModel):
+    """The items that are known."""
+
+    items: list[ItemAnswer]
+
+
+class CancelBody(BaseModel):
+    """An item that must end, and why."""
+
+    item_id: ItemId
+    reason: str = Field(default="it was cancelled", max_length=1000)
+
+
+class PullBody(BaseModel):
+    """What a standing application has room for, and the new lines of its items' logs."""
+
+    key: AppKey
+    lease: str = Field(max_length=40)
+    free: int = Field(ge=0, le=1000)
+    lines: dict[str, list[str]] = Field(default_factory=dict, max_length=1000)
+
+
+class PullAnswer(BaseModel):
+    """The requests of the items that the application gets, and those of its items that it has to end, with reasons."""
+
+    requests: dict[str, str]
+    cancel: dict[str, str]
+
+
+class FinishBody(BaseModel):
+    """The end of an item."""
+
+    key: AppKey
+    lease: str = Field(max_length=40)
+    item_id: ItemId
+    result: str = Field(max_length=1_000_000, description="The JobResult, as the job contract prints it")
+    lines: list[str] = Field(default_factory=list, max_length=10_000, description="The last lines of its log")
+
+
 class ConfigState(StrEnum):
     """Which settings of the tables are in force."""
 
@@ -299,6 +390,14 @@ class PauseBody(BaseModel):
     paused: bool
 
 
+class ReleaseBody(BaseModel):
+    """Release a hold before its time to live."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=1000)]
+    hold: str
+    """The hold that was found too large; one that has moved since stays."""
+
+
 class SafepointAnswer(BaseModel):
     """What cleaning and archiving must not pass."""
 
@@ -318,6 +417,8 @@ class DueSink(BaseModel):
     mode: str
     key: list[str]
     ttl_s: float
+    max_hold_s: float | None = None
+    max_held_bytes: int | None = None
     options: dict[str, str]
     spark_conf: dict[str, str]
 

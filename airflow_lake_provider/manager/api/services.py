@@ -16,6 +16,7 @@ from fastapi import Depends, Header, Request
 from airflow_lake_provider.config.access import Grant, Right, TokensSource
 from airflow_lake_provider.errors import TableUnknownError, TooManyNoticesError
 from airflow_lake_provider.http import token_of_bearer
+from airflow_lake_provider.manager.db.work import WorkQueue
 from airflow_lake_provider.manager.reports import Reports
 from airflow_lake_provider.metrics import REFUSED_NOTICES, NoMetrics
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.db.leases import Executors
     from airflow_lake_provider.manager.db.marks import Mark, Notice
     from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.db.work import ApplicationGateway
     from airflow_lake_provider.manager.monitoring import DeadlineSweep, InstanceGateway, RepairRound
     from airflow_lake_provider.manager.reconciler import ManagerLoop
     from airflow_lake_provider.metrics import Metrics
@@ -213,7 +215,7 @@ def _set(admitted: asyncio.Future[None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ManagerServices:
-    """Settings, tokens, registry, executors, loop, shared timelines, views and sweep of one process."""
+    """Settings, tokens, registry, executors, work, loop, shared timelines, views and sweep of one process."""
 
     settings: LakeSettings
     registry: Registry
@@ -226,6 +228,8 @@ class ManagerServices:
     deadlines: DeadlineSweep
     repairs: RepairRound
     refusals: RefusedNotices = field(default_factory=RefusedNotices)
+    applications: ApplicationGateway | None = None
+    work: WorkQueue = field(init=False)
     tokens: TokensSource = field(init=False)
     limits: NoticeLimits = field(init=False)
     reports: Reports = field(init=False)
@@ -235,6 +239,8 @@ class ManagerServices:
         object.__setattr__(self, "tokens", TokensSource.of(self.settings))
         limits = NoticeLimits(self.settings.notices_per_s, self.settings.notices_at_once)
         object.__setattr__(self, "limits", limits)
+        work = WorkQueue(self.registry, self.settings.warm_patience_s, self.applications)
+        object.__setattr__(self, "work", work)
         loop = self.loop
         parts = (self.registry, self.tables, self.views, self.instance_gateway)
         object.__setattr__(
@@ -289,6 +295,11 @@ def check_read_table(services: Services, reader: Reader, table_id: str) -> None:
 def check_operate_table(services: Services, operator: Operator, table_id: str) -> None:
     """Refuse a caller that may not operate this table, as if there were none."""
     _require_table(services, operator, table_id)
+
+
+def check_operate_all(operator: Operator) -> None:
+    """Refuse a caller that may not operate every table: a standing application serves the tables of all teams."""
+    operator.require_all_roots("work for standing applications")
 
 
 def _authorise(services: ManagerServices, authorization: str | None, right: Right) -> Grant:

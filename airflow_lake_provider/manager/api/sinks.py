@@ -17,6 +17,7 @@ from airflow_lake_provider.manager.api.models import (
     DueSink,
     PauseBody,
     ProgressBody,
+    ReleaseBody,
     SafepointAnswer,
     SinkAnswer,
     SinksAnswer,
@@ -99,6 +100,12 @@ def pause(services: Services, table_id: str, sink: str, body: PauseBody) -> None
     Sinks(services.registry).pause(table_id, sink, paused=body.paused)
 
 
+@router.post("/tables/{table_id}/sinks/{sink}/release", status_code=204, dependencies=_CHECK_OPERATOR)
+def release(services: Services, table_id: str, sink: str, body: ReleaseBody) -> None:
+    """End a hold that has grown beyond the entry's cap; the sink begins with a new snapshot."""
+    Sinks(services.registry).release(table_id, sink, body.hold, body.reason)
+
+
 @router.delete("/tables/{table_id}/sinks/{sink}", status_code=204, dependencies=_CHECK_OPERATOR)
 def forget(services: Services, table_id: str, sink: str) -> None:
     """Release a sink's hold; the next reading of the configuration adds a configured sink again."""
@@ -138,6 +145,8 @@ def _due_of(
             mode=sink.mode,
             key=list(sink.key),
             ttl_s=sink.ttl_s,
+            max_hold_s=sink.max_hold_s,
+            max_held_bytes=sink.max_held_bytes,
             options=dict(sink.options),
             spark_conf=dict(policy.spark_conf),
         )

@@ -5,25 +5,33 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 
-from airflow_lake_provider.errors import LeaseHolder, PathNotAllowedError
-from airflow_lake_provider.hudi.base_path import normalise_base_path, require_allowed
-from airflow_lake_provider.job_contract import Service  # noqa: TC001 - FastAPI reads the annotation
+from airflow_lake_provider.errors import LeaseHolder, LeaseLostError, MalformedRequestError, PathNotAllowedError
+from airflow_lake_provider.hudi.base_path import normalise_base_path, require_allowed, table_id_of
+from airflow_lake_provider.job_contract import ContractError, JobRequest, Service, Standing, from_json
 from airflow_lake_provider.manager.api.models import (
+    AppKey,
+    CancelBody,
     ConformanceAnswer,
     DiscoveredAnswer,
     DiscoveredBody,
     ExecutorBody,
+    FinishBody,
     HintsAnswer,
     HintsBody,
     InstanceAnswer,
     InstancesAnswer,
+    ItemAnswer,
+    ItemsAnswer,
     LeaseAnswer,
     LeaseBody,
     PolicyAnswer,
+    PullAnswer,
+    PullBody,
+    QuestionsBody,
     RequirementAnswer,
     RootAnswer,
     RootsAnswer,
@@ -31,18 +39,23 @@ from airflow_lake_provider.manager.api.models import (
     SweepAnswer,
     TableAnswer,
     TablesAnswer,
+    WorkBody,
+    WorkStateAnswer,
 )
 from airflow_lake_provider.manager.api.services import (
     ManagerServices,
     Operator,
     Reader,
     Services,
+    check_operate_all,
     check_operate_table,
     check_read_table,
 )
+from airflow_lake_provider.manager.backlog import correct
 from airflow_lake_provider.manager.db.marks import Notice, Source
+from airflow_lake_provider.manager.db.operations import RunReport, report_run
 from airflow_lake_provider.manager.db.rows import is_identified
-from airflow_lake_provider.manager.db.search import RunReport, report_run
+from airflow_lake_provider.manager.db.work import Question, WorkItem
 from airflow_lake_provider.manager.instances import load_instances
 from airflow_lake_provider.manager.writers import recorded_report, row_to_dict
 from airflow_lake_provider.planner.decide import service_options
@@ -249,11 +262,11 @@ runs_router = APIRouter(tags=["executors"], dependencies=[Depends(check_operate_
 
 @runs_router.post("/tables/{table_id}/runs", status_code=204)
 def receive_report(services: Services, table_id: str, body: RunReportBody) -> None:
-    """Keep what a try of a run did, for the pages; it decides nothing."""
+    """Keep what a try of a run did: the pages show it, budgets are charged by it, and later runs are priced by it."""
     report = RunReport(**body.model_dump(include={entry.name for entry in fields(RunReport)}))
     now_ms = services.registry.now_ms()
     with services.registry.transaction() as session:
-        report_run(session, table_id, body.run_id, body.service.value, report, now_ms)
+        correct(session, report_run(session, table_id, body.run_id, body.service.value, report, now_ms))
 
 
 leases_router = APIRouter(
@@ -264,7 +277,7 @@ leases_router = APIRouter(
 
 
 @leases_router.post("")
-def acquire(services: Services, table_id: str, service: Service, body: ExecutorBody) -> LeaseAnswer:
+def acquire(services: Services, table_id: str, service: Service | Standing, body: ExecutorBody) -> LeaseAnswer:
     """Acquire the lease, also of a holder that has ended; 409 names the holder."""
     ended = None if body.ended is None else LeaseHolder(body.ended.run_id, body.ended.try_number)
     lease = services.executors.acquire(table_id, service, body.run_id, body.try_number, ended)
@@ -272,16 +285,91 @@ def acquire(services: Services, table_id: str, service: Service, body: ExecutorB
 
 
 @leases_router.post("/renew")
-def renew(services: Services, table_id: str, service: Service, body: LeaseBody) -> LeaseAnswer:
+def renew(services: Services, table_id: str, service: Service | Standing, body: LeaseBody) -> LeaseAnswer:
     """Prolong the lease; 409 when it has passed to another executor."""
     services.executors.renew(table_id, service, body.token)
     return LeaseAnswer(token=body.token, lease_s=services.settings.executor_lease_s)
 
 
 @leases_router.post("/release", status_code=204)
-def release(services: Services, table_id: str, service: Service, body: LeaseBody) -> None:
+def release(services: Services, table_id: str, service: Service | Standing, body: LeaseBody) -> None:
     """Release the lease."""
     services.executors.release(table_id, service, body.token)
+
+
+# --- Routes of work for standing Spark applications. They serve all tables, so a token of a few roots is refused
+
+work_router = APIRouter(tags=["work"], dependencies=[Depends(check_operate_all)])
+
+
+@work_router.post("/tables/{table_id}/work")
+def submit_work(services: Services, table_id: str, body: WorkBody) -> WorkStateAnswer:
+    """Add an item, or return the state of the one that this try has added before; 409 while another try's is live.
+
+    `alone`: no application runs it, its task does.
+    """
+    try:
+        request = from_json(JobRequest, body.request)
+    except ContractError as error:
+        raise MalformedRequestError(f"the request of item {body.item_id}: {error}") from error
+    if table_id_of(normalise_base_path(request.base_path)) != table_id:
+        raise MalformedRequestError(f"the request of item {body.item_id} is for {request.base_path}, another table")
+    require_allowed(normalise_base_path(request.base_path), services.settings.allowed_roots)
+    item = WorkItem(
+        body.item_id, body.app_key, body.conf, table_id, body.service.value, body.run_id, body.try_number,
+        body.request, body.timeout_s,
+    )  # fmt: skip
+    return WorkStateAnswer(state=services.work.submit(item))
+
+
+@work_router.post("/work/ask")
+def ask_work(services: Services, body: QuestionsBody) -> ItemsAnswer:
+    """Answer the questions of tasks that wait, and renew their leases; one that has passed on cancels its item."""
+    for item in body.items:
+        if item.lease and item.service is not None:
+            try:
+                services.executors.renew(item.table_id, item.service, item.lease)
+            except LeaseLostError as error:
+                services.work.cancel(item.item_id, str(error))
+    answers = services.work.ask([Question(item.item_id, item.seen) for item in body.items])
+    return ItemsAnswer(
+        items=[
+            ItemAnswer(
+                item_id=answer.item_id,
+                state=answer.state,
+                lines=list(answer.lines),
+                line_count=answer.line_count,
+                result=answer.result,
+                message=answer.message,
+            )
+            for answer in answers
+        ]
+    )
+
+
+@work_router.post("/work/cancel", status_code=204)
+def cancel_work(services: Services, body: CancelBody) -> None:
+    """End an item: at once while it waits, otherwise its application ends it."""
+    services.work.cancel(body.item_id, body.reason)
+
+
+@work_router.get("/work/application")
+def get_application(services: Services, key: AppKey) -> dict[str, Any]:
+    """Return what the standing application of a key is submitted with: `queue`, `spark_conn_id`, `spark_conf`."""
+    return services.work.conf_of(key)
+
+
+@work_router.post("/work/pull")
+def pull_work(services: Services, body: PullBody) -> PullAnswer:
+    """Give an application work; 409 when it does not hold its lease any more, and must end."""
+    pulled = services.work.pull(body.key, body.lease, body.free, body.lines)
+    return PullAnswer(requests=dict(pulled.requests), cancel=dict(pulled.cancel))
+
+
+@work_router.post("/work/finish", status_code=204)
+def finish_work(services: Services, body: FinishBody) -> None:
+    """Record the end of an item; 409 as with a pull."""
+    services.work.finish(body.key, body.lease, body.item_id, body.result, body.lines)
 
 
 # --- Routes for `lake_discovery`: which roots to search, and the tables that were found there

@@ -13,16 +13,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, delete, false, insert, or_, select, update
+from sqlalchemy import and_, delete, false, insert, not_, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.errors import ExecutorBusyError, LeaseHolder, LeaseLostError
-from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.job_contract import Service, Standing
+from airflow_lake_provider.manager.db.operations import begin_run, record_run
 from airflow_lake_provider.manager.db.schema import lake_executor, lake_report
-from airflow_lake_provider.manager.db.search import record_run
+from airflow_lake_provider.manager.db.work import require_no_item
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import ColumnElement, RowMapping
     from sqlalchemy.orm import Session
@@ -50,14 +51,18 @@ class Executors:
         self._lease_ms = int(lease_s * 1000)
 
     def acquire(
-        self, table_id: str, service: Service, run_id: str, try_number: int, ended: LeaseHolder | None = None
+        self, table_id: str, service: Service | Standing, run_id: str, try_number: int, ended: LeaseHolder | None = None
     ) -> ExecutorLease:
         """Acquire the lease, or raise ExecutorBusyError that names the holder and when its lease ends.
 
         `ended` is a holder whose process has ended, as the caller has checked; only that holder's lease is taken over.
+        An item that a standing application runs for another try has to end first; when the lease is free, it is
+        cancelled.
         """
         token = uuid.uuid4().hex
         mine = (lake_executor.c.table_id == table_id, lake_executor.c.service == service.value)
+        if isinstance(service, Service) and self._is_free(mine, ended):
+            require_no_item(self._registry, table_id, service.value, (run_id, try_number))
         try:
             with self._registry.transaction() as session:
                 now_ms = self._registry.clock.read_ms(session)
@@ -76,10 +81,11 @@ class Executors:
                     session.execute(lake_executor.insert().values(table_id=table_id, service=service.value, **values))
         except IntegrityError as error:
             raise self._busy(table_id, service) from error
-        self._record(table_id, service, run_id, now_ms)
+        if isinstance(service, Service):
+            self._record(table_id, service, run_id, now_ms)
         return ExecutorLease(table_id, service.value, token, run_id, try_number, now_ms + self._lease_ms)
 
-    def renew(self, table_id: str, service: Service, token: str) -> int:
+    def renew(self, table_id: str, service: Service | Standing, token: str) -> int:
         """Prolong the lease and return its new end in ms; raise LeaseLostError when another executor has it."""
         with self._registry.transaction() as session:
             lease_until_ms = self._registry.clock.read_ms(session) + self._lease_ms
@@ -90,7 +96,7 @@ class Executors:
             raise LeaseLostError(f"the lease on {service} of table {table_id} has passed to another executor")
         return lease_until_ms
 
-    def release(self, table_id: str, service: Service, token: str) -> None:
+    def release(self, table_id: str, service: Service | Standing, token: str) -> None:
         """Release the lease; doing so twice, or after losing it, changes nothing."""
         with self._registry.transaction() as session:
             session.execute(delete(lake_executor).where(*_held(table_id, service, token)))
@@ -121,12 +127,19 @@ class Executors:
         with self._registry.transaction() as session:
             return find_leases(session, table_id, self._registry.clock.read_ms(session))
 
+    def _is_free(self, mine: Sequence[ColumnElement[bool]], ended: LeaseHolder | None) -> bool:
+        with self._registry.transaction() as session:
+            now_ms = self._registry.clock.read_ms(session)
+            held = select(lake_executor.c.token).where(*mine, lake_executor.c.lease_until_ms > now_ms)
+            return session.execute(held.where(not_(_is_of(ended)))).first() is None
+
     def _record(self, table_id: str, service: Service, run_id: str, now_ms: int) -> None:
         """Record the run: the manager does so when it creates one, but nothing else announces a run by hand."""
         with suppress(IntegrityError), self._registry.transaction() as session:
             record_run(session, table_id, run_id, service.value, now_ms)
+            begin_run(session, run_id, now_ms)
 
-    def _busy(self, table_id: str, service: Service) -> ExecutorBusyError:
+    def _busy(self, table_id: str, service: Service | Standing) -> ExecutorBusyError:
         now_ms = self._registry.now_ms()
         for row in self.find_active(table_id):
             if row["service"] == service.value:
@@ -151,7 +164,7 @@ def _is_of(holder: LeaseHolder | None) -> ColumnElement[bool]:
     return and_(lake_executor.c.run_id == holder.run_id, lake_executor.c.try_number == holder.try_number)
 
 
-def _held(table_id: str, service: Service, token: str) -> tuple[Any, ...]:
+def _held(table_id: str, service: Service | Standing, token: str) -> tuple[Any, ...]:
     return (
         lake_executor.c.table_id == table_id,
         lake_executor.c.service == service.value,

@@ -87,6 +87,10 @@ class TableLease:
     """The newest instants that tasks reported as their own, with the moments of the reports (`parse_instants`)."""
     conformance: str | None = None
     """What the checks of the table's writers proved, as text (`planner.conformance`)."""
+    owner: str = ""
+    """Whom a commit callback named as the table's owner."""
+    source: str = ""
+    """What sent the last notice (`Source`)."""
 
 
 @dataclass(frozen=True, slots=True)

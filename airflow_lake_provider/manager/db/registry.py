@@ -19,7 +19,14 @@ from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.db.leases import find_leases
 from airflow_lake_provider.manager.db.marks import EvaluationResult, Mark, Notice, Source, TableLease
 from airflow_lake_provider.manager.db.rows import TableRows
-from airflow_lake_provider.manager.db.schema import lake_executor, lake_run, lake_search, lake_sink, lake_table
+from airflow_lake_provider.manager.db.schema import (
+    lake_executor,
+    lake_run,
+    lake_search,
+    lake_sink,
+    lake_table,
+    lake_waiting,
+)
 from airflow_lake_provider.manager.db.search import SEVERITY, TableState, search_names, search_verdicts, summarise
 
 if TYPE_CHECKING:
@@ -183,6 +190,8 @@ class Registry(TableRows):
             announced=row["announced"],
             served=row["served"],
             conformance=row["conformance"],
+            owner=row["owner"],
+            source=row["last_notice_source"],
         )
 
     def identify(self, lease: TableLease, properties: TableProperties) -> TableLease:
@@ -307,6 +316,9 @@ class Registry(TableRows):
                         .values(dirty_since_ms=None)
                     )
                 )
+            if result.failed:
+                # What cannot be read must not stand before tables that can.
+                session.execute(delete(lake_waiting).where(lake_waiting.c.table_id == lease.table_id))
             session.execute(update(lake_table).where(mine).values(**values))
             _update_search(session, lease.table_id, result)
         return clean == 1
@@ -331,7 +343,7 @@ class Registry(TableRows):
             base_path = session.execute(path).scalar_one_or_none()
             if base_path is None:
                 raise TableUnknownError(f"no table {table_id!r} in the registry")
-            for rows in (lake_run, lake_sink, lake_executor, lake_search, lake_table):
+            for rows in (lake_run, lake_waiting, lake_sink, lake_executor, lake_search, lake_table):
                 session.execute(delete(rows).where(rows.c.table_id == table_id))
         return str(base_path)
 

@@ -5,7 +5,10 @@ result of the last evaluation. `lake_search` has what people search for in a sho
 registry's rows, with their decisions, are long. `lake_executor` is one row per table and service that has a running
 executor. `lake_limit` is one row per pool or queue with a limit; a transaction that counts runs locks it. `lake_sink`
 is one row per table and sink of replication, with what the sink holds back. `lake_report` is one row per notification.
-`lake_run` is one row for each of a table's newest DAG runs: Airflow's own table has no index by table.
+`lake_run` is the record of a run: all of a table's newest ones and samples of older ones; Airflow's own table has no
+index by table. `lake_waiting` is one row per budget and service that waits for it, `lake_spent` one per budget and
+hour. `lake_work` is one row per item of work for standing Spark applications, `lake_application` one row per kind of
+application.
 """
 
 from __future__ import annotations
@@ -157,7 +160,21 @@ lake_run = Table(
     Column("table_id", String(80), nullable=False),
     Column("created_ms", BigInteger, nullable=False),
     Column("service", String(40), nullable=False, default="", server_default=""),
+    # The n-th run of the table's service: old records are thinned by it (operations.thin).
+    Column("number", Integer, nullable=False, default=0, server_default="0"),
+    # Why it ran: what made the table be evaluated, since when the service was due, and the decision with its inputs
+    # (operations.Quote), as JSON. An observed one was never created: its id begins with `observed.`.
+    Column("caused_by", String(40), nullable=False, default="", server_default=""),
+    Column("due_ms", BigInteger, nullable=True),
+    Column("quote", Text, nullable=True),
+    # The budgets that it is charged to, a space before and behind each; and what they were charged in which hour.
+    Column("scopes", Text, nullable=True),
+    Column("cores", Integer, nullable=False, default=1, server_default="1"),
+    Column("charged_core_ms", BigInteger, nullable=False, default=0, server_default="0"),
+    Column("charged_bytes", BigInteger, nullable=False, default=0, server_default="0"),
     # What its executor reported: the result of the last try, and its job's time, all tries together. NULL: not known.
+    Column("started_ms", BigInteger, nullable=True),
+    Column("ended_ms", BigInteger, nullable=True),
     Column("outcome", String(40), nullable=False, default="", server_default=""),
     Column("reported_try", Integer, nullable=False, default=0, server_default="0"),
     Column("job_ms", BigInteger, nullable=False, default=0, server_default="0"),
@@ -167,6 +184,41 @@ lake_run = Table(
     Column("bytes_out", BigInteger, nullable=True),
     Index("idx_lake_run_table", "table_id", "created_ms"),
     Index("idx_lake_run_created", "created_ms", "run_id"),
+    Index("idx_lake_run_ended", "service", "ended_ms"),
+)
+
+lake_waiting = Table(
+    "lake_waiting",
+    metadata,
+    # A due service that waits has a row for each budget that bounds it, and one with an empty scope, which people see.
+    Column("scope", String(300), primary_key=True),
+    Column("table_id", String(80), primary_key=True),
+    Column("service", String(40), primary_key=True),
+    # The order (planner.ranking): the earliest first. It does not change while the service waits.
+    Column("rank_ms", BigInteger, nullable=False),
+    Column("since_ms", BigInteger, nullable=False),
+    Column("seen_ms", BigInteger, nullable=False),
+    Column("core_ms", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    # The budget that had no room for it when it was last evaluated.
+    Column("short_of", String(300), nullable=False, default="", server_default=""),
+    Column("reason", Text, nullable=False, default=""),
+    Column("quote", Text, nullable=False, default=""),
+    Index("idx_lake_waiting_rank", "scope", "rank_ms"),
+    Index("idx_lake_waiting_table", "table_id"),
+)
+
+lake_spent = Table(
+    "lake_spent",
+    metadata,
+    # What runs of a budget that were created in an hour cost, and what became due in it: the day is a sum of 24 rows.
+    Column("scope", String(300), primary_key=True),
+    Column("hour_ms", BigInteger, primary_key=True),
+    Column("core_ms", BigInteger, nullable=False, default=0),
+    Column("bytes", BigInteger, nullable=False, default=0),
+    Column("arrived_core_ms", BigInteger, nullable=False, default=0),
+    Column("arrived_bytes", BigInteger, nullable=False, default=0),
+    Index("idx_lake_spent_hour", "hour_ms"),
 )
 
 lake_report = Table(
@@ -176,4 +228,54 @@ lake_report = Table(
     # The notifying server has until then; a slower one counts as dead.
     Column("claim_until_ms", BigInteger, nullable=False),
     Column("notified_ms", BigInteger, nullable=True),
+)
+
+lake_work = Table(
+    "lake_work",
+    metadata,
+    Column("item_id", String(64), primary_key=True),
+    Column("app_key", String(80), nullable=False),
+    Column("table_id", String(80), nullable=False),
+    Column("service", String(40), nullable=False),
+    Column("run_id", String(250), nullable=False),
+    Column("try_number", Integer, nullable=False),
+    # The JobRequest as JSON, without secrets.
+    Column("request", Text, nullable=False),
+    Column("timeout_ms", BigInteger, nullable=False),
+    # `work.WorkState`.
+    Column("state", String(20), nullable=False),
+    # A running item must end: its application cancels it.
+    Column("is_cancelled", Boolean, nullable=False),
+    # The lease of the application that runs it.
+    Column("claim_token", String(40), nullable=False),
+    Column("deaths", Integer, nullable=False),
+    # The newest lines of its log, as JSON, and how many there were.
+    Column("lines", Text, nullable=False),
+    Column("line_count", Integer, nullable=False),
+    # The JobResult as JSON; empty until it ended.
+    Column("result", Text, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("claimed_ms", BigInteger, nullable=False),
+    Column("ended_ms", BigInteger, nullable=False),
+    # When its task last asked for it.
+    Column("asked_ms", BigInteger, nullable=False),
+    Index("idx_lake_work_state", "state", "app_key", "created_ms"),
+    Index("idx_lake_work_table", "table_id", "state"),
+    Index("idx_lake_work_ended", "ended_ms"),
+)
+
+lake_application = Table(
+    "lake_application",
+    metadata,
+    Column("app_key", String(80), primary_key=True),
+    # What it is submitted with, as JSON: queue, spark_conn_id, spark_conf.
+    Column("conf", Text, nullable=False),
+    # The newest run of the DAG, and when it was created; empty and 0: none.
+    Column("run_id", String(250), nullable=False),
+    Column("started_ms", BigInteger, nullable=False),
+    # When an application last pulled.
+    Column("pulled_ms", BigInteger, nullable=False),
+    # Runs in a row whose application never pulled.
+    Column("failures", Integer, nullable=False),
 )

@@ -1,4 +1,4 @@
-"""Search the registry as people do: tables by name, path, state and database, worst first; runs, newest first.
+"""Search the registry as people do: tables by name, path, state and database, worst first.
 
 A search reads the short rows of `lake_search`, then the registry's rows of one page. Pages of the API follow a key, not
 a number: a row that does not change meanwhile is on exactly one page.
@@ -12,11 +12,11 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, delete, false, func, insert, not_, or_, select, update
+from sqlalchemy import and_, false, func, not_, or_, select
 
 from airflow_lake_provider.config.access import Audience
 from airflow_lake_provider.hudi.base_path import identity_of, normalise_root
-from airflow_lake_provider.manager.db.schema import lake_run, lake_search, lake_table
+from airflow_lake_provider.manager.db.schema import lake_search, lake_table
 from airflow_lake_provider.planner.rules import Verdict
 
 if TYPE_CHECKING:
@@ -290,112 +290,4 @@ def load_numbers(registry: Registry, audience: Audience) -> LakeNumbers:
         databases=tuple((name, count) for name, count in databases if name),
         oldest_dirty_ms=oldest,
         holes=int(holes or 0),
-    )
-
-
-# --- Runs, newest first
-
-MOST_RECORDED = 100
-"""Runs of one table in `lake_run`; more than can be active at once."""
-MOST_PASSED = 1000
-"""How many recorded runs one page of runs passes at most, so that a rare filter cannot read them all."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunSearch:
-    """Which runs. `before` is the key of the page before: created time in ms and run id; None is from the newest on."""
-
-    table_id: str = ""
-    service: str = ""
-    state: str = ""
-    before: tuple[int, str] | None = None
-    limit: int = PAGE_SIZE
-    audience: Audience = field(default_factory=Audience)
-    run_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RunReport:
-    """What an executor reports of its try. `job_ms` is its job's time; what is None is not known, or not measured."""
-
-    try_number: int = 0
-    outcome: str = ""
-    """`completed`, `nothing_to_do`, `failed` or `dry_run`; empty: nothing was reported yet."""
-    job_ms: int = 0
-    files_in: int | None = None
-    """Files that the service read and replaced, or deleted."""
-    bytes_in: int | None = None
-    files_out: int | None = None
-    bytes_out: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedRun:
-    """One DAG run of a service, by the manager or by hand."""
-
-    run_id: str
-    dag_id: str
-    table_id: str
-    table_name: str
-    database: str
-    service: str
-    state: str
-    by: str
-    """`manager`, or the user that started it in Airflow."""
-    reason: str
-    created_ms: int
-    started_ms: int | None
-    ended_ms: int | None
-    tries: int
-    report: RunReport
-
-
-@dataclass(frozen=True, slots=True)
-class RunPage:
-    """One page, perhaps with fewer runs than the limit, and the key of the next one; None at the end."""
-
-    rows: tuple[RecordedRun, ...]
-    before: tuple[int, str] | None
-
-
-@dataclass(frozen=True, slots=True)
-class RunHour:
-    """The runs of one service that were created within an hour and have one state, with the sum of their reports.
-
-    `run_s` is their tasks' time, `job_s` that of their jobs alone.
-    """
-
-    hour_ms: int
-    service: str
-    state: str
-    runs: int
-    run_s: float
-    job_s: float = 0.0
-    files_in: int = 0
-    bytes_out: int = 0
-
-
-def record_run(session: Session, table_id: str, run_id: str, service: str, now_ms: int) -> None:
-    """Record a run of a table, once; the oldest of more than MOST_RECORDED are forgotten."""
-    if session.execute(select(lake_run.c.run_id).where(lake_run.c.run_id == run_id)).first() is not None:
-        return
-    mine = lake_run.c.table_id == table_id
-    last = select(lake_run.c.created_ms).where(mine).order_by(lake_run.c.created_ms.desc())
-    oldest_ms = session.scalar(last.offset(MOST_RECORDED - 1).limit(1))
-    if oldest_ms is not None:
-        session.execute(delete(lake_run).where(mine, lake_run.c.created_ms <= oldest_ms))
-    session.execute(insert(lake_run).values(run_id=run_id, table_id=table_id, created_ms=now_ms, service=service))
-
-
-def report_run(session: Session, table_id: str, run_id: str, service: str, report: RunReport, now_ms: int) -> None:
-    """Keep what an executor reports of its try, once: a report that is sent again counts no time twice."""
-    record_run(session, table_id, run_id, service, now_ms)
-    mine = and_(lake_run.c.run_id == run_id, lake_run.c.table_id == table_id)
-    columns = ("outcome", "files_in", "bytes_in", "files_out", "bytes_out")
-    values = {column: getattr(report, column) for column in columns}
-    job_ms = lake_run.c.job_ms + report.job_ms
-    session.execute(
-        update(lake_run)
-        .where(mine, lake_run.c.reported_try < report.try_number)
-        .values(reported_try=report.try_number, job_ms=job_ms, **values)
     )

@@ -170,6 +170,18 @@ class Sinks:
         if updated.rowcount == 0:
             raise self._busy(table_id, sink)
 
+    def release(self, table_id: str, sink: str, hold: str, reason: str) -> None:
+        """End a hold that has grown beyond its cap, unless it has moved; the sink begins with a new snapshot."""
+        self.get(table_id, sink)
+        problem = f"the manager released its hold, and it will begin with a new snapshot: {reason}"
+        is_held = (lake_sink.c.hold == hold, lake_sink.c.needs_snapshot.is_(False))
+        with self._registry.transaction() as session:
+            released: Any = session.execute(
+                update(lake_sink).where(*_of(table_id, sink), *is_held).values(needs_snapshot=True, problem=problem)
+            )
+        if released.rowcount:
+            log.error("sink %s of table %s: %s", sink, table_id, problem)
+
     def pause(self, table_id: str, sink: str, *, paused: bool) -> None:
         """Start no more runs, or start them again. A paused sink holds until its time to live ends."""
         self.get(table_id, sink)

@@ -29,15 +29,15 @@ from airflow_lake_provider.errors import (
     SinkRefusedError,
     SinkUnavailableError,
 )
-from airflow_lake_provider.replication.change import Change, Op
+from airflow_lake_provider.replication.change import Change, Op, canonical, load_json
 from airflow_lake_provider.replication.checkpoint import to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from airflow_lake_provider.replication.change import Batch
     from airflow_lake_provider.replication.checkpoint import Checkpoint
-    from airflow_lake_provider.replication.sink import SinkSettings
+    from airflow_lake_provider.replication.sink import Row, SinkSettings
 
 SPOOL_BYTES = 16 * 1024 * 1024
 
@@ -80,9 +80,8 @@ class DatabaseSink:
         """Find the table, reserve it for the stream, raise the stream's epoch, return its checkpoint."""
         try:
             _metadata.create_all(self._engine)
-            schema, _, name = self._table_name.rpartition(".")
-            table = sa.Table(name, sa.MetaData(), schema=schema or None, autoload_with=self._engine)
-            self._take_target(f"{schema or sa.inspect(self._engine).default_schema_name}.{name}")
+            table = self._reflect()
+            self._take_target(f"{table.schema or sa.inspect(self._engine).default_schema_name}.{table.name}")
             self._table = table
             with self._engine.begin() as connection:
                 return self._raise_epoch(connection)
@@ -119,10 +118,35 @@ class DatabaseSink:
         finally:
             self._forget()
 
+    def read_rows(self, key: Sequence[str], checkpoint: Checkpoint) -> Iterator[Row]:
+        """Return the table's rows, in no order: the columns that this sink writes."""
+        _ = checkpoint
+        try:
+            table = self._reflect()
+            wanted = [column for column in table.c if not self._wanted or column.name in {*self._wanted, *key}]
+            with self._engine.connect() as connection:
+                found = connection.execution_options(yield_per=10_000).execute(sa.select(*wanted))
+                for row in found.mappings():
+                    values = {name: _as_json(table.c[name], value) for name, value in row.items()}
+                    yield canonical({name: values[name] for name in key}), values
+        except SQLAlchemyError as error:
+            raise self._as_lake_error(error) from error
+
+    def as_read(self, change: Change) -> Row:
+        """Return a row as the columns' types store it."""
+        if self._table is None:
+            self._table = self._reflect()
+        key, row, table = self._key(change), self._row(change), self._table
+        return canonical(key), {name: _as_json(table.c[name], value) for name, value in row.items()}
+
     def close(self) -> None:
         """Drop the buffer, and disconnect."""
         self._forget()
         self._engine.dispose()
+
+    def _reflect(self) -> sa.Table:
+        schema, _, name = self._table_name.rpartition(".")
+        return sa.Table(name, sa.MetaData(), schema=schema or None, autoload_with=self._engine)
 
     def _take_target(self, target: str) -> None:
         mine = self._settings.stream
@@ -174,11 +198,11 @@ class DatabaseSink:
             spool.close()
 
     def _key(self, change: Change) -> dict[str, Any]:
-        body = _load(change.key)
+        body = load_json(change.key)
         return self._values(change, body, tuple(body))
 
     def _row(self, change: Change) -> dict[str, Any]:
-        body = _load(change.after or "{}")
+        body = load_json(change.after or "{}")
         return self._values(change, body, self._wanted or tuple(body))
 
     def _values(self, change: Change, body: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -245,10 +269,14 @@ def _keeps_decimals(dialect: sa.Dialect) -> bool:
     return process is None or not isinstance(process(Decimal(1)), float)
 
 
-def _load(text: str) -> dict[str, Any]:
-    # A decimal has more digits than a float keeps.
-    body: dict[str, Any] = json.loads(text, parse_float=Decimal)
-    return body
+def _as_json(column: sa.Column[Any], value: Any) -> Any:
+    """Return a value that was read back, or would be: JSON in a text column as what it stands for."""
+    if isinstance(value, str) and value[:1] in "{[" and value and _python_type(column) is str:
+        try:
+            return load_json(value)
+        except ValueError:
+            return value
+    return value
 
 
 def _json_text(value: Any) -> str:

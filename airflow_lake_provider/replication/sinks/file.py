@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 import fsspec
 
 from airflow_lake_provider.errors import CheckpointDamagedError, ConfigError, SinkFencedError, SinkUnavailableError
-from airflow_lake_provider.replication.change import message_of
-from airflow_lake_provider.replication.checkpoint import to_text
+from airflow_lake_provider.replication.change import load_json, message_of
+from airflow_lake_provider.replication.checkpoint import from_text, to_text
+from airflow_lake_provider.replication.sink import json_row, row_of_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
-    from airflow_lake_provider.replication.change import Batch, Mode
+    from airflow_lake_provider.replication.change import Batch, Change, Mode
     from airflow_lake_provider.replication.checkpoint import Checkpoint
-    from airflow_lake_provider.replication.sink import SinkSettings
+    from airflow_lake_provider.replication.sink import Row, SinkSettings
 
 FORMATS = ("json", "parquet")
 HDFS = frozenset({"hdfs", "viewfs"})
@@ -121,6 +122,27 @@ class FileSink:
             raise SinkUnavailableError(f"{target}: {error}") from error
         finally:
             os.unlink(self._part_path)
+
+    def read_rows(self, key: Sequence[str], checkpoint: Checkpoint) -> Iterator[Row]:
+        """Return the rows in the files of the checkpoint's generation, oldest first. Raises ConfigError for Parquet."""
+        if self._suffix != "jsonl":
+            raise ConfigError(f"{self._folder} has files of format {self._suffix}: rows are read back from format json")
+        try:
+            for name in sorted(name for name in self._list_names() if re.fullmatch(r"\d{12}\.jsonl", name)):
+                path = f"{self._folder}/{name}"
+                with self._fs.open(path, "rb") as stream:
+                    if from_text(checkpoint_in(stream, path)).generation < checkpoint.generation:
+                        continue
+                    stream.seek(0)
+                    for line in stream:
+                        if not line.startswith(_MARK):
+                            yield row_of_message(load_json(line.decode()), key, self._settings.mode)
+        except OSError as error:
+            raise SinkUnavailableError(f"{self._folder}: {error}") from error
+
+    def as_read(self, change: Change) -> Row:
+        """Return a row as its line has it."""
+        return json_row(change)
 
     def close(self) -> None:
         """Remove the file that was not committed."""

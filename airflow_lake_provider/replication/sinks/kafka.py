@@ -12,10 +12,22 @@ from typing import TYPE_CHECKING, Any, cast
 
 import confluent_kafka
 
-from airflow_lake_provider.errors import LakeError, RecordRefusedError, SinkFencedError, SinkUnavailableError
-from airflow_lake_provider.replication.change import message_of
+from airflow_lake_provider.errors import (
+    ConfigError,
+    LakeError,
+    RecordRefusedError,
+    SinkFencedError,
+    SinkUnavailableError,
+)
+from airflow_lake_provider.replication.change import Mode, canonical, load_json, message_of
 from airflow_lake_provider.replication.checkpoint import to_text
-from airflow_lake_provider.replication.sinks.kafka_checkpoints import KafkaCheckpoints, KafkaTopics
+from airflow_lake_provider.replication.sink import json_row
+from airflow_lake_provider.replication.sinks.kafka_checkpoints import (
+    TOPIC_HEADER,
+    KafkaCheckpoints,
+    KafkaTopics,
+    read_committed,
+)
 from airflow_lake_provider.replication.sinks.kafka_options import (
     AVRO,
     PURGED,
@@ -26,13 +38,13 @@ from airflow_lake_provider.replication.sinks.kafka_options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from confluent_kafka import KafkaError
 
     from airflow_lake_provider.replication.change import Batch, Change
     from airflow_lake_provider.replication.checkpoint import Checkpoint
-    from airflow_lake_provider.replication.sink import SinkSettings
+    from airflow_lake_provider.replication.sink import Row, SinkSettings
 
 # The size of a record besides key and value, with a margin: lengths, headers, the batch's own header.
 RECORD_OVERHEAD_BYTES = 512
@@ -64,8 +76,13 @@ class KafkaSink:
                 "transaction.timeout.ms": str(self._options.transaction_timeout_ms),
                 "linger.ms": self._options.client.get("linger.ms", "50"),
                 "compression.type": self._options.client.get("compression.type", "lz4"),
+                # Java's own: a key is in the partition in which Kafka Streams and Connect would put it.
+                "partitioner": self._options.client.get("partitioner", "murmur2_random"),
                 # librdkafka's own default of 1 MB refuses what a topic allows.
                 "message.max.bytes": str(max(self._max_bytes, 1_000_000)),
+                # One function for all, called for those that failed: a call for each record takes as long as sending.
+                "delivery.report.only.error": True,
+                "on_delivery": self._delivered,
             }
         )
         self._call(lambda: self._producer.init_transactions(timeout_s))
@@ -87,10 +104,31 @@ class KafkaSink:
         """Commit the transaction with the checkpoint in it."""
         self._commit = checkpoint.commit.requested_time if checkpoint.commit is not None else ""
         self._begin()
-        self._send(self._options.checkpoint_topic, self._settings.stream.encode(), to_text(checkpoint).encode(), [])
+        mine = [(TOPIC_HEADER, self._options.topic.encode())]
+        self._send(self._options.checkpoint_topic, self._settings.stream.encode(), to_text(checkpoint).encode(), mine)
         # It flushes first. No separate flush: the client's flush breaks when the producer was fenced meanwhile.
         self._call(lambda: self._producer.commit_transaction(self._options.timeout_s))
         self._in_transaction = False
+
+    def read_rows(self, key: Sequence[str], checkpoint: Checkpoint) -> Iterator[Row]:
+        """Return the committed records of the checkpoint's generation that the topic still has, partition by partition.
+
+        Raises ConfigError for Avro.
+        """
+        _ = key
+        if self._avro is not None:
+            raise ConfigError(f"topic {self._options.topic} has records in Avro: rows are read back from format json")
+        mode = self._settings.mode
+        for record in read_committed(self._options, self._settings.stream):
+            if int(dict(record.headers() or ()).get("generation", b"0")) < checkpoint.generation:
+                continue
+            text = record.value()
+            body = None if text is None else load_json(text.decode())
+            yield canonical(load_json(record.key().decode())), body["after"] if body and mode is Mode.CHANGES else body
+
+    def as_read(self, change: Change) -> Row:
+        """Return a row as its record has it."""
+        return json_row(change)
 
     def close(self) -> None:
         """Abort the open transaction."""
@@ -143,7 +181,7 @@ class KafkaSink:
         deadline = time.monotonic() + self._options.timeout_s
         while True:
             try:
-                self._producer.produce(topic, key=key, value=value, headers=headers, on_delivery=self._delivered)
+                self._producer.produce(topic, key=key, value=value, headers=headers)
             except BufferError:
                 # The client's queue is full: wait until the broker has taken some of it.
                 self._raise_failure(wait_s=0.1)

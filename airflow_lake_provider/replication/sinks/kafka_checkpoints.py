@@ -12,11 +12,15 @@ from airflow_lake_provider.errors import CheckpointDamagedError, LakeError, Sink
 from airflow_lake_provider.replication.sinks.kafka_options import REFUSALS, as_lake_error
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from confluent_kafka import KafkaError
 
     from airflow_lake_provider.replication.sinks.kafka_options import KafkaOptions
 
 _SCAN_BACK_RECORDS = 64
+TOPIC_HEADER = "topic"
+"""Header of a checkpoint: the topic of its stream."""
 
 
 class KafkaCheckpoints:
@@ -89,7 +93,8 @@ class KafkaCheckpoints:
                 return low, high
 
     def _scan(self, consumer: Any, start: int) -> str | None:
-        found = None
+        """Return the stream's last checkpoint from an offset on. Raises SinkRefusedError for a topic of another."""
+        found, others = None, set[str]()
         consumer.assign([confluent_kafka.TopicPartition(self._options.checkpoint_topic, 0, start)])
         deadline = time.monotonic() + self._options.timeout_s
         while True:
@@ -100,13 +105,68 @@ class KafkaCheckpoints:
                 continue
             if message.error() is not None:
                 if message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                    self._require_sole(found, others)
                     return found
                 raise self._as_lake_error(message.error())
             if message.key() == self._stream.encode():
                 found = _text_of(message.value(), self._options.checkpoint_topic)
+            elif dict(message.headers() or ()).get(TOPIC_HEADER) == self._options.topic.encode():
+                other = message.key().decode("utf-8", "replace")
+                (others.discard if message.value() is None else others.add)(other)
+
+    def _require_sole(self, found: str | None, others: set[str]) -> None:
+        """Refuse to begin in a topic that has a stream: neither keys nor messages name the table."""
+        if found is None and others:
+            raise SinkRefusedError(
+                f"topic {self._options.topic} is stream {min(others)}'s, and readers could not distinguish its records "
+                f"from those of {self._stream}: name another topic, or, when that stream is no more, send a record "
+                f"with its name as the key, header {TOPIC_HEADER}={self._options.topic} and no value to "
+                f"{self._options.checkpoint_topic}"
+            )
 
     def _as_lake_error(self, error: KafkaError) -> LakeError:
         return as_lake_error(error, self._options, self._stream)
+
+
+def read_committed(options: KafkaOptions, stream: str) -> Iterator[Any]:
+    """Return the committed records that the topic has now, partition by partition, oldest first.
+
+    Raises SinkUnavailableError when the broker does not answer for as long as `timeout_s`.
+    """
+    consumer = confluent_kafka.Consumer(
+        {
+            **options.client_settings,
+            "group.id": f"lake.{stream}.verify",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": "false",
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": "true",
+        }
+    )
+    try:
+        topic = consumer.list_topics(options.topic, timeout=options.timeout_s).topics[options.topic]
+        for partition in topic.partitions:
+            begin = confluent_kafka.TopicPartition(options.topic, partition, confluent_kafka.OFFSET_BEGINNING)
+            consumer.assign([begin])
+            deadline = time.monotonic() + options.timeout_s
+            while True:
+                record = consumer.poll(1.0)
+                if record is None:
+                    if time.monotonic() > deadline:
+                        raise SinkUnavailableError(f"topic {options.topic} could not be read to its end")
+                    continue
+                error = record.error()
+                if error is None:
+                    deadline = time.monotonic() + options.timeout_s
+                    yield record
+                elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                    break
+                else:
+                    raise as_lake_error(error, options, stream)
+    except confluent_kafka.KafkaException as failure:
+        raise as_lake_error(failure.args[0], options, stream) from failure
+    finally:
+        consumer.close()
 
 
 def _text_of(value: bytes | None, topic: str) -> str:
@@ -148,7 +208,14 @@ class KafkaTopics:
             self._create_topic(admin, topic, wanted[topic])
         if len(known.get(options.checkpoint_topic, (0,))) != 1:
             raise SinkRefusedError(f"checkpoint topic {options.checkpoint_topic} must have one partition")
-        return self._topic_limit(admin)
+        policy = self._find_setting(admin, options.checkpoint_topic, "cleanup.policy")
+        if policy not in {"", "compact"}:
+            raise SinkRefusedError(
+                f"checkpoint topic {options.checkpoint_topic} has cleanup.policy={policy}, so the broker would drop "
+                "the checkpoint of a quiet table, and a snapshot would follow: set cleanup.policy=compact"
+            )
+        # Of a topic that this client may not read: the default of both sides.
+        return int(self._find_setting(admin, options.topic, "max.message.bytes") or 1_000_000)
 
     def _list_topics(self, admin: Any, errors: list[KafkaError]) -> dict[str, Any]:
         try:
@@ -169,8 +236,9 @@ class KafkaTopics:
             if error.args[0].code() != confluent_kafka.KafkaError.TOPIC_ALREADY_EXISTS:
                 raise self._as_lake_error(error.args[0]) from error
 
-    def _topic_limit(self, admin: Any) -> int:
-        resource = kafka_admin.ConfigResource(kafka_admin.ConfigResource.Type.TOPIC, self._options.topic)
+    def _find_setting(self, admin: Any, topic: str, name: str) -> str:
+        """Return a setting of a topic; empty when this client may not read it."""
+        resource = kafka_admin.ConfigResource(kafka_admin.ConfigResource.Type.TOPIC, topic)
         deadline = time.monotonic() + self._options.timeout_s
         while True:
             try:
@@ -178,13 +246,13 @@ class KafkaTopics:
             except confluent_kafka.KafkaException as error:
                 code = error.args[0].code()
                 if code in REFUSALS:
-                    return 1_000_000  # the client may not read it: the default of both sides
+                    return ""
                 # Not every broker knows a new topic immediately.
                 if code != confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > deadline:
                     raise self._as_lake_error(error.args[0]) from error
                 time.sleep(0.2)
             else:
-                return int(config["max.message.bytes"].value)
+                return str(config[name].value)
 
     def _as_lake_error(self, error: KafkaError) -> LakeError:
         return as_lake_error(error, self._options, self._stream)

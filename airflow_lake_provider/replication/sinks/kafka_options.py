@@ -39,6 +39,7 @@ class KafkaOptions:
     """Off: a missing topic is an error that names it. On: it is created with `partitions` and `replication_factor`."""
     partitions: int
     replication_factor: int
+    """Of topics that are created; -1 is the broker's own default."""
     dead_letter_topic: str
     """Topic for the keys of records that are too large or misfit the Avro schema; without it they stop the run."""
     timeout_s: float
@@ -80,7 +81,7 @@ def parse_options(settings: SinkSettings) -> KafkaOptions:
             checkpoint_topic=options.pop("checkpoint_topic", f"{topic}.checkpoints"),
             create_topics=options.pop("create_topics", "false").lower() == "true",
             partitions=int(options.pop("partitions", "1")),
-            replication_factor=int(options.pop("replication_factor", "1")),
+            replication_factor=int(options.pop("replication_factor", "-1")),
             dead_letter_topic=options.pop("dead_letter_topic", ""),
             timeout_s=float(options.pop("timeout_s", "60")),
             client=client,

@@ -6,9 +6,10 @@ import { Link } from "react-router-dom";
 import { RetryAction } from "../actions";
 import { get, HttpError, type Operation, type Operations, type Overview } from "../api";
 import { client, ROOT } from "../client";
-import { bytes, count, duration, moment, plural, useZone } from "../format";
-import { StateChip, title } from "../names";
+import { bytes, count, duration, fileSize, moment, plural, useNow, useZone } from "../format";
+import { hue, StateChip, title } from "../names";
 import { Empty, Loading, Trouble } from "../parts";
+import { expectation } from "./operations";
 
 function Overall() {
   const overview = useQuery({
@@ -74,16 +75,11 @@ function OfRun({ dagId = "", runId = "" }: Place) {
 
 function Facts({ run }: { run: Operation }) {
   const zone = useZone();
-  const pair = (before: number | null, after: number | null, print: (value: number) => string) =>
-    before === null && after === null ? "not reported" : `${before === null ? "?" : print(before)} read, ${after === null ? "?" : print(after)} written`;
   const facts: [string, string][] = [
     ["Reason", run.reason],
     ["Started by", run.by],
     ["Created", moment(run.created_ms, zone)],
-    ["Waited", run.started_ms === null ? "not begun" : duration(run.started_ms - run.created_ms)],
-    ["Spark job", run.job_s === 0 ? "not reported" : duration(run.job_s * 1000)],
-    ["Files", pair(run.files_in, run.files_out, count)],
-    ["Bytes", pair(run.bytes_in, run.bytes_out, bytes)],
+    ["Expected", expectation(run) || "not priced: started by hand"],
     ["Tries", count(run.tries)],
   ];
   return (
@@ -102,7 +98,84 @@ function Facts({ run }: { run: Operation }) {
           </div>
         ))}
       </dl>
+      <Phases run={run} />
+      <BeforeAndAfter run={run} />
     </section>
+  );
+}
+
+/** Where the time went: waiting for a slot, the Spark jobs of all tries, and checks, admission and pauses between tries. */
+function Phases({ run }: { run: Operation }) {
+  const now = useNow();
+  const end = run.ended_ms ?? now;
+  const waited = (run.started_ms ?? end) - run.created_ms;
+  const job = Math.min(run.job_s * 1000, end - run.created_ms - waited);
+  const phases: [string, number, string][] = [
+    ["waited for a slot", waited, "var(--st-waiting)"],
+    [run.tries > 1 ? "Spark jobs of all tries" : "Spark job", job, hue(run.service)],
+    [run.job_s === 0 ? "the run, no job reported" : run.tries > 1 ? "checks, and pauses between tries" : "checks before and after it", end - run.created_ms - waited - job, "var(--s-commits)"],
+  ];
+  const whole = Math.max(1, end - run.created_ms);
+  return (
+    <div className="phases">
+      <h3>{`${run.ended_ms === null ? "So far" : "In all"} ${duration(whole)}`}</h3>
+      <div className="phase-bar" aria-hidden="true">
+        {phases.map(([name, ms, colour]) => ms > 0 && <span key={name} style={{ width: `${(100 * ms) / whole}%`, background: colour }} />)}
+      </div>
+      <ul className="legend">
+        {phases.map(
+          ([name, ms, colour]) =>
+            ms > 0 && (
+              <li key={name}>
+                <i style={{ background: colour }} />
+                {name} <b>{duration(ms)}</b>
+              </li>
+            ),
+        )}
+      </ul>
+    </div>
+  );
+}
+
+/** What the run read and replaced, above what it wrote, in one scale. */
+function BeforeAndAfter({ run }: { run: Operation }) {
+  const rows: [string, number | null, number | null, (value: number) => string][] = [
+    ["Files", run.files_in, run.files_out, count],
+    ["Bytes", run.bytes_in, run.bytes_out, bytes],
+    ["File size", fileSize(run.bytes_in, run.files_in), fileSize(run.bytes_out, run.files_out), bytes],
+  ];
+  const reported = rows.filter(([, before, after]) => before !== null || after !== null);
+  if (reported.length === 0) {
+    return <Empty>The run reported no files: it has not ended, or there was nothing to do.</Empty>;
+  }
+  return (
+    <table className="before-after">
+      <thead>
+        <tr>
+          <td />
+          <th>Read</th>
+          <th>Written</th>
+        </tr>
+      </thead>
+      <tbody>
+        {reported.map(([name, before, after, print]) => {
+          const most = Math.max(before ?? 0, after ?? 0, 1);
+          return (
+            <tr key={name}>
+              <th scope="row">{name}</th>
+              {[before, after].map((value, number) => (
+                <td key={number} className="number">
+                  {value === null ? "–" : print(value)}
+                  <span className="bar" aria-hidden="true">
+                    <span style={{ width: `${(100 * (value ?? 0)) / most}%`, background: number === 0 ? "var(--logs)" : hue(run.service) }} />
+                  </span>
+                </td>
+              ))}
+            </tr>
+          );
+        })}
+      </tbody>
+    </table>
   );
 }
 

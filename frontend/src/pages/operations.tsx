@@ -116,7 +116,7 @@ export function OperationRows({ rows, isOfOneTable = false }: { rows: Operation[
       <table className="operations">
         <thead>
           <tr>
-            {["Service", ...(isOfOneTable ? [] : ["Table"]), "Outcome", "Started", "Waited", "Took", "Spark job", "Files", "Bytes", "Tries", "By", "Why"].map((name) => (
+            {["Service", ...(isOfOneTable ? [] : ["Table"]), "Outcome", "Started", "Waited", "Took", "Spark job (expected)", "Files", "Bytes", "Tries", "By", "Why"].map((name) => (
               <th key={name}>{name}</th>
             ))}
           </tr>
@@ -144,7 +144,10 @@ export function OperationRows({ rows, isOfOneTable = false }: { rows: Operation[
               </td>
               <td className="number">{one.started_ms === null ? "" : duration(one.started_ms - one.created_ms)}</td>
               <td className="number">{one.started_ms === null ? "" : duration((one.ended_ms ?? now) - one.started_ms)}</td>
-              <td className="number">{one.job_s > 0 ? duration(one.job_s * 1000) : ""}</td>
+              <td className="number" title={expectation(one)}>
+                {one.job_s > 0 ? duration(one.job_s * 1000) : ""}
+                {one.expected_s === null ? "" : ` (${duration(one.expected_s * 1000)})`}
+              </td>
               <td className="number nowrap">{change(one.files_in, one.files_out, count)}</td>
               <td className="number nowrap">{change(one.bytes_in, one.bytes_out, bytes)}</td>
               <td className="number">{one.tries || ""}</td>
@@ -156,4 +159,12 @@ export function OperationRows({ rows, isOfOneTable = false }: { rows: Operation[
       </table>
     </div>
   );
+}
+
+/** What a run was expected to cost when it was created; shown next to what it took. */
+export function expectation(one: Operation): string {
+  if (one.expected_s === null) return "";
+  const span = `${duration((one.expected_low_s ?? one.expected_s) * 1000)} to ${duration((one.expected_high_s ?? one.expected_s) * 1000)}`;
+  const written = one.expected_bytes === null ? "" : `, ${bytes(one.expected_bytes)} written`;
+  return `expected: ${duration(one.expected_s * 1000)} (${span})${written}`;
 }

@@ -76,6 +76,8 @@ function Head({ table, type }: { table: Table; type: Timeline | undefined }) {
   const now = useNow();
   const zone = useZone();
   const { row } = table;
+  // What the headline says already needs no second sentence.
+  const others = table.problems.filter((one) => !row.headline.includes(one.slice(one.indexOf(": ") + 2)));
   return (
     <header className="table-head">
       <div className="title-line">
@@ -87,7 +89,7 @@ function Head({ table, type }: { table: Table; type: Timeline | undefined }) {
         {table.is_paused && <StateChip state="waiting" word="paused" />}
         <TableActions table={table} />
       </div>
-      <p className="headline">{row.headline}</p>
+      <p className={others.length < table.problems.length ? "headline bad" : "headline"}>{row.headline}</p>
       {table.observed !== "" && <p className="note">{`The manager starts nothing on this table: ${table.observed}.`}</p>}
       <p className="facts">
         <code title="Base path">{row.base_path}</code>
@@ -99,10 +101,10 @@ function Head({ table, type }: { table: Table; type: Timeline | undefined }) {
         <span title={moment(row.evaluated_ms, zone)}>{`evaluated ${ago(row.evaluated_ms, now)}`}</span>
         {row.next_evaluation_ms !== null && <span title={moment(row.next_evaluation_ms, zone)}>{`next ${ago(row.next_evaluation_ms, now)} at the latest`}</span>}
       </p>
-      {table.problems.length > 0 && (
+      {others.length > 0 && (
         <Trouble>
           <ul>
-            {table.problems.map((problem) => (
+            {others.map((problem) => (
               <li key={problem}>{problem}</li>
             ))}
           </ul>

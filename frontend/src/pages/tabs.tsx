@@ -98,7 +98,7 @@ function Instants({ timeline }: { timeline: Timeline | undefined }) {
               <td>
                 <StateChip state={one.state === "COMPLETED" ? "healthy" : one.is_hole ? "failing" : "running"} word={one.is_hole ? "hole" : one.state.toLowerCase()} />
               </td>
-              <td className="number">{one.completed_ms === null ? "" : `${count((one.completed_ms - one.requested_ms) / 1000)} s`}</td>
+              <td className="number">{one.completed_ms === null ? "" : duration(one.completed_ms - one.requested_ms)}</td>
               <td className="number">{one.base_files > 0 ? count(one.base_files) : ""}</td>
               <td className="number">{one.log_files > 0 ? count(one.log_files) : ""}</td>
               <td className="number">{one.written_bytes > 0 ? bytes(one.written_bytes) : ""}</td>
@@ -116,7 +116,7 @@ function Indexes({ table, timeline }: { table: Table; timeline: Timeline | undef
   const complete = timeline?.indexes ?? [];
   return (
     <>
-      {decision !== undefined && <p>{decision.reason}</p>}
+      {decision !== undefined && complete.length + missing.length > 0 && <p>{decision.reason}</p>}
       <ul className="index-list">
         {complete.map((one) => (
           <li key={one}>
@@ -158,7 +158,7 @@ function Sinks({ table }: { table: Table }) {
             <tr key={one.sink}>
               <td>{one.sink}</td>
               <td>
-                <StateChip state={one.problem !== "" ? "failing" : one.state === "running" ? "running" : "healthy"} word={one.state} />
+                <StateChip state={sinkState(one, lag?.lag_commits ?? 0)} word={one.state} />
               </td>
               <td>{lag === undefined ? "…" : lag.lag_commits === 0 ? "nothing" : plural(lag.lag_commits, "commit")}</td>
               <td>{lag === undefined || lag.lag_commits === 0 ? "" : `completed ${duration(lag.lag_s * 1000)} ago`}</td>
@@ -173,6 +173,13 @@ function Sinks({ table }: { table: Table }) {
       </table>
     </div>
   );
+}
+
+function sinkState(sink: Table["sinks"][number], behind: number): string {
+  if (sink.problem !== "") {
+    return "failing";
+  }
+  return sink.state === "running" ? "running" : behind > 0 || sink.state === "not begun" ? "waiting" : "healthy";
 }
 
 /** What the table's store shows now; only an open tab asks for it. */
@@ -360,7 +367,15 @@ function Settings({ name, settings }: { name: string; settings: Policy["settings
               <td>
                 <code>{one.value}</code>
               </td>
-              <td>{one.source}</td>
+              <td>
+                {one.source}
+                {one.place !== "" && (
+                  <>
+                    {" "}
+                    <code>{one.place}</code>
+                  </>
+                )}
+              </td>
             </tr>
           ))}
         </tbody>

@@ -29,7 +29,7 @@ from lake_jobs.driver.failure import causes_of, is_cluster_away
 from lake_jobs.driver.shutdown import DriverExit, exit_driver_when_orphaned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 LOG_LEVEL = "spark.log.level"
 # Hudi's INFO lines would drown the job's own, and these loggers warn of what is intended: settings that it writes down,
@@ -74,11 +74,12 @@ def run_application(
     request_class: type[_Request],
     run: Callable[[SparkSession, _Request], Result],
     lock_file_of: Callable[[_Request], str] = lambda _: "",
+    more_lock_files: Callable[[], Sequence[str]] = tuple,
 ) -> int:
     """Run the request of the file that the arguments name; return the exit code (`job_contract.EXIT_*`).
 
     `run` raises nothing but what ends the process. `lock_file_of` names the file of the lock that a job may hold: the
-    driver does not end itself while it is there.
+    driver does not end itself while it is there, nor while one of `more_lock_files` is, which may change.
     """
     if len(arguments) != 1:
         print("usage: spark-submit ... APPLICATION <path of the request JSON>", file=sys.stderr)
@@ -98,7 +99,7 @@ def run_application(
         traceback.print_exc()
         print(f"lake: no usable request at {arguments[0]}", flush=True)
         return EXIT_UNUSABLE
-    driver_exit = DriverExit(jvm_pid(spark), spark, lock_file_of(request))
+    driver_exit = DriverExit(jvm_pid(spark), spark, lock_file_of(request), more_lock_files)
     driver_exit.exit_at_sigterm()
     exit_driver_when_orphaned(request.submitter, driver_exit.exit)
     result = run(spark, request)

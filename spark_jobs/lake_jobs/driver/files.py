@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import uuid
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from pyspark.sql import SparkSession
 
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
@@ -72,9 +76,26 @@ def _require(spark: SparkSession | None) -> SparkSession:
 # --- The lines of a job in the Airflow task log.
 
 
+_of_thread = threading.local()
+
+
 def log_progress(table: str, message: str) -> None:
     """Print one line about one table; flushed, because a killed driver flushes nothing."""
-    print(f"lake: {table}: {message}", flush=True)
+    line = f"lake: {table}: {message}"
+    print(line, flush=True)
+    keep: Callable[[str], None] | None = getattr(_of_thread, "keep", None)
+    if keep is not None:
+        keep(line)
+
+
+@contextmanager
+def capture_lines(keep: Callable[[str], None]) -> Iterator[None]:
+    """Hand the lines that this thread prints to a function as well: several jobs may share a log."""
+    _of_thread.keep = keep
+    try:
+        yield
+    finally:
+        _of_thread.keep = None
 
 
 def readable_bytes(size_bytes: int) -> str:

@@ -20,7 +20,7 @@ from airflow_lake_provider.job_contract import EXIT_ORPHANED, LOCK_PROVIDER
 from lake_jobs.driver.files import find_local_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -45,11 +45,21 @@ def lock_file_of(request: JobRequest) -> str:
 class DriverExit:
     """Ends JVM and Python of this driver, once, from any thread."""
 
-    def __init__(self, jvm_pid: int, spark: SparkSession | None = None, lock_file: str = "") -> None:
-        """Name the JVM. `lock_file` must be absent before the end; `spark` reaches one on another store."""
+    def __init__(
+        self,
+        jvm_pid: int,
+        spark: SparkSession | None = None,
+        lock_file: str = "",
+        more_lock_files: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        """Name the JVM. The lock files must be absent before the end; `spark` reaches one on another store.
+
+        `more_lock_files` returns those of the tables that a standing application serves at that moment.
+        """
         self._jvm_pid = jvm_pid
         self._spark = spark
         self._lock_file = lock_file
+        self._more_lock_files = more_lock_files
         self._begun = threading.Lock()
 
     def exit(self, reason: str) -> None:
@@ -78,36 +88,36 @@ class DriverExit:
 
     def _wait_without_lock(self) -> bool:
         """Wait for a moment without the lock; True means that no lock file exists, and a local JVM stands still."""
-        if not self._lock_file:
+        files = [file for file in (self._lock_file, *self._more_lock_files()) if file]
+        if not files:
             return True
-        local = find_local_path(self._lock_file)
+        local = [path for file in files if (path := find_local_path(file)) is not None]
+        remote = [file for file in files if find_local_path(file) is None]
         deadline_s = time.monotonic() + LOCK_TIMEOUT_S
         while time.monotonic() < deadline_s:
-            if local is None:
-                if not self._exists_on_store():
-                    return True
-            elif not local.exists():
+            if not any(path.exists() for path in local) and not any(map(self._exists_on_store, remote)):
                 # The JVM may acquire the lock this very moment, unless it stands still.
-                if _stop(self._jvm_pid) and not local.exists():
+                if not local or (_stop(self._jvm_pid) and not any(path.exists() for path in local)):
                     return True
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self._jvm_pid, signal.SIGCONT)
             time.sleep(_PAUSE_S)
         return False
 
-    def _exists_on_store(self) -> bool:
+    def _exists_on_store(self, lock_file: str) -> bool:
         if self._spark is None:
             return False
         jvm: Any = self._spark._jvm
-        path = jvm.org.apache.hadoop.fs.Path(self._lock_file)
+        path = jvm.org.apache.hadoop.fs.Path(lock_file)
         return bool(path.getFileSystem(self._spark._jsc.hadoopConfiguration()).exists(path))
 
     def _kill(self, *, is_locked: bool = True) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._jvm_pid, signal.SIGKILL)
         if is_locked:
+            names = ", ".join(file for file in (self._lock_file, *self._more_lock_files()) if file)
             _print_line(
-                f"the lock {self._lock_file} existed all the time: if it was this driver's, writers wait until it is "
+                f"the lock {names} existed all the time: if it was this driver's, writers wait until it is "
                 "as old as hoodie.write.lock.filesystem.expire says"
             )
         os._exit(EXIT_ORPHANED)

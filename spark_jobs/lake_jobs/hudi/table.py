@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,9 +58,24 @@ class TableState:
     meta_client: Any
 
 
+_INSTANT = re.compile(r"\[(?:==>)?(\d+)(?:__(\d+))?__([a-z]+)__[A-Z]+\]")
+
+
+def list_times(timeline: Any) -> list[tuple[str, str]]:
+    """Return requested and completed time of a Hudi timeline's instants, in its order, by one call of Java.
+
+    The completed time is empty where Hudi knows none. Raises ValueError when Hudi prints instants in another form.
+    """
+    instants = timeline.getInstants()
+    found = [(requested, completed or "") for requested, completed, _ in _INSTANT.findall(instants.toString())]
+    if len(found) != int(instants.size()):
+        raise ValueError(f"Hudi prints instants in an unknown form: {str(instants.toString())[:200]}")
+    return found
+
+
 def requested_times(timeline: Any) -> tuple[str, ...]:
     """Return the requested times of a Hudi timeline's instants, oldest first."""
-    return tuple(sorted(instant.requestedTime() for instant in timeline.getInstants()))
+    return tuple(sorted(requested for requested, _ in list_times(timeline)))
 
 
 def find_instant(timeline: Any, requested_time: str) -> Any | None:
@@ -149,7 +165,7 @@ def be_sole_executor(
 
     Hudi beats for compactions only. Two executors of one clustering would roll back each other's files. When the
     execution fails an expired heartbeat stays behind, as a killed executor's does: it proves that this plan's executor
-    has ended, which no heartbeat at all would not (`planner/plan_owner.py`).
+    has ended, which no heartbeat at all would not (`planner/left_behind.py`).
     """
     heartbeats = client.getHeartbeatClient()
     with hold_lock(spark, client):
@@ -255,6 +271,14 @@ def take_zone_of_table(spark: SparkSession, state: TableState) -> None:
     """
     zone = state.meta_client.getTableConfig().getTimelineTimezone()
     spark._jvm.org.apache.hudi.common.table.timeline.HoodieInstantTimeGenerator.setCommitTimeZone(zone)
+
+
+def find_zone(spark: SparkSession, base_path: str) -> str:
+    """Return the zone in which a table's instants are named; empty for a table that cannot be read."""
+    try:
+        return str(_open_meta_client(spark, base_path).getTableConfig().getTimelineTimezone().name())
+    except (NoTableError, Py4JJavaError):
+        return ""  # the service says why
 
 
 def instant_time_hours_ago(spark: SparkSession, hours: int) -> str:

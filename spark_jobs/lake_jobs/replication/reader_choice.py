@@ -48,17 +48,27 @@ def find_obstacle(table: TableTraits) -> str:
     return ""
 
 
-def choose_reader(table: TableTraits, statistics: Sequence[GroupStatistics], schema: str, newest_schema: str) -> Choice:
-    """Choose the reader of one commit. The schemas are Avro, as this commit and as the newest one names it."""
+def choose_reader(
+    wanted: Reader, table: TableTraits, statistics: Sequence[GroupStatistics], schema: str, newest_schema: str
+) -> Choice:
+    """Choose the reader of one commit. The schemas are Avro, as this commit and as the newest one names it.
+
+    Hudi prints change data with the newest schema: a column that was dropped since is in no image, without an error. So
+    such a commit is read from slices whatever is wanted.
+    """
+    if wanted is Reader.SLICES:
+        return Choice(wanted, f"reader: {wanted}")
     obstacle = find_obstacle(table)
     if obstacle:
         return Choice(Reader.SLICES, obstacle)
-    if table.is_merge_on_read:
+    if table.is_merge_on_read and wanted is Reader.AUTO:
         return Choice(Reader.SLICES, "the table is merge-on-read, where change data is derived from slices as well")
     if not schema or not _is_same(schema, newest_schema):
         return Choice(Reader.SLICES, "the commit was written with another schema than the newest one")
     if any(name in schema for name in _MILLISECONDS):
         return Choice(Reader.SLICES, "change data does not say whether a timestamp counts milliseconds")
+    if wanted is Reader.CDC:
+        return Choice(wanted, f"reader: {wanted}")
     changed = sum(group.inserts + group.updates + group.deletes for group in statistics)
     rewritten = sum(group.rows for group in statistics)
     if any(group.is_replaced for group in statistics) or rewritten < _ROWS_PER_CHANGE * changed:

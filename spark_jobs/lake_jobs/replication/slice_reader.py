@@ -148,21 +148,28 @@ class SliceReader:
     def _partitioned_file(self, number: int, partition: str, found: FileSlice) -> Any:
         jvm = self._jvm
         first, model = found.files[0], jvm.org.apache.hudi.common.model
+        values = self._gateway.new_array(jvm.java.lang.Object, 1)
+        values[0] = number
+        row = jvm.org.apache.spark.sql.catalyst.expressions.GenericInternalRow(values)
+        if not found.logs:
+            # Nothing to merge: Hudi reads the file in batches of columns, and opens no table in each task.
+            return self._file_of(row, first)
         group = model.FileSlice(partition, found.instant, first.file_id)
         if found.base is not None:
             group.setBaseFile(model.HoodieBaseFile(found.base.handle))
         for log in found.logs:
             group.addLogFile(model.HoodieLogFile(log.handle))
-        values = self._gateway.new_array(jvm.java.lang.Object, 1)
-        values[0] = number
-        row = jvm.org.apache.spark.sql.catalyst.expressions.GenericInternalRow(values)
         mapping = jvm.org.apache.hudi.Spark3HoodiePartitionFileSliceMapping(
             row, self._scala_map({first.file_id: group})
         )
+        return self._file_of(mapping, first)
+
+    def _file_of(self, values: Any, first: DataFile) -> Any:
+        jvm = self._jvm
         path = jvm.org.apache.spark.paths.SparkPath.fromPathString(str(first.handle.getPath().toString()))
         length, no_hosts = int(first.handle.getLength()), self._gateway.new_array(jvm.java.lang.String, 0)
         return jvm.org.apache.spark.sql.execution.datasources.PartitionedFile(
-            mapping, path, 0, length, no_hosts, 0, length, self._scala_map({})
+            values, path, 0, length, no_hosts, 0, length, self._scala_map({})
         )
 
     def _scala_seq(self, items: Iterable[Any]) -> Any:

@@ -22,6 +22,7 @@ from lake_jobs.hudi.table import (
     MERGE_ON_READ,
     TableState,
     find_instant,
+    list_times,
     read_clean_plan,
     read_table_state,
     requested_times,
@@ -37,16 +38,17 @@ from lake_jobs.replication.commit_reading import ChangeDataReading, SliceReading
 from lake_jobs.replication.file_slices import read_statistics
 from lake_jobs.replication.reader_choice import Choice, TableTraits, choose_reader, find_obstacle
 from lake_jobs.replication.reconciliation import count, describe_differences
+from lake_jobs.replication.row_transfer import FEW_ROWS, ReadAhead, transfer
 from lake_jobs.replication.slice_changes import ChangeQuery
 from lake_jobs.replication.slice_reader import GROUP, SliceReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql import types as T
 
-    from airflow_lake_provider.replication.checkpoint import SnapshotProgress
+    from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress
     from lake_jobs.replication.file_slices import GroupStatistics
     from lake_jobs.replication.slice_reader import Layout
 
@@ -80,6 +82,7 @@ class HudiSource:
         self._schemas: dict[str, T.StructType] = {}
         self._layouts: dict[str, Layout] = {}
         self._slices = SliceReader(spark, base_path)
+        self._ahead = ReadAhead[CommitRef, Change](self._read)
         self._times: dict[str, str] = {}
         self._begins = ""
         self.readers: Counter[str] = Counter()
@@ -98,29 +101,40 @@ class HudiSource:
                 "reader: auto, which compares file slices instead"
             )
 
-    def read_timeline(self) -> SourceTimeline:
-        """Read the present active timeline."""
+    def read_timeline(self, known: Checkpoint | None = None) -> SourceTimeline:
+        """Read the present active timeline.
+
+        The metadata of writes that `known` has are not read, so the answer does not show whether those changed rows.
+        """
         table = read_table_state(self._spark, self._base_path)
         timeline = table.timeline
         writes = timeline.getCommitsTimeline()
-        completed, silent, compacted, newest = [], set(), set(), ("", "")
-        self._table, self._times = table, {}
-        for instant in writes.filterCompletedInstants().getInstants():
-            requested_time = str(instant.requestedTime())
-            completed_time = str(instant.getCompletionTime() or requested_time)
-            self._times[requested_time] = completed_time
-            facts = self._metadata(timeline, instant)
-            operation = facts.operation
-            if facts.schema:
-                newest = max(newest, (completed_time, facts.schema))
+        done = writes.filterCompletedInstants()
+        instants = done.getInstants()
+        completed, silent, compacted, times = [], set(), set(), {}
+        for position, (requested_time, found) in enumerate(list_times(done)):
+            commit = CommitRef(requested_time, found or requested_time)
+            times[requested_time] = commit.completed_time
+            if known is not None and known.has(commit):
+                completed.append(commit)
+                continue
+            operation = self._metadata(timeline, requested_time, instants, position).operation
             if operation == "COMPACT":
                 compacted.add(requested_time)
             if operation in OPERATIONS_WITHOUT_CHANGES:
                 silent.add(requested_time)
             else:
-                completed.append(CommitRef(requested_time, completed_time))
-        self._newest, self._newest_schema = newest
+                completed.append(commit)
+        newest = max(times, key=lambda requested: (times[requested], requested), default="")
+        if newest and newest not in self._operations:
+            self._metadata(timeline, newest, instants, list(times).index(newest))
+        self._newest, self._newest_schema = max(
+            ((times[at], facts.schema) for at, facts in self._operations.items() if at in times and facts.schema),
+            default=("", ""),
+        )
         self._begins = min(requested_times(writes), default="")
+        # At once: another thread reads commits meanwhile.
+        self._table, self._times = table, times
         retained_from, unbounded = self._read_cleans(timeline)
         return SourceTimeline(
             completed=tuple(completed),
@@ -135,8 +149,17 @@ class HudiSource:
             restored=max(requested_times(timeline.getRestoreTimeline()), default=""),
         )
 
+    def expect(self, commits: Sequence[CommitRef]) -> None:
+        """Read these ahead, one after another, in a thread of its own."""
+        self._ahead.expect(commits)
+
     def read(self, commit: CommitRef) -> Iterator[Change]:
         """Return the changes of one completed commit alone, in order per key."""
+        return self._ahead.read(commit)
+
+    def _read(self, commit: CommitRef) -> Iterator[Change]:
+        # Threads have sessions of their own otherwise, without this one's time zone.
+        self._spark._jvm.SparkSession.setActiveSession(self._spark._jsparkSession)
         if commit.requested_time not in self._times:
             self.read_timeline()
         statistics = self._read_statistics(commit)
@@ -145,14 +168,27 @@ class HudiSource:
         reading = self._open(commit, statistics, choice.reader)
         found, counts = reading.changes(), dict[tuple[int, str], int]()
         if found is not None:
-            rows = in_order_per_key(found).select("op", "key", "before", "after", GROUP)
+            if self._may_repeat_keys(statistics):
+                found = in_order_per_key(found)
+            rows = found.select("op", "key", "before", "after", GROUP)
             # Unpacked, not read by name: a row searches for a name each time, and this code runs for each row.
-            for op, key, before, after, group in rows.toLocalIterator(prefetchPartitions=True):
+            for op, key, before, after, group in transfer(rows, _rows_of(statistics)):
                 counts[group, op] = counts.get((group, op), 0) + 1
                 yield Change(_OPS[op], key, before, after)
         differences = reading.find_differences(count(counts))
         if differences:
             raise ReadIncompleteError(describe_differences(differences, commit, self._base_path))
+
+    def _may_repeat_keys(self, statistics: Sequence[GroupStatistics]) -> bool:
+        """Whether one key may be deleted here and inserted there: a row that moved, or one of an overwritten group.
+
+        A key with all fields of record key and partition names a row of one file group.
+        """
+        if any(group.is_replaced for group in statistics):
+            return True
+        if {*self._record_key, *self._partition} <= set(self._key):
+            return False
+        return any(group.is_log or group.deletes for group in statistics)
 
     def read_snapshot(self, progress: SnapshotProgress) -> Iterator[tuple[tuple[str, str], Change]]:
         """Return the rows of the table at an instant behind `progress.after`, in the order of key and partition."""
@@ -171,6 +207,24 @@ class HudiSource:
         for row in found.orderBy("record_key", "partition").toLocalIterator():
             yield (row.record_key, row.partition), Change(Op.READ, row.key, None, row.after)
 
+    def plan_rows(self) -> Callable[[], Iterator[tuple[str, str]]]:
+        """Decide now which files are read; the function that is returned reads each row's key and JSON."""
+        rows = self._reader_of_rows().load(self._base_path)
+        found = rows.select(key_json(self._key), row_json(data_schema(rows.schema)))
+        # Spark lists the files here, once, whenever it reads them.
+        found._jdf.queryExecution().toRdd()
+        return lambda: ((key, row) for key, row in found.toLocalIterator(prefetchPartitions=True))
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The names of the key's fields."""
+        return self._key
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the table's columns, in its newest schema."""
+        return tuple(self._schema().names)
+
     def schema_of(self, commit: CommitRef) -> str:
         """Return the Avro schema that the commit wrote with; empty when it names none."""
         known = self._operations.get(commit.requested_time)
@@ -179,16 +233,14 @@ class HudiSource:
     def _choose(self, commit: CommitRef, statistics: Sequence[GroupStatistics]) -> Choice:
         if self._mode is Mode.LATEST:
             return Choice(Reader.SLICES, "mode latest needs no change data")
-        if self._reader is not Reader.AUTO:
-            return Choice(self._reader, f"reader: {self._reader}")
-        return choose_reader(self._traits, statistics, self.schema_of(commit), self._newest_schema)
+        return choose_reader(self._reader, self._traits, statistics, self.schema_of(commit), self._newest_schema)
 
     def _open(
         self, commit: CommitRef, statistics: Sequence[GroupStatistics], reader: Reader
     ) -> ChangeDataReading | SliceReading:
         if reader is Reader.CDC:
             rows = self._reader_of_rows()
-            return ChangeDataReading(rows, self._base_path, commit, statistics, self._schema(), self._key)
+            return ChangeDataReading(rows, self._base_path, commit, statistics, self._schema_at(commit), self._key)
         times = Times(self._times, self._begins)
         query = ChangeQuery(
             self._slices,
@@ -201,6 +253,10 @@ class HudiSource:
         )
         groups = find_groups(self._slices, self._table, commit, statistics, times)
         return SliceReading(query, groups, self._merging)
+
+    def _schema_at(self, commit: CommitRef) -> T.StructType:
+        """Return the columns as a commit wrote them: its change data has no others."""
+        return data_schema(self._layout(commit).schema)
 
     def _layout(self, commit: CommitRef) -> Layout:
         schema = self.schema_of(commit)
@@ -231,25 +287,25 @@ class HudiSource:
             self._schemas = {self._newest: data_schema(self._reader_of_rows().load(self._base_path).schema)}
         return self._schemas[self._newest]
 
-    def _metadata(self, timeline: Any, instant: Any) -> CommitFacts:
-        requested_time = str(instant.requestedTime())
+    def _metadata(self, timeline: Any, requested_time: str, instants: Any, position: int) -> CommitFacts:
         if requested_time not in self._operations:
-            metadata = timeline.readCommitMetadata(instant)
-            self._operations[requested_time] = CommitFacts(metadata)
+            self._operations[requested_time] = CommitFacts(timeline.readCommitMetadata(instants[position]))
         return self._operations[requested_time]
 
     def _read_cleans(self, timeline: Any) -> tuple[str, str]:
         """Return what cleans keep, and the last clean that does not record it."""
         cleans = timeline.getCleanerTimeline()
-        for instant in cleans.filterCompletedInstants().getInstants():
-            requested_time = str(instant.requestedTime())
+        done = cleans.filterCompletedInstants()
+        instants = done.getInstants()
+        for position, requested_time in enumerate(requested for requested, _ in list_times(done)):
             if requested_time not in self._cleans:
-                metadata = timeline.readCleanMetadata(instant)
+                metadata = timeline.readCleanMetadata(instants[position])
                 kept = str(metadata.getEarliestCommitToRetain() or "")
                 self._cleans[requested_time] = (kept, int(metadata.getTotalFilesDeleted()))
         known = dict(self._cleans)
-        for instant in cleans.filterInflightsAndRequested().getInstants():
-            # It may be deleting files just now.
+        # It may be deleting files just now. A plan that was not begun deletes nothing, and our service does not execute
+        # it while a sink needs more than it keeps; when another's does, the next reading of the timeline shows it.
+        for instant in cleans.filterInflights().getInstants():
             known[str(instant.requestedTime())] = read_clean_plan(timeline.readCleanerPlan(instant))
         unbounded = [requested for requested, (kept, files) in known.items() if files and not kept]
         return max((kept for kept, _ in known.values()), default=""), max(unbounded, default="")
@@ -282,6 +338,13 @@ class CommitFacts:
         operation = metadata.getOperationType()
         self.operation = "UNKNOWN" if operation is None else str(operation.name())
         self.schema = str(metadata.getMetadata("schema") or "")
+
+
+def _rows_of(statistics: Sequence[GroupStatistics]) -> int:
+    """Return about how many changes a commit has; of replaced file groups it is not said."""
+    if any(group.is_replaced for group in statistics):
+        return FEW_ROWS + 1
+    return sum(group.inserts + group.updates + group.deletes for group in statistics)
 
 
 def one_ms_before(instant: str) -> str:

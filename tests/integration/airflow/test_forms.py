@@ -49,10 +49,28 @@ def find_missing(params: dict[str, Any]) -> set[str]:
         ("lake_replication", set()),
         ("lake_watch", set()),
         ("lake_discovery", set()),
+        ("lake_warm", {"key"}),
     ],
 )
 def test_form_can_be_sent_with_nothing_but_what_is_needed(client: Any, dag_id: str, needed: set[str]) -> None:
     assert find_missing(client.get(f"/api/v2/dags/{dag_id}/details").json()["params"]) == needed
+
+
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("dag_id", "first"),
+    [
+        ("lake_table_service", ["base_path", "service", "dry_run", "mode"]),
+        ("lake_reindex", ["base_path", "indexes", "mode", "drop_first", "dry_run"]),
+        ("lake_replication", ["action", "base_path", "name", "sink", "seek_until"]),
+    ],
+)
+def test_form_begins_with_what_a_run_by_hand_needs_and_folds_the_rest(
+    client: Any, dag_id: str, first: list[str]
+) -> None:
+    params = client.get(f"/api/v2/dags/{dag_id}/details").json()["params"]
+    assert sorted(name for name, param in params.items() if "section" not in param["schema"]) == sorted(first)
+    assert all(param["schema"]["title"] for param in params.values())
 
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")

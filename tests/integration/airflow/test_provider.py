@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import uuid
 from pathlib import Path
 from typing import Any, cast
@@ -79,6 +80,10 @@ def test_table_is_forgotten_with_airflows_login_and_permission(monkeypatch: pyte
         client.cookies.set("_token", get_auth_manager().generate_jwt(user))
         assert client.post(forget, json={}).status_code == expected
     assert open_registry().find(table_id) is None
+    logged = client.get("/api/v2/eventLogs", params={"event": "lake.forget_table", "order_by": "-id"}).json()
+    assert logged["total_entries"] >= 1, "the refused ones are none"
+    newest = logged["event_logs"][0]
+    assert (newest["owner"], json.loads(newest["extra"])["base_path"]) == ("the-admin", path)
 
 
 def test_shipped_dags_round_trip_through_serialisation() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,10 @@ class FakeMetrics:
 @dataclass
 class FakeHook:
     sinks: list[dict[str, Any]]
+    released: list[tuple[str, ...]] = field(default_factory=list)
+
+    def release_hold(self, *given: str) -> None:
+        self.released.append(given)
 
     def list_sinks(self, table_id: str) -> list[dict[str, Any]]:
         return self.sinks
@@ -120,6 +124,40 @@ def test_gauges_of_a_run_and_of_its_sink(tmp_path: Path) -> None:
     assert metrics.counters == {"lake.replication.commits": 2, "lake.replication.rows": 300}
 
 
+@pytest.mark.parametrize(
+    ("last", "cap", "said"),
+    [
+        pytest.param(-3, {"seconds": 60.0}, "it lacks commits since", id="age"),
+        pytest.param(-3, {"bytes": 1}, "bytes of replaced files, max_held_bytes is 1", id="bytes"),
+        pytest.param(-3, {"seconds": 1e12, "bytes": 10**15}, "", id="below"),
+        pytest.param(-3, {}, "", id="no-cap"),
+        pytest.param(-1, {"seconds": 60.0, "bytes": 1}, "", id="up-to-date"),
+    ],
+)
+def test_hold_beyond_its_cap_is_released_loudly_whatever_progress_the_sink_makes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, last: int, cap: dict[str, Any], said: str
+) -> None:
+    from airflow_lake_provider.execution.reporting import HoldCap, report_sink
+    from airflow_lake_provider.replication.checkpoint import SnapshotProgress
+
+    path = unpack("cow_v9", tmp_path).path
+    commits = writes(path)
+    done = tuple(commit.requested_time for commit in commits[: len(commits) + 1 + last])
+    checkpoint = Checkpoint("t.s", 1, 1, commits[last], done=done, hold=commits[last].requested_time)
+    for snapshot in (None, SnapshotProgress(commits[last].requested_time)):
+        text = to_text(replace(checkpoint, snapshot=snapshot))
+        sink = {"name": "s", "needs_snapshot": False, "hold": checkpoint.hold, "checkpoint_text": text}
+        hook: Any = FakeHook([sink])
+        report_sink(FakeMetrics(), hook, str(path), "s", HoldCap(**cap))
+        if not said or snapshot is not None:
+            assert hook.released == []
+            continue
+        ((table_id, name, hold, reason),) = hook.released
+        assert (table_id, name, hold) == (table_id_of(str(path)), "s", checkpoint.hold)
+        assert said in reason
+        assert f"sink s of {path}: {reason}: its hold is released" in caplog.text
+
+
 def test_sink_that_cannot_be_measured_fails_nothing(tmp_path: Path) -> None:
     from airflow_lake_provider.execution.reporting import report_sink
 
@@ -129,3 +167,54 @@ def test_sink_that_cannot_be_measured_fails_nothing(tmp_path: Path) -> None:
     report_sink(metrics, hook, str(tmp_path / "gone"), "s")
     report_sink(metrics, hook, "not absolute", "s")
     assert metrics.gauges == {}
+
+
+@pytest.mark.parametrize("is_same", [True, False], ids=["same", "differs"])
+def test_verify_starts_a_run_of_the_entry_and_says_what_it_found(
+    table: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_same: bool
+) -> None:
+    from airflow.models.dag import DagModel
+    from airflow.models.dagrun import DagRun
+    from sqlalchemy import select, update
+
+    from airflow_lake_provider.cli import tables
+    from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks
+    from airflow_lake_provider.plugins.lake_plugin import open_registry
+
+    entry = {"sink": "file", "name": "ahead", "path": "/replica", "mode": "latest", "key": ["id"]}
+    declared = {"tables": [{"base_path": str(table), "replication": [entry]}]}
+    monkeypatch.setenv("AIRFLOW_VAR_LAKE_TABLES", json.dumps(declared))
+    registry, asked, differs = open_registry(), list[dict[str, Any]](), "1 are missing in the sink"
+    mine = DagModel.dag_id == "lake_replication"
+
+    def pause(is_paused: bool) -> None:
+        with registry.transaction() as session:
+            session.execute(update(DagModel).where(mine).values(is_paused=is_paused))
+
+    def play(_: float) -> None:
+        """Be the scheduler and the worker."""
+        with registry.transaction() as session:
+            dag_run = session.scalars(select(DagRun).where(DagRun.run_id.like("verify\\_\\_%", escape="\\"))).all()[-1]
+            asked.append(dag_run.conf)
+            dag_run.state = "success" if is_same else "failed"
+        if not is_same:
+            progress = RunProgress("run-2", problem=differs, ended=True)
+            Sinks(registry).record_progress(table_id_of(str(table)), "ahead", progress)
+
+    monkeypatch.setattr(tables.time, "sleep", play)
+    pause(True)
+    code, output = run(capsys, "replication", "verify", str(table), "ahead")
+    assert (code, asked) == (1, [])
+    assert "lake_replication is paused" in output
+    pause(False)
+    try:
+        code, output = run(capsys, "replication", "verify", str(table), "ahead")
+    finally:
+        pause(True)
+    assert code == (0 if is_same else 1)
+    assert ("has the rows of table" if is_same else differs) in output
+    (conf,) = asked
+    assert (conf["action"], conf["base_path"], conf["sink"], conf["name"]) == ("verify", str(table), "file", "ahead")
+    assert (conf["mode"], conf["key"], conf["options"]) == ("latest", ["id"], {"path": "/replica"})
+    assert "no sink 'behind'" in run(capsys, "replication", "verify", str(table), "behind")[1]
+    assert "verify TABLE SINK" in run(capsys, "replication", "verify", str(table))[1]

@@ -115,6 +115,10 @@ def test_each_action_of_the_form_does_what_it_says(replication: Replication) -> 
     again = replication.by_form(action="snapshot", name="copy")
     since = replication.by_form(action="seek", name="copy", seek_until="20251231000000000")
     plain, snapshot, seek = (request.order for request in replication.asked)
+    replication.by_form(action="verify", name="copy")
+    assert [request.is_verification for request in replication.asked] == [False, False, False, True]
+    verified = replication.asked.pop().order
+    assert (verified.request, verified.snapshot, verified.seek_until) == ("", False, "")
     assert {plain.stream, snapshot.stream, seek.stream} == {f"{table_id}.copy"}
     assert (plain.request, plain.snapshot, plain.seek_until) == ("", False, "")
     assert (snapshot.request, snapshot.snapshot) == (again, True)
@@ -130,6 +134,15 @@ def test_each_action_of_the_form_does_what_it_says(replication: Replication) -> 
     assert len(replication.asked) == 3, "the last three start no job"
 
 
+def test_run_that_finds_nothing_due_leaves_no_skipped_task(replication: Replication) -> None:
+    # Another run has the only sink.
+    assert len(replication.dag().get_task("find_work").python_callable({"action": "due"}, "other")) == 1
+    run = replication.dag().test()
+    tasks = {(task.task_id, task.map_index): task.state for task in run.get_task_instances()}
+    assert (run.state, tasks) == ("success", {("find_work", -1): "success", ("replicate", 0): "success"})
+    assert replication.asked == []
+
+
 def test_second_run_of_a_sink_starts_no_job(replication: Replication) -> None:
     from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
@@ -137,7 +150,7 @@ def test_second_run_of_a_sink_starts_no_job(replication: Replication) -> None:
 
     find_work = replication.dag().get_task("find_work").python_callable
     (work,) = find_work({"action": "due"}, "scheduled-1")
-    assert find_work({"action": "due"}, "scheduled-2") == []
+    assert [one["base_path"] for one in find_work({"action": "due"}, "scheduled-2")] == [""]
     late = HudiReplicationOperator(task_id="late", **work)
     by_hand = HudiReplicationOperator(task_id="by-hand", base_path=replication.table, sink="noop")
     context: Any = {"run_id": "scheduled-2", "ti": SimpleNamespace(try_number=1)}

@@ -143,3 +143,52 @@ def test_try_that_finds_no_manager_waits_and_counts_as_no_try(
         task = session.scalars(select(TaskInstance).where(TaskInstance.run_id == run.run_id)).one()
         waits = session.scalar(select(func.count(TaskReschedule.id)).where(TaskReschedule.ti_id == task.id))
     assert (task.try_number, task.max_tries, waits) == (1, 0, 2)
+
+
+def test_each_completed_service_is_an_event_of_its_tables_asset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow's own task runner and database: the job is played, what it completed is given."""
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    from airflow_lake_provider.execution.reporting import emit_asset_event
+    from airflow_lake_provider.execution.table_reader import ServiceEffect
+    from airflow_lake_provider.job_contract import JobRequest, Outcome, Service
+    from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
+    from airflow_lake_provider.planner.verdict import Judgement
+
+    done = {"first": ("20260101000000001",), "idle": (), "second": ("20260101000000002",), "other": ("3",)}
+
+    def run(self: HudiTableServiceOperator, context: Any) -> Judgement:
+        judged = Judgement(Outcome.COMPLETED, "", done[self.table_name], ())
+        request = JobRequest("j", self.base_path, self.table_name, (), "/r")
+        emit_asset_event(context, request, Service(self.service), judged, ServiceEffect(files_before=4, files_after=1))
+        return judged
+
+    monkeypatch.setattr(HudiTableServiceOperator, "_run", run)
+    monkeypatch.setattr(HudiTableServiceOperator, "find_timeout_s", lambda *_: 60.0)
+    for name in done:
+        table = f"/lake/assets {'x' if name == 'other' else 'ü'}"
+        dag = DagBag(dag_folder=str(ROOT / "dags")).dags["lake_table_service"]
+        conf = {"base_path": table, "service": "compaction", "table_name": name}
+        assert dag.test(run_conf=conf).state == "success"
+    with create_session() as session:
+        rows = session.execute(
+            select(AssetModel.name, AssetModel.uri, AssetEvent.extra)
+            .join(AssetEvent, AssetEvent.asset_id == AssetModel.id)
+            .where(AssetModel.uri.contains("/lake/assets"))
+            .order_by(AssetEvent.id)
+        ).all()
+    uri = "file:///lake/assets%20%C3%BC"
+    assert [(row.name, row.uri, row.extra["table"]) for row in rows] == [
+        (uri, uri, "first"),
+        (uri, uri, "second"),
+        ("file:///lake/assets%20x", "file:///lake/assets%20x", "other"),
+    ]
+    assert rows[0].extra["instants"] == ["20260101000000001"]
+    assert (rows[0].extra["service"], rows[0].extra["files_before"], rows[0].extra["files_after"]) == (
+        "compaction",
+        4,
+        1,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 import uuid
@@ -28,12 +29,14 @@ class Leases:
 
     lease_s: float
     held: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """With a token that no task has, a task has lost its lease."""
     guard: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        key, _, verb = path.partition("/compaction")
-        if not verb and not path.endswith("/compaction"):
+        found = re.fullmatch(r"(?P<key>.*/executors/[a-z]+)(?P<verb>(/.*)?)", path)
+        if found is None:
             return 200, {"marked": 1}
+        key, verb = found["key"], found["verb"]
         with self.guard:
             token, until = self.held.get(key, ("", 0.0))
             alive = until > time.monotonic()
@@ -48,9 +51,9 @@ class Leases:
 
 
 @contextmanager
-def serve_leases(lease_s: float) -> Iterator[str]:
+def serve_leases(lease_s: float, leases: Leases | None = None) -> Iterator[str]:
     """Serve on a free loopback port; yield the address."""
-    leases = Leases(lease_s)
+    leases = leases or Leases(lease_s)
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -58,7 +61,7 @@ def serve_leases(lease_s: float) -> Iterator[str]:
             self._answer(*leases.answer(self.path, body))
 
         def do_GET(self) -> None:
-            self._answer(200, NO_POLICY)
+            self._answer(200, {"instant": None} if self.path.endswith("/safepoint") else NO_POLICY)
 
         def _answer(self, status: int, answer: dict[str, Any]) -> None:
             text = json.dumps(answer).encode()

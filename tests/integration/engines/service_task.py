@@ -1,12 +1,14 @@
 """A task's process: `python -m tests.integration.engines.service_task '{"run_id": "r", "try_number": 1, ...}'`.
 
-Runs the operator's `execute` as a worker does, and prints what it returns as one line of JSON.
+Runs the operator's `execute` as a worker does, and prints what it returns as one line of JSON. A SIGTERM calls
+`on_kill`, as it does in Airflow when a running task is cleared.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import signal
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +21,12 @@ def main(text: str) -> None:
     task = json.loads(text)
     context: Any = {"run_id": task["run_id"], "ti": SimpleNamespace(try_number=task["try_number"])}
     operator = HudiTableServiceOperator(task_id="run_service", **task["operator"])
+
+    def end(*_: Any) -> None:
+        operator.on_kill()
+        sys.exit(143)
+
+    signal.signal(signal.SIGTERM, end)
     print("RETURNED " + json.dumps(operator.execute(context)), flush=True)
 
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_lake_provider.execution.engines.job_files import JobFolder
+from airflow_lake_provider.execution.engines.job_files import JobFolder, find_text
 from airflow_lake_provider.execution.engines.local_process import find_marked
 from airflow_lake_provider.job_contract import JobResult, from_json
 from local_stack import hudi_bundle
 from local_stack.airflow import scratch_env
-from local_stack.processes import ServerProcess, start, wait_until
+from local_stack.processes import PATIENCE, ServerProcess, start, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 OPTIONS = {
@@ -48,9 +48,27 @@ class Stage:
     def table(self) -> Path:
         return self.folder / "lake" / "orders"
 
+    @property
+    def root(self) -> str:
+        """Where tables and job files are."""
+        return str(self.folder)
+
+    @property
+    def base_path(self) -> str:
+        return f"{self.root}/lake/orders"
+
+    @property
+    def spark_conf(self) -> Mapping[str, str]:
+        return SPARK_CONF
+
+    @property
+    def connection(self) -> Mapping[str, Any]:
+        """The Spark connection's fields."""
+        return {"host": self.master}
+
     def write_table(self) -> None:
         """Write a merge-on-read table with log files in four partitions."""
-        written = {"name": "orders", "base_path": str(self.table), "commits": 3, "keys": 400, "rows": 100, "pause_s": 0}
+        written = {"name": "orders", "base_path": self.base_path, "commits": 3, "keys": 400, "rows": 100, "pause_s": 0}
         settings = {
             "tables": [{**written, "hudi_options": OPTIONS}],
             "spark_conf": {"spark.jars": str(hudi_bundle.JAR)},
@@ -58,35 +76,42 @@ class Stage:
         path = self.folder / "writer.json"
         path.write_text(json.dumps(settings), encoding="utf-8")
         command = [str(hudi_bundle.SPARK_PYTHON), str(ROOT / "local_stack" / "lake_writer.py"), str(path)]
-        done = subprocess.run(command, env=self._env(), capture_output=True, text=True, check=False, timeout=240)
+        done = subprocess.run(
+            command, env=self.env(), capture_output=True, text=True, check=False, timeout=240 * PATIENCE
+        )
         assert done.returncode == 0, done.stderr[-3000:]
 
     def start_task(self, run_id: str, try_number: int = 1, **operator: Any) -> ServerProcess:
         """Start a task's process; its log is `<run id>-<try>.log`."""
-        arguments = {"base_path": str(self.table), "hudi_options": OPTIONS, "spark_conf": SPARK_CONF, **operator}
+        arguments = {
+            "base_path": self.base_path,
+            "hudi_options": OPTIONS,
+            "spark_conf": dict(self.spark_conf),
+            **operator,
+        }
         task = {"run_id": run_id, "try_number": try_number, "operator": arguments}
         command = [sys.executable, "-m", "tests.integration.engines.service_task", json.dumps(task)]
         log_path = self.folder / f"{run_id}-{try_number}.log"
-        self.tasks.append(start(log_path.stem, command, log_path, env=self._env(), cwd=ROOT))
+        self.tasks.append(start(log_path.stem, command, log_path, env=self.env(), cwd=ROOT))
         return self.tasks[-1]
 
     def wait_for_task(self, task: ServerProcess, timeout_s: float = 240.0) -> dict[str, Any]:
         """Wait for the task's end; return what `execute` returned."""
-        task.process.wait(timeout=timeout_s)
+        task.process.wait(timeout=timeout_s * PATIENCE)
         lines = task.log_path.read_text(encoding="utf-8").splitlines()
         returned = [line.removeprefix("RETURNED ") for line in lines if line.startswith("RETURNED ")]
         assert returned, task.log_tail(60)
         return dict(json.loads(returned[0]))
 
     def files(self, run_id: str, try_number: int = 1) -> JobFolder:
-        return JobFolder(str(self.folder / "work"), run_id, try_number)
+        return JobFolder(f"{self.root}/work", run_id, try_number)
 
     def drivers(self, run_id: str, try_number: int = 1) -> list[int]:
         """Return the living processes of a job."""
         return list(find_marked(self.files(run_id, try_number).request_path))
 
     def result(self, run_id: str, try_number: int = 1) -> JobResult:
-        return from_json(JobResult, Path(self.files(run_id, try_number).result_path).read_text(encoding="utf-8"))
+        return from_json(JobResult, find_text(self.files(run_id, try_number).result_path) or "")
 
     def timeline(self) -> set[str]:
         return {path.name for path in (self.table / ".hoodie" / "timeline").iterdir()}
@@ -98,7 +123,7 @@ class Stage:
         for task in self.tasks:
             task.kill()
 
-    def _env(self) -> Mapping[str, str]:
+    def env(self) -> Mapping[str, str]:
         scratch = self.folder / "tmp"
         scratch.mkdir(exist_ok=True)
         spark = hudi_bundle.spark_env()
@@ -115,9 +140,9 @@ class Stage:
                 "AIRFLOW_CONN_LAKE_DEFAULT": json.dumps(
                     {"conn_type": "lake", "host": self.manager_url, "password": "service-secret"}
                 ),
-                "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": self.master}),
-                "AIRFLOW__LAKE__WORK_DIR": str(self.folder / "work"),
-                "AIRFLOW__LAKE__ALLOWED_ROOTS": str(self.folder / "lake"),
+                "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", **self.connection}),
+                "AIRFLOW__LAKE__WORK_DIR": f"{self.root}/work",
+                "AIRFLOW__LAKE__ALLOWED_ROOTS": f"{self.root}/lake",
                 "AIRFLOW__LAKE__ALLOWED_RUN_OPTIONS": "spark.executor.extraJavaOptions",
                 "AIRFLOW__LAKE__SPARK_JARS": str(hudi_bundle.JAR),
                 "AIRFLOW__CORE__LOAD_EXAMPLES": "False",

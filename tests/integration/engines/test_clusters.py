@@ -52,6 +52,8 @@ class Yarn(Cluster):
         if path == "/submitted":
             return self.submitted("spark.yarn.tags", body, f"Submitted application {self.id_of(len(self.running))}")
         apps = [self.app(tag) for tag in self.running]
+        if path == "/ws/v1/cluster/info":
+            return 200, {"clusterInfo": {}}
         if path == "/ws/v1/cluster/apps":
             found = [app for app in apps if app["applicationTags"] == query["applicationTags"]]
             return 200, {"apps": {"app": found} if found else None}
@@ -110,8 +112,9 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     with serve(cluster.route) as port:
         install_program(tmp_path / "bin", "spark-submit", port)
         monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
-        monkeypatch.setattr("airflow_lake_provider.execution.engines.spark_cluster.PAUSE_S", 0.05)
-        monkeypatch.setattr("airflow_lake_provider.execution.engines.spark_cluster.END_PATIENCE_S", 1.0)
+        module = f"airflow_lake_provider.execution.engines.{'yarn' if request.param == 'yarn' else 'spark_cluster'}"
+        monkeypatch.setattr(f"{module}.PAUSE_S", 0.05)
+        monkeypatch.setattr(f"{module}.END_PATIENCE_S", 1.0)
         extra: dict[str, str] = {"deploy-mode": "cluster"}
         if request.param == "yarn":
             host, extra["yarn_resourcemanager_webapp_address"] = "yarn", f"http://127.0.0.1:{port}"
@@ -187,6 +190,8 @@ def test_cluster_that_is_away_is_told_from_one_that_refuses(
     """What is away is waited for without a try; what refuses would refuse again, so it is a failed try."""
     # Spark's provider polls for 100 s before it gives up.
     monkeypatch.setattr("airflow_lake_provider.execution.engines.spark_cluster._poll", lambda *_: None)
+    monkeypatch.setattr("airflow_lake_provider.execution.engines.yarn.AWAY_PATIENCE_S", 0.0)
+    monkeypatch.setattr("airflow_lake_provider.execution.engines.yarn.POLL_S", 0.05)
     handle = create_engine("spark-submit").start(stage.job)
     stage.cluster.answers = status
     for call in (create_engine("spark-submit").wait, create_engine("spark-submit").stop):

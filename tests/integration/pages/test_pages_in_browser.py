@@ -155,6 +155,75 @@ def test_timeline_shows_what_an_instant_wrote_and_zooms(pages: ServedPages, brow
         assert "Compaction" in tip
 
 
+def test_blocked_service_points_to_the_instant_that_its_reason_names(pages: ServedPages, browser: Any) -> None:
+    registry = pages.services.registry
+    row = registry.get(pages.table_id)
+    (hole,) = pages.services.views.refresh(str(pages.folder / "orders")).timeline.pending_writes()
+    decisions = json.loads(row["decisions"])
+    clean = next(one for one in decisions if one["service"] == "clean")
+    clean |= {"verdict": "blocked", "reason": f"12 writes, but the heartbeat of {hole.requested_time} is 3 h old"}
+    with open_page(browser) as opened:
+        page = opened.page
+        try:
+            with registry.transaction() as session:
+                mine = lake_table.c.table_id == pages.table_id
+                session.execute(update(lake_table).where(mine).values(decisions=json.dumps(decisions)))
+            page.goto(f"{pages.url}/plugin/lake/tables/{pages.table_id}")
+            page.get_by_role("button", name="24 h").click()
+            arrow = page.locator("svg path.blocker")
+            arrow.wait_for()
+            assert arrow.count() == 1
+            assert hole.requested_time in arrow.locator("title").text_content()
+            # It begins in the lane of the service, and ends in that of the writes, above it.
+            places = {name: _top(page, name) for name in ("Clean", "Commits")}
+            ends = arrow.evaluate(
+                "(path) => { const box = path.getBoundingClientRect(); return [box.top, box.bottom]; }"
+            )
+            assert abs(ends[0] - places["Commits"]) < 40
+            assert abs(ends[1] - places["Clean"]) < 40
+        finally:
+            with registry.transaction() as session:
+                session.execute(update(lake_table).where(mine).values(decisions=row["decisions"]))
+
+
+def _top(page: Any, lane: str) -> float:
+    name = page.locator("svg text.lane-name", has_text=lane).first
+    return float(name.evaluate("(text) => text.getBoundingClientRect().top"))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_tab_on_a_run_shows_where_its_time_went_and_what_it_changed(
+    pages: ServedPages, browser: Any, theme: str
+) -> None:
+    rows = pages.services.instance_gateway.rows  # type: ignore[attr-defined]
+    run = next(one for one in rows if one.service == "compaction" and one.state == "success")
+    report = replace(run.report, files_in=20, bytes_in=20 * 2**20, files_out=4, bytes_out=12 * 2**20, job_ms=90_000)
+    told = replace(run, started_ms=run.created_ms + 6_000, ended_ms=run.created_ms + 116_000, tries=1, report=report)
+    rows[rows.index(run)] = told
+    try:
+        with open_page(browser) as opened:
+            page = opened.page
+            address = f"/dags/{run.dag_id}/runs/{run.run_id}/plugin/lake_dag_run?theme={theme}"
+            page.goto(f"{pages.url}{address}")
+            page.get_by_text("In all 116 s").wait_for()
+            phases = page.locator(".phases li").all()
+            assert [" ".join(one.inner_text().split()) for one in phases] == [
+                "waited for a slot 6.0 s",
+                "Spark job 90 s",
+                "checks before and after it 20 s",
+            ]
+            cells = [row.inner_text().split() for row in page.locator(".before-after tbody tr").all()]
+            assert cells == [
+                ["Files", "20", "4"],
+                ["Bytes", "20", "MiB", "12", "MiB"],
+                ["File", "size", "1", "MiB", "3", "MiB"],
+            ]
+            assert opened.violations() == []
+            assert opened.complaints == []
+    finally:
+        rows[rows.index(told)] = run
+
+
 def test_page_follows_a_service_that_ends(pages: ServedPages, browser: Any) -> None:
     registry, runs = pages.services.registry, pages.services.instance_gateway
     assert hasattr(runs, "rows")
@@ -177,7 +246,8 @@ def test_page_follows_a_service_that_ends(pages: ServedPages, browser: Any) -> N
             ]
             page.get_by_text("Healthy:").first.wait_for(timeout=15_000)
             page.get_by_text("0 of 10 delta commits").first.wait_for()
-            assert page.locator(".operations").get_by_text("running").count() == 0
+            # The list of runs is asked for on its own, up to five seconds later.
+            page.locator(".operations").get_by_text("running").wait_for(state="detached")
         finally:
             runs.rows[:] = kept
             with registry.transaction() as session:

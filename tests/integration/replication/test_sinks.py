@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import replace
 from typing import Any
 
 import confluent_kafka.admin
@@ -99,7 +98,7 @@ class TestDatabaseSinkOnPostgres(SinkContract):
                 batch(
                     number,
                     [
-                        replace(insert(1, 1), key=f'{{"id":{key}}}', after=row)
+                        insert(1, 1)._replace(key=f'{{"id":{key}}}', after=row)
                         for key, row in zip(keys, rows, strict=True)
                     ],
                 )
@@ -188,11 +187,82 @@ def test_missing_topic_is_said_and_replication_goes_on_once_it_is_there(broker: 
     topics = [confluent_kafka.admin.NewTopic(name, 1, 1) for name in (stream, f"{stream}.checkpoints")]
     for created in admin.create_topics(topics).values():
         created.result(30)
+    with pytest.raises(SinkRefusedError, match=f"{stream}.checkpoints has cleanup.policy=delete.* set .*=compact"):
+        sink.open()
+    sink.close()
+    kinds = confluent_kafka.admin
+    compact = kinds.ConfigEntry("cleanup.policy", "compact", incremental_operation=kinds.AlterConfigOpType.SET)
+    resource = kinds.ConfigResource("topic", f"{stream}.checkpoints", incremental_configs=[compact])
+    admin.incremental_alter_configs([resource])[resource].result(30)
     assert sink.open() is None
     sink.write(batch(1, [insert(1, 10)]))
     sink.commit(checkpoint(stream, 1))
     sink.close()
     assert len(read_topic(broker.bootstrap, stream)) == 1
+
+
+def test_topic_of_another_stream_is_refused_until_that_one_is_no_more(broker: LocalKafka) -> None:
+    stream, other = new_stream(), new_stream()
+    shared = f"shared-{uuid.uuid4().hex[:8]}"
+    first = kafka_sink(broker, stream, checkpoint_topic=shared)
+    assert first.open() is None
+    deliver(first, stream, 1)
+    second = kafka_sink(broker, other, checkpoint_topic=shared)
+    # Its own topic, checkpoints in one topic: nothing is mixed up.
+    assert second.open() is None
+    deliver(second, other, 1)
+    for sink in (first, second):
+        sink.close()
+    third = new_stream()
+    late = kafka_sink(broker, third, topic=stream, checkpoint_topic=shared)
+    with pytest.raises(SinkRefusedError, match=f"topic {stream} is stream {stream}'s, and readers could not"):
+        late.open()
+    late.close()
+    # The first one goes on, and hands over.
+    assert first.open() is not None
+    first.close()
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce(shared, key=stream.encode(), value=None, headers={"topic": stream})
+    assert producer.flush(30) == 0
+    late = kafka_sink(broker, third, topic=stream, checkpoint_topic=shared)
+    assert late.open() is None
+    late.close()
+
+
+def test_key_is_in_the_partition_of_javas_partitioner(broker: LocalKafka) -> None:
+    stream = new_stream()
+    sink = kafka_sink(broker, stream, partitions="7")
+    assert sink.open() is None
+    keys = [f'{{"id":{number}}}' for number in range(40)]
+    sink.write(batch(1, [insert(1, 1)._replace(key=key) for key in keys]))
+    sink.commit(checkpoint(stream, 1))
+    sink.close()
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": stream})
+    consumer.assign([confluent_kafka.TopicPartition(stream, number, 0) for number in range(7)])
+    found, deadline = {}, time.monotonic() + 30
+    while len(found) < len(keys):
+        assert time.monotonic() < deadline
+        message = consumer.poll(1)
+        if message is not None and message.error() is None:
+            found[message.key().decode()] = message.partition()
+    consumer.close()
+    assert found == {key: (murmur2(key.encode()) & 0x7FFF_FFFF) % 7 for key in keys}
+
+
+def murmur2(data: bytes) -> int:
+    """Kafka's Utils.murmur2, from its documentation of the algorithm: seed 0x9747b28c, 32 bits."""
+    mask, m = 0xFFFF_FFFF, 0x5BD1_E995
+    h = 0x9747_B28C ^ len(data)
+    whole = len(data) // 4 * 4
+    for at in range(0, whole, 4):
+        k = int.from_bytes(data[at : at + 4], "little") * m & mask
+        k = (k ^ k >> 24) * m & mask
+        h = (h * m & mask) ^ k
+    rest = data[whole:]
+    if rest:
+        h = (h ^ int.from_bytes(rest, "little")) * m & mask
+    h = (h ^ h >> 13) * m & mask
+    return h ^ h >> 15
 
 
 @pytest.mark.parametrize("dead_letter", [False, True], ids=["stops", "dead-letter"])
@@ -201,7 +271,7 @@ def test_record_that_does_not_fit_its_avro_schema(broker: LocalKafka, dead_lette
     letters = f"{stream}.letters"
     sink = kafka_sink(broker, stream, format="avro", **({"dead_letter_topic": letters} if dead_letter else {}))
     sink.open()
-    misfit = replace(insert(2, 20), after='{"id":2,"value":"twenty"}')
+    misfit = insert(2, 20)._replace(after='{"id":2,"value":"twenty"}')
     if dead_letter:
         sink.write(batch(1, [insert(1, 10), misfit, insert(3, 30)]))
         sink.commit(checkpoint(stream, 1))
@@ -222,7 +292,7 @@ def test_record_that_is_too_large(broker: LocalKafka, dead_letter: bool) -> None
     letters = f"{stream}.letters"
     sink = kafka_sink(broker, stream, **({"dead_letter_topic": letters} if dead_letter else {}))
     sink.open()
-    large = replace(insert(2, 20), after='{"id":2,"value":"' + "x" * 2_000_000 + '"}')
+    large = insert(2, 20)._replace(after='{"id":2,"value":"' + "x" * 2_000_000 + '"}')
     if dead_letter:
         sink.write(batch(1, [insert(1, 10), large, insert(3, 30)]))
         sink.commit(checkpoint(stream, 1))

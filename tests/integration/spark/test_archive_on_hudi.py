@@ -14,7 +14,7 @@ from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_options
 from airflow_lake_provider.job_contract import JobRequest, Mode, Outcome, Service, ServiceRequest
 from airflow_lake_provider.planner.facts import TableFacts
-from airflow_lake_provider.planner.indexing import decide_indexing
+from airflow_lake_provider.planner.periodic import decide_indexing
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage

@@ -10,12 +10,13 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import LOCK, run
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from sqlalchemy import NullPool, create_engine
@@ -31,15 +32,15 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
 )
 from airflow_lake_provider.job_contract import Mode as ServiceMode
-from airflow_lake_provider.manager.db.clock import ProcessClock
 from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.db.rows import ProcessClock
 from airflow_lake_provider.manager.db.schema import metadata
 from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks
 from airflow_lake_provider.replication.change import Change, CommitRef, Mode, Op, checksum_of
 from airflow_lake_provider.replication.checkpoint import Checkpoint, from_text
 from airflow_lake_provider.replication.job import Reader, ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.pump import Order
-from lake_jobs.replication.change_columns import data_schema, row_json
+from lake_jobs.replication.change_columns import cdc_changes, data_schema, row_json
 from lake_jobs.replication.commit_reading import SliceReading
 from lake_jobs.replication.source import HudiSource, one_ms_before
 from local_stack import lake_writer
@@ -288,6 +289,16 @@ def test_every_kind_of_commit_arrives_as_the_table_has_it(spark: SparkSession, t
         assert checkpoint.checksum == f"{checksum_of(changes):016x}"
 
 
+def test_image_that_does_not_parse_is_an_error_and_not_a_row_of_nulls(spark: SparkSession) -> None:
+    schema = T.StructType([T.StructField("id", T.LongType()), T.StructField("at", T.DateType())])
+    images = [("i", "null", '{"id":1,"at":2}'), ("i", "null", '{"id":1,"at":"x"}')]
+    read = [cdc_changes(spark.createDataFrame([image], "op string, before string, after string"), schema, ["id"])
+            for image in images]  # fmt: skip
+    assert [tuple(row) for row in read[0].collect()] == [("i", '{"id":1}', None, '{"id":1,"at":"1970-01-03"}')]
+    with pytest.raises(Py4JJavaError, match="MALFORMED_RECORD_IN_PARSING"):
+        read[1].collect()
+
+
 def written_rows(lake: Lake, commit: CommitRef) -> dict[int, Any]:
     """Return the rows that a commit wrote, by Hudi's typed query and not by its change data."""
     lake.spark.conf.set("spark.sql.session.timeZone", "UTC")
@@ -405,13 +416,21 @@ def test_table_that_is_cleaned_by_file_versions_is_bootstrapped_and_goes_on(
     assert lake.replica() == lake.table()
 
 
-def test_clean_by_file_versions_that_is_only_planned_counts_as_passed(spark: SparkSession, tmp_path: Path) -> None:
+def test_clean_by_file_versions_counts_as_passed_from_when_it_was_begun(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, tmp_path, "COW")
     lake.write(lake.rows(range(4), 1))
     assert lake.replicate().message == ""
     lake.write(lake.rows(range(4), 2))
     planned = lake.service(Service.CLEAN, ServiceMode.SCHEDULE, **FILE_VERSIONS)
     assert planned.outcome is Outcome.SCHEDULED, planned.message
+    # A plan deletes nothing, and no snapshot is needed for it.
+    result = lake.replicate()
+    assert (result.message, result.commits, result.snapshot_reason) == ("", 1, "")
+    lake.write(lake.rows(range(4), 3))
+    (plan,) = (Path(lake.path) / ".hoodie" / "timeline").glob("*.clean.requested")
+    late = lake.commits()[-1].requested_time
+    for ending in ("requested", "inflight"):
+        plan.with_name(f"{int(late) + 1}.clean.{ending}").write_bytes(plan.read_bytes())
     result = lake.replicate()
     assert result.message == ""
     assert "was not replicated before clean" in result.snapshot_reason
@@ -545,8 +564,7 @@ def test_clean_plan_that_passes_the_safepoint_is_not_executed(
 
     result = lake.replicate()
     assert result.message == ""
-    # A plan that stays pending counts as one that deletes files just now.
-    assert bool(result.snapshot_reason) is not is_ours
+    assert (result.commits, result.snapshot_reason) == (3, "")
     assert lake.replica() == lake.table()
     held = {SAFEPOINT: lake.delivered()[-1][0].hold, **retention}
     if not is_ours:
@@ -673,3 +691,32 @@ def test_both_readers_return_the_same_changes_and_the_result_says_which_was_chos
 def test_one_millisecond_before_midnight() -> None:
     assert one_ms_before("20260301000000000") == "20260228235959999"
     assert Op("u") is Op.UPDATE
+
+
+@pytest.mark.parametrize("mode", [Mode.CHANGES, Mode.LATEST])
+def test_sink_is_compared_with_its_table_after_it_caught_up(spark: SparkSession, tmp_path: Path, mode: Mode) -> None:
+    lake = Lake(spark, tmp_path, "MOR", **{"hoodie.table.cdc.enabled": "false"})
+
+    def verify() -> ReplicationResult:
+        path, order = str(tmp_path / "files"), Order("events.files")
+        request = ReplicationRequest(lake.path, "events", "file", order, str(tmp_path / "result.json"), mode)
+        return replicate(spark, replace(request, options={"path": path}, is_verification=True))
+
+    lake.write(lake.rows(range(6), 1))
+    assert lake.replicate(mode).message == ""
+    lake.write(lake.rows([0, 7], 2))
+    lake.write(lake.rows([1], 3), "delete")
+    done = verify()
+    last = lake.commits()[-1].requested_time
+    assert (done.message, done.commits, done.rows) == ("", 2, 3)
+    assert done.verified == f"the sink has the table's 6 rows as of commit {last}"
+
+    # What a broken sink would have lost: the record of one row, and a value of another.
+    first = min((tmp_path / "files").glob("*.jsonl"))
+    lines = [line for line in first.read_text().splitlines(keepends=True) if '"id":3,' not in line]
+    assert len(lines) == 6
+    first.write_text("".join(lines).replace('zö\\"4-1', 'zö\\"4-9'))
+    broken = verify()
+    assert (broken.failure_kind, broken.verified) == (FailureKind.REFUSED, "")
+    assert "6 rows and the sink 5: 1 are missing in the sink, 0 are in the sink alone, 1 differ" in broken.message
+    assert 'missing: {"id": "3", "part": "p1"}, different: {"id": "4", "part": "p0"}' in broken.message

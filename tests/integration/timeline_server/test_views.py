@@ -17,8 +17,8 @@ from airflow_lake_provider.errors import (
     UnsupportedTableError,
 )
 from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS
-from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuery
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from airflow_lake_provider.timeline_server.cached_table import ArchiveQuery
 from airflow_lake_provider.timeline_server.client import TimelineClient, TimelineEndpoint
 from airflow_lake_provider.timeline_server.snapshot import NOW
 from airflow_lake_provider.timeline_server.views import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.conflict.report import describe_activity, find_obstacles, is_clear, print_line
+from airflow_lake_provider.conflict.contention import describe_activity, find_obstacles, is_clear, print_line
 from tests.unit.conflict.fake_table import FakeTable
 
 W1, W2, W3, W4 = (f"2026112110000000{n}" for n in range(1, 5))

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.errors import EngineAwayError, EngineError, LakeError
-from airflow_lake_provider.execution.engines.engine import EngineJob
-from airflow_lake_provider.execution.engines.job_files import ExecutorRecord
-from airflow_lake_provider.execution.job import JobRun
-from airflow_lake_provider.job_contract import Mode, Service, ServiceRequest
+from airflow_lake_provider.execution.engines.engine import Death, EngineJob
+from airflow_lake_provider.execution.engines.job_files import ExecutorRecord, read_result
+from airflow_lake_provider.execution.job import JobRun, find_out_of_memory
+from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service, ServiceRequest
 from tests.support.engine_jobs import FakeEngine, engine_job, lost, never_lost
 
 
@@ -172,3 +172,23 @@ def test_stop_ends_the_job_and_takes_its_request_away(tmp_path: Path) -> None:
     engine.wait = lambda _: stop_while_it_runs()  # type: ignore[method-assign]
     run.run(never_lost)
     assert engine.calls == [("start", "run/1"), ("stop", "run/1")]
+
+
+def test_job_that_died_without_a_result_leaves_what_its_cluster_says(tmp_path: Path) -> None:
+    """The verdict then has the reason, and a job that was out of memory gets more."""
+    engine = FakeEngine(writes_result=False, death=Death("the node is lost", FailureKind.OUT_OF_MEMORY))
+    job = engine_job(tmp_path)
+    job_run(tmp_path, job, engine).run(never_lost)
+    result = read_result(job.request.result_path)
+    assert result is not None
+    (service,) = result.services
+    assert (service.outcome, service.message) == (Outcome.FAILED, "the node is lost")
+    assert find_out_of_memory([result]) == result
+
+
+def test_result_of_the_job_is_not_replaced_by_what_its_cluster_says(tmp_path: Path) -> None:
+    engine, job = FakeEngine(death=Death("ended as FAILED")), engine_job(tmp_path)
+    job_run(tmp_path, job, engine).run(never_lost)
+    result = read_result(job.request.result_path)
+    assert result is not None
+    assert [service.outcome for service in result.services] == [Outcome.COMPLETED]

@@ -14,7 +14,7 @@ import pytest
 from airflow_lake_provider.errors import ExecutorBusyError, LeaseHolder
 from airflow_lake_provider.execution import lease as lease_module
 from airflow_lake_provider.execution.engines.job_files import JobFolder, write_text
-from airflow_lake_provider.execution.engines.process_identity import (
+from airflow_lake_provider.execution.engines.local_process import (
     ProcessIdentity,
     _stat_fields,
     identity_from_text,

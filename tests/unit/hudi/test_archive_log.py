@@ -15,8 +15,7 @@ import pytest
 from airflow_lake_provider.errors import DamagedFileError, UnsupportedTableError
 from airflow_lake_provider.hudi.archive import log as archive_log
 from airflow_lake_provider.hudi.archive.archive import load_archived_commit
-from airflow_lake_provider.hudi.archive.avro import check_schema
-from airflow_lake_provider.hudi.archive.log_blocks import MAGIC, DamagedBlock, DataBlock, read_blocks
+from airflow_lake_provider.hudi.archive.avro import MAGIC, DamagedBlock, DataBlock, check_schema, read_blocks
 from tests.unit.hudi.archive_tables import LOG, before_reads, load, outcome, seen, unpack_history
 
 STRING = ["null", "string"]

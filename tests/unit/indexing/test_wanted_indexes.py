@@ -14,7 +14,7 @@ from airflow_lake_provider.hudi.properties import TableProperties
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.indexing.index_spec import indexes_of, parse_wanted, split_indexes
 from airflow_lake_provider.planner.facts import TableFacts
-from airflow_lake_provider.planner.indexing import decide_indexing
+from airflow_lake_provider.planner.periodic import decide_indexing
 from airflow_lake_provider.planner.rules import Verdict
 from airflow_lake_provider.planner.table_view import TableView
 from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot

@@ -19,11 +19,11 @@ from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_file import TablesConfig
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.manager.api.services import ManagerServices
-from airflow_lake_provider.manager.db.clock import ProcessClock
 from airflow_lake_provider.manager.db.leases import Executors
+from airflow_lake_provider.manager.db.operations import RunHour
 from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.db.rows import ProcessClock
 from airflow_lake_provider.manager.db.schema import metadata
-from airflow_lake_provider.manager.db.search import RunHour
 from airflow_lake_provider.manager.instances import RunFacts
 from airflow_lake_provider.manager.monitoring import DeadlineSweep, RepairRound
 from airflow_lake_provider.manager.reconciler import ManagerLoop

@@ -16,28 +16,21 @@ from sqlalchemy.engine import Engine
 
 from airflow_lake_provider.config.access import TokensSource
 from airflow_lake_provider.config.policies import TablePolicy
-from airflow_lake_provider.config.tables_file import parse_tables_file
+from airflow_lake_provider.config.tables_file import build_config, parse_tables, parse_tables_file
+from airflow_lake_provider.config.tables_source import SettingInForce, settings_in_force
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
 from airflow_lake_provider.hudi.instant import Action, Instant, State
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.marks import Notice, Source
+from airflow_lake_provider.manager.db.operations import RecordedRun, RunPage, RunReport, RunSearch
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.schema import lake_search, lake_table
-from airflow_lake_provider.manager.db.search import (
-    RecordedRun,
-    RunPage,
-    RunReport,
-    RunSearch,
-    TableState,
-    find_summary,
-    search_names,
-    summarise,
-)
+from airflow_lake_provider.manager.db.search import TableState, find_summary, search_names, summarise
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.ui.app import Viewer, create_pages
-from airflow_lake_provider.ui.table_facts import headline, lane_of, services_of_row, settings_of, sizes_of
+from airflow_lake_provider.ui.table_facts import headline, lane_of, services_of_row, sizes_of
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import FakeClock, FakeDoor
 
@@ -289,18 +282,74 @@ def test_completed_service_is_in_its_own_lane(action: Action, operation: str, la
     assert lane_of(instant, CommitMetadata(operation, ())) == lane
 
 
-def test_policy_names_what_sets_each_value() -> None:
-    tables = parse_tables_file(
-        "defaults:\n  compaction: {delta_commits: 7}\n  spark_conf: {spark.hadoop.fs.s3a.secret.key: "
-        "secret://connection/s3/password}\n"
-        "tables:\n- base_path: /lake/orders\n  clean: {commits: 3}\n",
-        "tables.yaml",
-    )
-    found = {one.name: (one.value, one.source) for one in settings_of(tables, "/lake/orders", "orders")}
-    assert found["compaction.delta_commits"] == ("7", "defaults of the tables file")
-    assert found["clean.commits"] == ("3", "entry 1 of the tables file (base_path: /lake/orders)")
-    assert found["archive.max_commits"] == ("30", "built in")
-    assert found["spark_conf.spark.hadoop.fs.s3a.secret.key"][0] == '"secret://connection/s3/password"'
+# The file's lines count from 1; each value's line is named here by hand.
+FILE = """\
+defaults:
+  compaction: {delta_commits: 7, log_to_base_ratio: 0.5}
+  spark_conf: {spark.hadoop.fs.s3a.secret.key: secret://connection/s3/password}
+  maintenance_window: {days: [sat], begin: "22:00", end: "06:00", time_zone: UTC}
+tables:
+- base_path: /lake/orders
+  clean:
+    commits: 3
+  compaction:
+    delta_commits: 7
+- name: other
+"""
+VARIABLE = """\
+defaults:
+  retries: 9
+tables:
+  - base_path: /lake/orders
+    clean: {commits: 5}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "source", "place"),
+    [
+        pytest.param(
+            "compaction.delta_commits",
+            "7",
+            "entry 1 of the tables file (base_path: /lake/orders)",
+            "tables.yaml:10",
+            id="the entry repeats the defaults' value",
+        ),
+        pytest.param(
+            "compaction.log_to_base_ratio", "0.5", "defaults of the tables file", "tables.yaml:2", id="defaults"
+        ),
+        pytest.param(
+            "clean.commits",
+            "5",
+            "entry 1 of Variable lake_tables (base_path: /lake/orders)",
+            "Variable lake_tables:5",
+            id="the Variable is on top",
+        ),
+        pytest.param("retries", "9", "defaults of Variable lake_tables", "Variable lake_tables:2", id="its defaults"),
+        pytest.param("archive.max_commits", "30", "built in", "", id="nothing sets it"),
+        pytest.param(
+            "maintenance_window.begin", '"22:00:00"', "defaults of the tables file", "tables.yaml:4", id="window"
+        ),
+        pytest.param(
+            "spark_conf.spark.hadoop.fs.s3a.secret.key",
+            '"secret://connection/s3/password"',
+            "defaults of the tables file",
+            "tables.yaml:3",
+            id="a reference to a secret is none",
+        ),
+    ],
+)
+def test_policy_names_the_line_that_sets_each_value(name: str, value: str, source: str, place: str) -> None:
+    tables = build_config(parse_tables(FILE, "tables.yaml"), parse_tables(VARIABLE, "Variable lake_tables"))
+    found = {one.name: one for one in settings_in_force(tables, "/lake/orders", "orders")}
+    assert found[name] == SettingInForce(name, value, source, place)
+
+
+def test_line_of_a_whole_section_is_that_of_the_part_that_was_written() -> None:
+    tables = parse_tables_file("defaults:\n  maintenance_window:\n    days: [sat]\n", "tables.yaml")
+    found = {one.name: one.place for one in settings_in_force(tables, "/lake/orders", "orders")}
+    assert found["maintenance_window.end"] == "tables.yaml:3"
+    assert found["compaction.delta_commits"] == ""
 
 
 # --- Operations and the overview
@@ -348,8 +397,8 @@ def test_operations_have_pages_and_csv_has_them_all_without_formulas(
     assert "'+ada" in lines[2]
     shown = {name: first["rows"][0][name] for name in ("outcome", "job_s", "files_in", "bytes_in", "files_out")}
     assert shown == {"outcome": "completed", "job_s": 1.5, "files_in": 9, "bytes_in": 900, "files_out": None}
-    assert lines[0].endswith("outcome,job_s,files_in,bytes_in,files_out,bytes_out")
-    assert lines[1].endswith("completed,1.5,9,900,,")
+    assert "outcome,job_s,files_in,bytes_in,files_out,bytes_out,caused_by,due_ms,expected_s," in lines[0]
+    assert "completed,1.5,9,900,,,,,,,,," in lines[1]
 
 
 def test_overview_counts_and_is_computed_once_for_many_pages(

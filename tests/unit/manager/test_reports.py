@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -17,6 +17,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.marks import Notice, Source
@@ -97,6 +98,7 @@ def test_lake_prints_the_managers_reports_without_airflow(
     assert explained["base_path"] == str(table.path)
     found = {row["service"]: row["found"] for row in explained["services"]}
     assert found["compaction"]["delta_commits"] == 6
+    assert explained["settings"] == []
     assert "requested" in manager.lake("runs", "orders").stdout
     assert json.loads(manager.lake("overview", "-o", "json").stdout)["states"]["new"] == 1
     assert "no table has log files" in manager.lake("backlog").stdout
@@ -144,3 +146,15 @@ def test_reports_need_a_token_and_stay_within_the_allowed_roots(manager: Manager
     answer = manager.client.get("/reports/explanation", params={"table": "/etc/orders"}, headers=BEARER)
     assert (answer.status_code, answer.json()["error"]) == (403, "PathNotAllowedError")
     assert manager.client.get("/reports/tables", params={"after": "[1]"}, headers=BEARER).status_code == 422
+
+
+def test_explanation_names_file_and_line_of_what_is_set(services: ManagerServices, lake: Path, tmp_path: Path) -> None:
+    HandMadeTable.create(lake / "orders").commit(1)
+    file = tmp_path / "tables.yaml"
+    file.write_text("defaults:\n  clean:\n    retained_commits: 3\n")
+    client = TestClient(create_app(lambda: replace(services, tables=TablesSource(str(file)))))
+    found = client.get("/reports/explanation", params={"table": str(lake / "orders")}, headers=BEARER).json()
+    source = "defaults of the tables file"
+    assert found["settings"] == [
+        {"name": "clean.retained_commits", "value": "3", "source": source, "place": f"{file}:3"}
+    ]

@@ -232,6 +232,21 @@ def test_pause_and_forget(client: httpx.Client, base_path: str) -> None:
     assert len(client.post("/sinks/claim", json={"run_id": "run-1"}).json()["sinks"]) == 1
 
 
+def test_hold_beyond_its_cap_ends_unless_it_has_moved(client: httpx.Client, base_path: str) -> None:
+    table = f"/tables/{table_id_of(base_path)}"
+    (sink,) = client.get(f"{table}/sinks").json()["sinks"]
+    body = {"hold": "20200101000000000", "reason": "it holds 10 bytes, max_held_bytes is 1"}
+    assert client.post(f"{table}/sinks/kafka/release", json=body).status_code == 204
+    assert not client.get(f"{table}/sinks").json()["sinks"][0]["needs_snapshot"], "the hold is another one"
+    body["hold"] = sink["hold"]
+    assert client.post(f"{table}/sinks/kafka/release", json=body).status_code == 204
+    (sink,) = client.get(f"{table}/sinks").json()["sinks"]
+    assert sink["needs_snapshot"]
+    assert body["reason"] in sink["problem"]
+    assert client.get(f"{table}/safepoint").json()["instant"] is None
+    assert client.post(f"{table}/sinks/other/release", json=body).status_code == 404
+
+
 def test_unknown_table_holds_nothing_and_unknown_sink_is_told(client: httpx.Client) -> None:
     assert client.get("/tables/nobody/safepoint").json()["instant"] is None
     answer = client.post("/tables/nobody/sinks/kafka/progress", json={"run_id": "run-1", "ended": True})

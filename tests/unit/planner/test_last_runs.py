@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.config.policies import CleanPolicy, TablePolicy, TtlPolicy
+from airflow_lake_provider.config.policies import CleanPolicy, ClusteringPolicy, TablePolicy, TtlPolicy
 from airflow_lake_provider.hudi.commit_metadata import WriteStat, parse_commit_metadata
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import Mode, Service
@@ -183,6 +183,22 @@ def test_run_that_found_nothing_says_so_beside_its_rule() -> None:
     assert "nothing to do: run run-1 did what there was to do for this state of the table" in again.reason
     open_turns = NO_LAST_RUNS.started(first, "run-1")
     assert find(table, Service.CLEAN, open_turns).verdict is Verdict.DUE, "it may still run"
+
+
+def test_run_that_executed_a_plan_says_nothing_about_a_new_one_when_the_plan_was_archived() -> None:
+    """Before the plan, and after an archive took it off the timeline, the table rests on the same facts."""
+    policy = POLICY.replace(clustering=ClusteringPolicy(enabled=True, commits=4))
+    left_behind = pending(11, Action.CLUSTERING)
+    writes = [(completed(2 * n, Action.COMMIT), commit(new(f"g{n}"))) for n in range(6)]
+    with_plan = view(*writes, plans=(left_behind,), table_type="COPY_ON_WRITE")
+    later = decide(TableFacts(with_plan), policy, NOW_MS + 3_600_000)
+    first = next(decision for decision in later if decision.service is Service.CLUSTERING)
+    assert first.plan_instants == (left_behind.requested_time,)
+    last_runs = NO_LAST_RUNS.started(first, "run-1").ended("run-1", RunEnd.SUCCESS, NOW_MS)
+    again = find(appended(6), Service.CLUSTERING, last_runs, policy)
+    assert again.verdict is Verdict.DUE, again.reason
+    in_vain = last_runs.started(again, "run-2").ended("run-2", RunEnd.SUCCESS, NOW_MS)
+    assert find(appended(7), Service.CLUSTERING, in_vain, policy).verdict is Verdict.NOT_DUE
 
 
 def test_expiry_is_looked_for_once_in_each_period() -> None:

@@ -16,6 +16,7 @@ from airflow_lake_provider.planner.rules import (
     Verdict,
     combine_rules,
     rule_of_age,
+    rule_of_count,
     urgency_of,
 )
 from tests.unit.planner.views import NOON_MS, NOW_MS, completed
@@ -119,3 +120,16 @@ def test_urgency_is_that_of_what_waits_for_the_service(decision: Decision, urgen
 def test_rule_that_is_off_puts_nothing_behind() -> None:
     policy = TablePolicy(compaction=CompactionPolicy(delta_commits=None, log_to_base_ratio=1.0))
     assert urgency_of(due(Service.COMPACTION, delta_commits=1000), policy) is Urgency.USUAL
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1 delta commits since compaction 1", "1 delta commit since compaction 1 (rule: 1)"),
+        ("1 writes and no clean yet", "1 write and no clean yet (rule: 1)"),
+        ("11 writes and no clean yet", "11 writes and no clean yet (rule: 1)"),
+        ("0 delta commits and no compaction yet", "0 delta commits and no compaction yet (rule: 1)"),
+    ],
+)
+def test_reason_that_counts_one_is_in_the_singular(text: str, said: str) -> None:
+    assert rule_of_count(text, int(text.split()[0]), 1).text == said

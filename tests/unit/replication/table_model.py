@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from airflow_lake_provider.replication.change import Change, CommitRef, Op
-from airflow_lake_provider.replication.checkpoint import SnapshotProgress
+from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress
 from airflow_lake_provider.replication.feed import SourceTimeline
 
 
@@ -47,7 +47,7 @@ class ModelTable:
         for requested in self.compactions - set(self.silent):
             self.silent[requested] = CommitRef(requested, time_of(completed))
 
-    def read_timeline(self) -> SourceTimeline:
+    def read_timeline(self, known: Checkpoint | None = None) -> SourceTimeline:
         active = [time for time in (*self.commits, *self.silent, *self.pending) if time not in self.archived]
         return SourceTimeline(
             completed=tuple(commit for time, (commit, _) in self.commits.items() if time not in self.archived),
@@ -61,6 +61,9 @@ class ModelTable:
             has_savepoints=self.has_savepoints,
             restored=self.restored,
         )
+
+    def expect(self, commits: Sequence[CommitRef]) -> None:
+        """Nothing is read ahead here."""
 
     def read(self, commit: CommitRef) -> Iterator[Change]:
         state = self._state(before=commit)

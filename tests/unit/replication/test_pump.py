@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -20,8 +20,8 @@ from airflow_lake_provider.replication.checkpoint import (
     unread,
     with_done,
 )
-from airflow_lake_provider.replication.feed import find_gap, hold_of, lag_of
-from airflow_lake_provider.replication.pump import Order, Pump, Report
+from airflow_lake_provider.replication.feed import SourceTimeline, find_gap, hold_of, lag_of
+from airflow_lake_provider.replication.pump import PHASES, Order, Pump, Report
 from tests.unit.replication.table_model import ModelTable, time_of
 
 
@@ -372,3 +372,30 @@ def test_error_of_the_sink_reaches_the_caller_and_the_sink_is_closed() -> None:
     with pytest.raises(SinkFencedError):
         run(table, sink)
     assert sink.closed
+
+
+def test_timeline_is_looked_at_once_for_each_commit_and_what_follows_is_expected() -> None:
+    class Watched(ModelTable):
+        looks = 0
+
+        def read_timeline(self, known: Checkpoint | None = None) -> SourceTimeline:
+            Watched.looks += 1
+            return super().read_timeline(known)
+
+        def expect(self, commits: Sequence[CommitRef]) -> None:
+            expected.append([commit.requested_time for commit in commits])
+
+    table, sink, expected = Watched(), FakeSink(), list[list[str]]()
+    table.complete(1, 2, {1: 10})
+    run(table, sink)
+    for number in range(3, 9, 2):
+        table.complete(number, number + 1, {1: number})
+    Watched.looks = 0
+    expected.clear()
+    report = run(table, sink)
+    assert report.commits == 3
+    # Before the first, after each of the three, and once more, since a commit may have come meanwhile.
+    assert Watched.looks == 5
+    assert expected == [[time_of(n) for n in range(first, 9, 2)] for first in (3, 5, 7)] + [[]]
+    assert set(report.phases) == set(PHASES)
+    assert min(report.phases.values()) >= 0

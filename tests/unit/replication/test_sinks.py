@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import fsspec
@@ -151,7 +150,7 @@ def mirror(folder: Path, columns: str, *rows: str) -> list[tuple[str, ...]]:
     sink.open()
     try:
         for number, row in enumerate(rows):
-            sink.write(batch(1, [replace(insert(number, 1), after=f'{{"id":{number},{row[1:]}')]))
+            sink.write(batch(1, [insert(number, 1)._replace(after=f'{{"id":{number},{row[1:]}')]))
         sink.commit(checkpoint("orders.mirror", 1))
     finally:
         sink.close()

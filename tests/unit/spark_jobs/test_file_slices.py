@@ -167,12 +167,21 @@ FEW = (GroupStatistics("p0", ID, ("a.parquet",), at(10), 1, 2, 0, 1_000, is_log=
 def test_reader_is_chosen_for_each_commit_with_its_reason(
     table: TableTraits, statistics: tuple[GroupStatistics, ...], schema: str, expected: str
 ) -> None:
-    choice = choose_reader(table, statistics, schema, SCHEMA)
+    choice = choose_reader(Reader.AUTO, table, statistics, schema, SCHEMA)
     assert Reader(choice.reader)
     assert re.match(expected, f"{choice.reader}: {choice.reason}")
 
 
 def test_timestamps_in_milliseconds_are_not_read_from_change_data() -> None:
     schema = json.dumps({"type": "long", "logicalType": "timestamp-millis"})
-    choice = choose_reader(TABLE, FEW, schema, schema)
-    assert (choice.reader, "milliseconds" in choice.reason) == (Reader.SLICES, True)
+    for wanted in (Reader.AUTO, Reader.CDC):
+        choice = choose_reader(wanted, TABLE, FEW, schema, schema)
+        assert (choice.reader, "milliseconds" in choice.reason) == (Reader.SLICES, True)
+
+
+def test_change_data_that_is_wanted_is_read_unless_it_would_lack_columns() -> None:
+    many, logs = (replace(FEW[0], rows=20),), replace(TABLE, is_merge_on_read=True)
+    for table in (TABLE, logs):
+        assert choose_reader(Reader.CDC, table, many, SCHEMA, SCHEMA).reader is Reader.CDC
+        assert choose_reader(Reader.CDC, table, many, SCHEMA.replace("id", "key"), SCHEMA).reader is Reader.SLICES
+    assert choose_reader(Reader.SLICES, TABLE, FEW, SCHEMA, SCHEMA).reader is Reader.SLICES

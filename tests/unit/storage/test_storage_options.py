@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.storage.connection_options import StoreConnection, options_of
 from airflow_lake_provider.storage.s3 import parse_options
+from airflow_lake_provider.storage.store import StoreConnection, options_of
 
 
 def options(conn_type: str, **fields: Any) -> dict[str, Any]:

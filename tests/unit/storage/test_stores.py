@@ -11,7 +11,7 @@ import fsspec
 import pytest
 
 from airflow_lake_provider.errors import StorageError, TableNotFoundError
-from airflow_lake_provider.storage.hdfs import QUICK_FAILOVER, HdfsOptions, HdfsStore
+from airflow_lake_provider.storage.hdfs import QUICK_FAILOVER, HdfsOptions, HdfsStore, explain_kerberos
 from airflow_lake_provider.storage.s3 import S3Store, parse_options
 from airflow_lake_provider.storage.store import FsspecStore, LocalStore
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
@@ -170,3 +170,37 @@ def test_local_listing_of_a_file_is_not_found(tmp_path: Path) -> None:
 def test_what_is_no_path_is_no_table(base_path: str) -> None:
     with pytest.raises(TableNotFoundError):
         open_storage(base_path)
+
+
+GSSAPI = 'GSSAPIError(GssMajorCodes { raw: "0x00070000" }, 2529638943, "No credentials were supplied: %s")'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason", "says", "may_end"),
+    [
+        pytest.param(
+            {"kerberos_principal": "lake@REALM", "kerberos_keytab": "/etc/lake.keytab"},
+            "Decrypt integrity check failed",
+            "of lake@REALM with keytab /etc/lake.keytab: Decrypt integrity check failed; the principal's keys have",
+            False,
+            id="old-keytab",
+        ),
+        pytest.param({}, "No Kerberos credentials available (default cache: FILE:/tmp/x)", "set `principal`", False,
+                     id="none"),
+        pytest.param(
+            {"kerberos_principal": "lake@REALM", "kerberos_cache": "FILE:/tmp/cache"},
+            "Ticket expired",
+            "with ticket cache FILE:/tmp/cache: Ticket expired; no process has renewed it",
+            True,
+            id="expired",
+        ),
+        pytest.param({}, "Cannot contact any KDC for realm 'REALM'", "the KDC does not answer", True, id="no-kdc"),
+        pytest.param({}, "Clock skew too great", "default ticket cache: Clock skew too great", True, id="unknown"),
+    ],
+)  # fmt: skip
+def test_ticket_that_cannot_be_had_is_explained(
+    arguments: dict[str, str], reason: str, says: str, may_end: bool
+) -> None:
+    error = explain_kerberos("hdfs://nn:8020", arguments, GSSAPI % reason)
+    assert says in str(error)
+    assert error.retriable is may_end

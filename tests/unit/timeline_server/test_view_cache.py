@@ -8,7 +8,7 @@ import pytest
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.errors import TableNotFoundError
 from airflow_lake_provider.planner.facts import TableFacts
-from airflow_lake_provider.planner.indexing import decide_indexing
+from airflow_lake_provider.planner.periodic import decide_indexing
 from airflow_lake_provider.planner.rules import Verdict
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 from airflow_lake_provider.storage.table_storage import Storage, open_storage

@@ -120,6 +120,16 @@ def upgrade() -> None:
         sa.Column("table_id", sa.String(80), nullable=False),
         sa.Column("created_ms", sa.BigInteger, nullable=False),
         sa.Column("service", sa.String(40), nullable=False, server_default=""),
+        sa.Column("number", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("caused_by", sa.String(40), nullable=False, server_default=""),
+        sa.Column("due_ms", sa.BigInteger, nullable=True),
+        sa.Column("quote", sa.Text, nullable=True),
+        sa.Column("scopes", sa.Text, nullable=True),
+        sa.Column("cores", sa.Integer, nullable=False, server_default="1"),
+        sa.Column("charged_core_ms", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("charged_bytes", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("started_ms", sa.BigInteger, nullable=True),
+        sa.Column("ended_ms", sa.BigInteger, nullable=True),
         sa.Column("outcome", sa.String(40), nullable=False, server_default=""),
         sa.Column("reported_try", sa.Integer, nullable=False, server_default="0"),
         sa.Column("job_ms", sa.BigInteger, nullable=False, server_default="0"),
@@ -129,17 +139,83 @@ def upgrade() -> None:
         sa.Column("bytes_out", sa.BigInteger, nullable=True),
     )
     op.create_index("idx_lake_run_created", "lake_run", ["created_ms", "run_id"])
+    op.create_index("idx_lake_run_ended", "lake_run", ["service", "ended_ms"])
     op.create_index("idx_lake_run_table", "lake_run", ["table_id", "created_ms"])
+    op.create_table(
+        "lake_waiting",
+        sa.Column("scope", sa.String(300), primary_key=True),
+        sa.Column("table_id", sa.String(80), primary_key=True),
+        sa.Column("service", sa.String(40), primary_key=True),
+        sa.Column("rank_ms", sa.BigInteger, nullable=False),
+        sa.Column("since_ms", sa.BigInteger, nullable=False),
+        sa.Column("seen_ms", sa.BigInteger, nullable=False),
+        sa.Column("core_ms", sa.BigInteger, nullable=False),
+        sa.Column("bytes", sa.BigInteger, nullable=False),
+        sa.Column("short_of", sa.String(300), nullable=False, server_default=""),
+        sa.Column("reason", sa.Text, nullable=False),
+        sa.Column("quote", sa.Text, nullable=False),
+    )
+    op.create_index("idx_lake_waiting_rank", "lake_waiting", ["scope", "rank_ms"])
+    op.create_index("idx_lake_waiting_table", "lake_waiting", ["table_id"])
+    op.create_table(
+        "lake_spent",
+        sa.Column("scope", sa.String(300), primary_key=True),
+        sa.Column("hour_ms", sa.BigInteger, primary_key=True),
+        sa.Column("core_ms", sa.BigInteger, nullable=False),
+        sa.Column("bytes", sa.BigInteger, nullable=False),
+        sa.Column("arrived_core_ms", sa.BigInteger, nullable=False),
+        sa.Column("arrived_bytes", sa.BigInteger, nullable=False),
+    )
+    op.create_index("idx_lake_spent_hour", "lake_spent", ["hour_ms"])
     op.create_table(
         "lake_report",
         sa.Column("report_id", sa.String(64), primary_key=True),
         sa.Column("claim_until_ms", sa.BigInteger, nullable=False),
         sa.Column("notified_ms", sa.BigInteger, nullable=True),
     )
+    op.create_table(
+        "lake_work",
+        sa.Column("item_id", sa.String(64), primary_key=True),
+        sa.Column("app_key", sa.String(80), nullable=False),
+        sa.Column("table_id", sa.String(80), nullable=False),
+        sa.Column("service", sa.String(40), nullable=False),
+        sa.Column("run_id", sa.String(250), nullable=False),
+        sa.Column("try_number", sa.Integer, nullable=False),
+        sa.Column("request", sa.Text, nullable=False),
+        sa.Column("timeout_ms", sa.BigInteger, nullable=False),
+        sa.Column("state", sa.String(20), nullable=False),
+        sa.Column("is_cancelled", sa.Boolean, nullable=False),
+        sa.Column("claim_token", sa.String(40), nullable=False),
+        sa.Column("deaths", sa.Integer, nullable=False),
+        sa.Column("lines", sa.Text, nullable=False),
+        sa.Column("line_count", sa.Integer, nullable=False),
+        sa.Column("result", sa.Text, nullable=False),
+        sa.Column("message", sa.Text, nullable=False),
+        sa.Column("created_ms", sa.BigInteger, nullable=False),
+        sa.Column("claimed_ms", sa.BigInteger, nullable=False),
+        sa.Column("ended_ms", sa.BigInteger, nullable=False),
+        sa.Column("asked_ms", sa.BigInteger, nullable=False),
+    )
+    op.create_index("idx_lake_work_ended", "lake_work", ["ended_ms"])
+    op.create_index("idx_lake_work_state", "lake_work", ["state", "app_key", "created_ms"])
+    op.create_index("idx_lake_work_table", "lake_work", ["table_id", "state"])
+    op.create_table(
+        "lake_application",
+        sa.Column("app_key", sa.String(80), primary_key=True),
+        sa.Column("conf", sa.Text, nullable=False),
+        sa.Column("run_id", sa.String(250), nullable=False),
+        sa.Column("started_ms", sa.BigInteger, nullable=False),
+        sa.Column("pulled_ms", sa.BigInteger, nullable=False),
+        sa.Column("failures", sa.Integer, nullable=False),
+    )
 
 
 def downgrade() -> None:
+    op.drop_table("lake_application")
+    op.drop_table("lake_work")
     op.drop_table("lake_report")
+    op.drop_table("lake_spent")
+    op.drop_table("lake_waiting")
     op.drop_table("lake_run")
     op.drop_table("lake_sink")
     op.drop_table("lake_limit")

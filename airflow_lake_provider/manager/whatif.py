@@ -1,0 +1,353 @@
+"""What would have happened under other budgets and policies: recorded decisions and outcomes, replayed in virtual time.
+
+The replay takes each decision at the moment when its service became due, at the cost that its run had (or, where none
+has ended, at the predicted one), and lets the ranked order spend the other budgets. It does not foresee what the tables
+would have been like then: a service that starts later is replayed with the work that it had. All but `load_decisions`
+is pure.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import select
+
+from airflow_lake_provider.config.tables_file import Budget, Budgets
+from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.manager.db.operations import COMPLETED, NOTHING_TO_DO, OBSERVED, Quote, parse_quote
+from airflow_lake_provider.manager.db.schema import lake_run, lake_table, lake_waiting
+from airflow_lake_provider.manager.scheduling import find_limits
+from airflow_lake_provider.planner.ranking import DAY_MS, HOUR_MS, Need, Room, find_too_dear
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from airflow_lake_provider.config.policies import TablePolicy
+    from airflow_lake_provider.config.tables_file import TablesConfig
+    from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.scheduling import RunLimit
+
+MOST_DECISIONS = 10_000
+"""The newest so many are replayed."""
+_COUNTS = {"compaction": ("delta_commits", "delta_commits"), "clean": ("writes_since_clean", "commits")}
+"""Services whose rule counts commits: the name in the evidence, and the setting of the policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastDecision:
+    """One recorded decision. `seconds` and `bytes` are those of its run, or the predicted ones."""
+
+    table_id: str
+    base_path: str
+    table_name: str
+    owner: str
+    service: str
+    due_ms: int
+    delay_ms: int
+    """By how much its rank lies behind the moment when it became due."""
+    seconds: float
+    cores: int
+    bytes: int
+    points: float
+    is_observed: bool = False
+    count: int = 0
+    """Commits that its rule counted; 0: its rule counts none."""
+
+    @property
+    def need(self) -> Need:
+        """What it takes of a budget."""
+        return Need(round(max(1.0, self.seconds) * self.cores * 1000), self.bytes)
+
+
+def load_decisions(registry: Registry, since_ms: int) -> list[PastDecision]:
+    """Return the decisions recorded since a time, with the outcomes of their runs, and those that still wait."""
+    run, waiting, table = lake_run.c, lake_waiting.c, lake_table.c
+    named = (table.base_path, table.table_name, table.owner)
+    runs = select(lake_run, *named).join(lake_table, table.table_id == run.table_id)
+    runs = runs.where(run.created_ms >= since_ms, run.quote.is_not(None)).order_by(run.created_ms.desc())
+    queued = select(lake_waiting, *named).join(lake_table, table.table_id == waiting.table_id)
+    with registry.transaction() as session:
+        rows = session.execute(runs.limit(MOST_DECISIONS)).mappings().all()
+        left = session.execute(queued.where(waiting.scope == "").limit(MOST_DECISIONS)).mappings().all()
+    found = []
+    for row in (*rows, *left):
+        quote = parse_quote(row["quote"])
+        if quote is None:
+            continue
+        has_ended = row.get("outcome") in {COMPLETED, NOTHING_TO_DO}
+        found.append(_decision_of(row, quote, has_ended=has_ended))
+    return sorted(found, key=lambda one: (one.due_ms, one.table_id, one.service))
+
+
+def _decision_of(row: Any, quote: Quote, *, has_ended: bool) -> PastDecision:
+    cores = int(quote.price.get("cores", 1))
+    name = _COUNTS.get(row["service"], ("", ""))[0]
+    counted = quote.evidence.get(name, 0)
+    return PastDecision(
+        table_id=row["table_id"],
+        base_path=row["base_path"],
+        table_name=row["table_name"],
+        owner=row["owner"],
+        service=row["service"],
+        due_ms=quote.since_ms,
+        delay_ms=quote.rank_ms - quote.since_ms,
+        seconds=row["job_ms"] / 1000 if has_ended else quote.core_ms / 1000 / cores,
+        cores=cores,
+        bytes=(row["bytes_out"] or 0) if has_ended else quote.bytes,
+        points=float(quote.price.get("points", 0.0)),
+        is_observed=row.get("outcome") == OBSERVED,
+        count=counted if isinstance(counted, int) else 0,
+    )
+
+
+# --- What a person asks for
+
+
+def parse_since_ms(text: str) -> int:
+    """Return a span such as `12h` or `7d` in ms. Raises ConfigError."""
+    units = {"h": HOUR_MS, "d": DAY_MS}
+    number, unit = text[:-1], text[-1:]
+    if unit not in units or not number.isdecimal() or int(number) == 0:
+        raise ConfigError(f"--since {text!r}, allowed: a number of hours or days, such as 12h or 7d")
+    return int(number) * units[unit]
+
+
+def with_budgets(tables: TablesConfig, wanted: Sequence[str]) -> TablesConfig:
+    """Return the settings with other core hours a day: `HOURS`, or `queue:NAME=HOURS`. Raises ConfigError."""
+    budgets = tables.budgets
+    for text in wanted:
+        scope, _, hours = text.rpartition("=")
+        kind, _, name = scope.partition(":")
+        field_name = {"": "all", "all": "all"}.get(kind, f"{kind}s")
+        try:
+            amount = float(hours)
+        except ValueError:
+            amount = 0.0
+        if field_name not in Budgets.model_fields or not amount > 0 or not math.isfinite(amount):
+            allowed = "core hours a day, such as 200, or queue:spark=40 (queue, pool, owner, label)"
+            raise ConfigError(f"--budget {text!r}, allowed: {allowed}")
+        if field_name == "all":
+            whole = budgets.all if budgets.all is not None else Budget()
+            budgets = budgets.replace(all=whole.replace(core_hours_per_day=amount))
+        else:
+            of = dict(getattr(budgets, field_name))
+            of[name] = of.get(name, Budget()).replace(core_hours_per_day=amount)
+            budgets = budgets.model_copy(update={field_name: of})
+    return replace(tables, budgets=budgets)
+
+
+# --- Which of them would be made under other policies
+
+
+def under_policy(decisions: Iterable[PastDecision], tables: TablesConfig) -> list[tuple[PastDecision, TablePolicy]]:
+    """Return the decisions that would be due, each with its table's policy.
+
+    A rule of counting that asks for more commits than the recorded one makes one decision of several; one that asks for
+    fewer cannot be replayed, and leaves them as they were.
+    """
+    carried: dict[tuple[str, str], PastDecision] = {}
+    found = []
+    for one in decisions:
+        policy = tables.policy_for(one.base_path, one.table_name)
+        section = getattr(policy, one.service, None)
+        is_off = getattr(section, "enabled", True) is False
+        if is_off or policy.mode == "observe" or (one.is_observed and policy.mode != "manage"):
+            continue
+        key, wanted = (one.table_id, one.service), getattr(section, _COUNTS.get(one.service, ("", ""))[1], None)
+        before = carried.pop(key, None)
+        if before is not None:
+            one = replace(one, count=one.count + before.count, points=one.points + before.points)
+        if isinstance(wanted, int) and 0 < one.count < wanted:
+            carried[key] = one
+            continue
+        found.append((one, policy))
+    return found
+
+
+# --- The replay
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What a replay ended with. `backlog` are moments in ms with the core hours and services that waited then."""
+
+    decided: int
+    started: int
+    too_dear: int
+    waiting: int
+    core_hours: float
+    bytes: int
+    points: float
+    waits_s: tuple[float, ...]
+    backlog: tuple[tuple[int, float, int], ...]
+
+    def wait_s(self, share: float) -> float:
+        """Return the wait that this share of the started services did not exceed, in seconds."""
+        ordered = sorted(self.waits_s)
+        return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the shape that the command prints."""
+        return {
+            "decided": self.decided,
+            "started": self.started,
+            "waiting": self.waiting,
+            "never_start": self.too_dear,
+            "core_hours": round(self.core_hours, 2),
+            "bytes": self.bytes,
+            "points": round(self.points, 1),
+            "wait_p50_s": round(self.wait_s(0.5), 1),
+            "wait_p95_s": round(self.wait_s(0.95), 1),
+            "wait_most_s": round(max(self.waits_s, default=0.0), 1),
+            "most_core_hours_waiting": round(max((hours for _, hours, _ in self.backlog), default=0.0), 2),
+        }
+
+
+@dataclass(slots=True)
+class _Budget:
+    """One budget while it is replayed."""
+
+    limit: RunLimit
+    active: int = 0
+    spent: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def room(self, now_ms: int) -> Room:
+        self.spent = [one for one in self.spent if one[0] > now_ms - DAY_MS]
+        most, core_ms, size = self.limit.most, self.limit.core_ms, self.limit.bytes
+        return Room(
+            None if most is None else most - self.active,
+            None if core_ms is None else core_ms - sum(one[1] for one in self.spent),
+            None if size is None else size - sum(one[2] for one in self.spent),
+        )
+
+
+@dataclass(order=True, slots=True)
+class _Candidate:
+    rank_ms: int
+    number: int
+    decision: PastDecision = field(compare=False)
+    scopes: tuple[str, ...] = field(compare=False)
+
+
+class _Fleet:
+    """The budgets, what waits, and what runs, in virtual time."""
+
+    def __init__(self, until_ms: int) -> None:
+        self.until_ms = until_ms
+        self.budgets: dict[str, _Budget] = {}
+        self.waiting: list[_Candidate] = []
+        self.ends: list[tuple[int, int, tuple[str, ...]]] = []
+        self.waits_s: list[float] = []
+        self.started: list[PastDecision] = []
+        self.backlog: list[tuple[int, float, int]] = []
+
+    def end(self, now_ms: int) -> None:
+        while self.ends and self.ends[0][0] <= now_ms:
+            for scope in heapq.heappop(self.ends)[2]:
+                self.budgets[scope].active -= 1
+
+    def start(self, now_ms: int) -> None:
+        """Start what may start, in the ranked order and by the rules of `find_turn`."""
+        rooms = {scope: budget.room(now_ms) for scope, budget in self.budgets.items()}
+        left = []
+        for one in sorted(self.waiting):
+            need, is_old = one.decision.need, one.rank_ms <= now_ms
+            short = {scope for scope in one.scopes if rooms[scope].find_short(need)}
+            if short:
+                left.append(one)
+            for scope in one.scopes:
+                if scope in short and is_old:
+                    rooms[scope] = rooms[scope].closed()
+                elif scope not in short and (is_old or not short):
+                    rooms[scope] = rooms[scope].without(need)
+            if not short:
+                self._begin(one, now_ms)
+        self.waiting = left
+        hours = sum(one.decision.need.core_ms for one in left) / HOUR_MS
+        self.backlog.append((now_ms, hours, len(left)))
+
+    def _begin(self, one: _Candidate, now_ms: int) -> None:
+        need = one.decision.need
+        for scope in one.scopes:
+            self.budgets[scope].active += 1
+            self.budgets[scope].spent.append((now_ms, need.core_ms, need.bytes))
+        heapq.heappush(self.ends, (now_ms + round(one.decision.seconds * 1000), one.number, one.scopes))
+        self.waits_s.append((now_ms - one.decision.due_ms) / 1000)
+        self.started.append(one.decision)
+
+    def next_ms(self, now_ms: int) -> int:
+        """Return when something may start next without a new decision: a run ends, or an hour of a day's costs does."""
+        times = [self.ends[0][0]] if self.ends else []
+        times += [b.spent[0][0] + DAY_MS for b in self.budgets.values() if b.spent and self.waiting]
+        return max(now_ms + 1, min(times, default=self.until_ms + 1))
+
+
+def replay(decisions: Sequence[PastDecision], tables: TablesConfig, until_ms: int) -> Replay:
+    """Replay decisions, by when they became due, up to a time under the policies and budgets of some settings."""
+    wanted = under_policy(decisions, tables)
+    fleet, too_dear, at, now_ms = _Fleet(until_ms), 0, 0, wanted[0][0].due_ms if wanted else until_ms
+    while at < len(wanted) or fleet.waiting or fleet.ends:
+        due_ms = wanted[at][0].due_ms if at < len(wanted) else until_ms + 1
+        now_ms = max(now_ms, min(due_ms, fleet.next_ms(now_ms)) if at or fleet.waiting else due_ms)
+        if now_ms > until_ms:
+            break
+        fleet.end(now_ms)
+        while at < len(wanted) and wanted[at][0].due_ms <= now_ms:
+            decision, policy = wanted[at]
+            limits = find_limits(policy, tables, decision.owner)
+            for limit in limits:
+                fleet.budgets.setdefault(limit.scope, _Budget(limit))
+            if any(find_too_dear(decision.need, limit.room) for limit in limits):
+                too_dear += 1
+            else:
+                scopes = tuple(limit.scope for limit in limits)
+                fleet.waiting.append(_Candidate(decision.due_ms + decision.delay_ms, at, decision, scopes))
+            at += 1
+        fleet.start(now_ms)
+    return Replay(
+        decided=len(wanted),
+        started=len(fleet.started),
+        too_dear=too_dear,
+        waiting=len(fleet.waiting),
+        core_hours=sum(one.need.core_ms for one in fleet.started) / HOUR_MS,
+        bytes=sum(one.bytes for one in fleet.started),
+        points=sum(one.points for one in fleet.started),
+        waits_s=tuple(fleet.waits_s),
+        backlog=tuple(fleet.backlog),
+    )
+
+
+# --- The plot
+
+WIDTH, HEIGHT, EDGE = 800, 320, 50
+_COLOURS = ("#3572b0", "#c0504d", "#4f8f46", "#8064a2")
+
+
+def to_svg(replays: Sequence[tuple[str, Replay]]) -> str:
+    """Return the core hours that waited over time, one line for each replay, as an SVG document."""
+    times = [at_ms for _, found in replays for at_ms, _, _ in found.backlog]
+    begin_ms, end_ms = min(times, default=0), max(times, default=1)
+    most = max((hours for _, found in replays for _, hours, _ in found.backlog), default=0.0) or 1.0
+    inner_w, inner_h, span_ms = WIDTH - 2 * EDGE, HEIGHT - 2 * EDGE, max(1, end_ms - begin_ms)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        f'<path d="M{EDGE} {EDGE}V{HEIGHT - EDGE}H{WIDTH - EDGE}" fill="none" stroke="#444"/>',
+        f'<text x="{EDGE}" y="{EDGE - 12}">core hours that wait (at most {most:,.2f})</text>',
+        f'<text x="{WIDTH - EDGE}" y="{HEIGHT - EDGE + 20}" text-anchor="end">{span_ms / HOUR_MS:,.1f} hours</text>',
+    ]
+    for number, (name, found) in enumerate(replays):
+        colour = _COLOURS[number % len(_COLOURS)]
+        points = " ".join(
+            f"{EDGE + inner_w * (at_ms - begin_ms) / span_ms:.1f},{HEIGHT - EDGE - inner_h * hours / most:.1f}"
+            for at_ms, hours, _ in found.backlog
+        )
+        safe = name.replace("&", "&amp;").replace("<", "&lt;")
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(
+            f'<text x="{WIDTH - EDGE}" y="{EDGE + 16 * number}" text-anchor="end" fill="{colour}">{safe}</text>'
+        )
+    return "\n".join([*parts, "</svg>"]) + "\n"

@@ -1,0 +1,282 @@
+"""The order of all due services of all tables when places are too few: by benefit per cost, with ageing. Pure.
+
+Each candidate has a moment: when it became due, and a delay that is short for what brings much per core second and long
+for what brings little, `MOST_DELAY_MS` at most. The earlier moment is first. Waiting changes no moment, so an index of
+the database keeps the order; and a candidate that becomes due `MOST_DELAY_MS` or more after another one never overtakes
+it, so nothing starves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.planner.rules import Urgency, urgency_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from airflow_lake_provider.config.policies import TablePolicy
+    from airflow_lake_provider.planner.price import Price
+    from airflow_lake_provider.planner.rules import Decision
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+MOST_DELAY_MS = 72 * HOUR_MS
+"""No candidate overtakes one that became due so much earlier."""
+MOST_JITTER_MS = 300_000
+"""What is due at a clock time is spread over so long."""
+LEAST_DENSITY = 1e-3
+MOST_DENSITY = 1e3
+"""Points per core second, weighted, between which the delay falls evenly in the logarithm: 12 hours a factor of ten."""
+
+
+class RankClass(StrEnum):
+    """What waits for a candidate. The classes weigh its benefit."""
+
+    UNBLOCKS = "unblocks"
+    """Writers, or all other services of the table."""
+    RETAINS = "retains"
+    """Storage or the timeline grows past twice its rule: cleaning, archiving and what they wait for."""
+    BEHIND = "behind"
+    """Its rule holds twice over, or its plan is on the timeline."""
+    USUAL = "usual"
+    MASS = "mass"
+    """Rewrites and searches of whole tables."""
+
+
+WEIGHTS: Mapping[RankClass, float] = MappingProxyType(
+    {
+        RankClass.UNBLOCKS: 10_000.0,
+        RankClass.RETAINS: 30.0,
+        RankClass.BEHIND: 3.0,
+        RankClass.USUAL: 1.0,
+        RankClass.MASS: 0.5,
+    }
+)
+_RETAIN = frozenset({Service.CLEAN, Service.ARCHIVE, Service.METACOMPACTION})
+_AT_A_CLOCK_TIME = frozenset({Service.TTL, Service.SAVEPOINT, Service.ORPHANS})
+
+
+def rank_class_of(decision: Decision, policy: TablePolicy) -> RankClass:
+    """Return the class of a due decision."""
+    # What has no rule of counting is urgent by neither plan nor number.
+    if decision.service in _AT_A_CLOCK_TIME:
+        return RankClass.MASS
+    urgency = urgency_of(decision, policy)
+    if urgency >= Urgency.UNBLOCKS:
+        return RankClass.UNBLOCKS
+    if urgency is Urgency.BEHIND:
+        return RankClass.RETAINS if decision.service in _RETAIN else RankClass.BEHIND
+    return RankClass.USUAL if urgency is Urgency.USUAL else RankClass.MASS
+
+
+def density_of(price: Price, rank_class: RankClass) -> float:
+    """Return the weighted benefit per cost: points per core second."""
+    return WEIGHTS[rank_class] * price.benefit.points / price.core_s
+
+
+def delay_ms(density: float) -> int:
+    """Return by how long a candidate of this density ranks behind one that unblocks writers; 0 to MOST_DELAY_MS."""
+    bounded = min(max(density, LEAST_DENSITY), MOST_DENSITY)
+    place = math.log(MOST_DENSITY / bounded) / math.log(MOST_DENSITY / LEAST_DENSITY)
+    return round(place * MOST_DELAY_MS)
+
+
+def rank_ms(since_ms: int, density: float) -> int:
+    """Return the moment by which candidates are ordered, the earliest first; `since_ms` is when it became due."""
+    return since_ms + delay_ms(density)
+
+
+def jitter_ms(table_id: str, service: Service, at_a_clock_time: bool = False) -> int:  # noqa: FBT001, FBT002 - one fact
+    """Return for how long a candidate that is due at a clock time, as all tables are, waits at first; 0 for others."""
+    if not at_a_clock_time and service not in _AT_A_CLOCK_TIME:
+        return 0
+    digest = hashlib.sha256(f"{table_id}.{service.value}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") % MOST_JITTER_MS
+
+
+# --- Budgets: what a queue, a pool, an owner, a label, or all tables together may have
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one run takes of a budget. A slot, core milliseconds, and bytes that it writes."""
+
+    core_ms: int
+    bytes: int = 0
+    slots: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What is left of a budget; None is without a bound. The two sums are those of a day."""
+
+    slots: int | None = None
+    core_ms: int | None = None
+    bytes: int | None = None
+
+    def find_short(self, need: Need) -> str:
+        """Return of what there is too little: `slots`, `core hours` or `bytes`; empty when the need fits."""
+        pairs = (("slots", self.slots, need.slots), ("core hours", self.core_ms, need.core_ms))
+        for name, left, wanted in (*pairs, ("bytes", self.bytes, need.bytes)):
+            if left is not None and wanted > left:
+                return name
+        return ""
+
+    def without(self, need: Need) -> Room:
+        """Return what is left behind a run."""
+        return Room(_less(self.slots, need.slots), _less(self.core_ms, need.core_ms), _less(self.bytes, need.bytes))
+
+    def closed(self) -> Room:
+        """Return the room as those see it that are behind one that must not be overtaken."""
+        return Room(*(None if left is None else 0 for left in (self.slots, self.core_ms, self.bytes)))
+
+
+def _less(left: int | None, taken: int) -> int | None:
+    return None if left is None else left - taken
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """A candidate before another one, as one budget sees it."""
+
+    table_id: str
+    service: str
+    rank_ms: int
+    need: Need
+    short_of: str = ""
+    """The budget that had no room for it when it was last evaluated; empty: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Whether a candidate may start by one budget."""
+
+    may_start: bool
+    ahead: int
+    """How many candidates before it want the same budget."""
+    short: str = ""
+    """Of what there is too little: slots, core hours, bytes."""
+    held_by: str = ""
+    """Table and service of the first one that has to start before it."""
+    ahead_core_ms: int = 0
+
+
+def find_turn(need: Need, ahead: Sequence[Ahead], room: Room, now_ms: int, scope: str = "") -> Turn:
+    """Decide whether a candidate may start, given those before it that want the same budget, in their order.
+
+    One before it that does not fit, or that waits for another budget, may be overtaken as long as its moment has not
+    come (`Ahead.rank_ms`). From then on it keeps what it needs: so a large one starts, however many small ones arrive.
+    """
+    held_by, ahead_core_ms = "", 0
+    for one in ahead:
+        ahead_core_ms += one.need.core_ms
+        is_old = one.rank_ms <= now_ms
+        fits = not room.find_short(one.need)
+        waits_elsewhere = one.short_of not in {"", scope}
+        if not fits and is_old:
+            room = room.closed()
+        elif fits and (is_old or not waits_elsewhere):
+            room = room.without(one.need)
+        else:
+            continue
+        held_by = held_by or f"{one.service} of {one.table_id}"
+    short = room.find_short(need)
+    return Turn(not short, len(ahead), short, held_by if short else "", ahead_core_ms)
+
+
+def find_too_dear(need: Need, whole: Room) -> str:
+    """Return of what a candidate needs more than the whole budget has: it never starts; empty when it may."""
+    return whole.find_short(replace(need, slots=0))
+
+
+# --- When a candidate may start, and whether the work that arrives fits at all
+
+
+def expected_wait_ms(need: Need, ahead_core_ms: int, whole: Room, spent: Sequence[tuple[int, int]], now_ms: int) -> int:
+    """Return about how long a candidate waits for core hours of a day, or for a slot, in ms.
+
+    `spent` are pairs of when an hour began and the core ms that were spent in it; each ends to count a day later.
+    """
+    waits = [0.0]
+    if whole.core_ms:
+        wanted = ahead_core_ms + need.core_ms
+        left = whole.core_ms - sum(core_ms for _, core_ms in spent)
+        ends_ms = now_ms
+        for begun_ms, core_ms in sorted(spent):
+            if left >= wanted:
+                break
+            left, ends_ms = left + core_ms, begun_ms + DAY_MS
+        days = max(0, math.ceil((wanted - whole.core_ms) / whole.core_ms))
+        waits.append(max(0, ends_ms - now_ms) + days * DAY_MS)
+    if whole.slots:
+        waits.append(ahead_core_ms / whole.slots)
+    return int(max(waits))
+
+
+class Pressure(StrEnum):
+    """What writers should do."""
+
+    OK = "ok"
+    SLOW = "slow"
+    """The backlog takes more than `SLOW_DAYS` of the budget to work off, or more arrives than the budget bears."""
+    STOP = "stop"
+    """The backlog takes more than `STOP_DAYS` of the budget."""
+
+
+SLOW_DAYS = 0.25
+STOP_DAYS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one budget has to bear: core ms that wait, and that became due within the last day."""
+
+    waiting_core_ms: int
+    arrived_core_ms: int
+    waiting_bytes: int = 0
+    arrived_bytes: int = 0
+    waiting: int = 0
+
+
+def capacity_of(whole: Room, cores: float = 1.0) -> Room:
+    """Return what a budget bears in a day: its core hours, and what its slots do when they are never idle."""
+    by_slots = None if whole.slots is None else round(whole.slots * cores * DAY_MS)
+    sizes = [size for size in (whole.core_ms, by_slots) if size is not None]
+    return Room(None, min(sizes, default=None), whole.bytes)
+
+
+def pressure_of(load: Load, whole: Room) -> Pressure:
+    """Return the pressure on one budget."""
+    capacity, days, outgrows = capacity_of(whole), 0.0, False
+    pairs = ((load.waiting_core_ms, load.arrived_core_ms, capacity.core_ms),)
+    for waiting, arrived, size in (*pairs, (load.waiting_bytes, load.arrived_bytes, capacity.bytes)):
+        if size is not None:
+            days = max(days, waiting / max(size, 1))
+            outgrows = outgrows or (arrived > size and waiting > 0)
+    if days >= STOP_DAYS:
+        return Pressure.STOP
+    return Pressure.SLOW if days >= SLOW_DAYS or outgrows else Pressure.OK
+
+
+def holding_budget(load: Load, whole: Room) -> Room:
+    """Return the budget that would hold the backlog: what arrives in a day, and a day to work off what waits."""
+    core_ms = load.arrived_core_ms + max(0, load.waiting_core_ms - load.arrived_core_ms)
+    size_bytes = load.arrived_bytes + max(0, load.waiting_bytes - load.arrived_bytes)
+    return Room(
+        None if whole.slots is None else max(whole.slots, math.ceil(core_ms / DAY_MS)),
+        None if whole.core_ms is None else max(whole.core_ms, core_ms),
+        None if whole.bytes is None else max(whole.bytes, size_bytes),
+    )
+
+
+def worst(pressures: Iterable[Pressure]) -> Pressure:
+    """Return the gravest of some pressures; OK of none."""
+    order = list(Pressure)
+    return max(pressures, key=order.index, default=Pressure.OK)

@@ -1,0 +1,193 @@
+"""Triggers that ask until something has ended: writers in the way of a table, and work of standing applications.
+
+All items of work that wait in one triggerer are asked for together, once a second, however many they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.hooks.lake import LakeHook
+from airflow_lake_provider.hooks.open_tables import Preflight
+from airflow_lake_provider.job_contract import Service
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+ASK_INTERVAL_S = 1.0
+MOST_AT_ONCE = 500
+LIVE = frozenset({"waiting", "running"})
+
+
+class ConflictTrigger(BaseTrigger):
+    """Fires once: `{"status": "success"}` when the partitions are free, `{"status": "error", "message": ...}` when the
+    table can never be read.
+    """
+
+    def __init__(
+        self,
+        base_path: str,
+        partitions: list[str],
+        hudi_options: dict[str, str],
+        poll_interval_s: float,
+        storage_options: dict[str, Any],
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.base_path = base_path
+        self.partitions = partitions
+        self.hudi_options = hudi_options
+        self.poll_interval_s = poll_interval_s
+        self.storage_options = storage_options
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return class path and arguments."""
+        return (
+            "airflow_lake_provider.triggers.polls.ConflictTrigger",
+            {
+                "base_path": self.base_path,
+                "partitions": self.partitions,
+                "hudi_options": self.hudi_options,
+                "poll_interval_s": self.poll_interval_s,
+                "storage_options": self.storage_options,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Poll each `poll_interval_s`."""
+        preflight: Preflight | None = None
+        while True:
+            try:
+                if preflight is None:
+                    preflight = await asyncio.to_thread(self._open)
+                obstacles = await asyncio.to_thread(preflight.obstacles)
+            except LakeError as error:
+                if not error.retriable:
+                    yield TriggerEvent({"status": "error", "message": str(error)})  # type: ignore[no-untyped-call]
+                    return
+                self.log.warning("%s", error)
+            else:
+                if not obstacles:
+                    yield TriggerEvent({"status": "success"})  # type: ignore[no-untyped-call]
+                    return
+                self.log.info("table %s: waiting for %s", self.base_path, "; ".join(obstacles))
+            await asyncio.sleep(self.poll_interval_s)
+
+    def _open(self) -> Preflight:
+        return Preflight(self.base_path, self.partitions, self.hudi_options, self.storage_options)
+
+
+class WorkTrigger(BaseTrigger):
+    """Waits for the end of an item that a standing application runs, and renews the lease of its task meanwhile.
+
+    It fires once, with the item (`state`, `result`, `message`) and what the task gave it to carry. Its whole state is
+    in its arguments, so another triggerer continues.
+    """
+
+    def __init__(
+        self, item_id: str, table_id: str, service: str, lease: str, lake_conn_id: str, carried: dict[str, Any]
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.item_id = item_id
+        self.table_id = table_id
+        self.service = service
+        self.lease = lease
+        self.lake_conn_id = lake_conn_id
+        self.carried = carried
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return class path and arguments."""
+        return (
+            "airflow_lake_provider.triggers.polls.WorkTrigger",
+            {
+                "item_id": self.item_id,
+                "table_id": self.table_id,
+                "service": self.service,
+                "lease": self.lease,
+                "lake_conn_id": self.lake_conn_id,
+                "carried": self.carried,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Ask once a second, and log the item's lines."""
+        item: Mapping[str, Any] = {"state": "waiting"}
+        seen = 0
+        asker = find_asker(self.lake_conn_id)
+        while item["state"] in LIVE:
+            question = {"item_id": self.item_id, "seen": seen}
+            renewed = {"table_id": self.table_id, "service": self.service, "lease": self.lease}
+            item = await asker.ask(question | renewed)
+            seen = int(item.get("line_count", seen))
+            for line in item.get("lines", ()):
+                self.log.info("%s", line)
+        ended = {name: str(item.get(name, "")) for name in ("state", "result", "message")}
+        yield TriggerEvent({**ended, "lease": self.lease, **self.carried})  # type: ignore[no-untyped-call]
+
+    async def on_kill(self) -> None:
+        """Have the item end: a person has cleared or marked its task."""
+        await asyncio.to_thread(self._cancel)
+
+    def _cancel(self) -> None:
+        hook = LakeHook(self.lake_conn_id)
+        try:
+            hook.cancel_work(self.item_id, "its task was cleared, or marked, in Airflow")
+            # Until the item has ended, the manager gives the lease to no other try.
+            hook.release_executor(self.table_id, Service(self.service), self.lease)
+        except LakeError as error:
+            # The next try of the service has it cancelled before it begins.
+            self.log.warning("item %s was not cancelled: %s", self.item_id, error)
+
+
+class WorkAsker:
+    """Asks the manager for all items that wait in one event loop; each question is answered by the next request."""
+
+    def __init__(self, hook: LakeHook) -> None:
+        self._hook = hook
+        self._waiting: dict[str, tuple[dict[str, Any], list[asyncio.Future[Mapping[str, Any]]]]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def ask(self, question: dict[str, Any]) -> Mapping[str, Any]:
+        """Return the item. One that the manager does not know counts as cancelled."""
+        future: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
+        _, futures = self._waiting.get(question["item_id"], ({}, []))
+        self._waiting[question["item_id"]] = (question, [*futures, future])
+        loop = asyncio.get_running_loop()
+        if self._task is None or self._task.done() or self._task.get_loop() is not loop:
+            self._task = loop.create_task(self._run(), name="lake-work")
+        return await future
+
+    async def _run(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(ASK_INTERVAL_S)
+            chosen = dict(list(self._waiting.items())[:MOST_AT_ONCE])
+            try:
+                found = await asyncio.to_thread(self._hook.ask_work, [question for question, _ in chosen.values()])
+            except LakeError as error:
+                self._hook.log.warning("the manager does not answer for %d items: %s", len(chosen), error)
+                continue
+            for item_id, (_, futures) in chosen.items():
+                # What was asked meanwhile is answered by the next request.
+                _, now = self._waiting[item_id]
+                rest = [future for future in now if future not in futures]
+                self._waiting.pop(item_id)
+                if rest:
+                    self._waiting[item_id] = (_, rest)
+                unknown = {"state": "cancelled", "message": "the manager does not know the item"}
+                for future in futures:
+                    if not future.done():
+                        future.set_result(found.get(item_id, unknown))
+
+
+_ASKERS: dict[tuple[int, str], WorkAsker] = {}
+
+
+def find_asker(lake_conn_id: str) -> WorkAsker:
+    """Return the asker of this event loop for a connection."""
+    key = (id(asyncio.get_running_loop()), lake_conn_id)
+    if key not in _ASKERS:
+        _ASKERS[key] = WorkAsker(LakeHook(lake_conn_id))
+    return _ASKERS[key]

@@ -1,0 +1,46 @@
+"""The standing Spark application of the engine `warm`: one run is one application."""
+
+from __future__ import annotations
+
+from airflow.sdk import DAG, Param, task
+
+from airflow_lake_provider.execution.arguments import optional
+from airflow_lake_provider.execution.job import run_standing_application
+from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID
+
+DOC = """
+### Warm Spark
+
+The manager creates a run when work of the engine `warm` waits and no application pulls it: one for each queue,
+connection and Spark configuration. The run's id is `<key>.<time>`.
+
+* **What it does**: acquires the application's lease, submits Spark through the connection of its work, and stays until
+  it had no work for `[lake] warm_idle_s` or is older than `[lake] warm_max_age_s`. The tables' own runs have the log
+  and the verdict of each item.
+* **When it fails**: what it was running is given to the next application, which the manager starts. An item that two
+  applications did not survive runs by a spark-submit of its own.
+* **To end it**: mark the run as failed. Its items wait for the next application.
+"""
+
+with DAG(
+    dag_id="lake_warm",
+    description="Runs a standing Spark application that serves many tables",
+    schedule=None,
+    catchup=False,
+    is_paused_upon_creation=False,
+    max_active_runs=64,
+    tags=["lake", "hudi", "table service"],
+    doc_md=DOC,
+    params={
+        "key": Param(type="string", minLength=1, title="Key", description="Which work it pulls; the manager sets it"),
+        "queue": optional("string", title="Queue", description="Queue of the executor"),
+    },
+) as dag:
+
+    @task(task_id="application")
+    def run_application(params: dict[str, str] | None = None, run_id: str | None = None, ti: object = None) -> str:
+        """Run the application to its end; return its Spark id."""
+        key, try_number = (params or {})["key"], int(getattr(ti, "try_number", 1))
+        return run_standing_application(key, str(run_id), try_number, DEFAULT_CONN_ID)
+
+    run_application()

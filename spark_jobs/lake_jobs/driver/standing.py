@@ -1,0 +1,308 @@
+"""A standing application: pulls requests from the manager and runs those of several tables side by side.
+
+It holds a lease, which the task that submitted it renews. The manager answers its holder only, so an application whose
+lease has passed on learns that with its next question, and ends itself and its JVM at once. Each item runs in a
+thread, in a pool of Spark's fair scheduler, with Hudi clients of its own; what fails in one fails it alone. Items that
+were running when the application died are given to the next one, and Hudi resumes or rolls back what they left.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow_lake_provider.errors import LeaseLostError, ManagerUnreachableError
+from airflow_lake_provider.job_contract import (
+    WORK_AT_ONCE,
+    WORK_IDLE_S,
+    WORK_KEY,
+    WORK_LEASE,
+    WORK_MAX_AGE_S,
+    WORK_TOKEN,
+    WORK_URL,
+    FailureKind,
+    JobRequest,
+    JobResult,
+    Outcome,
+    ServiceResult,
+    from_json,
+    to_json,
+)
+from lake_jobs.driver.files import capture_lines, log_progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+PULL_INTERVAL_S = 0.5
+RETRY_INTERVAL_S = 2.0
+TIMEOUT_S = 30.0
+POOL = "spark.scheduler.pool"
+
+
+class Spark(Protocol):
+    """What a standing application needs of Spark's context."""
+
+    def setLocalProperty(self, key: str, value: str) -> None: ...  # noqa: D102 - Spark's name
+
+    def addJobTag(self, tag: str) -> None: ...  # noqa: D102
+
+    def removeJobTag(self, tag: str) -> None: ...  # noqa: D102
+
+    def cancelJobsWithTag(self, tag: str) -> None: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class StandingSettings:
+    """How long an application stays, and how many items it runs at once."""
+
+    at_once: int
+    idle_s: float
+    max_age_s: float
+
+    @staticmethod
+    def of(options: Mapping[str, str]) -> StandingSettings:
+        """Return the settings of a request's options."""
+        return StandingSettings(int(options[WORK_AT_ONCE]), float(options[WORK_IDLE_S]), float(options[WORK_MAX_AGE_S]))
+
+    def why_ends(self, began_s: float, worked_s: float, now_s: float, running: int) -> str:
+        """Return why an application ends now, empty when it stays; times are of the monotonic clock.
+
+        It never ends while items run.
+        """
+        if running:
+            return ""
+        if now_s - began_s >= self.max_age_s:
+            return f"it is older than {self.max_age_s:.0f} s"
+        return f"it had no work for {self.idle_s:.0f} s" if now_s - worked_s >= self.idle_s else ""
+
+    def room(self, began_s: float, now_s: float, running: int) -> int:
+        """Return for how many more items there is room; none when it is old, so that it comes to its end."""
+        return 0 if now_s - began_s >= self.max_age_s else max(0, self.at_once - running)
+
+
+class WorkSource:
+    """The manager's routes of work, with the standard library alone."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._url = options[WORK_URL].rstrip("/")
+        self._token = options[WORK_TOKEN]
+        self._me = {"key": options[WORK_KEY], "lease": options[WORK_LEASE]}
+
+    def pull(self, free: int, lines: Mapping[str, list[str]]) -> tuple[dict[str, str], dict[str, str]]:
+        """Return new requests by item, and the items to end with reasons.
+
+        Raises LeaseLostError when this application must end, ManagerUnreachableError when there is no answer.
+        """
+        answer = self._post("/work/pull", {"free": free, "lines": dict(lines)})
+        return dict(answer["requests"]), dict(answer["cancel"])
+
+    def finish(self, item_id: str, result: JobResult, lines: list[str]) -> None:
+        """Report the end of an item, with its last lines.
+
+        Raises as `pull` does, and ValueError for a result that is not accepted.
+        """
+        self._post("/work/finish", {"item_id": item_id, "result": to_json(result), "lines": lines})
+
+    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        request = urllib.request.Request(
+            self._url + path,
+            json.dumps(self._me | body).encode(),
+            {"Content-Type": "application/json", "Authorization": f"Bearer {self._token}"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+                text = answer.read()
+            return dict(json.loads(text)) if text else {}
+        except urllib.error.HTTPError as error:
+            if error.code == 409:
+                raise LeaseLostError(f"the manager refuses this application: {error.read()[:300]!r}") from error
+            if error.code in {413, 422}:
+                raise ValueError(f"the manager does not accept it: {error.read()[:300]!r}") from error
+            raise ManagerUnreachableError(f"{self._url}{path} answered {error.code}: {error.read()[:300]!r}") from error
+        except (OSError, json.JSONDecodeError) as error:
+            raise ManagerUnreachableError(f"{self._url}{path} does not answer: {error}") from error
+
+
+class ZoneGate:
+    """Keeps apart items whose tables name instants in different zones: Hudi keeps one zone for each JVM."""
+
+    def __init__(self) -> None:
+        self._free = threading.Condition()
+        self._zone = ""
+        self._inside = 0
+
+    @contextmanager
+    def enter(self, zone: str) -> Iterator[None]:
+        """Wait until no item of another zone is inside."""
+        with self._free:
+            self._free.wait_for(lambda: self._inside == 0 or self._zone == zone)
+            self._zone = zone
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._free:
+                self._inside -= 1
+                self._free.notify_all()
+
+
+@dataclass
+class _Item:
+    item_id: str
+    slot: int
+    lines: list[str] = field(default_factory=list)
+    cancelled: str = ""
+    lock_file: str = ""
+
+
+class StandingApplication:
+    """Pulls and runs until it is idle or old. `run_item` runs one request, and may raise anything."""
+
+    def __init__(
+        self,
+        source: WorkSource,
+        settings: StandingSettings,
+        spark: Spark,
+        run_item: Callable[[JobRequest, Callable[[], str]], JobResult],
+        lock_file_of: Callable[[JobRequest], str] = lambda _: "",
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source = source
+        self._settings = settings
+        self._spark = spark
+        self._run_item = run_item
+        self._lock_file_of = lock_file_of
+        self._monotonic_s = monotonic_s
+        self._guard = threading.Lock()
+        self._running: dict[str, _Item] = {}
+        self._wake = threading.Event()
+        self._lost: LeaseLostError | None = None
+        self._ran = 0
+
+    def lock_files(self) -> list[str]:
+        """Return the lock files of the tables whose items are running."""
+        with self._guard:
+            return [item.lock_file for item in self._running.values() if item.lock_file]
+
+    def run(self) -> None:
+        """Run until there is a reason to end. Raises LeaseLostError when another application took over."""
+        began_s = worked_s = self._monotonic_s()
+        while True:
+            now_s = self._monotonic_s()
+            running = self._count()
+            if running:
+                worked_s = now_s
+            why = self._settings.why_ends(began_s, worked_s, now_s, running)
+            if why:
+                log_progress("standing application", f"ends after {self._ran} items: {why}")
+                return
+            try:
+                self._pull(self._settings.room(began_s, now_s, running))
+            except ManagerUnreachableError as error:
+                log_progress("standing application", f"{error}; what runs goes on")
+                self._wait(RETRY_INTERVAL_S)
+            if self._lost is not None:
+                raise self._lost
+            self._wait(PULL_INTERVAL_S)
+
+    def _pull(self, free: int) -> None:
+        with self._guard:
+            lines = {item.item_id: item.lines for item in self._running.values() if item.lines}
+            for item in self._running.values():
+                item.lines = []
+        try:
+            requests, cancel = self._source.pull(free, lines)
+        except ManagerUnreachableError:
+            with self._guard:
+                for item_id, kept in lines.items():
+                    if item_id in self._running:
+                        self._running[item_id].lines[:0] = kept
+            raise
+        for item_id, reason in cancel.items():
+            self._cancel(item_id, reason)
+        for item_id, request in requests.items():
+            self._start(item_id, request)
+
+    def _cancel(self, item_id: str, reason: str) -> None:
+        with self._guard:
+            item = self._running.get(item_id)
+            if item is None:
+                return
+            item.cancelled = reason
+        # With each pull until it has ended: between two of Spark's jobs there is nothing to cancel.
+        self._spark.cancelJobsWithTag(item_id)
+
+    def _start(self, item_id: str, text: str) -> None:
+        with self._guard:
+            used = {item.slot for item in self._running.values()}
+            slot = next(number for number in range(len(used) + 1) if number not in used)
+            item = self._running[item_id] = _Item(item_id, slot)
+        threading.Thread(target=self._work, args=(item, text), name=f"lake-{item_id}", daemon=True).start()
+
+    def _work(self, item: _Item, text: str) -> None:
+        result = self._run_safely(item, text)
+        while True:
+            try:
+                with self._guard:
+                    lines = list(item.lines)
+                self._source.finish(item.item_id, result, lines)
+                break
+            except ManagerUnreachableError as error:
+                log_progress(item.item_id, f"its end is not reported yet: {error}")
+                time.sleep(RETRY_INTERVAL_S)
+            except ValueError as error:
+                result = failed_result(None, f"{error}")
+            except LeaseLostError as error:
+                self._lost = error
+                break
+        with self._guard:
+            del self._running[item.item_id]
+            self._ran += 1
+        self._wake.set()
+
+    def _run_safely(self, item: _Item, text: str) -> JobResult:
+        request: JobRequest | None = None
+        try:
+            request = from_json(JobRequest, text)
+            item.lock_file = self._lock_file_of(request)
+            # One pool for each place, not for each item: Spark keeps pools for good.
+            self._spark.setLocalProperty(POOL, f"lake-{item.slot}")
+            self._spark.addJobTag(item.item_id)
+            try:
+                with capture_lines(partial(self._keep_line, item)):
+                    return self._run_item(request, lambda: item.cancelled)
+            finally:
+                self._spark.removeJobTag(item.item_id)
+        except Exception as error:  # noqa: BLE001 - the outermost loop of an item's thread: the others go on
+            return failed_result(request, f"{type(error).__name__}: {error}")
+
+    def _keep_line(self, item: _Item, line: str) -> None:
+        with self._guard:
+            item.lines.append(line)
+
+    def _count(self) -> int:
+        with self._guard:
+            return len(self._running)
+
+    def _wait(self, seconds: float) -> None:
+        self._wake.wait(seconds)
+        self._wake.clear()
+
+
+def failed_result(request: JobRequest | None, message: str) -> JobResult:
+    """Return the result of an item that could not be run."""
+    services = () if request is None else request.services
+    return JobResult(
+        "" if request is None else request.job_id,
+        tuple(
+            ServiceResult(service.service, Outcome.FAILED, failure_kind=FailureKind.OTHER, message=message[:1000])
+            for service in services
+        ),
+    )

@@ -1,0 +1,185 @@
+"""Compare what a sink has with what its table has, row by row, in a file: memory does not grow with the table.
+
+The sink is brought up to date first. Then the table's rows are those of a query that was planned between two readings
+of the timeline, both of which show no commit that the sink lacks: so both sides are of one moment, while writers go on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sqlite3
+import tempfile
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from airflow_lake_provider.errors import ConfigError, SinkUnavailableError
+from airflow_lake_provider.replication.change import Change, Op, canonical
+from airflow_lake_provider.replication.checkpoint import unread
+from airflow_lake_provider.replication.feed import find_gap
+from airflow_lake_provider.replication.sink import ReadableSink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from airflow_lake_provider.replication.checkpoint import Checkpoint
+    from airflow_lake_provider.replication.feed import SourceTimeline
+    from airflow_lake_provider.replication.sink import Row, Sink
+
+log = logging.getLogger(__name__)
+
+MOST_TRIES = 20
+_NAMED_KEYS = 5
+_ROWS_AT_ONCE = 10_000
+
+
+class TableRows(Protocol):
+    """A table whose rows are compared."""
+
+    def read_timeline(self, known: Checkpoint | None = None) -> SourceTimeline:
+        """Read the timeline anew."""
+
+    def plan_rows(self) -> Callable[[], Iterator[tuple[str, str]]]:
+        """Decide now which files are read; the function that is returned reads each row's key and JSON."""
+
+    @property
+    def key(self) -> Sequence[str]:
+        """The names of the key's fields."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The names of the table's columns, in its newest schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What the comparison found. Counts are of rows, or of keys where the table has a key twice."""
+
+    instant: str
+    """Requested time of the last commit that both sides have."""
+    rows: int
+    keys: int
+    in_sink: int
+    missing: int
+    foreign: int
+    """In the sink, and not in the table."""
+    different: int
+    examples: tuple[str, ...] = ()
+    """Some keys of each kind, with what is the matter."""
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the sink has the table's rows and no others."""
+        return not (self.missing or self.foreign or self.different)
+
+    def __str__(self) -> str:
+        same = f"the sink has the table's {self.keys} rows as of commit {self.instant}"
+        if self.rows != self.keys:
+            same += f" (the table has {self.rows}: several share a key)"
+        if self.is_same:
+            return same
+        return (
+            f"as of commit {self.instant} the table has {self.keys} rows and the sink {self.in_sink}: {self.missing} "
+            f"are missing in the sink, {self.foreign} are in the sink alone, {self.different} differ; "
+            f"{', '.join(self.examples)}"
+        )
+
+
+def verify(table: TableRows, sink: Sink, catch_up: Callable[[], Checkpoint | None]) -> Verification:
+    """Bring the sink up to date, and compare it with the table. `catch_up` returns what is durable then.
+
+    Raises ConfigError for a sink that cannot be read back, SinkUnavailableError where commits come faster than they are
+    replicated, and what reading raises.
+    """
+    if not isinstance(sink, ReadableSink):
+        raise ConfigError(f"sink {type(sink).__name__} cannot be read back: it has no read_rows")
+    for _ in range(MOST_TRIES):
+        checkpoint = catch_up()
+        if checkpoint is None or checkpoint.commit is None:
+            raise SinkUnavailableError("the sink has no snapshot of the table yet, so there is nothing to compare")
+        if not _is_current(table, checkpoint):
+            continue
+        read = table.plan_rows()
+        if _is_current(table, checkpoint):
+            return compare(read(), sink, checkpoint, table.key, table.columns)
+        log.info("a commit completed while the rows were looked up: once more")
+    raise SinkUnavailableError(f"commits came faster than they were replicated, {MOST_TRIES} times in a row")
+
+
+def _is_current(table: TableRows, checkpoint: Checkpoint) -> bool:
+    timeline = table.read_timeline(checkpoint)
+    return not unread(checkpoint, timeline.completed) and find_gap(checkpoint, timeline) is None
+
+
+def compare(
+    rows: Iterator[tuple[str, str]],
+    sink: ReadableSink,
+    checkpoint: Checkpoint,
+    key: Sequence[str],
+    columns: Sequence[str],
+) -> Verification:
+    """Compare the table's rows with the sink's, both as digests in a file of this process."""
+    # A column that was dropped since is in the sink's older rows, and in none of the table's.
+    names = frozenset(columns)
+    with tempfile.TemporaryDirectory(prefix="lake-verify-") as folder, closing(_open(Path(folder))) as database:
+        stored = (sink.as_read(Change(Op.READ, key_text, None, row)) for key_text, row in rows)
+        count = _load(database, _TABLE, stored, names)
+        _load(database, _SINK, sink.read_rows(key, checkpoint), names)
+        keys, in_sink = (_count(database, side) for side in (_TABLE, _SINK))
+        kinds = {name: list(database.execute(query)) for name, query in _QUERIES.items()}
+        return Verification(
+            checkpoint.commit.requested_time if checkpoint.commit is not None else "",
+            count,
+            keys,
+            in_sink,
+            missing=len(kinds["missing"]),
+            foreign=len(kinds["in the sink alone"]),
+            different=len(kinds["different"]),
+            examples=tuple(f"{name}: {text}" for name, found in kinds.items() for (text,) in found[:_NAMED_KEYS]),
+        )
+
+
+_TABLE, _SINK = 0, 1
+_QUERIES: Mapping[str, str] = {
+    "missing": "select key from rows where side = 0 except select key from rows where side = 1 order by 1",
+    "in the sink alone": "select key from rows where side = 1 except select key from rows where side = 0 order by 1",
+    "different": "select a.key from rows a join rows b on a.key = b.key and a.side = 0 and b.side = 1 "
+    "where a.digest <> b.digest order by 1",
+}
+
+
+def _open(folder: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(folder / "rows.db", isolation_level=None)
+    # The file is this process's alone, and gone afterwards.
+    for statement in ("pragma journal_mode = off", "pragma synchronous = off"):
+        database.execute(statement)
+    database.execute(
+        "create table rows (side int, key text, digest blob not null, primary key (side, key)) without rowid"
+    )
+    return database
+
+
+def _load(database: sqlite3.Connection, side: int, rows: Iterable[Row], columns: frozenset[str]) -> int:
+    count, rows = 0, iter(rows)
+    while some := list(islice(rows, _ROWS_AT_ONCE)):
+        count += len(some)
+        database.execute("begin")
+        for key, values in some:
+            if values is None:
+                database.execute("delete from rows where side = ? and key = ?", (side, key))
+            else:
+                digest = _digest({name: value for name, value in values.items() if name in columns})
+                database.execute("insert or replace into rows values (?, ?, ?)", (side, key, digest))
+        database.execute("commit")
+    return count
+
+
+def _digest(values: Mapping[str, object]) -> bytes:
+    return hashlib.blake2b(canonical(values).encode(), digest_size=16).digest()
+
+
+def _count(database: sqlite3.Connection, side: int) -> int:
+    return int(database.execute("select count(*) from rows where side = ?", (side,)).fetchone()[0])

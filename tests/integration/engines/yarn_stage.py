@@ -1,0 +1,103 @@
+"""A stage whose tables and job files are on HDFS, and whose jobs run on YARN."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from local_stack import hadoop, hdfs, hudi_bundle
+from local_stack.processes import ServerProcess
+from local_stack.yarn import YarnOnHdfs
+from tests.integration.engines.hdfs_stage import HdfsStage
+from tests.integration.engines.lease_server import Leases, serve_leases
+from tests.integration.engines.stage import Stage
+
+LEASE_S = 10.0
+
+
+@dataclass
+class YarnStage(HdfsStage):
+    """Tasks whose Spark connection names YARN."""
+
+    stack: YarnOnHdfs = field(default_factory=lambda: YarnOnHdfs(Path()))
+    leases: Leases = field(default_factory=lambda: Leases(LEASE_S))
+    deploy_mode: str = "cluster"
+
+    @property
+    def spark_conf(self) -> Mapping[str, str]:
+        # As in production: the cluster's own settings are in its spark-defaults.conf.
+        return {}
+
+    @property
+    def connection(self) -> Mapping[str, Any]:
+        extra = {"deploy-mode": self.deploy_mode, "yarn_resourcemanager_webapp_address": self.stack.yarn.web_url}
+        return {"host": "yarn", "extra": json.dumps(extra)}
+
+    def wait_for_driver(self, task: ServerProcess) -> dict[str, Any]:
+        """Wait until a task's driver waits for the lock; return its application."""
+        self.wait_until(
+            lambda: "as soon as the table's lock is free" in self.log_of(task) or not task.alive(), "the driver"
+        )
+        assert task.alive(), task.log_tail(60)
+        (app,) = self.stack.yarn.applications()
+        return app
+
+    def containers(self, application_id: str) -> list[psutil.Process]:
+        """Return the processes that work in an application's containers."""
+        found = [process for process in psutil.process_iter(["cwd"]) if application_id in (process.info["cwd"] or "")]
+        return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
+
+    def env(self) -> Mapping[str, str]:
+        # Spark passes this process's PYTHONPATH on; only what was submitted may be found in the container.
+        inherited = {key: value for key, value in super().env().items() if key != "PYTHONPATH"}
+        return {**inherited, "SPARK_CONF_DIR": self.conf}
+
+
+@contextmanager
+def yarn_stage(make_folder: pytest.TempPathFactory) -> Iterator[YarnStage]:
+    """Start HDFS and YARN while a table is written; skip where Hudi, Maven or Java are missing."""
+    if not hudi_bundle.JAR.exists():
+        pytest.skip("no Hudi bundle: run `make install`")
+    if not (hadoop.LIB.is_dir() and hdfs.LIB.is_dir()) and (
+        shutil.which("mvn") is None or shutil.which("java") is None
+    ):
+        pytest.skip("YARN needs Maven and Java 17")
+    stack, leases = YarnOnHdfs(make_folder.mktemp("yarn")), Leases(LEASE_S)
+    with serve_leases(LEASE_S, leases) as manager_url:
+        stage = YarnStage(
+            make_folder.mktemp("stage"),
+            manager_url,
+            "yarn",
+            store_url=stack.hdfs.url,
+            conf=str(stack.yarn.conf),
+            stack=stack,
+            leases=leases,
+        )
+        written: list[Exception] = []
+        writer = threading.Thread(target=_write, args=(stage, written))
+        writer.start()
+        try:
+            stack.start()
+            writer.join()
+            assert not written, written
+            yield stage
+        finally:
+            writer.join()
+            stage.close()
+            stack.stop()
+
+
+def _write(stage: YarnStage, trouble: list[Exception]) -> None:
+    try:
+        Stage.write_table(stage)
+    except Exception as error:  # noqa: BLE001 - raised by the thread that waits for this one
+        trouble.append(error)

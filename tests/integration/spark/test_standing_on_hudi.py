@@ -1,0 +1,212 @@
+"""Several real tables through one standing application: a poisoned one, and applications that are killed with kill -9.
+
+The judge is a second reader: all rows as they were written, and one completed commit for each plan.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from conftest import LOCK, MakeTable, Table, rows
+
+from airflow_lake_provider.job_contract import (
+    FailureKind,
+    JobRequest,
+    JobResult,
+    Mode,
+    Outcome,
+    Service,
+    ServiceRequest,
+    from_json,
+)
+from airflow_lake_provider.manager.db.work import WorkState
+from tests.support.standing import LIVE, Application, Manager, serve_work
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# An executor that was killed counts as dead after two seconds, its lock file after a minute.
+QUICK = LOCK | {
+    "hoodie.client.heartbeat.interval_in_ms": "1000",
+    "hoodie.write.lock.filesystem.expire": "1",
+    "hoodie.write.lock.client.wait_time_ms_between_retry": "200",
+    "hoodie.write.lock.client.num_retries": "600",
+}
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
+    with serve_work(tmp_path) as manager:
+        yield manager
+
+
+def request_of(table: Table, *services: Service) -> JobRequest:
+    wanted = tuple(ServiceRequest(service, Mode.SCHEDULE_AND_EXECUTE) for service in services)
+    request = table.request(Mode.SCHEDULE_AND_EXECUTE, options=QUICK)
+    return replace(request, services=wanted, job_id=f"run-{table.written.name}")
+
+
+def compactions(table: Table) -> list[str]:
+    """Return the completed compactions, each once for every file on the timeline that completes it."""
+    plans = {name.split(".")[0] for name in table.files() if name.endswith(".compaction.requested")}
+    return sorted(
+        name.split("_")[0] for name in table.files() if name.endswith(".commit") and name.split("_")[0] in plans
+    )
+
+
+def damage_log(table: Table) -> None:
+    log = next(
+        path for path in table.path.rglob(".*.log.*") if ".hoodie" not in path.parts and not path.name.endswith("crc")
+    )
+    log.write_bytes(b"#HUDI#" + os.urandom(2000))
+    for checksum in log.parent.glob("*.crc"):
+        checksum.unlink()
+
+
+def lose_base_files(table: Table) -> None:
+    for path in table.path.rglob("*.parquet"):
+        if ".hoodie" not in path.parts:
+            path.unlink()
+
+
+def test_poisoned_tables_hurt_no_other_one(
+    spark: SparkSession, make_table: MakeTable, manager: Manager, tmp_path: Path
+) -> None:
+    healthy = [make_table(f"orders_{number}") for number in range(3)]
+    damaged, incomplete = make_table("damaged"), make_table("incomplete")
+    before = {table.path: rows(spark, table) for table in healthy}
+    damage_log(damaged)
+    lose_base_files(incomplete)
+    items = [
+        manager.submit(request_of(table, Service.COMPACTION, Service.CLEAN))
+        for table in (damaged, incomplete, *healthy)
+    ]
+    application = Application(manager, tmp_path, idle_s=3)
+    try:
+        ended = manager.wait(*items)
+        result = application.wait()
+    finally:
+        application.kill()
+    results = {name: from_json(JobResult, item.result) for name, item in ended.items()}
+    assert {item.state for item in ended.values()} == {WorkState.ENDED}
+    for table in healthy:
+        compaction, clean = results[f"lake-{table.written.name}-1"].services
+        assert compaction.outcome is Outcome.COMPLETED, compaction.message
+        assert clean.outcome in {Outcome.COMPLETED, Outcome.NOTHING_TO_DO}, clean.message
+        assert rows(spark, table) == before[table.path]
+        assert compactions(table) == list(compaction.completed_instants)
+        assert any("compaction" in line for line in ended[f"lake-{table.written.name}-1"].lines)
+    assert results["lake-incomplete-1"].services[0].outcome is Outcome.FAILED
+    assert compactions(incomplete) == []
+    # One process for all of them.
+    assert {found.spark_application_id for found in results.values()} == {result.spark_application_id}
+
+
+def test_cancelled_item_ends_and_the_next_one_gets_its_place(
+    spark: SparkSession, make_table: MakeTable, manager: Manager, tmp_path: Path
+) -> None:
+    held, free = make_table("held"), make_table("free")
+    before = rows(spark, free)
+    # A lock that another holds: the item waits for it.
+    (held.path / ".hoodie" / "lock").touch()
+    item = manager.submit(request_of(held, Service.COMPACTION))
+    application = Application(manager, tmp_path, at_once=1, idle_s=2)
+    try:
+        deadline = time.monotonic() + 120
+        while manager.ask(item)[item].state is WorkState.WAITING:
+            assert time.monotonic() < deadline, application.log()
+            time.sleep(0.1)
+        other = manager.submit(request_of(free, Service.COMPACTION))
+        manager.queue.cancel(item, "it was cleared")
+        (held.path / ".hoodie" / "lock").unlink()
+        ended = manager.wait(item, other)
+        application.wait()
+    finally:
+        application.kill()
+    assert ended[item].state is WorkState.ENDED
+    assert from_json(JobResult, ended[other].result).services[0].outcome is Outcome.COMPLETED
+    assert rows(spark, free) == before
+
+
+@pytest.mark.parametrize(
+    ("kills", "at_once"),
+    [pytest.param(3, 4, id="3-kills"), pytest.param(50, 8, id="50-kills", marks=pytest.mark.soak)],
+)
+def test_killed_applications_lose_nothing_and_execute_no_plan_twice(
+    spark: SparkSession, make_table: MakeTable, manager: Manager, tmp_path: Path, kills: int, at_once: int
+) -> None:
+    dice, number, round_number = random.Random(7), 0, 0
+    while number < kills:
+        round_number += 1
+        tables = [make_table(f"orders_{round_number}_{index}") for index in range(at_once)]
+        before = {table.path: rows(spark, table) for table in tables}
+        tries = {manager.submit(request_of(table, Service.COMPACTION)): (table, 1) for table in tables}
+        alone: set[Path] = set()
+        applications = 0
+        deadline = time.monotonic() + 900
+        while tries:
+            assert time.monotonic() < deadline, manager.ask(*tries)
+            number, applications = number + 1, applications + 1
+            application = Application(manager, tmp_path, number, at_once=at_once)
+            try:
+                # The last ones of a round are left to end their work.
+                patience_s = dice.uniform(0.0, 4.0) if applications <= 2 and number <= kills else 120.0
+                _let_run(manager, tries, application, patience_s)
+            finally:
+                application.kill()
+            for table, _ in tries.values():
+                # What a killed holder leaves counts as gone after a minute at the earliest (Hudi's setting).
+                (table.path / ".hoodie" / "lock").unlink(missing_ok=True)
+            for name, item in manager.ask(*tries).items():
+                if item.state in LIVE:
+                    continue
+                table, try_number = tries.pop(name)
+                if item.state is WorkState.ALONE:
+                    alone.add(table.path)
+                    _run_alone(spark, table)
+                elif _is_to_be_repeated(item.result):
+                    again = request_of(table, Service.COMPACTION)
+                    tries[manager.submit(again, try_number + 1)] = (table, try_number + 1)
+        for table in tables:
+            assert rows(spark, table) == before[table.path], f"{table.path} after {number} kills"
+            done = compactions(table)
+            assert len(done) == 1, f"{table.path}: {sorted(table.files())}"
+
+
+def _let_run(
+    manager: Manager, tries: dict[str, tuple[Table, int]], application: Application, patience_s: float
+) -> None:
+    """Wait until items run, and then so long, or until all have ended."""
+    deadline = time.monotonic() + 120
+    while all(item.state is WorkState.WAITING for item in manager.ask(*tries).values()):
+        assert time.monotonic() < deadline, application.log()
+        assert application.process.poll() is None, application.log()
+        time.sleep(0.02)
+    ends = time.monotonic() + patience_s
+    while time.monotonic() < ends and any(item.state in LIVE for item in manager.ask(*tries).values()):
+        time.sleep(0.05)
+
+
+def _is_to_be_repeated(result: str) -> bool:
+    (service,) = from_json(JobResult, result).services
+    if service.outcome is not Outcome.FAILED:
+        return False
+    # The dead executor's heartbeat: Airflow's next try comes after a pause.
+    assert service.failure_kind in {FailureKind.BUSY, FailureKind.LOCK}, service.message
+    time.sleep(2)
+    return True
+
+
+def _run_alone(spark: SparkSession, table: Table) -> None:
+    import importlib
+
+    time.sleep(2)
+    result = importlib.import_module("run_services").run_job(spark, request_of(table, Service.COMPACTION)).services[0]
+    assert result.outcome is not Outcome.FAILED, result.message
