@@ -1,16 +1,17 @@
 """How much of the best possible benefit does each order get out of a budget that does not suffice for all that is due?
 
 200 simulated tables with a history of 30 runs of each service: sizes, rhythms of writing, speeds of their stores and
-noise of their runs are drawn from a seed, with the spread of real lakes (a few large tables, many small ones). Then
-about half of them are due at once. Each order gets the same evidence and history; its list is run, at the true costs,
-until the budget (10, 30 and 60 % of what all of it costs) is spent, leaving out what no longer fits.
+noise of their runs are drawn from a seed, with the spread of real lakes (a few large tables, many small ones). The
+seeds are not those that the weights were chosen with (1 to 10). All of it is due at once. Each order gets the same
+evidence and history; its list is run, at the true costs, until the budget (10, 30 and 60 % of what all of it costs) is
+spent, leaving out what no longer fits.
 
 `ours` is the product's own price (`planner.price`) and order (`planner.ranking`), ageing included; `fifo` is the order
 of becoming due; `longest` puts the table first whose last run is longest ago (Amoro's balanced policy); `autocomp` is
 AutoComp's published formula (OpenHouse): cost in GB hours by 2 MB/s and half a GB hour to start, gain in files, both
 min-max normalised, gain weighted 0.7 and cost 0.3, in its greedy selection. The divisor is the exact 0/1 knapsack by
 dynamic programming, which knows each true cost and benefit. The benefit is the product's own (points, weighted by
-class), which AutoComp does not aim at; so `files_...` gives the same shares when only files count, AutoComp's own aim,
+class), which AutoComp does not aim at; so `files` gives the same shares when only files count, AutoComp's own aim,
 of which the product's order knows nothing. All figures are means over the drawn lakes.
 """
 
@@ -240,7 +241,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lakes", type=int, default=10)
     parser.add_argument("--tables", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=101)
     options = parser.parse_args()
     shares: dict[tuple[int, str], list[float]] = {}
     for number in range(options.lakes):
@@ -254,7 +255,7 @@ def main() -> int:
             for name, ordered in lists.items():
                 benefit, files = spend(ordered, budget_s)
                 shares.setdefault((percent, name), []).append(benefit / best)
-                shares.setdefault((percent, f"files_{name}"), []).append(files / most_files)
+                shares.setdefault((percent, f"files {name}"), []).append(files / most_files)
         line = ", ".join(f"{percent} %: {shares[percent, 'ours'][-1]:.3f}" for percent in BUDGETS)
         size = sum(work_of(one.decision.service, one.decision.evidence).bytes for one in found) / GIB
         print(
@@ -263,9 +264,9 @@ def main() -> int:
         )
     result: dict[str, object] = {"tables": options.tables, "lakes": options.lakes}
     for percent in BUDGETS:
-        names = [*ORDERS, *(f"files_{name}" for name in ORDERS)]
-        means = {name: round(statistics.mean(shares[percent, name]), 3) for name in names}
-        result[f"budget_{percent}"] = means | {"ours_least": round(min(shares[percent, "ours"]), 3)}
+        means = {name: round(statistics.mean(shares[percent, name]), 3) for name in ORDERS}
+        files = {name: round(statistics.mean(shares[percent, f"files {name}"]), 3) for name in ORDERS}
+        result[f"budget_{percent}"] = {**means, "ours_least": round(min(shares[percent, "ours"]), 3), "files": files}
     print(json.dumps(result), flush=True)
     return 0
 

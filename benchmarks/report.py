@@ -206,7 +206,7 @@ SECTIONS = (
         tuple(
             Plot(
                 f"ranking-{percent}",
-                f"share of the knapsack's benefit, budget of {percent} %",
+                f"benefit with a budget of {percent} % (share of the knapsack's)",
                 (
                     ("provider", f"budget_{percent}.ours"),
                     ("AutoComp's formula", f"budget_{percent}.autocomp"),
@@ -217,8 +217,8 @@ SECTIONS = (
             for percent in (10, 30, 60)
         ),
         (
-            ("when only files count: provider, budget of 30 %", "budget_30.files_ours"),
-            ("when only files count: AutoComp's formula, budget of 30 %", "budget_30.files_autocomp"),
+            ("when only files count: provider, budget of 30 %", "budget_30.files.ours"),
+            ("when only files count: AutoComp's formula, budget of 30 %", "budget_30.files.autocomp"),
         ),
     ),
     Section(

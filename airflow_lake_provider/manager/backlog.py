@@ -225,7 +225,7 @@ class Backlog:
         turn = find_turn(Need(quote.core_ms, quote.bytes), ahead, room, now_ms, limit.scope)
         if turn.may_start and len(ahead) >= MOST_AHEAD:
             # The others are not known.
-            turn = replace(turn, may_start=False, short="places", held_by=f"{ahead[0].service} of {ahead[0].table_id}")
+            turn = replace(turn, may_start=False, short="places", held_by=ahead[0].service)
         return turn, room
 
     @staticmethod
@@ -351,7 +351,7 @@ def _explain(limit: RunLimit, turn: Turn, room: Room, need: Need) -> str:
         return f"waits: {inside} runs of {limit.shown} are active, at most {limit.most} may be"
     before = f"{turn.ahead} services rank" if turn.ahead > 1 else "one service ranks"
     if turn.held_by:
-        first = f"the first that keeps it waiting is {turn.held_by}"
+        first = f"the first that keeps it waiting is a {turn.held_by}"
         return f"waits for {turn.short} of {limit.shown}: {before} before it, {first}"
     if turn.short == "bytes":
         left, wanted = f"{room.bytes or 0:,}", f"{need.bytes:,}"
@@ -482,6 +482,10 @@ class ScopeState:
             f"{' and '.join(wants)} would hold it"
         )
 
+    def name(self) -> str:
+        """Return the sentence for people who may not see what other tables wait for; empty as in `explain`."""
+        return "" if self.pressure is Pressure.OK else f"more waits for the budget of {self.limit.shown} than it bears"
+
 
 def _hours(core_ms: int | None) -> float | None:
     return None if core_ms is None else round(core_ms / HOUR_MS, 3)
@@ -529,10 +533,13 @@ def pressure_of_states(states: Sequence[ScopeState]) -> Pressure:
     return worst(state.pressure for state in states)
 
 
-def list_waiting(registry: Registry, tables: TablesConfig, scope: str = SHOWN) -> list[dict[str, Any]]:
+def list_waiting(
+    registry: Registry, tables: TablesConfig, scope: str = SHOWN, sees: Callable[[str], bool] | None = None
+) -> list[dict[str, Any]]:
     """Return what waits in its ranked order, at most MOST_SHOWN, with price, what stands before it, and when it starts.
 
-    With scope `observed` it is what would run on tables that are observed.
+    With scope `observed` it is what would run on tables that are observed. `sees` says of a base path whether it is
+    shown; ranks and waits count the others as well. Among MOST_WAITING rows.
     """
     now_ms, waiting, table = registry.now_ms(), lake_waiting.c, lake_table.c
     query = (
@@ -540,7 +547,7 @@ def list_waiting(registry: Registry, tables: TablesConfig, scope: str = SHOWN) -
         .join(lake_table, table.table_id == waiting.table_id)
         .where(waiting.scope == scope)
         .order_by(waiting.rank_ms, waiting.table_id, waiting.service)
-        .limit(MOST_SHOWN)
+        .limit(MOST_SHOWN if sees is None else MOST_WAITING)
     )
     with registry.transaction() as session:
         rows = session.execute(query).mappings().all()
@@ -557,8 +564,9 @@ def list_waiting(registry: Registry, tables: TablesConfig, scope: str = SHOWN) -
             if not find_too_dear(need, limit.room):
                 wait_ms = expected_wait_ms(need, before.get(limit.scope, 0), limit.room, mine, now_ms)
             before[limit.scope] = before.get(limit.scope, 0) + row["core_ms"]
-        shown.append(_shown(row, place, None if wait_ms is None else now_ms + wait_ms))
-    return shown
+        if sees is None or sees(row["base_path"]):
+            shown.append(_shown(row, place, None if wait_ms is None else now_ms + wait_ms))
+    return shown[:MOST_SHOWN]
 
 
 def _shown(row: RowMapping, place: int, expected_ms: int | None) -> dict[str, Any]:

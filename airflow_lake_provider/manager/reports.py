@@ -204,28 +204,34 @@ class Reports:
         ]
         return {"base_path": base_path, "instances": rows}
 
-    def backlog(self, sees: Callable[[str], bool] = lambda _path: True, *, budgets: bool = True) -> dict[str, Any]:
-        """Return what waits in its ranked order, what would run on observed tables, and how the budgets bear it."""
+    def backlog(self, sees: Callable[[str], bool] | None = None) -> dict[str, Any]:
+        """Return what waits in its ranked order, what would run on observed tables, and how the budgets bear it.
+
+        With `sees` only the tables of which it says so, and no budget: their figures count all tables.
+        """
         tables = self.tables.load()
-        states = load_scopes(self.registry, tables) if budgets else []
+        states = load_scopes(self.registry, tables) if sees is None else []
         return {
             "now_ms": self.registry.now_ms(),
-            "waiting": [row for row in list_waiting(self.registry, tables) if sees(row["base_path"])],
-            "observed": [row for row in list_waiting(self.registry, tables, OBSERVED) if sees(row["base_path"])],
+            "waiting": list_waiting(self.registry, tables, sees=sees),
+            "observed": list_waiting(self.registry, tables, OBSERVED, sees),
             "budgets": [state.to_dict() for state in states],
             "pressure": pressure_of_states(states).value,
         }
 
-    def backpressure(self, table_id: str = "") -> dict[str, Any]:
-        """Return whether writers should slow down: by the budgets of a table, or by all. Raises TableUnknownError."""
+    def backpressure(self, table_id: str = "", *, figures: bool = True) -> dict[str, Any]:
+        """Return whether writers should slow down: by the budgets of a table, or by all. Raises TableUnknownError.
+
+        Without `figures` it only names the budgets: their figures count all tables.
+        """
         tables = self.tables.load()
         row = self.registry.get(table_id) if table_id else None
         states = load_scopes(self.registry, tables) if row is None else load_scopes_of(self.registry, tables, row)
         pressed = [state for state in states if state.pressure is not Pressure.OK]
         return {
             "pressure": pressure_of_states(states).value,
-            "budgets": [state.to_dict() for state in pressed],
-            "text": "; ".join(state.explain() for state in pressed),
+            "budgets": [state.to_dict() for state in pressed] if figures else [],
+            "text": "; ".join(state.explain() if figures else state.name() for state in pressed),
         }
 
     @contextmanager

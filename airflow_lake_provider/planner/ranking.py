@@ -164,7 +164,7 @@ class Turn:
     short: str = ""
     """Of what there is too little: slots, core hours, bytes."""
     held_by: str = ""
-    """Table and service of the first one that has to start before it."""
+    """The service of the first one that has to start before it; not its table, which may be another team's."""
     ahead_core_ms: int = 0
 
 
@@ -186,7 +186,7 @@ def find_turn(need: Need, ahead: Sequence[Ahead], room: Room, now_ms: int, scope
             room = room.without(one.need)
         else:
             continue
-        held_by = held_by or f"{one.service} of {one.table_id}"
+        held_by = held_by or one.service
     short = room.find_short(need)
     return Turn(not short, len(ahead), short, held_by if short else "", ahead_core_ms)
 

@@ -121,7 +121,7 @@ def report_backlog(services: Services, reader: Reader) -> dict[str, Any]:
 
     `observed` is what would run, at what price, on tables that are observed. A token with roots sees no budgets.
     """
-    return services.reports.backlog(reader.covers, budgets=reader.roots is None)
+    return services.reports.backlog(None if reader.roots is None else reader.covers)
 
 
 @reports_router.get("/backpressure")
@@ -130,11 +130,14 @@ def report_backpressure(
     reader: Reader,
     table: Annotated[str, Query(max_length=1000, description="A table whose budgets count; empty: all budgets")] = "",
 ) -> dict[str, Any]:
-    """Return whether writers should slow down (`ok`, `slow`, `stop`), and the budgets that would hold the backlog."""
+    """Return whether writers should slow down (`ok`, `slow`, `stop`), and the budgets that would hold the backlog.
+
+    A token with roots asks for one of its tables, and gets the budgets' names without figures.
+    """
     if not table:
         reader.require_all_roots("all budgets")
         return services.reports.backpressure()
-    return services.reports.backpressure(_find(services, reader, table).table_id)
+    return services.reports.backpressure(_find(services, reader, table).table_id, figures=reader.roots is None)
 
 
 @reports_router.get("/runs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -47,6 +48,7 @@ from airflow_lake_provider.metrics import NoMetrics
 from airflow_lake_provider.planner.price import GIB, MIB
 from airflow_lake_provider.planner.ranking import HOUR_MS, MOST_DELAY_MS, Pressure
 from airflow_lake_provider.planner.rules import Decision, Verdict
+from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeDoor, FakeInstanceDoor
 
@@ -98,7 +100,7 @@ def test_place_that_becomes_free_goes_to_what_ranks_first_not_to_what_asks_first
     gateway.end(first.run_id, RunState.SUCCESS, registry.now_ms())
     waits = scheduler.start(leases["b"], SPARK, POOR)
     assert waits.verdict is StartVerdict.WAITING
-    assert f"keeps it waiting is compaction of {leases['c'].table_id}" in waits.reason
+    assert waits.reason.endswith("one service ranks before it, the first that keeps it waiting is a compaction")
     assert scheduler.preview(leases["b"].table_id, SPARK, [POOR])[0].verdict is StartVerdict.WAITING
     assert scheduler.start(leases["c"], SPARK, RICH).verdict is StartVerdict.START
     assert [name for name, _ in rows(registry)] == ["b", "d"]
@@ -360,6 +362,48 @@ def test_writers_are_asked_to_stop_by_the_budgets_of_their_table(
     assert pressed.get("/reports/backpressure", params={"table": table}, headers=BEARER).json() == found
     unknown = pressed.get("/reports/backpressure", params={"table": "nothing"}, headers=BEARER)
     assert unknown.json()["error"] == "TableUnknownError"
+
+
+def test_team_is_shown_its_own_backlog_and_no_others_name_or_figures(
+    services: ManagerServices, registry: Registry, gateway: FakeDoor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, tokens = tmp_path / "tables.yaml", tmp_path / "tokens.yaml"
+    file.write_text("budgets: {all: {slots: 1, core_hours_per_day: 0.1}}")
+    digest = hashlib.sha256(b"reader-of-shop").hexdigest()
+    tokens.write_text(f"tokens: [{{name: shop, roots: [/lake/shop], rights: [read], sha256: ['{digest}']}}]")
+    tables = TablesSource(str(file))
+    scheduler = RunScheduler(registry, gateway, tables.load)
+    names = ["bank/running", *(f"bank/secret{n}" for n in range(4)), "shop/orders"]
+    for name in names:
+        registry.mark_dirty(Notice(f"/lake/{name}", name.partition("/")[2], Source.COMMIT_CALLBACK))
+        (lease,) = registry.acquire(1, 3600)
+        start = scheduler.start(lease, TablePolicy(), POOR if name == "shop/orders" else RICH)
+        if name == "bank/running":
+            running = start.run_id
+    gateway.end(running, RunState.SUCCESS, registry.now_ms())
+    scheduler.start(lease, TablePolicy(), POOR)
+    # Its row is not among the first ones of all tables.
+    monkeypatch.setattr(backlog_module, "MOST_SHOWN", 2)
+    settings = services.settings.replace(tokens_file=str(tokens))
+    options = ServerOptions(settings.allowed_roots, settings.service_tokens, tokens_file=str(tokens))
+    server = TimelineServer(services.timeline_server.timelines, options)
+    changed = replace(services, tables=tables, settings=settings, timeline_server=server)
+    client = TestClient(create_app(lambda: changed), raise_server_exceptions=False)
+    headers = {"Authorization": "Bearer reader-of-shop"}
+    backlog = client.get("/reports/backlog", headers=headers)
+    pressure = client.get("/reports/backpressure", params={"table": "/lake/shop/orders"}, headers=headers)
+    assert [(row["table"], row["rank"]) for row in backlog.json()["waiting"]] == [("orders", 5)]
+    assert "4 services rank before it, the first that keeps it waiting is a compaction" in backlog.text
+    assert (backlog.json()["budgets"], pressure.json()["budgets"]) == ([], [])
+    assert pressure.json()["pressure"] == "slow"
+    assert pressure.json()["text"] == "more waits for the budget of all tables than it bears"
+    for answer in (backlog, pressure):
+        assert "secret" not in answer.text
+        assert "bank" not in answer.text
+    assert "secret" in client.get("/reports/backlog", headers=BEARER).text
+    assert client.get("/reports/backpressure", headers=headers).status_code == 403
+    other = {"table": "/lake/bank/secret1"}
+    assert client.get("/reports/backpressure", params=other, headers=headers).status_code in {403, 404}
 
 
 class Inbox(NoNotifier):

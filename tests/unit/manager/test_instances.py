@@ -26,7 +26,15 @@ from airflow_lake_provider.manager.instances import (
 )
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.scheduling import RunState
-from airflow_lake_provider.metrics import DEADLINES, HOLES, OVERDUE, STUCK
+from airflow_lake_provider.metrics import (
+    BACKLOG_CORE_HOURS,
+    BACKLOG_PRESSURE,
+    BACKLOG_WAITING,
+    DEADLINES,
+    HOLES,
+    OVERDUE,
+    STUCK,
+)
 from airflow_lake_provider.planner.rules import Urgency
 from tests.unit.manager.conftest import FakeClock, FakeInstanceDoor
 
@@ -37,6 +45,7 @@ PARAMS = {
     "base_path": "/lake/orders", "service": "compaction", "instants": [PLAN],
     "timeout_s": 3600, "start_within_s": 600, "deadline_s": 7200,
 }  # fmt: skip
+NOTHING_WAITS = {BACKLOG_WAITING: 0, BACKLOG_CORE_HOURS: 0.0, BACKLOG_PRESSURE: 0}
 RUN = RunFacts(RUN_ID, RunState.RUNNING, T, params=PARAMS)
 FAILED = replace(RUN, state=RunState.FAILED, ended_ms=T + 9)
 PENDING = Plans(pending=frozenset({PLAN}))
@@ -182,7 +191,7 @@ def test_sweep_ends_a_run_past_its_deadline_and_says_why(registry: Registry) -> 
     assert set(gateway.ended) == {RUN_ID}
     assert "not done 7200 s after it was created (deadline_s); try 2 of 5 runs on w1" in gateway.ended[RUN_ID]
     assert [instance.state for instance in heard.deadlines] == [InstanceState.FAILED]
-    assert heard.counts == {DEADLINES: 1, OVERDUE: 0, HOLES: 0}
+    assert heard.counts == {DEADLINES: 1, OVERDUE: 0, HOLES: 0, **NOTHING_WAITS}
     assert sweep.sweep().ended == 0
 
 
@@ -192,7 +201,7 @@ def test_sweep_tells_of_what_is_stuck_once_for_each_state(registry: Registry) ->
     sweep = DeadlineSweep(registry, gateway, heard, heard)
     assert (sweep.sweep().overdue, sweep.sweep().overdue) == (1, 1)
     assert [instance.state for instance in heard.stucks] == [InstanceState.SCHEDULED]
-    assert heard.counts == {STUCK: 1, OVERDUE: 1, HOLES: 0}
+    assert heard.counts == {STUCK: 1, OVERDUE: 1, HOLES: 0, **NOTHING_WAITS}
     hung_ms = registry.now_ms() - 3_600_000 - KILL_WITHIN_MS - 1
     gateway.runs = [replace(waiting, created_ms=hung_ms, task=TaskTry("running", 1, 4, "w1", hung_ms))]
     sweep.sweep()

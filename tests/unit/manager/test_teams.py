@@ -145,7 +145,10 @@ def test_no_route_shows_or_changes_another_teams_table(
 ) -> None:
     before = state(registry)
     headers = bearer(role) | {"HUDI-CALLBACK-KEY": TOKENS[role]}
-    listing = {("get", "/tables"), ("get", "/tables/silent"), ("get", "/reports/tables"), ("post", "/sinks/claim")}
+    listing = {
+        ("get", "/tables"), ("get", "/tables/silent"), ("get", "/reports/tables"), ("get", "/reports/backlog"),
+        ("post", "/sinks/claim"),
+    }  # fmt: skip
     for method, path in routes(client):
         answer = send(client, method, path, bank, headers)
         assert "accounts" not in answer.text.replace(table_id_of(str(bank.path)), "").replace(str(bank.path), "")
@@ -202,6 +205,8 @@ def test_reader_of_a_team_changes_nothing_of_its_own_table(
         "/tables/{table_id}/instances",
         "/tables/{table_id}/sinks",
         "/reports/tables",
+        "/reports/backlog",
+        "/reports/backpressure",
         "/reports/runs",
         "/reports/explanation",
         "/timeline/view",

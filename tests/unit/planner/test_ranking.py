@@ -172,15 +172,13 @@ def test_every_candidate_starts_within_the_bound_and_no_budget_is_exceeded(data:
     ("ahead", "may_start", "held_by"),
     [
         pytest.param([], True, "", id="nothing-before-it"),
-        pytest.param([Ahead("a", "clean", 900, Need(50))], False, "clean of a", id="one-that-fits-takes-the-room"),
+        pytest.param([Ahead("a", "clean", 900, Need(50))], False, "clean", id="one-that-fits-takes-the-room"),
         pytest.param([Ahead("a", "clean", 1100, Need(500))], True, "", id="a-large-one-may-be-overtaken"),
-        pytest.param([Ahead("a", "clean", 900, Need(500))], False, "clean of a", id="until-its-moment-has-come"),
+        pytest.param([Ahead("a", "clean", 900, Need(500))], False, "clean", id="until-its-moment-has-come"),
         pytest.param(
             [Ahead("a", "clean", 1100, Need(50), "owner:x")], True, "", id="one-that-waits-elsewhere-is-overtaken"
         ),
-        pytest.param(
-            [Ahead("a", "clean", 900, Need(50), "owner:x")], False, "clean of a", id="until-its-moment-as-well"
-        ),
+        pytest.param([Ahead("a", "clean", 900, Need(50), "owner:x")], False, "clean", id="until-its-moment-as-well"),
     ],
 )
 def test_turn_of_a_candidate_by_those_before_it(ahead: list[Ahead], may_start: bool, held_by: str) -> None:
