@@ -183,6 +183,14 @@ class Service(StrEnum):
     """Removal of files that no instant knows (Iceberg: `remove_orphan_files`)."""
 
 
+IN_TURN = (Service.ROLLBACK, Service.COMPACTION, Service.CLEAN, Service.ARCHIVE)
+"""The order in which a standing application runs what waits of one table; all other services come behind.
+
+A rollback ends what failed writers left; a clean removes what a compaction replaced; archiving comes after a clean,
+which plans by what is on the active timeline.
+"""
+
+
 class Standing(StrEnum):
     """What holds an executor's lease without being a service of a table."""
 

@@ -66,34 +66,66 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, default=50)
     parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--only", choices=("each", "sequence", "ours"), help="one of the ways, for a look at it")
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     folder = Path(tempfile.mkdtemp(prefix="lake-batch-"))
     try:
-        print(json.dumps(run(folder, options.tables, options.at_once)))
+        print(json.dumps(run(folder, options.tables, options.at_once, options.only)))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def run(folder: Path, tables: int, at_once: int) -> dict[str, Any]:
+def run(folder: Path, tables: int, at_once: int, only: str | None = None) -> dict[str, Any]:
     """Return the figures."""
     template = write_template(folder)
-    each, sequence, ours = Usage(), Usage(), Usage()
-    requests = make_requests(folder / "each", template, tables)
+    figures: dict[str, Any] = {"tables": tables}
+    if only in {None, "each"}:
+        figures |= describe("each", run_each(folder, template, tables))
+    if only in {None, "sequence"}:
+        figures |= describe("sequence", run_sequence(folder, template, tables))
+    if only in {None, "ours"}:
+        ours, is_ok = run_ours(folder, template, tables, at_once)
+        figures |= describe("ours", ours) | {"poisoned_others_ok": is_ok}
+    return figures
+
+
+def describe(way: str, usage: Usage) -> dict[str, Any]:
+    """Return the figures of a way."""
+    print(f"{way}: {usage}", file=sys.stderr, flush=True)
+    return {
+        f"{way}_s": round(usage.wall_s, 1),
+        f"{way}_cpu_s": round(usage.cpu_s, 1),
+        f"{way}_peak_mib": usage.peak_bytes >> 20,
+    }
+
+
+def run_each(folder: Path, template: Path, tables: int) -> Usage:
+    """Run a spark-submit for each table."""
+    each, requests = Usage(), make_requests(folder / "each", template, tables)
     with measure(each):
         for request in requests:
             submit(folder, request)
             print(f"each: {request.table_name}", file=sys.stderr, flush=True)
     require_done(requests)
-    requests = make_requests(folder / "sequence", template, tables)
+    return each
+
+
+def run_sequence(folder: Path, template: Path, tables: int) -> Usage:
+    """Run one spark-submit that serves all tables in turn."""
+    sequence, requests = Usage(), make_requests(folder / "sequence", template, tables)
     with measure(sequence):
         paths = [write_request(request) for request in requests]
         command = spark_submit(Path(paths[0]), {})
         command[command.index(paths[0]) - 1] = str(ROOT / "benchmarks" / "batch_driver.py")
         subprocess.run([*command, *paths[1:]], env=submit_env(), cwd=folder, check=True, capture_output=True)
     require_done(requests)
-    print(f"sequence: {sequence}", file=sys.stderr, flush=True)
-    requests = make_requests(folder / "ours", template, tables)
+    return sequence
+
+
+def run_ours(folder: Path, template: Path, tables: int, at_once: int) -> tuple[Usage, bool]:
+    """Run a standing application; one table is poisoned, and whether the others are served is returned, too."""
+    ours, requests = Usage(), make_requests(folder / "ours", template, tables)
     poisoned = requests[len(requests) // 2]
     for file in Path(poisoned.base_path).rglob("*.parquet"):
         if ".hoodie" not in file.parts:
@@ -106,19 +138,7 @@ def run(folder: Path, tables: int, at_once: int) -> dict[str, Any]:
     results = {name: from_json(JobResult, item.result) for name, item in ended.items()}
     bad = results.pop(f"lake-{poisoned.table_name}-1")
     print(f"the poisoned table: {bad.services[0].message}", file=sys.stderr, flush=True)
-    return {
-        "tables": tables,
-        "each_s": round(each.wall_s, 1),
-        "sequence_s": round(sequence.wall_s, 1),
-        "ours_s": round(ours.wall_s, 1),
-        "each_cpu_s": round(each.cpu_s, 1),
-        "sequence_cpu_s": round(sequence.cpu_s, 1),
-        "ours_cpu_s": round(ours.cpu_s, 1),
-        "each_peak_mib": each.peak_bytes >> 20,
-        "sequence_peak_mib": sequence.peak_bytes >> 20,
-        "ours_peak_mib": ours.peak_bytes >> 20,
-        "poisoned_others_ok": bad.has_failed and all(is_compacted(result) for result in results.values()),
-    }
+    return ours, bad.has_failed and all(is_compacted(result) for result in results.values())
 
 
 def write_template(folder: Path) -> Path:

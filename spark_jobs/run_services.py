@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 
+from py4j.java_gateway import JavaClass, JavaPackage, JVMView
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
@@ -33,7 +34,13 @@ from lake_jobs.driver.application import jvm_pid, run_application
 from lake_jobs.driver.failure import causes_of, classify, describe
 from lake_jobs.driver.files import log_progress
 from lake_jobs.driver.shutdown import DriverExit, lock_file_of
-from lake_jobs.driver.standing import StandingApplication, StandingSettings, WorkSource, ZoneGate
+from lake_jobs.driver.standing import (
+    StandingApplication,
+    StandingSettings,
+    WorkSource,
+    ZoneGate,
+    remember_java_names,
+)
 from lake_jobs.hudi.table import find_zone
 from lake_jobs.indexing.job import run_indexing
 from lake_jobs.services.archive import run_archive
@@ -91,6 +98,8 @@ def run_job(spark: SparkSession, request: JobRequest, find_cancelled: Callable[[
 def run_standing(spark: SparkSession, request: JobRequest) -> JobResult:
     """Run a standing application to its end."""
     gate = ZoneGate()
+    for owner in (JVMView, JavaPackage):
+        remember_java_names(owner, (JavaPackage, JavaClass))
 
     def run_item(item: JobRequest, find_cancelled: Callable[[], str]) -> JobResult:
         with gate.enter(find_zone(spark, item.base_path)):

@@ -145,7 +145,7 @@ def open_reports() -> Reports:
         tables=tables,
         views=TableViewCache(SharedTimelines(open_table=open_table)),
         instances=AirflowInstanceGateway(),
-        run_scheduler=RunScheduler(registry, gateway, tables.load),
+        run_scheduler=RunScheduler(registry, gateway, tables.load, settings.engine),
         admit=AdmissionController(open_table).admit,
         find_net=find_net,
     )

@@ -135,7 +135,7 @@ class TableEvaluation:
         wake: Callable[[], None],
     ) -> None:
         self.admit = admit if admit is not None else lambda _view, _policy, decision, _now_ms: decision
-        self.run_scheduler = RunScheduler(registry, gateway, load_tables)
+        self.run_scheduler = RunScheduler(registry, gateway, load_tables, settings.engine)
         self._settings = settings
         self._registry = registry
         self._timelines = timelines

@@ -21,6 +21,7 @@ from airflow_lake_provider.manager.scheduling import (
     find_runs_of,
     find_service_dag_problem,
     run_conf,
+    services_together,
     wait_after_failures,
     wait_for_clean,
     wait_for_dag,
@@ -48,10 +49,14 @@ if TYPE_CHECKING:
 class RunScheduler:
     """Starts runs, within the limits of the table and the budgets of its pool, queue, owner and label."""
 
-    def __init__(self, registry: Registry, gateway: RunGateway, load_tables: Callable[[], TablesConfig]) -> None:
+    def __init__(
+        self, registry: Registry, gateway: RunGateway, load_tables: Callable[[], TablesConfig], engine: str = ""
+    ) -> None:
+        """`engine` is what runs the services of a table whose policy names none."""
         self._registry = registry
         self._gateway = gateway
         self._load_tables = load_tables
+        self._engine = engine
         self.backlog = Backlog(registry, load_tables)
 
     def follow_up(self, last_runs: LastRuns) -> LastRuns:
@@ -169,8 +174,9 @@ class RunScheduler:
         waiting = waiting or wait_for_window(decision, policy.maintenance_window, now_ms)
         if waiting is None:
             active = [*self._gateway.find_active_runs(session, f"{table_id}."), *more]
-            waiting = wait_for_others(decision, table_id, active, policy.max_active_runs, now_ms)
-            waiting = waiting or wait_for_clean(decision, table_id, active, now_ms)
+            together = services_together(policy.engine or self._engine)
+            waiting = wait_for_others(decision, table_id, active, policy.max_active_runs, now_ms, together)
+            waiting = waiting or wait_for_clean(decision, table_id, active, now_ms, together)
         if waiting is None:
             waiting = wait_for_executor(decision, table_id, find_leases(session, table_id, now_ms), now_ms)
         if waiting is not None:

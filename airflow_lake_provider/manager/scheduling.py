@@ -15,13 +15,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_lake_provider.backoff import backoff
-from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.job_contract import IN_TURN, Service
 from airflow_lake_provider.planner.last_runs import RunEnd
 from airflow_lake_provider.planner.ranking import HOUR_MS, Room
 from airflow_lake_provider.planner.rules import urgency_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from sqlalchemy.orm import Session
 
@@ -302,13 +302,20 @@ def wait_for_executor(
 
 
 def wait_for_others(
-    decision: Decision, table_id: str, runs: Sequence[ServiceRun], most_active: int, now_ms: int
+    decision: Decision,
+    table_id: str,
+    runs: Sequence[ServiceRun],
+    most_active: int,
+    now_ms: int,
+    together: Collection[Service] = (),
 ) -> StartDecision | None:
     """Return why a due decision has to wait for other services of the table; None when it need not.
 
-    `runs` are those of all services of the table. A run of the service itself is not one of the others.
+    `runs` are those of all services of the table. A run of the service itself is not one of the others, nor are those
+    of the services with which it goes to a standing application (`services_together`): that runs one after another.
     """
-    own = run_id_prefix(table_id, decision.service)
+    same = (decision.service, *(together if decision.service in together else ()))
+    own = tuple(run_id_prefix(table_id, service) for service in same)
     others = [run for run in runs if run.active and not run.run_id.startswith(own)]
     if len(others) < most_active:
         return None
@@ -317,13 +324,24 @@ def wait_for_others(
     return StartDecision(StartVerdict.WAITING, others[0].run_id, reason, now_ms + ACTIVE_RUN_CHECK_MS)
 
 
-def wait_for_clean(decision: Decision, table_id: str, runs: Sequence[ServiceRun], now_ms: int) -> StartDecision | None:
+def services_together(engine: str) -> frozenset[Service]:
+    """Return the services of a table whose runs one standing application serves in turn, by the table's engine.
+
+    With engine `auto` a compaction may be large, and gets a spark-submit of its own.
+    """
+    small = frozenset(service for service in IN_TURN if service is not Service.COMPACTION)
+    return {"warm": frozenset(IN_TURN), "auto": small}.get(engine, frozenset())
+
+
+def wait_for_clean(
+    decision: Decision, table_id: str, runs: Sequence[ServiceRun], now_ms: int, together: Collection[Service] = ()
+) -> StartDecision | None:
     """Return why archiving has to wait for a running clean of the table; None when it need not.
 
     A clean plans with what is on the active timeline. Where several services of a table may run together, a clean that
-    is due as well is created first, unless it is archiving's turn.
+    is due as well is created first, unless it is archiving's turn. One standing application runs both in turn.
     """
-    if decision.service is not Service.ARCHIVE:
+    if decision.service is not Service.ARCHIVE or Service.ARCHIVE in together:
         return None
     cleans = run_id_prefix(table_id, Service.CLEAN)
     ids = [run.run_id for run in runs if run.active and run.run_id.startswith(cleans)]

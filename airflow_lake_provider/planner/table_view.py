@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import marshal
 import threading
-from dataclasses import dataclass, replace
+import zlib
+from collections import OrderedDict
+from dataclasses import astuple, dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from cachetools import LRUCache
-
 from airflow_lake_provider.errors import DamagedFileError
-from airflow_lake_provider.hudi.commit_metadata import load_commit_metadata
+from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat, load_commit_metadata
 from airflow_lake_provider.hudi.heartbeat import load_heartbeats, load_touched_ms, load_writer_signs
 from airflow_lake_provider.hudi.plans import resolve_clusterings
 from airflow_lake_provider.hudi.properties import load_stamps
@@ -21,7 +22,6 @@ from airflow_lake_provider.timeline_server.snapshot import ANY_AGE, NOW, Freshne
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
     from airflow_lake_provider.hudi.heartbeat import WriterSigns
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.hudi.properties import TableProperties
@@ -53,13 +53,112 @@ class TableView:
     """The metadata table's own timeline; None when it was not loaded, or when there is none."""
 
 
-class TableViewCache:
-    """Hands out current views; commit metadata of the least recently used tables goes first."""
+MOST_HOT_FILES = 256_000
+"""So many files of commits' metadata are kept as objects, about 350 bytes each; a table counts as a thousand."""
+LEAST_FILES = 1_000
+PACKED_BYTES = 4_096
+"""So many bytes a table, of all tables together, are kept of the metadata of those that were not evaluated lately."""
 
-    def __init__(self, timelines: SharedTimelines | None = None) -> None:
+
+@dataclass
+class CommitMemory:
+    """Views of the tables that were evaluated last; the commit metadata of all others, packed. Both are bounded.
+
+    What has no place is forgotten, the least recently used first, and read again when its table is evaluated. Safe from
+    any thread.
+    """
+
+    most_hot_files: int
+    most_packed_bytes: int
+    most_tables: int = 10_000
+    hot_files: int = 0
+    packed_bytes: int = 0
+    _views: OrderedDict[str, TableView] = field(default_factory=OrderedDict)
+    _packed: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def get(self, base_path: str) -> TableView | None:
+        """Return the view that a table had when it was last read, if it is kept as it is."""
+        with self._lock:
+            if base_path in self._views:
+                self._views.move_to_end(base_path)
+            return self._views.get(base_path)
+
+    def find_commits(self, base_path: str) -> Mapping[str, CommitMetadata]:
+        """Return the commit metadata that is known of a table, by the name of the instant's file."""
+        with self._lock:
+            view, packed = self._views.get(base_path), self._packed.get(base_path)
+        if view is not None:
+            names = {instant.requested_time: instant.file_name for instant in view.timeline.completed_writes}
+            return {names[time]: commit for time, commit in view.commits.items() if time in names}
+        return {} if packed is None else _unpack(packed)
+
+    def keep(self, view: TableView) -> None:
+        """Keep a view, and pack those that it displaces."""
+        displaced = []
+        with self._lock:
+            self._drop(view.base_path)
+            self._views[view.base_path] = view
+            self.hot_files += _files(view)
+            while self.hot_files > self.most_hot_files:
+                _, oldest = self._views.popitem(last=False)
+                self.hot_files -= _files(oldest)
+                displaced.append(oldest)
+        for oldest in displaced:
+            self._keep_packed(oldest.base_path, _pack(oldest))
+
+    def _keep_packed(self, base_path: str, packed: bytes) -> None:
+        with self._lock:
+            if base_path in self._views or len(packed) > self.most_packed_bytes:
+                return  # read again meanwhile; or it would displace all others, and itself
+            self._drop(base_path)
+            self._packed[base_path] = packed
+            self.packed_bytes += len(packed)
+            while self.packed_bytes > self.most_packed_bytes or len(self) > self.most_tables:
+                _, oldest = self._packed.popitem(last=False)
+                self.packed_bytes -= len(oldest)
+
+    def _drop(self, base_path: str) -> None:
+        if (view := self._views.pop(base_path, None)) is not None:
+            self.hot_files -= _files(view)
+        if (packed := self._packed.pop(base_path, None)) is not None:
+            self.packed_bytes -= len(packed)
+
+    def __len__(self) -> int:
+        return len(self._views) + len(self._packed)
+
+
+def _files(view: TableView) -> int:
+    files = sum(len(commit.stats) + len(commit.replaced_file_groups) for commit in view.commits.values())
+    return max(LEAST_FILES, files)
+
+
+def _pack(view: TableView) -> bytes:
+    names = {instant.requested_time: instant.file_name for instant in view.timeline.completed_writes}
+    rows = [
+        (names[time], commit.operation, commit.replaced_file_groups, tuple(map(astuple, commit.stats)))
+        for time, commit in view.commits.items()
+        if time in names
+    ]
+    return zlib.compress(marshal.dumps(rows), 6)
+
+
+def _unpack(packed: bytes) -> dict[str, CommitMetadata]:
+    rows = marshal.loads(zlib.decompress(packed))
+    return {
+        name: CommitMetadata(operation, tuple(WriteStat(*stat) for stat in stats), replaced)
+        for name, operation, replaced, stats in rows
+    }
+
+
+class TableViewCache:
+    """Hands out current views; what was read of commits is kept within a bound (`CommitMemory`)."""
+
+    def __init__(self, timelines: SharedTimelines | None = None, memory: CommitMemory | None = None) -> None:
         self._timelines = timelines if timelines is not None else SharedTimelines()
-        self._lock = threading.Lock()
-        self._views: LRUCache[str, TableView] = LRUCache(self._timelines.limits.max_tables)
+        most = self._timelines.limits.max_tables
+        most_hot = min(MOST_HOT_FILES, LEAST_FILES * most)
+        self.memory = memory if memory is not None else CommitMemory(most_hot, PACKED_BYTES * most, most)
 
     def refresh(self, base_path: str, covering: int | None = None) -> TableView:
         """Return the table as it is now, or, with a mark, as it is since that mark. Raises what a refresh raises."""
@@ -80,14 +179,11 @@ class TableViewCache:
         return self._timelines.find_current(base_path, Freshness(max_age_s), covering)
 
     def _refresh(self, snapshot: TimelineSnapshot) -> TableView:
-        base_path = snapshot.base_path
-        with self._lock:
-            known = self._views.get(base_path)
+        known = self.memory.get(snapshot.base_path)
         if known is not None and known.version == snapshot.version and not _has_damaged_files(known):
             return known
-        view = self._load(snapshot, known)
-        with self._lock:
-            self._views[base_path] = view
+        view = self._load(snapshot, self.memory.find_commits(snapshot.base_path))
+        self.memory.keep(view)
         return view
 
     def supplement(
@@ -131,9 +227,9 @@ class TableViewCache:
         )
 
     def __len__(self) -> int:
-        return len(self._views)
+        return len(self.memory)
 
-    def _load(self, snapshot: TimelineSnapshot, known: TableView | None) -> TableView:
+    def _load(self, snapshot: TimelineSnapshot, known: Mapping[str, CommitMetadata]) -> TableView:
         snapshot = self._timelines.confirm_properties(snapshot)
         storage = self._timelines.memory.get(snapshot.base_path).storage
         commits, problems = _load_commits(storage, snapshot, known)
@@ -156,15 +252,14 @@ def _has_damaged_files(view: TableView) -> bool:
 
 
 def _load_commits(
-    storage: Storage, snapshot: TimelineSnapshot, known: TableView | None
+    storage: Storage, snapshot: TimelineSnapshot, known: Mapping[str, CommitMetadata]
 ) -> tuple[dict[str, CommitMetadata], list[TimelineProblem]]:
-    known_files = {} if known is None else {i.requested_time: i.file_name for i in known.timeline.instants}
     commits: dict[str, CommitMetadata] = {}
     problems: list[TimelineProblem] = []
     for instant in snapshot.timeline.completed_writes:
         time_ = instant.requested_time
-        if known is not None and time_ in known.commits and known_files.get(time_) == instant.file_name:
-            commits[time_] = known.commits[time_]
+        if instant.file_name in known:
+            commits[time_] = known[instant.file_name]
             continue
         try:
             commits[time_] = load_commit_metadata(storage, snapshot.properties.timeline_path, instant)

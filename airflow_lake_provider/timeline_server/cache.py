@@ -408,7 +408,7 @@ class SharedTimelines:
             with self.memory.lock:
                 hints, cached.hints = cached.hints, Hints()
                 cached.begun += 1
-            cached.unnamed -= hints.named
+            cached.unnamed = cached.unnamed - hints.named or frozenset()
             if hints.is_by_writer:
                 cached.is_announced = not cached.unnamed
             # A job of the provider may have changed the properties, which a writer's commit rarely does.
@@ -515,7 +515,8 @@ class SharedTimelines:
         own_marks = sum(mark > cached.covered_mark for mark in hints.named_marks)
         unnamed = find_unnamed(new, after, hints, max(marks - own_marks, 0))
         active = {instant.requested_time for instant in after.snapshot.timeline.instants}
-        cached.unnamed = (cached.unnamed | unnamed) & active
+        # The empty set of all tables, not one for each.
+        cached.unnamed = (cached.unnamed | unnamed) & active or frozenset()
         if unnamed and hints.is_hinted:
             # A writer that announces nothing is at work as well, unless its callback is still on its way.
             cached.is_announced = False

@@ -58,9 +58,9 @@ class Manager:
     executors: Executors
     url: str = ""
 
-    def submit(self, request: JobRequest, try_number: int = 1) -> str:
-        """Add an item for a request of one service; return its id."""
-        item_id = f"lake-{request.table_name}-{try_number}"
+    def submit(self, request: JobRequest, try_number: int = 1, name: str = "") -> str:
+        """Add an item for a request of one service, by a name or its table's; return its id."""
+        item_id = f"lake-{name or request.table_name}-{try_number}"
         item = WorkItem(
             item_id, KEY, {}, request.table_name, request.services[0].service.value, request.job_id, try_number,
             to_json(request),
@@ -102,10 +102,16 @@ def serve_work(folder: Path) -> Iterator[Manager]:
             try:
                 with one_at_a_time:
                     if self.path == "/work/pull":
-                        pulled = manager.queue.pull(body["key"], body["lease"], body["free"], body["lines"])
+                        pulled = manager.queue.pull(
+                            body["key"], body["lease"], body["free"], body["lines"], body["known"]
+                        )
                         answer = {"requests": dict(pulled.requests), "cancel": dict(pulled.cancel)}
                     else:
-                        manager.queue.finish(body["key"], body["lease"], body["item_id"], body["result"], body["lines"])
+                        following = manager.queue.finish(
+                            body["key"], body["lease"], body["item_id"], body["result"], body["lines"],
+                            takes_next=body["takes_next"],
+                        )  # fmt: skip
+                        answer = {"requests": dict(following)}
             except LakeError as error:
                 status, answer = error.http_status, {"detail": str(error)}
             text = json.dumps(answer).encode()

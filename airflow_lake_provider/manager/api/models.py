@@ -185,6 +185,9 @@ class PullBody(BaseModel):
     lease: str = Field(max_length=40)
     free: int = Field(ge=0, le=1000)
     lines: dict[str, list[str]] = Field(default_factory=dict, max_length=1000)
+    known: list[ItemId] | None = Field(
+        default=None, max_length=1000, description="The items that it runs; it gets those again that it does not know"
+    )
 
 
 class PullAnswer(BaseModel):
@@ -202,6 +205,13 @@ class FinishBody(BaseModel):
     item_id: ItemId
     result: str = Field(max_length=1_000_000, description="The JobResult, as the job contract prints it")
     lines: list[str] = Field(default_factory=list, max_length=10_000, description="The last lines of its log")
+    takes_next: bool = Field(default=False, description="The application runs the next item of the same table")
+
+
+class FinishAnswer(BaseModel):
+    """The request of the table's next item, if the application takes one and one waits."""
+
+    requests: dict[str, str]
 
 
 class ConfigState(StrEnum):

@@ -19,6 +19,7 @@ from airflow_lake_provider.manager.api.models import (
     DiscoveredAnswer,
     DiscoveredBody,
     ExecutorBody,
+    FinishAnswer,
     FinishBody,
     HintsAnswer,
     HintsBody,
@@ -362,14 +363,17 @@ def get_application(services: Services, key: AppKey) -> dict[str, Any]:
 @work_router.post("/work/pull")
 def pull_work(services: Services, body: PullBody) -> PullAnswer:
     """Give an application work; 409 when it does not hold its lease any more, and must end."""
-    pulled = services.work.pull(body.key, body.lease, body.free, body.lines)
+    pulled = services.work.pull(body.key, body.lease, body.free, body.lines, body.known)
     return PullAnswer(requests=dict(pulled.requests), cancel=dict(pulled.cancel))
 
 
-@work_router.post("/work/finish", status_code=204)
-def finish_work(services: Services, body: FinishBody) -> None:
-    """Record the end of an item; 409 as with a pull."""
-    services.work.finish(body.key, body.lease, body.item_id, body.result, body.lines)
+@work_router.post("/work/finish")
+def finish_work(services: Services, body: FinishBody) -> FinishAnswer:
+    """Record the end of an item, and give the next one of its table; 409 as with a pull."""
+    following = services.work.finish(
+        body.key, body.lease, body.item_id, body.result, body.lines, takes_next=body.takes_next
+    )
+    return FinishAnswer(requests=dict(following))
 
 
 # --- Routes for `lake_discovery`: which roots to search, and the tables that were found there

@@ -20,13 +20,13 @@ from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.backoff import backoff
 from airflow_lake_provider.errors import ExecutorBusyError, LakeError, LeaseLostError, TableUnknownError
-from airflow_lake_provider.job_contract import Standing
-from airflow_lake_provider.manager.db.schema import lake_application, lake_executor, lake_work
+from airflow_lake_provider.job_contract import IN_TURN, Standing
+from airflow_lake_provider.manager.db.schema import lake_application, lake_executor, lake_run, lake_work
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from sqlalchemy import RowMapping
+    from sqlalchemy import RowMapping, Select
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.manager.db.registry import Registry
@@ -41,6 +41,8 @@ UNASKED_MS = 1_800_000
 MOST_DEATHS = 2
 """So many applications may end while they run an item; then it runs alone."""
 START_AGAIN_S, MOST_START_AGAIN_S = 30.0, 900.0
+GATHER_MS = 20_000
+"""So long after its run was created, a service that comes first (`IN_TURN`) is waited for until its item is there."""
 
 
 # --- States of an item. Pure
@@ -108,6 +110,11 @@ def move(state: WorkState, event: WorkEvent, *, deaths: int = 0, is_cancelled: b
 def start_again_ms(started_ms: int, failures: int) -> int:
     """Return when an application may be started again after so many in a row that never pulled."""
     return started_ms + int(backoff(START_AGAIN_S, failures, MOST_START_AGAIN_S) * 1000) if failures else 0
+
+
+def turn_of(service: str) -> int:
+    """Return the place of a service among those of its table that wait."""
+    return IN_TURN.index(service) if service in IN_TURN else len(IN_TURN)
 
 
 # --- The queue
@@ -229,10 +236,19 @@ class WorkQueue:
             now_ms = self._registry.clock.read_ms(session)
             _cancel(session, lake_work.c.item_id == item_id, reason=reason, now_ms=now_ms)
 
-    def pull(self, app_key: str, lease: str, free: int, lines: Mapping[str, Sequence[str]]) -> Pulled:
+    def pull(
+        self,
+        app_key: str,
+        lease: str,
+        free: int,
+        lines: Mapping[str, Sequence[str]],
+        known: Collection[str] | None = None,
+    ) -> Pulled:
         """Give the holder of an application's lease as many items as it has room for, at most one of a table.
 
-        `lines` are new lines of its items' logs. Raises LeaseLostError for any other application.
+        `lines` are new lines of its items' logs. `known` are the items that it runs: it gets those of its own again
+        that it does not know, because an answer did not reach it; None: it does not say. Raises LeaseLostError for any
+        other application.
         """
         with self._registry.transaction() as session:
             now_ms = self._registry.clock.read_ms(session)
@@ -244,7 +260,8 @@ class WorkQueue:
                 select(lake_work).where(*mine, lake_work.c.state == WorkState.RUNNING)
             ).mappings().all()  # fmt: skip
             cancel = {row["item_id"]: reason for row in running if (reason := _why_end(row, now_ms))}
-            pulled = self._claim(session, app_key, lease, free, now_ms)
+            lost = {} if known is None else {r["item_id"]: r["request"] for r in running if r["item_id"] not in known}
+            pulled = lost | self._claim(session, app_key, lease, free - len(lost), now_ms)
             session.execute(
                 update(lake_application)
                 .where(lake_application.c.app_key == app_key)
@@ -252,10 +269,20 @@ class WorkQueue:
             )
         return Pulled(pulled, cancel)
 
-    def finish(self, app_key: str, lease: str, item_id: str, result: str, lines: Sequence[str] = ()) -> None:
+    def finish(
+        self,
+        app_key: str,
+        lease: str,
+        item_id: str,
+        result: str,
+        lines: Sequence[str] = (),
+        *,
+        takes_next: bool = False,
+    ) -> Mapping[str, str]:
         """Record the end of an item, with its last lines; doing so twice changes nothing.
 
-        Raises LeaseLostError as `pull` does.
+        With `takes_next` the application gets the next item of the same table, if one waits, so that all services of a
+        table run in their order without giving its place away. Raises LeaseLostError as `pull` does.
         """
         with self._registry.transaction() as session:
             now_ms = self._registry.clock.read_ms(session)
@@ -269,6 +296,9 @@ class WorkQueue:
                 .where(*mine, lake_work.c.state == WorkState.RUNNING)
                 .values(state=move(WorkState.RUNNING, WorkEvent.END), result=result, ended_ms=now_ms)
             )
+            if not takes_next or row is None or row["state"] != WorkState.RUNNING:
+                return {}
+            return self._claim(session, app_key, lease, 1, now_ms, row["table_id"])
 
     def conf_of(self, app_key: str) -> dict[str, Any]:
         """Return what an application is submitted with. Raises TableUnknownError for a key without work so far."""
@@ -348,27 +378,37 @@ class WorkQueue:
             )
         return WorkState.WAITING
 
-    def _claim(self, session: Session, app_key: str, lease: str, free: int, now_ms: int) -> dict[str, str]:
+    def _claim(
+        self, session: Session, app_key: str, lease: str, free: int, now_ms: int, table_id: str = ""
+    ) -> dict[str, str]:
+        if free <= 0:
+            return {}
+        # Two services of one table would wait for each other's lock, in one JVM.
         busy = set(session.scalars(select(lake_work.c.table_id).where(lake_work.c.state == WorkState.RUNNING)))
-        waiting = session.execute(
-            select(lake_work)
-            .where(lake_work.c.state == WorkState.WAITING, lake_work.c.app_key == app_key)
-            .order_by(lake_work.c.created_ms)
-            .limit(free + len(busy) + 100 if free > 0 else 0)
-        ).mappings()
+        busy |= set(session.scalars(_run_alone(now_ms)))
+        waiting = select(lake_work).where(lake_work.c.state == WorkState.WAITING, lake_work.c.app_key == app_key)
+        if table_id:
+            waiting = waiting.where(lake_work.c.table_id == table_id)
+        # A table has few items that wait: one for each service at most.
+        most = (free + len(busy) + 100) * len(IN_TURN)
+        rows = session.execute(waiting.order_by(lake_work.c.created_ms).limit(most)).mappings().all()
+        of_table: dict[str, list[RowMapping]] = {}
+        for row in rows:
+            of_table.setdefault(row["table_id"], []).append(row)
         requests: dict[str, str] = {}
-        for row in waiting.all():
-            # Two services of one table would wait for each other's lock, in one JVM.
-            if len(requests) >= free or row["table_id"] in busy:
+        for name, items in of_table.items():
+            if len(requests) >= free:
+                break
+            first = min(items, key=lambda item: (turn_of(item["service"]), item["created_ms"]))
+            if name in busy or _is_gathering(session, first, now_ms):
                 continue
             claimed: Any = session.execute(
                 update(lake_work)
-                .where(lake_work.c.item_id == row["item_id"], lake_work.c.state == WorkState.WAITING)
+                .where(lake_work.c.item_id == first["item_id"], lake_work.c.state == WorkState.WAITING)
                 .values(state=move(WorkState.WAITING, WorkEvent.CLAIM), claim_token=lease, claimed_ms=now_ms)
             )
             if claimed.rowcount:
-                requests[row["item_id"]] = row["request"]
-                busy.add(row["table_id"])
+                requests[first["item_id"]] = first["request"]
         return requests
 
     def _require_lease(self, session: Session, app_key: str, lease: str, now_ms: int) -> None:
@@ -436,6 +476,30 @@ def require_no_item(registry: Registry, table_id: str, service: str, me: tuple[s
             f"a standing application still runs {service} of table {table_id} for run {run_id} (try {try_number}); it "
             "is being ended"
         )
+
+
+def _run_alone(now_ms: int) -> Select[tuple[str]]:
+    """Return the tables of which a task runs an item by a spark-submit of its own at the moment."""
+    item, lease = lake_work.c, lake_executor.c
+    same = (lease.table_id == item.table_id) & (lease.service == item.service) & (lease.run_id == item.run_id)
+    alone = select(item.table_id).join(lake_executor, same)
+    return alone.where(item.state == WorkState.ALONE, lease.lease_until_ms > now_ms)
+
+
+def _is_gathering(session: Session, item: RowMapping, now_ms: int) -> bool:
+    """Return whether the run of a service that comes before an item's was created just now, and has no item yet."""
+    earlier = IN_TURN[: turn_of(item["service"])]
+    run = lake_run.c
+    submitted = select(lake_work.c.item_id).where(lake_work.c.run_id == run.run_id)
+    begins = select(run.run_id).where(
+        run.table_id == item["table_id"],
+        run.created_ms > now_ms - GATHER_MS,
+        run.ended_ms.is_(None),
+        run.service.in_([service.value for service in earlier]),
+        run.caused_by != "observe",
+        ~submitted.exists(),
+    )
+    return bool(earlier) and session.execute(begins.limit(1)).first() is not None
 
 
 def _holder(session: Session, app_key: str, now_ms: int) -> str | None:

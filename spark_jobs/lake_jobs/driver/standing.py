@@ -44,6 +44,8 @@ PULL_INTERVAL_S = 0.5
 RETRY_INTERVAL_S = 2.0
 TIMEOUT_S = 30.0
 POOL = "spark.scheduler.pool"
+MOST_IN_TURN = 6
+"""So many items of one table run in a row; then other tables have their turn."""
 
 
 class Spark(Protocol):
@@ -95,20 +97,23 @@ class WorkSource:
         self._token = options[WORK_TOKEN]
         self._me = {"key": options[WORK_KEY], "lease": options[WORK_LEASE]}
 
-    def pull(self, free: int, lines: Mapping[str, list[str]]) -> tuple[dict[str, str], dict[str, str]]:
-        """Return new requests by item, and the items to end with reasons.
+    def pull(
+        self, free: int, lines: Mapping[str, list[str]], known: list[str]
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Return new requests by item, and the items to end with reasons. `known` are the items that run.
 
         Raises LeaseLostError when this application must end, ManagerUnreachableError when there is no answer.
         """
-        answer = self._post("/work/pull", {"free": free, "lines": dict(lines)})
+        answer = self._post("/work/pull", {"free": free, "lines": dict(lines), "known": known})
         return dict(answer["requests"]), dict(answer["cancel"])
 
-    def finish(self, item_id: str, result: JobResult, lines: list[str]) -> None:
-        """Report the end of an item, with its last lines.
+    def finish(self, item_id: str, result: JobResult, lines: list[str], *, takes_next: bool) -> dict[str, str]:
+        """Report the end of an item, with its last lines; return the table's next item, if it is to be taken.
 
         Raises as `pull` does, and ValueError for a result that is not accepted.
         """
-        self._post("/work/finish", {"item_id": item_id, "result": to_json(result), "lines": lines})
+        body = {"item_id": item_id, "result": to_json(result), "lines": lines, "takes_next": takes_next}
+        return dict(self._post("/work/finish", body).get("requests", {}))
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         request = urllib.request.Request(
@@ -181,6 +186,9 @@ class StandingApplication:
         self._lock_file_of = lock_file_of
         self._monotonic_s = monotonic_s
         self._guard = threading.Lock()
+        # One question at a time: an answer may begin items, and the next question says which ones run.
+        self._asking = threading.Lock()
+        self._began_s = monotonic_s()
         self._running: dict[str, _Item] = {}
         self._wake = threading.Event()
         self._lost: LeaseLostError | None = None
@@ -193,7 +201,7 @@ class StandingApplication:
 
     def run(self) -> None:
         """Run until there is a reason to end. Raises LeaseLostError when another application took over."""
-        began_s = worked_s = self._monotonic_s()
+        began_s = worked_s = self._began_s = self._monotonic_s()
         while True:
             now_s = self._monotonic_s()
             running = self._count()
@@ -213,12 +221,17 @@ class StandingApplication:
             self._wait(PULL_INTERVAL_S)
 
     def _pull(self, free: int) -> None:
+        with self._asking:
+            self._ask(free)
+
+    def _ask(self, free: int) -> None:
         with self._guard:
+            known = list(self._running)
             lines = {item.item_id: item.lines for item in self._running.values() if item.lines}
             for item in self._running.values():
                 item.lines = []
         try:
-            requests, cancel = self._source.pull(free, lines)
+            requests, cancel = self._source.pull(free, lines, known)
         except ManagerUnreachableError:
             with self._guard:
                 for item_id, kept in lines.items():
@@ -247,13 +260,20 @@ class StandingApplication:
         threading.Thread(target=self._work, args=(item, text), name=f"lake-{item_id}", daemon=True).start()
 
     def _work(self, item: _Item, text: str) -> None:
+        """Run an item, and in the same place those of the same table that wait."""
+        in_turn, following = 1, self._run_one(item, text, has_next=True)
+        while following is not None:
+            in_turn += 1
+            following = self._run_one(*following, has_next=in_turn < MOST_IN_TURN)
+        self._wake.set()
+
+    def _run_one(self, item: _Item, text: str, *, has_next: bool) -> tuple[_Item, str] | None:
         result = self._run_safely(item, text)
         while True:
+            takes_next = has_next and self._settings.room(self._began_s, self._monotonic_s(), 0) > 0
             try:
-                with self._guard:
-                    lines = list(item.lines)
-                self._source.finish(item.item_id, result, lines)
-                break
+                with self._asking:
+                    return self._finish(item, result, takes_next=takes_next)
             except ManagerUnreachableError as error:
                 log_progress(item.item_id, f"its end is not reported yet: {error}")
                 time.sleep(RETRY_INTERVAL_S)
@@ -261,11 +281,23 @@ class StandingApplication:
                 result = failed_result(None, f"{error}")
             except LeaseLostError as error:
                 self._lost = error
-                break
+                self._forget(item, {})
+                return None
+
+    def _finish(self, item: _Item, result: JobResult, *, takes_next: bool) -> tuple[_Item, str] | None:
+        with self._guard:
+            lines = list(item.lines)
+        return self._forget(item, self._source.finish(item.item_id, result, lines, takes_next=takes_next))
+
+    def _forget(self, item: _Item, following: Mapping[str, str]) -> tuple[_Item, str] | None:
+        """Remove an item that has ended; the one that follows it takes its place at the same moment."""
         with self._guard:
             del self._running[item.item_id]
             self._ran += 1
-        self._wake.set()
+            for item_id, text in following.items():
+                self._running[item_id] = _Item(item_id, item.slot)
+                return self._running[item_id], text
+        return None
 
     def _run_safely(self, item: _Item, text: str) -> JobResult:
         request: JobRequest | None = None
@@ -294,6 +326,23 @@ class StandingApplication:
     def _wait(self, seconds: float) -> None:
         self._wake.wait(seconds)
         self._wake.clear()
+
+
+def remember_java_names(owner: type, kept: tuple[type, ...]) -> None:
+    """Have a class of py4j ask the JVM once for what a name stands for, if it is one of some kinds.
+
+    For each part of `jvm.org.apache.hudi.X` py4j has the JVM search all jars of Spark for a class, each time anew: a
+    fifth of all work of a small service.
+    """
+    find = owner.__getattr__  # type: ignore[attr-defined]
+
+    def find_once(self: Any, name: str) -> Any:
+        found = find(self, name)
+        if isinstance(found, kept):
+            self.__dict__[name] = found
+        return found
+
+    owner.__getattr__ = find_once  # type: ignore[attr-defined]
 
 
 def failed_result(request: JobRequest | None, message: str) -> JobResult:

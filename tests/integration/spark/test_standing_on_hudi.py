@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,6 +108,41 @@ def test_poisoned_tables_hurt_no_other_one(
     assert compactions(incomplete) == []
     # One process for all of them.
     assert {found.spark_application_id for found in results.values()} == {result.spark_application_id}
+
+
+def test_all_services_of_a_table_run_in_their_order_in_one_place(
+    spark: SparkSession, make_table: MakeTable, manager: Manager, tmp_path: Path
+) -> None:
+    """Each is the item of a run of its own, as Airflow's runs are; one table's clean is not asked for."""
+    asked = (Service.ARCHIVE, Service.CLEAN, Service.COMPACTION, Service.ROLLBACK)
+    orders, users = make_table("orders"), make_table("users")
+    before = {table.path: rows(spark, table) for table in (orders, users)}
+    items = {
+        (table.path, service): manager.submit(
+            replace(request_of(table, service), job_id=f"{table.written.name}-{service}"),
+            name=f"{table.written.name}-{service}",
+        )
+        for table, services in ((orders, asked), (users, (asked[0], asked[2])))
+        for service in services
+    }
+    application = Application(manager, tmp_path, at_once=2, idle_s=3)
+    try:
+        ended = manager.wait(*items.values())
+        application.wait()
+    finally:
+        application.kill()
+    results = {key: from_json(JobResult, ended[item].result) for key, item in items.items()}
+    assert {item.state for item in ended.values()} == {WorkState.ENDED}
+    began = {key: found.services[0].started_at for key, found in results.items()}
+    ends = {key: found.services[0].ended_at for key, found in results.items()}
+    for table, services in ((orders, asked[::-1]), (users, (asked[2], asked[0]))):
+        for first, second in pairwise(services):
+            assert ends[table.path, first] <= began[table.path, second], f"{first} before {second}"
+        assert all(results[table.path, service].job_id == f"{table.written.name}-{service}" for service in services)
+        assert results[table.path, Service.COMPACTION].services[0].outcome is Outcome.COMPLETED
+        assert not any(results[table.path, service].has_failed for service in services)
+        assert rows(spark, table) == before[table.path]
+        assert len(compactions(table)) == 1
 
 
 def test_cancelled_item_ends_and_the_next_one_gets_its_place(

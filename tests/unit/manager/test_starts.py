@@ -14,7 +14,7 @@ from airflow_lake_provider.manager.db.leases import Executors
 from airflow_lake_provider.manager.db.marks import Notice, Source, TableLease
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
-from airflow_lake_provider.manager.scheduling import RunState, ServiceRun, StartVerdict
+from airflow_lake_provider.manager.scheduling import RunState, ServiceRun, StartVerdict, run_id_of
 from airflow_lake_provider.planner.rules import Decision, Urgency, Verdict
 from tests.unit.manager.conftest import FakeDoor
 
@@ -117,3 +117,31 @@ def test_plan_that_a_run_by_hand_executes_is_left_to_it_until_its_lease_ends(
     assert (waiting.verdict, waiting.evaluate_again_ms) == (StartVerdict.WAITING, lease.lease_until_ms)
     executors.release(table_lease.table_id, Service.COMPACTION, lease.token)
     assert starts.start(table_lease, TablePolicy(), DUE).verdict is StartVerdict.START
+
+
+@pytest.mark.parametrize(
+    ("run_by", "service", "other", "waits"),
+    [
+        pytest.param("warm", Service.CLEAN, Service.COMPACTION, False, id="one-application-runs-both"),
+        pytest.param("warm", Service.ARCHIVE, Service.CLEAN, False, id="archive-behind-clean-in-one-application"),
+        pytest.param("warm", Service.CLEAN, Service.CLUSTERING, True, id="clustering-has-its-own-spark-submit"),
+        pytest.param("warm", Service.CLUSTERING, Service.CLEAN, True, id="and-waits-itself"),
+        pytest.param("auto", Service.CLEAN, Service.COMPACTION, True, id="compaction-may-be-large"),
+        pytest.param("auto", Service.ARCHIVE, Service.CLEAN, False, id="small-with-small"),
+        pytest.param("spark-submit", Service.CLEAN, Service.COMPACTION, True, id="one-at-a-time"),
+        pytest.param("spark-submit", Service.ARCHIVE, Service.CLEAN, True, id="archive-waits-for-clean"),
+    ],
+)
+def test_services_that_one_application_runs_in_turn_do_not_wait_for_each_other(
+    registry: Registry, gateway: FakeDoor, run_by: str, service: Service, other: Service, waits: bool
+) -> None:
+    table = table_lease_of(registry, "orders")
+    gateway.runs = [ServiceRun(run_id_of(table.table_id, other, "1"), RunState.RUNNING)]
+    scheduler = RunScheduler(registry, gateway, TablesConfig, run_by)
+    decision = Decision(service, Verdict.DUE, "due", key_instant="1")
+    most = 2 if service is Service.ARCHIVE else 1
+    start = scheduler.start(table, TablePolicy(max_active_runs=most), decision)
+    assert start.verdict is (StartVerdict.WAITING if waits else StartVerdict.START), start.reason
+    own = TablePolicy(engine="spark-submit", max_active_runs=most)
+    (previewed,) = scheduler.preview(table.table_id, own, [replace(decision, key_instant="2")])
+    assert previewed.verdict is not StartVerdict.START, "the table's own engine counts"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -16,8 +16,10 @@ from airflow_lake_provider.job_contract import JobRequest, Mode, Service, Servic
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.leases import Executors
+from airflow_lake_provider.manager.db.operations import record_run
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.work import (
+    GATHER_MS,
     UNASKED_MS,
     IllegalMoveError,
     Question,
@@ -136,6 +138,92 @@ def test_application_that_never_pulls_is_started_again_with_growing_pauses(stage
     assert pauses == sorted(pauses)
     assert pauses[0] == 0
     assert pauses[-1] == 900
+
+
+def of(stage: Stage, service: str, table: str = "orders") -> WorkItem:
+    """Return an item of a run that the manager created."""
+    item = stage.item(f"{service}-{table}", table, run=f"{table}.{service}.1")
+    return replace(item, service=service)
+
+
+def record(stage: Stage, *services: str, table: str = "orders") -> None:
+    with stage.registry.transaction() as session:
+        for service in services:
+            record_run(session, table, f"{table}.{service}.1", service, stage.registry.now_ms())
+
+
+def test_services_of_a_table_run_in_their_order_in_one_place(stage: Stage) -> None:
+    services = ["rollback", "compaction", "clean", "archive", "savepoint"]
+    for service in reversed(services):
+        stage.queue.submit(of(stage, service))
+    stage.queue.submit(of(stage, "clean", "users"))
+    token = stage.begin()
+    assert list(stage.queue.pull(KEY, token, 9, {}).requests) == ["lake-rollback-orders", "lake-clean-users"]
+    for service, following in zip(services, [*services[1:], ""], strict=True):
+        assert stage.state(f"{service}-orders") is WorkState.RUNNING
+        got = stage.queue.finish(KEY, token, f"lake-{service}-orders", "{}", takes_next=True)
+        assert list(got) == ([f"lake-{following}-orders"] if following else [])
+        assert stage.queue.pull(KEY, token, 9, {}).requests == {}, "never two of one table at once"
+    again = stage.queue.finish(KEY, token, "lake-archive-orders", "{}", takes_next=True)
+    assert again == {}, "an end that is reported twice begins nothing"
+
+
+def test_end_gives_nothing_to_an_application_that_takes_nothing(stage: Stage) -> None:
+    for service in ("compaction", "clean"):
+        stage.queue.submit(of(stage, service))
+    token = stage.begin()
+    stage.queue.pull(KEY, token, 1, {})
+    assert stage.queue.finish(KEY, token, "lake-compaction-orders", "{}") == {}
+    assert stage.state("clean-orders") is WorkState.WAITING
+
+
+def test_service_waits_a_moment_for_the_item_of_an_earlier_one(stage: Stage) -> None:
+    record(stage, "compaction", "clean", "archive")
+    stage.queue.submit(of(stage, "archive"))
+    stage.queue.submit(of(stage, "clean"))
+    token = stage.begin()
+    assert stage.queue.pull(KEY, token, 9, {}).requests == {}, "the task of the compaction has begun no sooner"
+    stage.queue.submit(of(stage, "compaction"))
+    assert list(stage.queue.pull(KEY, token, 9, {}).requests) == ["lake-compaction-orders"]
+
+
+def test_service_waits_no_longer_than_that(stage: Stage) -> None:
+    record(stage, "compaction", "clean")
+    stage.queue.submit(of(stage, "clean"))
+    token = stage.begin()
+    stage.clock.advance(GATHER_MS / 1000 - 1)
+    assert stage.queue.pull(KEY, token, 9, {}).requests == {}
+    stage.clock.advance(2)
+    assert list(stage.queue.pull(KEY, token, 9, {}).requests) == ["lake-clean-orders"]
+
+
+def test_table_of_an_item_that_runs_alone_is_left_to_it(stage: Stage) -> None:
+    lease = stage.executors.acquire("orders", Service.COMPACTION, "orders.compaction.1", 1).token
+    stage.queue.submit(of(stage, "compaction"))
+    for number in (1, 2):
+        token = stage.begin("app", number)
+        stage.queue.pull(KEY, token, 1, {})
+        stage.end(token)
+        stage.state("compaction-orders")
+    assert stage.state("compaction-orders") is WorkState.ALONE
+    stage.queue.submit(of(stage, "clean"))
+    token = stage.begin("app", 3)
+    assert stage.queue.pull(KEY, token, 9, {}).requests == {}
+    stage.executors.release("orders", Service.COMPACTION, lease)
+    assert list(stage.queue.pull(KEY, token, 9, {}).requests) == ["lake-clean-orders"]
+
+
+def test_item_whose_answer_was_lost_is_given_again(stage: Stage) -> None:
+    for service, table in (("compaction", "orders"), ("clean", "orders"), ("clean", "users")):
+        stage.queue.submit(of(stage, service, table))
+    token = stage.begin()
+    stage.queue.pull(KEY, token, 9, {}, known=[])
+    lost = stage.queue.pull(KEY, token, 9, {}, known=["lake-clean-users"])
+    assert list(lost.requests) == ["lake-compaction-orders"]
+    assert stage.queue.pull(KEY, token, 9, {}).requests == {}, "an older application does not say what it runs"
+    stage.queue.finish(KEY, token, "lake-compaction-orders", "{}", takes_next=True)
+    known = ["lake-clean-users"]
+    assert list(stage.queue.pull(KEY, token, 0, {}, known=known).requests) == ["lake-clean-orders"]
 
 
 def test_application_gets_one_item_of_a_table_and_no_more_than_it_has_room_for(stage: Stage) -> None:
@@ -325,8 +413,8 @@ def test_work_goes_over_http_from_task_to_application_and_back(services: Manager
     question = {"item_id": "lake-a", "table_id": table_id, "service": "compaction", "lease": lease}
     asked = client.post("/work/ask", json={"items": [question]}, headers=HEADERS).json()["items"]
     assert [item["state"] for item in asked] == ["running"]
-    end = {"key": KEY, "lease": application, "item_id": "lake-a", "result": "{}"}
-    assert client.post("/work/finish", json=end, headers=HEADERS).status_code == 204
+    end = {"key": KEY, "lease": application, "item_id": "lake-a", "result": "{}", "takes_next": True}
+    assert client.post("/work/finish", json=end, headers=HEADERS).json() == {"requests": {}}
     asked = client.post("/work/ask", json={"items": [question]}, headers=HEADERS).json()["items"]
     assert [(item["state"], item["result"]) for item in asked] == [("ended", "{}")]
     assert client.post("/work/pull", json=pull | {"lease": "other"}, headers=HEADERS).status_code == 409

@@ -44,19 +44,26 @@ class FakeSource:
     ended: dict[str, JobResult] = field(default_factory=dict)
     lines: dict[str, list[str]] = field(default_factory=dict)
     rooms: list[int] = field(default_factory=list)
+    following: dict[str, str] = field(default_factory=dict)
+    """Items of the same table, one for each end."""
+    known: list[list[str]] = field(default_factory=list)
 
-    def pull(self, free: int, lines: Mapping[str, list[str]]) -> tuple[dict[str, str], dict[str, str]]:
+    def pull(
+        self, free: int, lines: Mapping[str, list[str]], known: list[str]
+    ) -> tuple[dict[str, str], dict[str, str]]:
         self._fail("pull")
+        self.known.append(known)
         self.rooms.append(free)
         for item_id, new in lines.items():
             self.lines.setdefault(item_id, []).extend(new)
         names = list(self.waiting)[:free]
         return {name: self.waiting.pop(name) for name in names}, dict(self.cancel)
 
-    def finish(self, item_id: str, result: JobResult, lines: list[str]) -> None:
+    def finish(self, item_id: str, result: JobResult, lines: list[str], *, takes_next: bool) -> dict[str, str]:
         self._fail("finish")
         self.lines.setdefault(item_id, []).extend(lines)
         self.ended[item_id] = result
+        return {name: self.following.pop(name) for name in list(self.following)[:1]} if takes_next else {}
 
     def _fail(self, call: str) -> None:
         if self.failures.get(call):
@@ -122,6 +129,45 @@ def test_it_runs_all_work_several_at_once_and_ends_when_idle() -> None:
     assert max(together) == 3
     assert set(spark.pools) <= {"lake-0", "lake-1", "lake-2"}, "pools stay in Spark for good, so they are few"
     assert spark.tags == []
+
+
+def test_items_of_one_table_run_in_one_place_one_after_another_and_each_reports_its_end() -> None:
+    inside: list[str] = []
+
+    def work(request: JobRequest, _: Callable[[], str]) -> JobResult:
+        inside.append(request.table_name)
+        assert len(inside) == 1
+        time.sleep(0.02)
+        inside.remove(request.table_name)
+        if request.table_name == "clean":
+            raise OSError("it fails alone")
+        return done(request)
+
+    source, spark = FakeSource({"compaction": request_of("compaction")}), FakeSpark()
+    source.following = {name: request_of(name) for name in ("clean", "archive")}
+    run(source, work, spark, at_once=2)
+    assert outcomes(source) == {"compaction": "completed", "clean": "failed", "archive": "completed"}
+    assert set(spark.pools) == {"lake-0"}
+    assert all(len(known) <= 1 for known in source.known)
+    assert {name for known in source.known for name in known} >= {"compaction"}
+
+
+def test_table_with_ever_new_work_gives_its_place_to_others() -> None:
+    source = FakeSource({"i0": request_of("t")})
+    source.following = {f"i{n}": request_of("t") for n in range(1, 50)}
+    run(source)
+    assert len(source.ended) == standing.MOST_IN_TURN
+
+
+def test_old_application_takes_no_next_item() -> None:
+    source = FakeSource({"i0": request_of("t")}, following={"i1": request_of("t")})
+
+    def work(request: JobRequest, _: Callable[[], str]) -> JobResult:
+        time.sleep(0.2)
+        return done(request)
+
+    run(source, work, max_age_s=0.1, idle_s=60)
+    assert list(source.ended) == ["i0"]
 
 
 def test_item_that_fails_in_any_way_hurts_no_other() -> None:
@@ -224,6 +270,21 @@ def test_tables_of_two_zones_are_never_served_together() -> None:
         thread.join(10)
     assert len(mixed) == 12
     assert not any(mixed)
+
+
+def test_java_name_is_asked_for_once() -> None:
+    asked: list[str] = []
+
+    class Package:
+        def __getattr__(self, name: str) -> Any:
+            asked.append(name)
+            return Package() if name == "org" else name
+
+    standing.remember_java_names(Package, (Package,))
+    jvm = Package()
+    assert jvm.org is jvm.org
+    assert [jvm.a_call, jvm.a_call] == ["a_call", "a_call"]
+    assert asked == ["org", "a_call", "a_call"], "what is no name of a package or class is asked for each time"
 
 
 def test_last_lines_of_an_item_come_with_its_end() -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import secrets
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from airflow_lake_provider.errors import TableNotFoundError
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.periodic import decide_indexing
 from airflow_lake_provider.planner.rules import Verdict
-from airflow_lake_provider.planner.table_view import TableView, TableViewCache
+from airflow_lake_provider.planner.table_view import LEAST_FILES, CommitMemory, TableView, TableViewCache
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.refresh import SETTLED_AFTER_MS
@@ -293,3 +295,53 @@ def test_no_index_job_is_due_after_commits_that_follow_a_complete_build(
         timelines.hint(path, [table.commit(number)], number, is_by_writer=True)
         verdicts.append(decide_indexing(TableFacts(cache.refresh(path, number)), policy, 0).verdict)
     assert verdicts == [Verdict.NOT_DUE] * 30
+
+
+def test_quiet_table_is_kept_in_a_few_bytes_and_a_refresh_reads_its_new_commit_only(tmp_path: Path) -> None:
+    tables = [HandMadeTable.create(tmp_path / f"t{number}") for number in range(6)]
+    for table in tables:
+        for second in range(1, 11):
+            table.commit(second)
+    opened = Opened()
+    memory = CommitMemory(most_hot_files=2 * LEAST_FILES, most_packed_bytes=100_000)
+    cache = TableViewCache(SharedTimelines(open_table=opened), memory)
+    views = {table.path: cache.refresh(str(table.path)) for table in tables}
+    assert (len(memory._views), len(memory._packed)) == (2, 4)
+    assert memory.packed_bytes <= 1024 * 4, "1 KiB a quiet table"
+    assert memory.packed_bytes == sum(map(len, memory._packed.values()))
+    quiet, storage = tables[0], opened.storages[0]
+    opens = storage.calls.opens
+    newest = quiet.commit(11)
+    again = cache.refresh(str(quiet.path))
+    assert storage.calls.opens - opens == 1, "the new commit"
+    assert dict(again.commits) == dict(views[quiet.path].commits) | {newest: again.commits[newest]}
+    assert (len(memory._views), len(memory._packed)) == (2, 4), "it is among the last two again"
+
+
+def test_memory_of_commits_is_bounded_whatever_the_tables_are(tmp_path: Path) -> None:
+    def view_of(number: int, files: int) -> TableView:
+        table = HandMadeTable.create(tmp_path / f"t{number}")
+        table.commit(1)
+        view = TableViewCache().refresh(str(table.path))
+        (time,) = view.commits
+        stats = tuple(replace(view.commits[time].stats[0], path=f"p/{secrets.token_hex(16)}") for _ in range(files))
+        return replace(view, commits={time: replace(view.commits[time], stats=stats)})
+
+    memory = CommitMemory(most_hot_files=5_000, most_packed_bytes=30_000)
+    for number, files in enumerate((10, 3_000, 2_500, 10, 10, 400, 10, 10, 10, 6_000, 10)):
+        memory.keep(view_of(number, files))
+        assert memory.hot_files <= 5_000
+        assert memory.packed_bytes <= 30_000
+    assert memory.hot_files == LEAST_FILES * len(memory._views)
+    assert str(tmp_path / "t1") not in memory._packed, "what is too large is read again"
+    assert memory.find_commits(str(tmp_path / "t1")) == {}
+    assert len(memory) >= 6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_packed_metadata_of_a_real_table_is_as_it_was_read(tmp_path: Path, name: str) -> None:
+    view = TableViewCache().refresh(str(unpack(name, tmp_path).path))
+    memory = CommitMemory(most_hot_files=0, most_packed_bytes=10**9)
+    memory.keep(view)
+    names = {instant.file_name: instant.requested_time for instant in view.timeline.completed_writes}
+    assert {names[file]: commit for file, commit in memory.find_commits(view.base_path).items()} == dict(view.commits)
