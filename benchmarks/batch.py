@@ -5,7 +5,7 @@ N real tables need compaction and clean. **each**: a spark-submit for each table
 spark-submit that serves all tables in turn, as Hudi's HoodieMultiTableServicesMain does with its own clients.
 **ours**: the standing application of engine `warm`, its start included, with the manager's real queue and four tables
 at once; one of its tables is poisoned (its data files are missing). CPU seconds are those of all processes, memory is
-the largest sum of the resident sets of a way's processes.
+the largest sum of the resident sets of a way's processes (`each_peak_mib`, `sequence_peak_mib`, `ours_peak_mib`).
 """
 
 from __future__ import annotations

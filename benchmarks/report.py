@@ -268,6 +268,58 @@ SECTIONS = (
         (("tables", "tables"), ("peak memory, ours (MiB)", "ours_peak_mib"), ("each (MiB)", "each_peak_mib")),
     ),
     Section(
+        "scale",
+        "What does the manager cost with 100, 1,000 and 10,000 registered tables?",
+        tuple(
+            Plot(
+                f"scale-{name}",
+                axis,
+                tuple((f"provider, {size:,} tables", f"{size}.{key}") for size in (100, 1_000, 10_000)),
+            )
+            for name, axis, key in (
+                ("memory", "resident memory of the manager's process (MiB)", "resident_mib"),
+                ("quiet", "a cycle in which nothing happens (CPU s)", "quiet_cpu_s"),
+                ("cycle", "a cycle with 100 commits (CPU s)", "cycle_cpu_s"),
+                ("database", "time in the database for each commit (ms)", "commit_database_ms"),
+                ("parse", "parsing the shipped DAGs (s)", "parse_s"),
+            )
+        ),
+        tuple(
+            (f"{label}, {size:,} tables", f"{size}.{key}")
+            for label, key in (
+                ("bytes of memory for each table", "bytes_per_table"),
+                ("statements of a quiet cycle", "quiet_statements"),
+                ("rows written for each commit", "commit_rows"),
+                ("statements for each commit", "commit_statements"),
+                ("slowest statement (ms)", "slowest_query_ms"),
+                ("first evaluation of a table (CPU ms)", "first_cpu_ms"),
+            )
+            for size in (100, 1_000, 10_000)
+        ),
+    ),
+    Section(
+        "prediction",
+        "How far are predicted seconds and bytes from what runs take?",
+        (
+            Plot(
+                "prediction",
+                "median of |predicted - actual| (share of actual)",
+                (
+                    ("provider, compaction, seconds", "compaction.seconds_error"),
+                    ("provider, compaction, bytes written", "compaction.bytes_error"),
+                    ("provider, clean, seconds", "clean.seconds_error"),
+                    ("provider, clean, bytes freed", "clean.bytes_error"),
+                ),
+            ),
+        ),
+        (
+            ("runs", "runs"),
+            ("compaction, first three runs of a table: seconds", "compaction.first_seconds_error"),
+            ("compaction, within the interval (share)", "compaction.inside"),
+            ("clean, within the interval (share)", "clean.inside"),
+        ),
+    ),
+    Section(
         "engines",
         "How long does an engine take to start a job and end it?",
         (
