@@ -276,6 +276,8 @@ def overview(args: Namespace) -> None:
         f"attention     {found['need_attention']:,} need a person" if found["need_attention"] else "attention     none"
     )
     print(f"backlog       {size(found['backlog_bytes'])} in log files that no compaction has merged")
+    if found.get("oldest_due_ms") is not None:
+        print(f"oldest debt   a service has been due since {ago(found['oldest_due_ms'], now_ms)} and does not run")
     if found["oldest_dirty_ms"] is not None:
         print(f"waiting       the oldest request for an evaluation came {ago(found['oldest_dirty_ms'], now_ms)}")
     if found["holes"]:

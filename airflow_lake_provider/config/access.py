@@ -107,6 +107,11 @@ class Audience:
         """Whether the person may see the table at a normalised base path."""
         return not is_below(base_path, self.hidden) or is_below(base_path, self.shown)
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether some tables may be hidden from the person; then figures over all tables are, too."""
+        return any(not is_below(normalise_root(root), self.shown) for root in self.hidden)
+
     def require_table(self, table_id: str, base_path: str | None) -> None:
         """Raise TableUnknownError for a table that the person may not see; the same one when there is none."""
         if base_path is None or not self.covers(base_path):

@@ -554,7 +554,8 @@ def list_waiting(
         limits = {limit.scope: limit for limit in list_limits(tables)}
         spent = load_spent(session, sorted(limits), now_ms) if rows and limits else ()
     before: dict[str, int] = {}
-    shown = []
+    counts: dict[str, int] = {}
+    shown: list[dict[str, Any]] = []
     for place, row in enumerate(rows, 1):
         limit = limits.get(row["short_of"])
         wait_ms = None
@@ -564,15 +565,20 @@ def list_waiting(
             if not find_too_dear(need, limit.room):
                 wait_ms = expected_wait_ms(need, before.get(limit.scope, 0), limit.room, mine, now_ms)
             before[limit.scope] = before.get(limit.scope, 0) + row["core_ms"]
+        ahead = counts.get(row["short_of"], 0)
+        counts[row["short_of"]] = ahead + 1
         if sees is None or sees(row["base_path"]):
-            shown.append(_shown(row, place, None if wait_ms is None else now_ms + wait_ms))
-    return shown[:MOST_SHOWN]
+            shown.append(_shown(row, place, ahead, None if wait_ms is None else now_ms + wait_ms))
+        if len(shown) == MOST_SHOWN:
+            break
+    return shown
 
 
-def _shown(row: RowMapping, place: int, expected_ms: int | None) -> dict[str, Any]:
+def _shown(row: RowMapping, place: int, ahead: int, expected_ms: int | None) -> dict[str, Any]:
     quote = parse_quote(row["quote"])
     return {
         "rank": place,
+        "table_id": row["table_id"],
         "table": row["table_name"],
         "database": row["database_name"],
         "base_path": row["base_path"],
@@ -583,6 +589,8 @@ def _shown(row: RowMapping, place: int, expected_ms: int | None) -> dict[str, An
         "since_ms": row["since_ms"],
         "expected_ms": expected_ms,
         "short_of": row["short_of"],
+        # How many that rank before it wait for the same budget.
+        "ahead": ahead,
         "why": row["reason"],
         "due_because": "" if quote is None else quote.reason,
     }

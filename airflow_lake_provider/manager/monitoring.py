@@ -24,6 +24,7 @@ from airflow_lake_provider.manager.backlog import load_scopes, pressure_of_state
 from airflow_lake_provider.manager.db.leases import NotificationLog, report_id_of
 from airflow_lake_provider.manager.db.rows import IDS_PER_QUERY, batched, is_identified, policy_of
 from airflow_lake_provider.manager.db.schema import lake_table
+from airflow_lake_provider.manager.db.search import record_backlog
 from airflow_lake_provider.manager.db.sinks import Sinks, retiring_text
 from airflow_lake_provider.manager.instances import (
     PEOPLE,
@@ -164,6 +165,7 @@ class DeadlineSweep:
         for sink in Sinks(self._registry).list_retiring():
             self._notify_of_sink(sink)
         self._notify_of_pressure(now_ms)
+        record_backlog(self._registry)
         self._metrics.gauge(OVERDUE, len(overdue))
         self._metrics.gauge(HOLES, self._registry.count_holes())
         self._people.forget_old()

@@ -171,6 +171,7 @@ class Reports:
             "databases": dict(numbers.databases),
             "backlog_bytes": numbers.log_bytes,
             "oldest_dirty_ms": numbers.oldest_dirty_ms,
+            "oldest_due_ms": numbers.oldest_due_ms,
             "holes": numbers.holes,
             "last_day": [
                 {"service": service, "state": state, "runs": int(count), "run_s": round(run_s, 1)}

@@ -12,7 +12,7 @@ import io
 import json
 import threading
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,11 +32,13 @@ from airflow_lake_provider.manager.db.search import (
     Sort,
     TableSearch,
     TableState,
+    load_backlog_over_time,
     load_numbers,
     page_of_tables,
 )
 from airflow_lake_provider.manager.instances import next_evaluation_ms
 from airflow_lake_provider.manager.scheduling import RunState, find_net_problems
+from airflow_lake_provider.ui.backlog_facts import LakeBacklog, LakeBacklogHistory, LakeBacklogMoment, load_backlog
 from airflow_lake_provider.ui.table_facts import (
     LakeInstant,
     LakeService,
@@ -151,12 +153,14 @@ class LakeOverview(Wire):
     """Bytes in log files that no compaction has merged."""
     oldest_dirty_ms: int | None
     """Since when the table waits that has waited longest for an evaluation."""
+    oldest_due_ms: int | None
+    """Since when the service has been due that has waited longest and does not run."""
     holes: int
     """Pending writes and plans with completed writes behind them."""
     hours: list[LakeHour]
     """The last 24 hours."""
     problems: list[str]
-    """What stops or delays all tables, such as a paused DAG."""
+    """What stops or delays all tables, such as a paused DAG, or a budget that the backlog outgrows."""
 
 
 class LakeRow(Wire):
@@ -267,6 +271,7 @@ class PageMemory:
         self._lock = threading.Lock()
         self._numbers: TTLCache[Audience, Any] = TTLCache(64, 5_000, timer=clock_ms)
         self._hours: TTLCache[Audience, Any] = TTLCache(64, 30_000, timer=clock_ms)
+        self._backlogs: TTLCache[Audience, Any] = TTLCache(64, 10_000, timer=clock_ms)
         self._views: LRUCache[str, tuple[str, list[LakeInstant], list[LakeSize]]] = LRUCache(64)
 
     def numbers(self, audience: Audience, load: Callable[[], LakeNumbers]) -> LakeNumbers:
@@ -277,6 +282,11 @@ class PageMemory:
     def hours(self, audience: Audience, load: Callable[[], list[RunHour]]) -> list[RunHour]:
         """Return the runs of an audience's tables by hour, at most 30 s old."""
         found: list[RunHour] = self._keep(self._hours, audience, load)
+        return found
+
+    def backlog(self, audience: Audience, load: Callable[[], LakeBacklog]) -> LakeBacklog:
+        """Return what waits of an audience's tables, at most 10 s old."""
+        found: LakeBacklog = self._keep(self._backlogs, audience, load)
         return found
 
     def _keep(self, kept: TTLCache[Audience, Any], audience: Audience, load: Callable[[], Any]) -> Any:
@@ -319,7 +329,7 @@ def get_overview(request: Request, services: Services, memory: Memory, seen: See
         with registry.transaction() as session:
             return list(services.instance_gateway.count_runs(session, now_ms - DAY_MS, seen))
 
-    problem = services.tables.problem
+    problem, backlog = services.tables.problem, memory.backlog(seen, lambda: load_backlog(services, seen))
     answer = LakeOverview(
         tables=sum(numbers.by_state.values()),
         states=[
@@ -329,11 +339,39 @@ def get_overview(request: Request, services: Services, memory: Memory, seen: See
         databases=[LakeDatabase(database=name, tables=tables) for name, tables in numbers.databases],
         backlog_bytes=numbers.log_bytes,
         oldest_dirty_ms=numbers.oldest_dirty_ms,
+        oldest_due_ms=numbers.oldest_due_ms,
         holes=numbers.holes,
         hours=[LakeHour.model_validate(one) for one in memory.hours(seen, count)],
-        problems=[*([problem] if problem else []), *find_net_problems(services.loop.find_net(), now_ms)],
+        problems=[
+            *([problem] if problem else []),
+            *find_net_problems(services.loop.find_net(), now_ms),
+            *backlog.problems,
+        ],
     )
     return to_response(request, answer)
+
+
+@router.get("/backlog", response_model=LakeBacklog)
+def get_backlog(request: Request, services: Services, memory: Memory, seen: Seen) -> Response:
+    """Return what is due and waits, in its ranked order, what observed tables would run, and the budgets.
+
+    A user from whom some tables are hidden sees the rows of the others, with their ranks among all, and no budget.
+    """
+    return to_response(request, memory.backlog(seen, lambda: load_backlog(services, seen)))
+
+
+@router.get("/backlog/history", response_model=LakeBacklogHistory)
+def get_backlog_history(
+    request: Request,
+    services: Services,
+    seen: Seen,
+    days: Annotated[int, Query(ge=1, le=7, description="So many days until now")] = 1,
+) -> Response:
+    """Return the backlog of all tables at each quarter of an hour; nothing where some tables are hidden."""
+    since_ms = services.registry.now_ms() - days * DAY_MS
+    found = [] if seen.is_limited else load_backlog_over_time(services.registry, since_ms)
+    rows = [LakeBacklogMoment(**asdict(one) | {"core_hours": one.core_ms / 3_600_000}) for one in found]
+    return to_response(request, LakeBacklogHistory(rows=rows, is_limited=seen.is_limited))
 
 
 @router.get("/tables", response_model=LakeTables)

@@ -38,9 +38,73 @@ export interface Overview {
   databases: { database: string; tables: number }[];
   backlog_bytes: number;
   oldest_dirty_ms: number | null;
+  oldest_due_ms: number | null;
   holes: number;
   hours: Hour[];
   problems: string[];
+}
+
+export interface Waiting {
+  rank: number;
+  table_id: string;
+  table: string;
+  database: string;
+  service: string;
+  rank_class: string;
+  since_ms: number;
+  expected_ms: number | null;
+  ahead: number;
+  short_of: string;
+  why: string;
+  due_because: string;
+  seconds: number | null;
+  seconds_low: number | null;
+  seconds_high: number | null;
+  bytes: number | null;
+  bytes_low: number | null;
+  bytes_high: number | null;
+  points: number | null;
+  basis: string;
+}
+
+export interface Budget {
+  name: string;
+  slots: number | null;
+  core_hours_per_day: number | null;
+  bytes_per_day: number | null;
+  spent_core_hours: number;
+  spent_bytes: number;
+  waiting: number;
+  waiting_core_hours: number;
+  waiting_bytes: number;
+  arrived_core_hours: number;
+  arrived_bytes: number;
+  pressure: "ok" | "slow" | "stop";
+  needed_slots: number | null;
+  needed_core_hours_per_day: number | null;
+  needed_bytes_per_day: number | null;
+  text: string;
+}
+
+export interface Backlog {
+  waiting: Waiting[];
+  observed: Waiting[];
+  budgets: Budget[];
+  problems: string[];
+  most: number;
+  is_limited: boolean;
+}
+
+export interface BacklogMoment {
+  time_ms: number;
+  log_bytes: number;
+  waiting: number;
+  core_hours: number;
+}
+
+export interface BacklogHistory {
+  rows: BacklogMoment[];
+  is_limited: boolean;
 }
 
 export interface Row {

@@ -2,6 +2,7 @@ import { QueryClientProvider } from "@tanstack/react-query";
 import { NavLink, useLocation } from "react-router-dom";
 
 import { client, ROOT } from "./client";
+import { BacklogPage } from "./pages/backlog";
 import { LakePage } from "./pages/lake";
 import { OperationsPage } from "./pages/operations";
 import { TablePage } from "./pages/table";
@@ -12,21 +13,27 @@ function Page() {
   if (rest[0] === "tables" && rest[1] !== undefined) {
     return <TablePage key={rest[1]} tableId={decodeURIComponent(rest[1])} />;
   }
+  if (rest[0] === "backlog") {
+    return <BacklogPage />;
+  }
   return rest[0] === "operations" ? <OperationsPage /> : <LakePage />;
 }
 
 export function App() {
   const { pathname } = useLocation();
-  const isOperations = pathname.endsWith("/operations");
+  const place = ["operations", "backlog"].find((name) => pathname.endsWith(`/${name}`));
   return (
     <QueryClientProvider client={client}>
       <div className="lake">
         <header className="lake-top">
           <nav aria-label="Lake">
-            <NavLink to={ROOT} end aria-current={isOperations ? undefined : "page"} className={isOperations ? "" : "on"}>
+            <NavLink to={ROOT} end aria-current={place === undefined ? "page" : undefined} className={place === undefined ? "on" : ""}>
               Tables
             </NavLink>
-            <NavLink to={`${ROOT}/operations`} className={isOperations ? "on" : ""}>
+            <NavLink to={`${ROOT}/backlog`} className={place === "backlog" ? "on" : ""}>
+              Backlog
+            </NavLink>
+            <NavLink to={`${ROOT}/operations`} className={place === "operations" ? "on" : ""}>
               Operations
             </NavLink>
           </nav>

@@ -1,10 +1,10 @@
 // Charts in SVG: a few shapes, in the colours of the theme.
 import { useState } from "react";
 
-import type { Hour, Size } from "./api";
-import { bytes, count, moment, nowLabel, plural, tick, useZone } from "./format";
+import type { BacklogMoment, Hour, Size } from "./api";
+import { bytes, coreHours, count, moment, nowLabel, plural, tick, useZone } from "./format";
 import { hue, SERVICES, title } from "./names";
-import { useWidth } from "./parts";
+import { Empty, useWidth } from "./parts";
 
 const HOUR_MS = 3_600_000;
 
@@ -96,6 +96,92 @@ export function HoursChart({ hours }: { hours: Hour[] }) {
       </ul>
     </div>
   );
+}
+
+// --- The backlog of all tables over a day or a week
+
+const PERIOD_MS = 900_000;
+
+interface BacklogProps {
+  rows: BacklogMoment[];
+  days: number;
+  kind: "log_bytes" | "core_hours";
+}
+
+export function BacklogChart({ rows, days, kind }: BacklogProps) {
+  const [ref, width] = useWidth<HTMLDivElement>();
+  const zone = useZone();
+  const [over, setOver] = useState<BacklogMoment | null>(null);
+  const last = rows.at(-1);
+  const say = kind === "log_bytes" ? bytes : (value: number) => `${coreHours(value)} core hours`;
+  const to = nowLabel();
+  const from = to - days * 24 * HOUR_MS;
+  const height = 132;
+  const [left, bottom, top] = [62, 20, 6];
+  const greatest = Math.max(...rows.map((one) => one[kind]), kind === "log_bytes" ? 1024 * 1024 : 0.1);
+  const most = kind === "log_bytes" ? niceBytes(greatest) : niceTop(greatest);
+  const x = (ms: number) => left + ((Math.max(ms, from) - from) / (to - from)) * (width - left);
+  const y = (value: number) => top + (height - top - bottom) * (1 - value / most);
+  const shown = over ?? last;
+  const step = (days * 24 * HOUR_MS) / (width < 560 ? 4 : 8);
+  return (
+    <div className="chart" ref={ref}>
+      {last === undefined && <Empty>No record yet: each run of lake_watch keeps one for a quarter of an hour.</Empty>}
+      {last !== undefined && width > 0 && (
+        <svg
+          width={width}
+          height={height}
+          role="img"
+          aria-label={`Backlog over ${days === 1 ? "24 hours" : "7 days"}: ${say(last[kind])} at the end, ${say(greatest)} at most`}
+          onMouseLeave={() => setOver(null)}
+          onMouseMove={(event) => {
+            const at = from + ((event.nativeEvent.offsetX - left) / (width - left)) * (to - from);
+            setOver(rows.filter((one) => one.time_ms <= at).at(-1) ?? null);
+          }}
+        >
+          {[0, most / 2, most].map((value) => (
+            <g key={value}>
+              <line x1={left} x2={width} y1={y(value)} y2={y(value)} className="grid" />
+              <text x={left - 6} y={y(value) + 4} textAnchor="end">
+                {kind === "log_bytes" ? bytes(value) : coreHours(value)}
+              </text>
+            </g>
+          ))}
+          {Array.from({ length: Math.floor((to - from) / step) }, (_, number) => Math.ceil(from / HOUR_MS) * HOUR_MS + number * step).map((ms) => (
+            <text key={ms} x={x(ms)} y={height - 4} textAnchor={ms - from < step / 4 ? "start" : "middle"}>
+              {tick(ms, zone, days * 24 * HOUR_MS)}
+            </text>
+          ))}
+          {rows.map((one, number) => {
+            // Without a sweep there is no record, and the chart has a gap.
+            const next = Math.min(rows[number + 1]?.time_ms ?? to, one.time_ms + 2 * PERIOD_MS, to);
+            return next <= from ? null : (
+              <rect
+                key={one.time_ms}
+                className="moment"
+                x={x(one.time_ms)}
+                width={Math.max(1, x(next) - x(one.time_ms))}
+                y={y(one[kind])}
+                height={Math.max(0, height - bottom - y(one[kind]))}
+                fill={kind === "log_bytes" ? "var(--logs)" : "var(--s-clustering)"}
+                opacity={over === one ? 1 : 0.8}
+              />
+            );
+          })}
+        </svg>
+      )}
+      {shown !== undefined && (
+        <p className="note">
+          {`${over === null ? "now" : moment(shown.time_ms, zone)}: ${bytes(shown.log_bytes)} in log files, ${plural(shown.waiting, "service waits", "services wait")} for a budget with ${coreHours(shown.core_hours)} core hours`}
+        </p>
+      )}
+    </div>
+  );
+}
+
+function niceBytes(value: number): number {
+  const unit = 1024 ** Math.floor(Math.log(value) / Math.log(1024));
+  return niceTop(value / unit) * unit;
 }
 
 export function niceTop(value: number): number {

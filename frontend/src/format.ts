@@ -24,6 +24,10 @@ export function count(value: number): string {
   return value.toLocaleString(language(), { maximumFractionDigits: 1 });
 }
 
+export function coreHours(value: number): string {
+  return value.toLocaleString(language(), { maximumSignificantDigits: value < 100 ? 2 : 3 });
+}
+
 /** The clock for drawings, which need no second. */
 export function nowLabel(): number {
   return nowMs();

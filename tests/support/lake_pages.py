@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import tempfile
 import threading
@@ -29,17 +30,33 @@ from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.leases import Executors
-from airflow_lake_provider.manager.db.operations import RecordedRun, RunHour, RunPage, RunReport, RunSearch
+from airflow_lake_provider.manager.db.operations import (
+    OBSERVED,
+    Quote,
+    RecordedRun,
+    RunHour,
+    RunPage,
+    RunReport,
+    RunSearch,
+)
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import ProcessClock
-from airflow_lake_provider.manager.db.schema import lake_search, lake_table, metadata
-from airflow_lake_provider.manager.db.search import search_names, summarise
+from airflow_lake_provider.manager.db.schema import (
+    lake_backlog,
+    lake_search,
+    lake_spent,
+    lake_table,
+    lake_waiting,
+    metadata,
+)
+from airflow_lake_provider.manager.db.search import PERIOD_MS, search_names, summarise
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.instances import RunFacts
 from airflow_lake_provider.manager.monitoring import DeadlineSweep, RepairRound
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, Net, RunState
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.planner.price import Work
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
@@ -125,7 +142,10 @@ def create_services(folder: Path, runs: RecordedRuns) -> ManagerServices:
     gateway: Any = _NoRuns()
     instances: Any = runs
     file = folder / "tables.yaml"
-    file.write_text("defaults:\n  clean: {commits: 12}\n  compaction: {delta_commits: 10, log_to_base_ratio: 0.4}\n")
+    file.write_text(
+        "defaults:\n  clean: {commits: 12}\n  compaction: {delta_commits: 10, log_to_base_ratio: 0.4}\n"
+        "budgets:\n  all: {core_hours_per_day: 120}\n  queues: {heavy: {slots: 4, bytes_per_day: 2000000000000}}\n"
+    )
     return ManagerServices(
         settings,
         registry,
@@ -300,6 +320,7 @@ def fill(registry: Registry, folder: Path, tables: int, now_ms: int, runs: Recor
             part = rows[begin : begin + 500]
             session.execute(insert(lake_table), part)
             session.execute(insert(lake_search), [_short(row) for row in part])
+    fill_backlog(registry, rows, now_ms)
     table_id = table_id_of(path)
     for service, begin, end, reason in history.services:
         runs.rows.append(_run(table_id, "orders", "shop", service, begin, end, reason, "success" if end else "running"))
@@ -328,6 +349,49 @@ def fill(registry: Registry, folder: Path, tables: int, now_ms: int, runs: Recor
     runs.rows.sort(key=lambda run: (run.created_ms, run.run_id), reverse=True)
     Sinks(registry).configure(table_id, {"kafka": 86_400})
     return table_id
+
+
+def fill_backlog(registry: Registry, rows: Sequence[dict[str, Any]], now_ms: int) -> None:
+    """Fill what waits for the budget of all tables, what an observed table would run, and a week of the backlog."""
+    chance = random.Random(11)
+    waiting: list[dict[str, Any]] = []
+    for number, row in enumerate(rows[3 : len(rows) : max(1, len(rows) // 24)]):
+        scope = OBSERVED if number % 6 == 5 else ""
+        service = ("compaction", "clean", "clustering")[number % 3]
+        since_ms = now_ms - chance.randint(4, 30) * 600_000
+        seconds, size = chance.randint(60, 5400), chance.randint(1, 900) * 40 * MIB
+        price = {
+            "seconds": [seconds, seconds * 0.7, seconds * 1.6], "bytes": [size, size * 0.8, size * 1.3],
+            "points": chance.randint(2, 400), "cores": 4, "basis": "the table's last 12 runs of it",
+        }  # fmt: skip
+        reason = f"{10 + number} delta commits since the last compaction (rule: 10)"
+        why = f"waits for core hours of all tables: it needs {seconds * 4 / 3600:,.2f}, and 0.31 are left"
+        rank_class = ("behind", "retains", "usual")[number % 3]
+        quote = Quote(price, Work(), rank_class, 1.0, since_ms, since_ms, seconds * 4000, size, reason=reason)
+        key = {"table_id": row["table_id"], "service": service}
+        values = {
+            "rank_ms": since_ms, "since_ms": since_ms, "seen_ms": now_ms, "core_ms": seconds * 4000, "bytes": size,
+        }  # fmt: skip
+        shown = {"short_of": scope or "all:", "reason": reason if scope else why, "quote": quote.to_text()}
+        waiting.append({"scope": scope} | key | values | shown)
+        if not scope:
+            waiting.append({"scope": "all:"} | key | values | shown | {"reason": "", "quote": ""})
+    hour_ms = now_ms - now_ms % HOUR_MS
+    spent = [
+        {"scope": "all:", "hour_ms": hour_ms - back * HOUR_MS, "core_ms": 5 * HOUR_MS, "bytes": 90_000 * MIB,
+         "arrived_core_ms": 6 * HOUR_MS, "arrived_bytes": 95_000 * MIB}
+        for back in range(24)
+    ]  # fmt: skip
+    moments = []
+    for number in range(7 * 96):
+        wave = 1 + math.sin(number / 15) / 3 + chance.random() / 12
+        time_ms = now_ms - now_ms % PERIOD_MS - number * PERIOD_MS
+        size = int(len(rows) * 1100 * MIB * wave)
+        moments.append({"time_ms": time_ms, "log_bytes": size, "waiting": int(16 * wave), "core_ms": int(2e8 * wave)})
+    with registry.transaction() as session:
+        for table, values in ((lake_waiting, waiting), (lake_spent, spent), (lake_backlog, moments)):
+            if values:
+                session.execute(insert(table), values)
 
 
 def _run(
@@ -433,12 +497,16 @@ def take_screens(pages: ServedPages, folder: Path) -> None:
     from tests.support.browser import open_browser, open_page
 
     of_table = f"/plugin/lake/tables/{pages.table_id}"
-    shots = {"lake-tables": ("/plugin/lake", "light", 780), "lake-table": (of_table, "dark", 860)}
+    shots = {
+        "lake-tables": ("/plugin/lake", "light", 980),
+        "lake-table": (of_table, "dark", 860),
+        "lake-backlog": ("/plugin/lake/backlog", "light", 860),
+    }
     with open_browser() as browser:
         for name, (path, theme, height) in shots.items():
             with open_page(browser, width=1240, height=height) as opened:
                 opened.page.goto(f"{pages.url}{path}?theme={theme}")
-                opened.page.locator(".table-list, svg .mark").first.wait_for()
+                opened.page.locator(".table-list, svg .mark, table.backlog").first.wait_for()
                 opened.page.wait_for_timeout(1000)
                 opened.page.screenshot(path=folder / f"{name}.png")
 

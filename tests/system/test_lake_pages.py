@@ -155,6 +155,11 @@ def test_pages_open_from_airflows_menu_without_complaints(
         page.get_by_role("link", name="Operations").click()
         page.get_by_role("cell", name="ada", exact=True).first.wait_for()
         keep(page, f"operations-{theme}")
+        page.get_by_role("link", name="Backlog", exact=True).click()
+        page.get_by_role("region", name="Due services", exact=True).locator("tbody tr").first.wait_for()
+        page.get_by_text("The tables file sets no budget").wait_for()
+        keep(page, f"backlog-{theme}")
+        assert opened.violations() == []
         assert opened.complaints == []
 
 
@@ -229,7 +234,14 @@ def test_viewer_may_read_and_no_session_sees_nothing(airflow: LocalAirflow, tabl
         log_in(opened.page, airflow, "vic")
         opened.page.goto(f"{airflow.url}/plugin/lake/tables/{table_id}")
         opened.page.get_by_text("Compaction runs").first.wait_for(timeout=60_000)
-    for path in ("api/overview", "api/tables", f"api/tables/{table_id}", "api/operations.csv", "app/lake.js"):
+    for path in (
+        "api/overview",
+        "api/tables",
+        f"api/tables/{table_id}",
+        "api/operations.csv",
+        "api/backlog",
+        "app/lake.js",
+    ):
         answer = httpx.get(f"{airflow.url}/lake/{path}", timeout=30)
         assert answer.status_code == 401
         assert "orders" not in answer.text

@@ -7,8 +7,8 @@ executor. `lake_limit` is one row per pool or queue with a limit; a transaction 
 is one row per table and sink of replication, with what the sink holds back. `lake_report` is one row per notification.
 `lake_run` is the record of a run: all of a table's newest ones and samples of older ones; Airflow's own table has no
 index by table. `lake_waiting` is one row per budget and service that waits for it, `lake_spent` one per budget and
-hour. `lake_work` is one row per item of work for standing Spark applications, `lake_application` one row per kind of
-application.
+hour, `lake_backlog` one per quarter of an hour of the last week. `lake_work` is one row per item of work for standing
+Spark applications, `lake_application` one row per kind of application.
 """
 
 from __future__ import annotations
@@ -101,9 +101,11 @@ lake_search = Table(
     Column("severity", Integer, nullable=False, default=10, server_default="10"),
     Column("log_bytes", BigInteger, nullable=False, default=0, server_default="0"),
     Column("base_bytes", BigInteger, nullable=False, default=0, server_default="0"),
+    Column("due_since_ms", BigInteger, nullable=False, default=0, server_default="0"),
     Index("idx_lake_search_name", "table_name", "table_id"),
     Index("idx_lake_search_worst", "severity", "log_bytes", "table_id"),
     Index("idx_lake_search_backlog", "log_bytes", "table_id"),
+    Index("idx_lake_search_due", "due_since_ms"),
 )
 
 lake_executor = Table(
@@ -219,6 +221,16 @@ lake_spent = Table(
     Column("arrived_core_ms", BigInteger, nullable=False, default=0),
     Column("arrived_bytes", BigInteger, nullable=False, default=0),
     Index("idx_lake_spent_hour", "hour_ms"),
+)
+
+lake_backlog = Table(
+    "lake_backlog",
+    metadata,
+    # The backlog of all tables, as the first sweep of a quarter of an hour found it (search.record_backlog).
+    Column("time_ms", BigInteger, primary_key=True, autoincrement=False),
+    Column("log_bytes", BigInteger, nullable=False),
+    Column("waiting", BigInteger, nullable=False),
+    Column("core_ms", BigInteger, nullable=False),
 )
 
 lake_report = Table(

@@ -12,11 +12,12 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, false, func, not_, or_, select
+from sqlalchemy import and_, delete, false, func, insert, not_, or_, select
+from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.config.access import Audience
 from airflow_lake_provider.hudi.base_path import identity_of, normalise_root
-from airflow_lake_provider.manager.db.schema import lake_search, lake_table
+from airflow_lake_provider.manager.db.schema import lake_backlog, lake_search, lake_table, lake_waiting
 from airflow_lake_provider.planner.rules import Verdict
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ _OF_RUN: Mapping[str, TableState] = MappingProxyType(
     }
 )
 """By `scheduling.StartVerdict`."""
+_OWED = frozenset({TableState.FAILING, TableState.BLOCKED, TableState.WAITING})
+"""States of a service that would be due and does not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +123,15 @@ class Summary:
     state: TableState
     log_bytes: int = 0
     base_bytes: int = 0
+    due_since_ms: int = 0
+    """Since when the service has been due that has waited longest and does not run; 0: none waits."""
 
     def columns(self) -> dict[str, Any]:
         """Return the columns of `lake_search` that hold it."""
         severity = SEVERITY[self.state]
         return {
-            "state": self.state.value, "severity": severity, "log_bytes": self.log_bytes, "base_bytes": self.base_bytes
+            "state": self.state.value, "severity": severity, "log_bytes": self.log_bytes,
+            "base_bytes": self.base_bytes, "due_since_ms": self.due_since_ms,
         }  # fmt: skip
 
 
@@ -147,7 +153,9 @@ def summarise(decisions_json: str, *, problem: str = "", evaluated: bool = False
     least = TableState.HEALTHY if evaluated else TableState.NEW
     sizes = next((d.get("evidence") or {} for d in decisions if d.get("service") == "compaction"), {})
     log_bytes, base_bytes = (_whole(sizes.get(name)) for name in ("log_bytes", "base_bytes"))
-    return Summary(max((*states, least), key=SEVERITY.__getitem__), log_bytes, base_bytes)
+    since_ms = [_whole(d.get("since_ms")) for d in decisions if state_of_decision(d) in _OWED]
+    due_since_ms = min((since for since in since_ms if since > 0), default=0)
+    return Summary(max((*states, least), key=SEVERITY.__getitem__), log_bytes, base_bytes, due_since_ms)
 
 
 def _whole(value: Any) -> int:
@@ -261,6 +269,8 @@ class LakeNumbers:
     databases: tuple[tuple[str, int], ...]
     """The databases with the most tables."""
     oldest_dirty_ms: int | None
+    oldest_due_ms: int | None
+    """Since when the service has been due that has waited longest and does not run."""
     holes: int
 
 
@@ -273,6 +283,7 @@ def load_numbers(registry: Registry, audience: Audience) -> LakeNumbers:
     by_state = select(short.severity, func.count(), func.sum(short.log_bytes)).where(*mine).group_by(short.severity)
     tables = func.count().label("tables")
     by_database = select(short.database_name, tables).where(*mine).group_by(short.database_name)
+    oldest_due = select(func.min(short.due_since_ms)).where(short.due_since_ms > 0, *mine)
     oldest_of, holes_of = select(func.min(table.dirty_since_ms)), select(func.sum(table.holes)).where(table.holes > 0)
     if mine:
         same = short.table_id == table.table_id
@@ -281,7 +292,7 @@ def load_numbers(registry: Registry, audience: Audience) -> LakeNumbers:
     with registry.transaction() as session:
         states = session.execute(by_state).all()
         databases = session.execute(by_database.order_by(tables.desc()).limit(MOST_DATABASES)).all()
-        oldest = session.execute(oldest_of).scalar_one()
+        oldest, due_ms = session.execute(oldest_of).scalar_one(), session.execute(oldest_due).scalar_one()
         holes = session.execute(holes_of).scalar_one()
     counts = {severity: count for severity, count, _ in states}
     return LakeNumbers(
@@ -289,5 +300,57 @@ def load_numbers(registry: Registry, audience: Audience) -> LakeNumbers:
         log_bytes=int(sum(size or 0 for _, _, size in states)),
         databases=tuple((name, count) for name, count in databases if name),
         oldest_dirty_ms=oldest,
+        oldest_due_ms=due_ms,
         holes=int(holes or 0),
     )
+
+
+# --- The backlog over time: what the first sweep of each quarter of an hour finds, for a week
+
+PERIOD_MS = 900_000
+KEEP_BACKLOG_MS = 7 * 86_400_000
+MOST_WAITING = 20_000
+"""Rows of services that wait, at most, that one measurement adds up."""
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogMoment:
+    """The backlog of all tables at one moment."""
+
+    time_ms: int
+    log_bytes: int
+    """In log files that no compaction has merged."""
+    waiting: int
+    """Services that are due and wait for a budget."""
+    core_ms: int
+    """What these are expected to cost."""
+
+
+def record_backlog(registry: Registry) -> bool:
+    """Record the backlog unless that is done for this quarter of an hour; return whether it was this call.
+
+    The other calls read one row by its key. It deletes what is older than a week, so there are at most 673 rows.
+    """
+    with registry.transaction() as session:
+        now_ms = registry.clock.read_ms(session)
+        time_ms, kept = now_ms - now_ms % PERIOD_MS, lake_backlog.c
+        if session.execute(select(kept.time_ms).where(kept.time_ms == time_ms)).first() is not None:
+            return False
+    try:
+        with registry.transaction() as session:
+            log_bytes = session.scalar(select(func.sum(lake_search.c.log_bytes)))
+            shown = select(lake_waiting.c.core_ms).where(lake_waiting.c.scope == "").limit(MOST_WAITING).subquery()
+            waiting, core_ms = session.execute(select(func.count(), func.sum(shown.c.core_ms)).select_from(shown)).one()
+            sums = {"log_bytes": int(log_bytes or 0), "waiting": waiting, "core_ms": int(core_ms or 0)}
+            session.execute(delete(lake_backlog).where(kept.time_ms < now_ms - KEEP_BACKLOG_MS))
+            session.execute(insert(lake_backlog).values(time_ms=time_ms, **sums))
+    except IntegrityError:
+        return False  # another server was faster
+    return True
+
+
+def load_backlog_over_time(registry: Registry, since_ms: int) -> list[BacklogMoment]:
+    """Return what was recorded since then, the oldest first."""
+    query = select(lake_backlog).where(lake_backlog.c.time_ms >= since_ms).order_by(lake_backlog.c.time_ms)
+    with registry.transaction() as session:
+        return [BacklogMoment(**row) for row in session.execute(query).mappings()]

@@ -3,8 +3,8 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useMemo, useRef, useState, type KeyboardEvent } from "react";
 import { Link, useNavigate, useSearchParams } from "react-router-dom";
 
-import { get, type Hour, type Overview, type Row, type State, type Tables } from "../api";
-import { HoursChart } from "../charts";
+import { get, type BacklogHistory, type Hour, type Overview, type Row, type State, type Tables } from "../api";
+import { BacklogChart, HoursChart } from "../charts";
 import { ago, bytes, count, duration, plural, useNow, useZone } from "../format";
 import { Bar, hue, meterText, nearest, STATES, StateChip, title } from "../names";
 import { Empty, Loading, Panel, Trouble } from "../parts";
@@ -30,8 +30,58 @@ export function LakePage() {
           <HoursChart hours={found.hours} />
         </Panel>
       )}
+      {found !== undefined && found.tables > 0 && <BacklogOverTime />}
       <TableList overview={found} />
     </>
+  );
+}
+
+const SPANS: [string, number][] = [
+  ["24 h", 1],
+  ["7 d", 7],
+];
+
+function BacklogOverTime() {
+  const [days, setDays] = useState(1);
+  const [kind, setKind] = useState<"log_bytes" | "core_hours">("log_bytes");
+  const history = useQuery({
+    queryKey: ["backlog-history", days],
+    queryFn: ({ signal }) => get<BacklogHistory>("backlog/history", { days }, signal),
+    refetchInterval: 60_000,
+    placeholderData: keepPreviousData,
+  });
+  const found = history.data;
+  if (history.isError) {
+    return <Trouble>{history.error.message}</Trouble>;
+  }
+  if (found === undefined || found.is_limited) {
+    return null; // its figures count all tables
+  }
+  return (
+    <Panel
+      name="Backlog over time"
+      aside={
+        <div className="zooms">
+          <div role="group" aria-label="What waits">
+            <button type="button" aria-pressed={kind === "log_bytes"} onClick={() => setKind("log_bytes")}>
+              log files
+            </button>
+            <button type="button" aria-pressed={kind === "core_hours"} onClick={() => setKind("core_hours")}>
+              core hours
+            </button>
+          </div>
+          <div role="group" aria-label="How far back">
+            {SPANS.map(([name, value]) => (
+              <button type="button" key={name} aria-pressed={days === value} onClick={() => setDays(value)}>
+                {name}
+              </button>
+            ))}
+          </div>
+        </div>
+      }
+    >
+      <BacklogChart rows={found.rows} days={days} kind={kind} />
+    </Panel>
   );
 }
 
@@ -66,9 +116,15 @@ function Tiles({ found }: { found: Overview }) {
       <Tile name="Running now" value={count(of("running"))} note={`${count(of("waiting"))} due and waiting`} />
       <Tile name="Backlog" value={bytes(found.backlog_bytes)} note="in log files that no compaction has merged" />
       <Tile
-        name="Oldest wait"
-        value={found.oldest_dirty_ms === null ? "none" : duration(now - found.oldest_dirty_ms)}
-        note={found.oldest_dirty_ms === null ? "every commit is evaluated" : "since a commit without an evaluation"}
+        name="Oldest debt"
+        value={found.oldest_due_ms === null ? "none" : duration(now - found.oldest_due_ms)}
+        note={
+          found.oldest_due_ms !== null
+            ? "since a service has been due that does not run"
+            : found.oldest_dirty_ms === null
+              ? "every commit is evaluated"
+              : `a commit waits for an evaluation since ${duration(now - found.oldest_dirty_ms)}`
+        }
       />
       <Tile name="Last 24 hours" value={plural(runs, "run")} note={`${plural(sum((one) => one.files_in), "file")} merged or deleted`} />
       <Tile

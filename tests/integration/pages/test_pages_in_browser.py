@@ -13,11 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import insert, update
 
+from airflow_lake_provider.config.access import TokensSource
+from airflow_lake_provider.manager.backlog import list_waiting
 from airflow_lake_provider.manager.db.marks import Notice, Source
-from airflow_lake_provider.manager.db.schema import lake_table
+from airflow_lake_provider.manager.db.operations import OBSERVED, Quote
+from airflow_lake_provider.manager.db.schema import lake_table, lake_waiting
 from airflow_lake_provider.manager.db.search import TableSearch, TableState, page_of_tables
+from airflow_lake_provider.planner.price import Work
 from tests.support.browser import needs_chromium, needs_frontend, open_browser, open_page
 from tests.support.lake_pages import ServedPages, serve
 
@@ -44,11 +48,12 @@ def paths(pages: ServedPages) -> dict[str, tuple[str, str]]:
         "lake": ("/plugin/lake", "10,000 tables"),
         "table": (f"/plugin/lake/tables/{pages.table_id}", "instants in sight"),
         "operations": ("/plugin/lake/operations", "Older runs"),
+        "backlog": ("/plugin/lake/backlog", "Would hold it"),
     }
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["lake", "table", "operations"])
+@pytest.mark.parametrize("name", ["lake", "table", "operations", "backlog"])
 def test_page_has_no_complaint_and_no_violation(pages: ServedPages, browser: Any, name: str, theme: str) -> None:
     path, shown = paths(pages)[name]
     with open_page(browser) as opened:
@@ -61,7 +66,7 @@ def test_page_has_no_complaint_and_no_violation(pages: ServedPages, browser: Any
         assert opened.complaints == []
 
 
-@pytest.mark.parametrize("name", ["lake", "table", "operations"])
+@pytest.mark.parametrize("name", ["lake", "table", "operations", "backlog"])
 def test_page_fits_a_phone(pages: ServedPages, browser: Any, name: str) -> None:
     path, shown = paths(pages)[name]
     with open_page(browser, width=390, height=844) as opened:
@@ -268,6 +273,134 @@ def test_second_question_is_answered_with_not_modified(pages: ServedPages, brows
     assert 304 in statuses
 
 
+# --- The backlog
+
+
+def test_backlog_shows_rank_price_expected_start_and_budgets(pages: ServedPages, browser: Any) -> None:
+    services = pages.services
+    waiting = list_waiting(services.registry, services.tables.load())
+    assert len(waiting) > 10
+    with open_page(browser) as opened:
+        page = opened.page
+        page.goto(f"{pages.url}/plugin/lake")
+        sentence = page.get_by_role("alert").filter(has_text="core hours a day would hold it")
+        sentence.wait_for()
+        page.get_by_role("link", name="Backlog", exact=True).click()
+        page.wait_for_url("**/plugin/lake/backlog")
+        sentence.wait_for()
+        rows = page.get_by_role("region", name="Due services", exact=True).locator("tbody tr")
+        rows.first.wait_for()
+        shown = [row.locator("td").all_inner_texts() for row in rows.all()]
+        assert [(row[0], row[1]) for row in shown] == [
+            (str(one["rank"]), f"{one['database']}.{one['table']}") for one in waiting
+        ]
+        first, found = shown[0], waiting[0]
+        assert first[3] == found["class"]
+        assert " to " in first[4]
+        assert " to " in first[5]
+        assert first[6] == f"{found['price']['points']} points"
+        assert "all tables" in first[8]
+        assert [row[8].split()[0] for row in shown[:3]] == ["none", "1", "2"]
+        assert found["why"] in first[10]
+        assert found["due_because"] in first[10]
+        budgets = page.get_by_role("region", name="Budgets").locator("tbody tr").all_inner_texts()
+        assert len(budgets) == 2
+        assert "slow" in budgets[0]
+        assert "of 120" in budgets[0]
+        observed = page.get_by_role("region", name="Due services of observed tables").locator("tbody tr")
+        assert observed.count() == len(list_waiting(services.registry, services.tables.load(), OBSERVED))
+
+
+def test_backlog_is_reached_and_read_with_the_keyboard_alone(pages: ServedPages, browser: Any) -> None:
+    with open_page(browser, width=390, height=844) as opened:
+        page = opened.page
+        page.goto(f"{pages.url}/plugin/lake")
+        page.locator("svg rect.moment").first.wait_for()
+        label = page.locator("svg:has(rect.moment)")
+        assert "24 hours" in label.get_attribute("aria-label")
+        reach(page, "7 d")
+        page.keyboard.press("Enter")
+        page.wait_for_function(
+            "document.querySelector('svg:has(rect.moment)').ariaLabel.startsWith('Backlog over 7 days')"
+        )
+        reach(page, "core hours")
+        page.keyboard.press("Space")
+        page.wait_for_function(
+            "document.querySelector('svg:has(rect.moment)').ariaLabel.includes('core hours at most')"
+        )
+        page.evaluate("document.activeElement.blur()")
+        reach(page, "Backlog")
+        page.keyboard.press("Enter")
+        region = page.get_by_role("region", name="Due services", exact=True)
+        region.wait_for()
+        # The table is wider than a phone: its own part scrolls, not the page.
+        page.keyboard.press("Tab")
+        for _ in range(8):
+            if page.evaluate("document.activeElement.ariaLabel") == "Due services":
+                break
+            page.keyboard.press("Tab")
+        page.keyboard.press("ArrowRight")
+        page.wait_for_function(
+            "document.activeElement.ariaLabel === 'Due services' && document.activeElement.scrollLeft"
+        )
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/plugin/lake/tables/**")
+
+
+def reach(page: Any, text: str) -> None:
+    """Press Tab until the element with this text has the focus."""
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.innerText") == text:
+            return
+    raise AssertionError(f"{text} cannot be reached with Tab")
+
+
+def test_backlog_without_waiting_services_says_so(tmp_path: Path, browser: Any) -> None:
+    with serve(tmp_path, 1) as few, open_page(browser) as opened:
+        opened.page.goto(f"{few.url}/plugin/lake/backlog")
+        opened.page.get_by_text("Nothing waits for a budget.").wait_for()
+        opened.page.get_by_text("No observed table has a service that is due.").wait_for()
+        assert opened.violations() == []
+        assert opened.complaints == []
+
+
+def test_backlog_of_a_viewer_names_no_table_of_another_team_and_no_figure_of_a_budget(
+    pages: ServedPages, browser: Any, tmp_path: Path
+) -> None:
+    services, before = pages.services, pages.services.tokens
+    tokens = tmp_path / "tokens.yaml"
+    tokens.write_text(
+        "tokens:\n- {name: web, roots: ['s3://lake/web'], rights: [read], viewers: [ada], sha256: ['%s']}\n"
+        % ("0" * 64)
+    )
+    object.__setattr__(services, "tokens", TokensSource(path=str(tokens)))
+    try:
+        with open_page(browser) as opened:
+            page = opened.page
+            page.context.add_cookies([{"name": "user", "value": "vic", "url": pages.url}])
+            page.goto(f"{pages.url}/plugin/lake/backlog")
+            page.get_by_text("Budgets count the tables of all teams, so their figures are not shown to you.").wait_for()
+            text = page.locator(".lake").inner_text()
+            assert "shop." in text
+            assert "web." not in text
+            assert "more waits for the budget of all tables than it bears" in text
+            assert "would hold it" not in text
+            page.goto(f"{pages.url}/plugin/lake")
+            page.locator("[data-index='0']").wait_for()
+            page.wait_for_timeout(500)
+            assert page.get_by_role("region", name="Backlog over time").count() == 0
+            page.context.clear_cookies()
+            page.goto(f"{pages.url}/plugin/lake")
+            page.get_by_role("region", name="Backlog over time").wait_for()
+    finally:
+        object.__setattr__(services, "tokens", before)
+
+
+# --- Texts of writers
+
+
 def test_texts_of_writers_are_shown_as_text(pages: ServedPages, browser: Any) -> None:
     hostile = "<img src=x onerror=\"document.title='owned'\">"
     notice = Notice(f"/lake/{hostile}", hostile, Source.COMMIT_CALLBACK, (), hostile, hostile)
@@ -279,9 +412,21 @@ def test_texts_of_writers_are_shown_as_text(pages: ServedPages, browser: Any) ->
     with pages.services.registry.transaction() as session:
         values = {"decisions": json.dumps(decisions), "problem": hostile}
         session.execute(update(lake_table).where(lake_table.c.table_id == table_id).values(**values))
+    waits = {
+        "scope": "", "table_id": table_id, "service": hostile, "rank_ms": 0, "since_ms": 1, "seen_ms": 1, "core_ms": 1,
+        "bytes": 1, "short_of": f"queue:{hostile}", "reason": hostile,
+        "quote": Quote({"basis": hostile}, Work(), hostile, 1.0, 1, 1, 1, 1, reason=hostile).to_text(),
+    }  # fmt: skip
+    with pages.services.registry.transaction() as session:
+        session.execute(insert(lake_waiting), [waits, waits | {"scope": OBSERVED}])
     try:
         with open_page(browser) as opened:
             page = opened.page
+            page.goto(f"{pages.url}/plugin/lake/backlog")
+            page.locator("table.backlog").get_by_text("<img src=x").first.wait_for(timeout=40_000)
+            page.wait_for_timeout(300)
+            assert page.title() == "Airflow"
+            assert page.locator(".lake img").count() == 0
             for path in ("/plugin/lake?q=onerror", f"/plugin/lake/tables/{table_id}"):
                 page.goto(f"{pages.url}{path}")
                 page.locator("h1, .table-list").get_by_text("<img src=x").first.wait_for()
@@ -395,5 +540,5 @@ def test_unknown_table_and_a_server_that_is_gone_are_said_in_a_sentence(pages: S
 
 def test_screens_of_the_documentation_are_not_older_than_the_pages() -> None:
     images = Path(__file__).parents[3] / "docs" / "images"
-    assert {one.name for one in images.glob("lake-*.png")} >= {"lake-tables.png", "lake-table.png"}
+    assert {one.name for one in images.glob("lake-*.png")} >= {"lake-tables.png", "lake-table.png", "lake-backlog.png"}
     assert all(one.stat().st_size < 150_000 for one in images.glob("lake-*.png"))

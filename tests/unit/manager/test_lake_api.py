@@ -14,10 +14,10 @@ from fastapi.testclient import TestClient
 from sqlalchemy import event, insert, text, update
 from sqlalchemy.engine import Engine
 
-from airflow_lake_provider.config.access import TokensSource
+from airflow_lake_provider.config.access import Audience, TokensSource
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.tables_file import build_config, parse_tables, parse_tables_file
-from airflow_lake_provider.config.tables_source import SettingInForce, settings_in_force
+from airflow_lake_provider.config.tables_source import SettingInForce, TablesSource, settings_in_force
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
 from airflow_lake_provider.hudi.instant import Action, Instant, State
@@ -27,16 +27,26 @@ from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.operations import RecordedRun, RunPage, RunReport, RunSearch
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.schema import lake_search, lake_table
-from airflow_lake_provider.manager.db.search import TableState, find_summary, search_names, summarise
+from airflow_lake_provider.manager.db.search import (
+    TableState,
+    find_summary,
+    load_backlog_over_time,
+    record_backlog,
+    search_names,
+    summarise,
+)
 from airflow_lake_provider.manager.db.sinks import Sinks
+from airflow_lake_provider.manager.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.run_scheduler import RunScheduler
+from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.ui.app import Viewer, create_pages
 from airflow_lake_provider.ui.table_facts import headline, lane_of, services_of_row, sizes_of
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import FakeClock, FakeDoor
+from tests.unit.manager.conftest import FakeClock, FakeDoor, FakeInstanceDoor
 
 ROUTES = (
     "/api/overview", "/api/tables", "/api/tables/{id}", "/api/tables/{id}/timeline", "/api/tables/{id}/policy",
-    "/api/operations", "/api/operations.csv", "/app/lake.js",
+    "/api/operations", "/api/operations.csv", "/api/backlog", "/api/backlog/history", "/app/lake.js",
 )  # fmt: skip
 
 
@@ -418,6 +428,143 @@ def test_overview_counts_and_is_computed_once_for_many_pages(
     clock.advance(6)
     assert client.get("/api/overview").json()["tables"] == 3
     assert runs.counted == 1
+
+
+def test_oldest_debt_is_the_oldest_service_that_is_due_and_does_not_run(
+    client: httpx.Client, services: ManagerServices, registry: Registry, clock: FakeClock
+) -> None:
+    object.__setattr__(services, "instance_gateway", Runs([]))
+    evaluated(registry, "/lake/healthy", decided("clean", "not_due", since_ms=100))
+    evaluated(registry, "/lake/running", decided("clean", "due", run="already_active", since_ms=200))
+    assert client.get("/api/overview").json()["oldest_due_ms"] is None
+    evaluated(registry, "/lake/late", decided("clean", "blocked", since_ms=400))
+    waits = decided("clean", "due", run="waiting", since_ms=300), decided("archive", "due", run="waiting", since_ms=350)
+    evaluated(registry, "/lake/waits", *waits)
+    clock.advance(6)
+    assert client.get("/api/overview").json()["oldest_due_ms"] == 300
+
+
+# --- The backlog: what waits, the budgets, and both over time
+
+
+@pytest.fixture
+def pressed(
+    services: ManagerServices, registry: Registry, gateway: FakeDoor, clock: FakeClock, tmp_path: Path
+) -> ManagerServices:
+    """A budget that holds two runs of six; four wait, one of them of team HR; and one of an observed table."""
+    (tmp_path / "tables.yaml").write_text("budgets: {all: {core_hours_per_day: 0.012}, labels: {lead: {slots: 1}}}")
+    tables = TablesSource(str(tmp_path / "tables.yaml"))
+    scheduler = RunScheduler(registry, gateway, tables.load)
+    evidence = {"log_bytes": 2**20, "log_files": 10, "merged_groups": 5, "merged_base_bytes": 100 * 2**20}
+    decision = Decision(Service.COMPACTION, Verdict.DUE, "due", key_instant="20261121120001000", evidence=evidence)
+    for name in ("shop/a", "shop/b", "shop/c", "hr/salaries", "shop/d", "shop/e"):
+        registry.mark_dirty(Notice(f"/lake/{name}", name.partition("/")[2], Source.COMMIT_CALLBACK))
+        (lease,) = registry.acquire(1, 3600)
+        scheduler.start(lease, TablePolicy(), decision)
+        clock.advance(1)
+    policy = TablePolicy()
+    quotes = scheduler.backlog.price_observed(lease, policy, [decision])
+    scheduler.backlog.keep(lease.table_id, ["compaction"], [], quotes)
+    tokens = tmp_path / "tokens.yaml"
+    tokens.write_text(
+        f"tokens:\n- {{name: hr, roots: [/lake/hr], rights: [read], viewers: [ada], sha256: ['{'0' * 64}']}}\n"
+    )
+    for name, value in (("tables", tables), ("tokens", TokensSource(path=str(tokens))), ("instance_gateway", Runs([]))):
+        object.__setattr__(services, name, value)
+    return services
+
+
+def test_backlog_has_rank_price_expected_start_and_the_budgets(pressed: ManagerServices, registry: Registry) -> None:
+    client = client_of(pressed, Viewer("ada"))
+    found = client.get("/api/backlog").json()
+    assert [(row["rank"], row["table"], row["ahead"]) for row in found["waiting"]] == [
+        (1, "c", 0), (2, "salaries", 1), (3, "d", 2), (4, "e", 3)
+    ]  # fmt: skip
+    first = found["waiting"][0]
+    assert first["seconds_low"] < first["seconds"] < first["seconds_high"]
+    assert first["bytes_low"] < first["bytes"] < first["bytes_high"]
+    assert (first["short_of"], first["rank_class"], first["basis"]) == ("all tables", "usual", "the documented prior")
+    assert first["expected_ms"] > registry.now_ms()
+    assert first["expected_ms"] % 60_000 == 0
+    assert first["why"].startswith("waits for core hours of all tables")
+    (observed,) = found["observed"]
+    assert (observed["table"], observed["short_of"], observed["due_because"]) == ("e", "", "due")
+    assert {row["name"]: row["pressure"] for row in found["budgets"]} == {"all tables": "stop", "label lead": "ok"}
+    (sentence,) = found["problems"]
+    assert sentence.endswith("core hours a day would hold it")
+    assert sentence in client.get("/api/overview").json()["problems"]
+
+
+def test_backlog_of_a_viewer_of_some_tables_names_no_other_and_shows_no_budget(
+    pressed: ManagerServices, registry: Registry
+) -> None:
+    record_backlog(registry)
+    client = client_of(pressed, Viewer("bob"))
+    answer = client.get("/api/backlog")
+    found = answer.json()
+    assert "salaries" not in answer.text
+    assert "/hr" not in answer.text
+    assert [(row["rank"], row["table"]) for row in found["waiting"]] == [(1, "c"), (3, "d"), (4, "e")]
+    assert (found["budgets"], found["is_limited"]) == ([], True)
+    sentence = "more waits for the budget of all tables than it bears"
+    assert found["problems"] == [sentence]
+    assert client.get("/api/overview").json()["problems"][-1] == sentence
+    assert client.get("/api/backlog/history").json() == {"rows": [], "is_limited": True}
+    assert len(client_of(pressed, Viewer("ada")).get("/api/backlog/history").json()["rows"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("hidden", "shown", "is_limited"),
+    [
+        pytest.param((), (), False, id="no team"),
+        pytest.param(("/lake/hr",), (), True, id="another team's"),
+        pytest.param(("/lake/hr/", "s3://Hr"), ("/lake", "s3://Hr"), False, id="all of them"),
+        pytest.param(("/lake/hr", "/lake/hrx"), ("/lake/hr",), True, id="one of two"),
+    ],
+)
+def test_audience_is_limited_when_a_table_may_be_hidden(
+    hidden: tuple[str, ...], shown: tuple[str, ...], is_limited: bool
+) -> None:
+    assert Audience(hidden, shown).is_limited is is_limited
+
+
+def test_backlog_shows_no_budget_while_the_tables_settings_are_wrong(pressed: ManagerServices, tmp_path: Path) -> None:
+    (tmp_path / "wrong.yaml").write_text("budgets: {all: {core_hours: 1}}")
+    object.__setattr__(pressed, "tables", TablesSource(str(tmp_path / "wrong.yaml")))
+    found = client_of(pressed, Viewer("ada")).get("/api/backlog").json()
+    assert (len(found["waiting"]), found["budgets"]) == (4, [])
+
+
+def test_backlog_is_recorded_once_in_a_quarter_of_an_hour_and_for_a_week(
+    pressed: ManagerServices, registry: Registry, engine: Engine, clock: FakeClock
+) -> None:
+    evaluated(registry, "/lake/t", decided("compaction", "not_due", evidence={"log_bytes": 70, "base_bytes": 1}))
+    assert record_backlog(registry) is True
+    sent: list[str] = []
+    listener = lambda _c, _cursor, statement, *_: sent.append(statement)  # noqa: E731
+    event.listen(engine, "before_cursor_execute", listener)
+    for _ in range(20):
+        assert record_backlog(registry) is False
+    event.remove(engine, "before_cursor_execute", listener)
+    assert {statement.split()[0] for statement in sent} == {"SELECT"}
+    assert all("lake_backlog.time_ms = " in statement for statement in sent), "a sweep reads one row by its key"
+    (moment,) = load_backlog_over_time(registry, 0)
+    assert (moment.log_bytes, moment.waiting) == (70, 4)
+    assert moment.core_ms == pytest.approx(4 * 21_000, rel=0.1)
+    for _ in range(900):
+        clock.advance(900)
+        assert record_backlog(registry) is True
+    kept = load_backlog_over_time(registry, 0)
+    assert len(kept) in {7 * 96, 7 * 96 + 1}
+    client = client_of(pressed, Viewer("ada"))
+    for days, rows in ((1, 97), (7, 7 * 96 + 1)):
+        assert len(client.get("/api/backlog/history", params={"days": days}).json()["rows"]) in {rows, rows - 1}
+    assert client.get("/api/backlog/history", params={"days": 8}).status_code == 422
+
+
+def test_each_sweep_records_the_backlog(registry: Registry) -> None:
+    DeadlineSweep(registry, FakeInstanceDoor()).sweep()
+    assert len(load_backlog_over_time(registry, 0)) == 1
 
 
 # --- ETags, refusals, texts of writers

@@ -75,8 +75,10 @@ def upgrade() -> None:
         sa.Column("severity", sa.Integer, nullable=False, server_default="10"),
         sa.Column("log_bytes", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("base_bytes", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("due_since_ms", sa.BigInteger, nullable=False, server_default="0"),
     )
     op.create_index("idx_lake_search_backlog", "lake_search", ["log_bytes", "table_id"])
+    op.create_index("idx_lake_search_due", "lake_search", ["due_since_ms"])
     op.create_index("idx_lake_search_name", "lake_search", ["table_name", "table_id"])
     op.create_index("idx_lake_search_worst", "lake_search", ["severity", "log_bytes", "table_id"])
     op.create_table(
@@ -168,6 +170,13 @@ def upgrade() -> None:
     )
     op.create_index("idx_lake_spent_hour", "lake_spent", ["hour_ms"])
     op.create_table(
+        "lake_backlog",
+        sa.Column("time_ms", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("log_bytes", sa.BigInteger, nullable=False),
+        sa.Column("waiting", sa.BigInteger, nullable=False),
+        sa.Column("core_ms", sa.BigInteger, nullable=False),
+    )
+    op.create_table(
         "lake_report",
         sa.Column("report_id", sa.String(64), primary_key=True),
         sa.Column("claim_until_ms", sa.BigInteger, nullable=False),
@@ -214,6 +223,7 @@ def downgrade() -> None:
     op.drop_table("lake_application")
     op.drop_table("lake_work")
     op.drop_table("lake_report")
+    op.drop_table("lake_backlog")
     op.drop_table("lake_spent")
     op.drop_table("lake_waiting")
     op.drop_table("lake_run")
