@@ -18,6 +18,8 @@ from airflow_lake_provider.hudi.base_path import discover_tables
 log = logging.getLogger(__name__)
 
 SETTINGS = LakeSettings.from_conf(conf)
+NOTHING = {"root": "", "depth": 0, "problem": ""}
+"""The root of a run that has none to search."""
 
 DOC = """
 ### Find tables below a root
@@ -25,7 +27,7 @@ DOC = """
 For each entry `discover: <root>` of the tables file it lists the root's folders, down to `discover_depth` levels, and
 registers the tables that are new to the registry. A table that no longer exists leaves the registry after a week.
 
-* `roots` reads the roots from the manager; without any, nothing else runs.
+* `roots` reads the roots from the manager; without any, nothing is searched.
 * `search` lists one root. Its log and XCom name folders that cannot be read; it registers the other tables all the
   same. A root outside `[lake] allowed_roots` fails.
 """
@@ -34,6 +36,8 @@ with DAG(
     dag_id="lake_discovery",
     description="Registers tables that lie below the roots of the tables file",
     schedule=timedelta(seconds=SETTINGS.discovery_interval_s),
+    # A backfill would run for times that mean nothing here.
+    allowed_run_types=["scheduled", "manual", "operator_triggered"],
     catchup=False,
     is_paused_upon_creation=False,
     max_active_runs=1,
@@ -46,11 +50,14 @@ with DAG(
     @task
     def roots() -> list[dict[str, Any]]:
         """Return the roots with their depths."""
-        return LakeHook().list_discovery_roots()
+        # Of an empty list Airflow would leave a skipped task each hour.
+        return LakeHook().list_discovery_roots() or [dict(NOTHING)]
 
-    @task(map_index_template="{{ root['root'] }}", max_active_tis_per_dagrun=2)
+    @task(map_index_template="{{ root['root'] or 'no root is configured' }}", max_active_tis_per_dagrun=2)
     def search(root: dict[str, Any]) -> dict[str, Any]:
         """Register the tables below one root."""
+        if not root["root"]:
+            return {}
         if root["problem"]:
             raise AirflowFailException(root["problem"])
         found = discover_tables(root["root"], table_opener(None), root["depth"])

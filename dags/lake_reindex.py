@@ -43,6 +43,8 @@ with DAG(
     dag_id="lake_reindex",
     description="Builds indexes of Hudi tables concurrently with their writers",
     schedule=None,
+    # A backfill would run for times that mean nothing here, a materialised asset without a table.
+    allowed_run_types=["manual", "operator_triggered"],
     catchup=False,
     is_paused_upon_creation=False,
     tags=["lake", "hudi", "indexing"],

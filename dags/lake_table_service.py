@@ -44,6 +44,8 @@ with DAG(
     dag_id="lake_table_service",
     description="Runs one table service of one Hudi table",
     schedule=None,
+    # A backfill would run for times that mean nothing here, a materialised asset without a table.
+    allowed_run_types=["manual", "operator_triggered"],
     catchup=False,
     is_paused_upon_creation=False,
     # A run between two tries has no job: it must hold no slot of `max_active_services`, which the task below limits.

@@ -26,6 +26,8 @@ with DAG(
     dag_id="lake_warm",
     description="Runs a standing Spark application that serves many tables",
     schedule=None,
+    # A backfill would run for times that mean nothing here, a materialised asset without a table.
+    allowed_run_types=["manual", "operator_triggered"],
     catchup=False,
     is_paused_upon_creation=False,
     max_active_runs=64,

@@ -29,6 +29,8 @@ with DAG(
     dag_id="lake_watch",
     description="Repairs lost notices and watches silent tables",
     schedule=timedelta(minutes=1),
+    # A backfill would run for times that mean nothing here.
+    allowed_run_types=["scheduled", "manual", "operator_triggered"],
     catchup=False,
     is_paused_upon_creation=False,
     max_active_runs=1,

@@ -172,7 +172,7 @@ export function BacklogChart({ rows, days, kind }: BacklogProps) {
       )}
       {shown !== undefined && (
         <p className="note">
-          {`${over === null ? "now" : moment(shown.time_ms, zone)}: ${bytes(shown.log_bytes)} in log files, ${plural(shown.waiting, "service waits", "services wait")} for a budget with ${coreHours(shown.core_hours)} core hours`}
+          {`${moment(shown.time_ms, zone)}: ${bytes(shown.log_bytes)} in log files, ${plural(shown.waiting, "service waits", "services wait")} for a budget with ${coreHours(shown.core_hours)} core hours`}
         </p>
       )}
     </div>

@@ -383,10 +383,11 @@ def fill_backlog(registry: Registry, rows: Sequence[dict[str, Any]], now_ms: int
         for back in range(24)
     ]  # fmt: skip
     moments = []
+    now_bytes = sum(int(_short(row)["log_bytes"]) for row in rows)
     for number in range(7 * 96):
         wave = 1 + math.sin(number / 15) / 3 + chance.random() / 12
         time_ms = now_ms - now_ms % PERIOD_MS - number * PERIOD_MS
-        size = int(len(rows) * 1100 * MIB * wave)
+        size = int(now_bytes * wave)
         moments.append({"time_ms": time_ms, "log_bytes": size, "waiting": int(16 * wave), "core_ms": int(2e8 * wave)})
     with registry.transaction() as session:
         for table, values in ((lake_waiting, waiting), (lake_spent, spent), (lake_backlog, moments)):
@@ -498,9 +499,9 @@ def take_screens(pages: ServedPages, folder: Path) -> None:
 
     of_table = f"/plugin/lake/tables/{pages.table_id}"
     shots = {
-        "lake-tables": ("/plugin/lake", "light", 980),
+        "lake-tables": ("/plugin/lake", "light", 780),
         "lake-table": (of_table, "dark", 860),
-        "lake-backlog": ("/plugin/lake/backlog", "light", 860),
+        "lake-backlog": ("/plugin/lake/backlog", "light", 600),
     }
     with open_browser() as browser:
         for name, (path, theme, height) in shots.items():

@@ -114,11 +114,11 @@ function Rows({ rows, name, isObserved = false }: { rows: Waiting[]; name: strin
               {!isObserved && (
                 <>
                   <td>
-                    {one.short_of === "" ? "nothing" : one.ahead === 0 ? "none" : plural(one.ahead, "service")}
+                    {one.short_of === "" ? "nothing" : one.ahead === 0 ? "none" : count(one.ahead)}
                     {one.short_of !== "" && <small>{one.short_of}</small>}
                   </td>
                   <td className="nowrap" title={moment(one.expected_ms, zone)}>
-                    {one.expected_ms === null ? "not known" : one.expected_ms <= now ? "at its next evaluation" : `about ${ago(one.expected_ms, now)}`}
+                    {one.expected_ms === null ? "not known" : one.expected_ms <= now ? "at its next evaluation" : ago(one.expected_ms, now).replace("in ", "in about ")}
                   </td>
                 </>
               )}

@@ -26,11 +26,13 @@ export function LakePage() {
       {found?.problems.map((problem) => <Trouble key={problem}>{problem}</Trouble>)}
       {found === undefined ? overview.isError ? null : <Loading /> : <Tiles found={found} />}
       {found !== undefined && found.tables > 0 && (
-        <Panel name="Services in the last 24 hours" aside={<HoursNote hours={found.hours} />}>
-          <HoursChart hours={found.hours} />
-        </Panel>
+        <div className="charts">
+          <BacklogOverTime />
+          <Panel name="Services in the last 24 hours" aside={<HoursNote hours={found.hours} />}>
+            <HoursChart hours={found.hours} />
+          </Panel>
+        </div>
       )}
-      {found !== undefined && found.tables > 0 && <BacklogOverTime />}
       <TableList overview={found} />
     </>
   );

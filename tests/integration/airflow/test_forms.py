@@ -57,6 +57,16 @@ def test_form_can_be_sent_with_nothing_but_what_is_needed(client: Any, dag_id: s
 
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
+@pytest.mark.parametrize("name", ["table_service", "reindex", "replication", "watch", "discovery", "warm"])
+def test_dag_offers_no_backfill(client: Any, name: str) -> None:
+    """Its runs have no time of their own: a backfill of a month of `lake_watch` would be 43,200 of them."""
+    found = client.get(f"/api/v2/dags/lake_{name}").json()
+    assert found["is_backfillable"] is False
+    body = {"dag_id": f"lake_{name}", "from_date": "2026-11-01T00:00:00Z", "to_date": "2026-11-02T00:00:00Z"}
+    assert client.post("/api/v2/backfills", json=body).status_code >= 400
+
+
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
 @pytest.mark.parametrize(
     ("dag_id", "first"),
     [
