@@ -222,6 +222,22 @@ SECTIONS = (
         ),
     ),
     Section(
+        "page",
+        "How fast do the Lake's pages answer for 10,000 tables while 40 notices a second arrive?",
+        (
+            Plot(
+                "page",
+                "time to answer a request of the pages (ms)",
+                (("p50", "api_p50_ms"), ("p99", "api_p99_ms")),
+            ),
+        ),
+        (
+            ("tables", "tables"),
+            ("first rows in the browser, empty cache, median (s)", "first_rows_s"),
+            ("script of the pages, packed (kB)", "bundle_kb"),
+        ),
+    ),
+    Section(
         "waste",
         "How many Spark seconds does a contended workload throw away?",
         (

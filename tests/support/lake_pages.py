@@ -355,7 +355,7 @@ def fill_backlog(registry: Registry, rows: Sequence[dict[str, Any]], now_ms: int
     """Fill what waits for the budget of all tables, what an observed table would run, and a week of the backlog."""
     chance = random.Random(11)
     waiting: list[dict[str, Any]] = []
-    for number, row in enumerate(rows[3 : len(rows) : max(1, len(rows) // 24)]):
+    for number, row in enumerate(rows[3 :: len(rows) // 24 | 1]):
         scope = OBSERVED if number % 6 == 5 else ""
         service = ("compaction", "clean", "clustering")[number % 3]
         since_ms = now_ms - chance.randint(4, 30) * 600_000

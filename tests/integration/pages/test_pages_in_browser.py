@@ -318,15 +318,15 @@ def test_backlog_is_reached_and_read_with_the_keyboard_alone(pages: ServedPages,
         page.locator("svg rect.moment").first.wait_for()
         label = page.locator("svg:has(rect.moment)")
         assert "24 hours" in label.get_attribute("aria-label")
-        reach(page, "7 d")
-        page.keyboard.press("Enter")
-        page.wait_for_function(
-            "document.querySelector('svg:has(rect.moment)').ariaLabel.startsWith('Backlog over 7 days')"
-        )
         reach(page, "core hours")
         page.keyboard.press("Space")
         page.wait_for_function(
             "document.querySelector('svg:has(rect.moment)').ariaLabel.includes('core hours at most')"
+        )
+        reach(page, "7 d")
+        page.keyboard.press("Enter")
+        page.wait_for_function(
+            "document.querySelector('svg:has(rect.moment)').ariaLabel.startsWith('Backlog over 7 days')"
         )
         page.evaluate("document.activeElement.blur()")
         reach(page, "Backlog")
@@ -379,6 +379,9 @@ def test_backlog_of_a_viewer_names_no_table_of_another_team_and_no_figure_of_a_b
     try:
         with open_page(browser) as opened:
             page = opened.page
+            page.goto(f"{pages.url}/plugin/lake/backlog")
+            page.get_by_role("region", name="Budgets").wait_for()
+            assert "web." in page.locator(".lake").inner_text()
             page.context.add_cookies([{"name": "user", "value": "vic", "url": pages.url}])
             page.goto(f"{pages.url}/plugin/lake/backlog")
             page.get_by_text("Budgets count the tables of all teams, so their figures are not shown to you.").wait_for()
