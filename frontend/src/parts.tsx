@@ -1,4 +1,4 @@
-import { useLayoutEffect, useRef, useState, type ReactNode, type RefObject } from "react";
+import { useEffect, useLayoutEffect, useRef, useState, type ReactNode, type RefObject } from "react";
 import { Link } from "react-router-dom";
 
 export function useWidth<T extends HTMLElement>(): [RefObject<T | null>, number] {
@@ -15,6 +15,17 @@ export function useWidth<T extends HTMLElement>(): [RefObject<T | null>, number]
     return () => observer.disconnect();
   }, []);
   return [ref, width];
+}
+
+/** Name the browser's tab after the page, as long as it is open. */
+export function useTitle(name: string): void {
+  useEffect(() => {
+    const before = document.title;
+    document.title = name === "" ? "Lake" : `${name} · Lake`;
+    return () => {
+      document.title = before;
+    };
+  }, [name]);
 }
 
 export function Panel({ name, aside, children }: { name: string; aside?: ReactNode; children: ReactNode }) {

@@ -4,7 +4,7 @@ import { Link } from "react-router-dom";
 import { get, type Backlog, type Budget, type Waiting } from "../api";
 import { ago, bytes, coreHours, count, duration, moment, plural, useNow, useZone } from "../format";
 import { Bar, hue, StateChip, title } from "../names";
-import { Empty, Loading, Panel, Trouble } from "../parts";
+import { Empty, Loading, Panel, Trouble, useTitle } from "../parts";
 
 const EVERY_MS = 15_000;
 
@@ -20,6 +20,7 @@ const CLASSES: Record<string, string> = {
 const PRESSURES = { ok: "healthy", slow: "waiting", stop: "failing" } as const;
 
 export function BacklogPage() {
+  useTitle("Backlog");
   const backlog = useQuery({
     queryKey: ["backlog"],
     queryFn: ({ signal }) => get<Backlog>("backlog", {}, signal),

@@ -7,12 +7,13 @@ import { get, type BacklogHistory, type Hour, type Overview, type Row, type Stat
 import { BacklogChart, HoursChart } from "../charts";
 import { ago, bytes, count, duration, plural, useNow, useZone } from "../format";
 import { Bar, hue, meterText, nearest, STATES, StateChip, title } from "../names";
-import { Empty, Loading, Panel, Trouble } from "../parts";
+import { Empty, Loading, Panel, Trouble, useTitle } from "../parts";
 
 const EVERY_MS = 10_000;
 const PAGE = 100;
 
 export function LakePage() {
+  useTitle("");
   const overview = useQuery({
     queryKey: ["overview"],
     queryFn: ({ signal }) => get<Overview>("overview", {}, signal),

@@ -5,13 +5,14 @@ import { RetryAction } from "../actions";
 import { address, get, type Operation, type Operations } from "../api";
 import { ago, bytes, count, duration, moment, useNow, useZone } from "../format";
 import { hue, SERVICES, StateChip, title } from "../names";
-import { Empty, Loading, Panel, RunLink, Trouble } from "../parts";
+import { Empty, Loading, Panel, RunLink, Trouble, useTitle } from "../parts";
 
 const EVERY_MS = 10_000;
 const RUN_STATES = ["queued", "running", "success", "failed"];
 const CHIPS: Record<string, string> = { success: "healthy", failed: "failing", running: "running", queued: "waiting" };
 
 export function OperationsPage() {
+  useTitle("Operations");
   const [params, setParams] = useSearchParams();
   const filters = {
     service: params.get("service") ?? "",

@@ -5,7 +5,7 @@ import { RunActions, TableActions } from "../actions";
 import { get, HttpError, type Operations, type Service, type Table, type Timeline } from "../api";
 import { ago, moment, plural, useNow, useZone } from "../format";
 import { Bar, hue, meterText, StateChip, title } from "../names";
-import { Empty, Loading, Panel, RunLink, Trouble } from "../parts";
+import { Empty, Loading, Panel, RunLink, Trouble, useTitle } from "../parts";
 import { TimelineChart } from "../timeline";
 import { Tabs } from "./tabs";
 
@@ -28,6 +28,7 @@ export function TablePage({ tableId }: { tableId: string }) {
     queryFn: ({ signal }) => get<Operations>("operations", { table_id: tableId, limit: 100 }, signal),
     refetchInterval: EVERY_MS,
   });
+  useTitle(table.data?.row.name ?? "");
   if (table.isError) {
     const isUnknown = table.error instanceof HttpError && table.error.status === 404;
     return (
