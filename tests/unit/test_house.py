@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_lake_provider.get_provider_info import get_provider_info
 from tools.links import find_broken, list_pages
 from tools.words import find_code_words, find_words, list_modules
 
@@ -59,6 +60,13 @@ def test_the_package_is_a_small_number_of_concepts() -> None:
     files = [path for path in PACKAGE.rglob("*.py") if "_shipped" not in path.parts]
     assert len(files) <= MOST_FILES
     assert len([path for path in files if path.parent == PACKAGE and path.name != "__init__.py"]) <= MOST_ROOT_MODULES
+
+
+@pytest.mark.parametrize("kind", ["operators", "sensors", "triggers"])
+def test_provider_names_every_module_of_operators_sensors_and_triggers_to_airflow(kind: str) -> None:
+    (entry,) = get_provider_info()[kind]
+    found = {f"airflow_lake_provider.{kind}.{path.stem}" for path in (PACKAGE / kind).glob("[!_]*.py")}
+    assert set(entry["python-modules"]) == found
 
 
 def test_layers_of_the_documentation_are_those_that_are_checked() -> None:
