@@ -549,29 +549,35 @@ def list_waiting(
         .order_by(waiting.rank_ms, waiting.table_id, waiting.service)
         .limit(MOST_SHOWN if sees is None else MOST_WAITING)
     )
-    with registry.transaction() as session:
-        rows = session.execute(query).mappings().all()
-        limits = {limit.scope: limit for limit in list_limits(tables)}
-        spent = load_spent(session, sorted(limits), now_ms) if rows and limits else ()
+    limits = {limit.scope: limit for limit in list_limits(tables)}
     before: dict[str, int] = {}
     counts: dict[str, int] = {}
     shown: list[dict[str, Any]] = []
-    for place, row in enumerate(rows, 1):
-        limit = limits.get(row["short_of"])
-        wait_ms = None
-        if limit is not None:
-            mine = [(one["hour_ms"], one["core_ms"]) for one in spent if one["scope"] == limit.scope]
-            need = Need(row["core_ms"], row["bytes"])
-            if not find_too_dear(need, limit.room):
-                wait_ms = expected_wait_ms(need, before.get(limit.scope, 0), limit.room, mine, now_ms)
-            before[limit.scope] = before.get(limit.scope, 0) + row["core_ms"]
-        ahead = counts.get(row["short_of"], 0)
-        counts[row["short_of"]] = ahead + 1
-        if sees is None or sees(row["base_path"]):
-            shown.append(_shown(row, place, ahead, None if wait_ms is None else now_ms + wait_ms))
-        if len(shown) == MOST_SHOWN:
-            break
+    with registry.transaction() as session:
+        spent = load_spent(session, sorted(limits), now_ms) if limits else ()
+        # A part of the rows at a time: most callers need the first ones.
+        for place, row in enumerate(session.execute(query.execution_options(yield_per=MOST_SHOWN)).mappings(), 1):
+            scope = row["short_of"]
+            if sees is None or sees(row["base_path"]):
+                wait_ms = _find_wait_ms(row, limits.get(scope), spent, before.get(scope, 0), now_ms)
+                expected_ms = None if wait_ms is None else now_ms + wait_ms
+                shown.append(_shown(row, place, counts.get(scope, 0), expected_ms))
+            before[scope] = before.get(scope, 0) + row["core_ms"]
+            counts[scope] = counts.get(scope, 0) + 1
+            if len(shown) == MOST_SHOWN:
+                break
     return shown
+
+
+def _find_wait_ms(
+    row: RowMapping, limit: RunLimit | None, spent: Sequence[RowMapping], ahead_core_ms: int, now_ms: int
+) -> int | None:
+    """Return about how long it waits; None when it never starts, or when nothing says so."""
+    need = Need(row["core_ms"], row["bytes"])
+    if limit is None or find_too_dear(need, limit.room):
+        return None
+    mine = [(one["hour_ms"], one["core_ms"]) for one in spent if one["scope"] == limit.scope]
+    return expected_wait_ms(need, ahead_core_ms, limit.room, mine, now_ms)
 
 
 def _shown(row: RowMapping, place: int, ahead: int, expected_ms: int | None) -> dict[str, Any]:

@@ -298,6 +298,25 @@ def test_backlog_that_outgrows_its_budget_is_named_with_the_budget_that_would_ho
     assert [row["expected_ms"] for row in listed] == sorted(row["expected_ms"] for row in listed)
 
 
+def test_listing_what_waits_ends_with_the_last_row_that_is_shown(
+    registry: Registry, gateway: FakeDoor, leases: dict[str, TableLease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = RunScheduler(registry, gateway, lambda: ONE_SLOT)
+    for lease in leases.values():
+        scheduler.start(lease, SPARK, POOR)
+    monkeypatch.setattr(backlog_module, "MOST_SHOWN", 2)
+    asked: list[str] = []
+
+    def sees(base_path: str) -> bool:
+        asked.append(base_path)
+        return base_path not in {"/lake/b", "/lake/c"}
+
+    found = list_waiting(registry, ONE_SLOT, sees=sees)
+    assert [(row["table"], row["rank"], row["ahead"]) for row in found] == [("d", 3, 2), ("e", 4, 3)]
+    assert found[0]["expected_ms"] < found[1]["expected_ms"]
+    assert asked == ["/lake/b", "/lake/c", "/lake/d", "/lake/e"]
+
+
 # --- What people and DAGs are shown
 
 
