@@ -277,7 +277,8 @@ def overview(args: Namespace) -> None:
     )
     print(f"backlog       {size(found['backlog_bytes'])} in log files that no compaction has merged")
     if found.get("oldest_due_ms") is not None:
-        print(f"oldest debt   a service has been due since {ago(found['oldest_due_ms'], now_ms)} and does not run")
+        waited_s = (now_ms - found["oldest_due_ms"]) / 1000
+        print(f"oldest debt   a service has been due for {duration(waited_s)} and does not run")
     if found["oldest_dirty_ms"] is not None:
         print(f"waiting       the oldest request for an evaluation came {ago(found['oldest_dirty_ms'], now_ms)}")
     if found["holes"]:

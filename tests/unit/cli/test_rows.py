@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from argparse import Namespace
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 
@@ -80,6 +82,21 @@ def test_table_is_printed_with_its_times_and_what_is_due(monkeypatch: pytest.Mon
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def test_overview_says_for_how_long_the_oldest_service_has_been_due(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found: dict[str, Any] = {
+        "problems": ["more waits than the budget bears"], "now_ms": 20_000_000, "tables": 2, "need_attention": 0,
+        "states": {"healthy": 1, "waiting": 1}, "databases": {}, "backlog_bytes": 2**30, "oldest_dirty_ms": None,
+        "oldest_due_ms": 2_000_000, "holes": 0, "last_day": [],
+    }  # fmt: skip
+    monkeypatch.setattr(reports, "load_report", lambda _path: found)
+    reports.overview(Namespace(output="text"))
+    shown = capsys.readouterr()
+    assert "oldest debt   a service has been due for 5 h and does not run" in shown.out.splitlines()
+    assert shown.err == "! more waits than the budget bears\n"
 
 
 @pytest.mark.parametrize(
