@@ -29,7 +29,9 @@ from typing import Any
 from airflow_lake_provider.config.policies import CleanPolicy, CompactionPolicy, TablePolicy
 from airflow_lake_provider.job_contract import JobRequest, Outcome, Service, ServiceRequest
 from airflow_lake_provider.planner.decide import decide_now, load_facts
+from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, LastRuns, RunEnd
 from airflow_lake_provider.planner.price import LEAST_OWN, Operation, predict, work_of
+from airflow_lake_provider.planner.rules import Verdict
 from airflow_lake_provider.planner.table_view import TableViewCache
 from local_stack import hudi_bundle
 
@@ -116,6 +118,7 @@ class RealTable:
     chance: random.Random
     commits: int = 0
     views: TableViewCache = field(default_factory=TableViewCache)
+    last_runs: LastRuns = NO_LAST_RUNS
 
     def __post_init__(self) -> None:
         self._write(100)
@@ -157,10 +160,12 @@ def run_one(table: RealTable, service: Service, number: int, history: History) -
     )
     now_ms = int(time.time() * 1000)
     facts = load_facts(table.views, table.views.refresh(str(table.path)), policy, now_ms)
-    decision = next(d for d in decide_now(table.views, facts, policy, now_ms) if d.service is service)
+    decisions = decide_now(table.views, facts, policy, now_ms, table.last_runs)
+    decision = next(found for found in decisions if found.service is service)
+    assert decision.verdict is Verdict.DUE, decision.reason
     price = predict(decision, history.own.get((table.name, service), []), history.fleet.get(service, []))
     request = JobRequest(
-        f"{table.name}/{number}",
+        f"{table.name}.{service}/{number}",
         str(table.path),
         table.name,
         (ServiceRequest(service, decision.mode, decision.plan_instants, dict(decision.options)),),
@@ -185,6 +190,7 @@ def run_one(table: RealTable, service: Service, number: int, history: History) -
         found_nothing=result.outcome is Outcome.NOTHING_TO_DO,
     )
     history.add(table.name, service, operation)
+    table.last_runs = table.last_runs.started(decision, request.job_id).ended(request.job_id, RunEnd.SUCCESS, now_ms)
     return Measured(
         table.name,
         service.value,

@@ -151,6 +151,12 @@ class MaintenanceWindow(Settings):
         """Return when it opens next; None while it is open."""
         return None if self.is_open(now) else self.next_opening(now)
 
+    @property
+    def least_open_s(self) -> int:
+        """For how long it is open each time, seconds; a change of the clock aside."""
+        opens, closes = (moment.hour * 3600 + moment.minute * 60 for moment in (self.begin, self.end))
+        return (closes - opens) % 86_400 or 86_400
+
     def __str__(self) -> str:
         """Return it as people write it."""
         days = "each day" if set(self.days) == set(DAYS) else ", ".join(self.days)

@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
+from zlib import crc32
 
 from airflow_lake_provider.backoff import backoff
 from airflow_lake_provider.job_contract import IN_TURN, Service
 from airflow_lake_provider.planner.last_runs import RunEnd
-from airflow_lake_provider.planner.ranking import HOUR_MS, Room
+from airflow_lake_provider.planner.ranking import HOUR_MS, MOST_JITTER_MS, Room
 from airflow_lake_provider.planner.rules import urgency_of
 
 if TYPE_CHECKING:
@@ -362,14 +363,29 @@ def wait_for_dag(problem: str, now_ms: int) -> StartDecision | None:
     return StartDecision(StartVerdict.WAITING, "", f"waits: {problem}", now_ms + ACTIVE_RUN_CHECK_MS)
 
 
-def wait_for_window(decision: Decision, window: MaintenanceWindow | None, now_ms: int) -> StartDecision | None:
-    """Return why a due decision has to wait for the table's maintenance window; None when it need not."""
+def wait_for_window(
+    decision: Decision, window: MaintenanceWindow | None, now_ms: int, table_id: str = ""
+) -> StartDecision | None:
+    """Return why a due decision has to wait for the table's maintenance window; None when it need not.
+
+    All tables of a window are due as it opens: each begins at a moment of its own within the first five minutes, or the
+    first tenth of a short window. All services of a table begin together.
+    """
     now = datetime.fromtimestamp(now_ms / 1000, UTC)
-    if window is None or decision.plan_instants or window.is_open(now):
+    if window is None or decision.plan_instants:
         return None
-    opens_ms = int(window.next_opening(now).timestamp() * 1000)
-    reason = f"waits for the maintenance window ({window}), which opens at {_utc(opens_ms)} UTC"
-    return StartDecision(StartVerdict.WAITING, "", reason, opens_ms)
+    most_s = min(MOST_JITTER_MS // 1000, window.least_open_s // 10)
+    spread = timedelta(seconds=crc32(table_id.encode()) % most_s if table_id and most_s else 0)
+    is_open = window.is_open(now)
+    # Open for so long already, also in the window before, where one follows another.
+    if is_open and window.is_open(now - spread):
+        return None
+    opens = window.next_opening(now - spread if is_open else now)
+    begins_ms = int((opens + spread).timestamp() * 1000)
+    state = f"opened at {_utc(int(opens.timestamp() * 1000))} UTC; tables begin one after another" if is_open else ""
+    state = state or f"opens at {_utc(int(opens.timestamp() * 1000))} UTC"
+    reason = f"waits for the maintenance window ({window}), which {state}"
+    return StartDecision(StartVerdict.WAITING, "", reason, begins_ms)
 
 
 def find_limits(policy: TablePolicy, tables: TablesConfig, owner: str = "") -> tuple[RunLimit, ...]:

@@ -55,18 +55,21 @@ class RegistryFeed:
         tables = self._load_tables()
         since_ms = None if self._seen_ms is None else self._seen_ms - _OVERLAP_MS
         is_first = since_ms is None
-        feeds = []
+        feeds, seen = [], {}
         for row in self._rows_since(since_ms):
             self._seen_ms = max(self._seen_ms or 0, row["last_notice_ms"] or 0, row["identified_ms"] or 0)
             before = self._seen.get(row["table_id"])
             now = (row["dirty_seq"], row["table_name"])
+            seen[row["table_id"]] = now
             if before == now:
                 continue
-            self._seen[row["table_id"]] = now
             policy = tables.policy_for(row["base_path"], row["table_name"])
             # A name that an evaluation has read changes the heartbeat, and needs no refresh.
-            is_marked = row["dirty_since_ms"] is not None if is_first else before is None or before[0] != now[0]
+            is_new = (row["last_notice_ms"] or 0) > (since_ms or 0) if before is None else before[0] != now[0]
+            is_marked = row["dirty_since_ms"] is not None if is_first else is_new
             feeds.append(_feed_of(row, policy.heartbeat_timeout_s, is_marked=is_marked))
+        # What a later poll returns again was among these: of quiet tables nothing is kept.
+        self._seen = seen
         if self._seen_ms is None:
             self._seen_ms = 0
         return feeds

@@ -22,6 +22,7 @@ from airflow_lake_provider.backoff import backoff
 from airflow_lake_provider.errors import LakeError, StorageError, TableNotFoundError
 from airflow_lake_provider.storage.table_storage import StorageCalls, open_storage
 from airflow_lake_provider.timeline_server.cached_table import (
+    NOTHING,
     ArchiveTails,
     CachedTimeline,
     Hints,
@@ -408,7 +409,7 @@ class SharedTimelines:
             with self.memory.lock:
                 hints, cached.hints = cached.hints, Hints()
                 cached.begun += 1
-            cached.unnamed = cached.unnamed - hints.named or frozenset()
+            cached.unnamed = cached.unnamed - hints.named or NOTHING
             if hints.is_by_writer:
                 cached.is_announced = not cached.unnamed
             # A job of the provider may have changed the properties, which a writer's commit rarely does.
@@ -439,7 +440,7 @@ class SharedTimelines:
     def _publish(self, base_path: str, cached: CachedTimeline, *, is_change: bool) -> None:
         # After `shown` is set: a reader of the log finds the snapshot, and a later reader requests a refresh.
         with self.memory.lock:
-            awaited, cached.awaited = cached.awaited, frozenset()
+            awaited, cached.awaited = cached.awaited, NOTHING
         if is_change or awaited - {cached.version}:
             self.log.add(base_path)
 
@@ -515,8 +516,7 @@ class SharedTimelines:
         own_marks = sum(mark > cached.covered_mark for mark in hints.named_marks)
         unnamed = find_unnamed(new, after, hints, max(marks - own_marks, 0))
         active = {instant.requested_time for instant in after.snapshot.timeline.instants}
-        # The empty set of all tables, not one for each.
-        cached.unnamed = (cached.unnamed | unnamed) & active or frozenset()
+        cached.unnamed = (cached.unnamed | unnamed) & active or NOTHING
         if unnamed and hints.is_hinted:
             # A writer that announces nothing is at work as well, unless its callback is still on its way.
             cached.is_announced = False

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 
 import pytest
@@ -54,6 +55,45 @@ def test_new_plans_wait_for_the_window_and_pending_ones_do_not() -> None:
     pending = Decision(Service.CLUSTERING, Verdict.DUE, "due", Mode.EXECUTE, "1", ("1",))
     assert wait_for_window(pending, NIGHTS, now_ms) is None
     assert wait_for_window(new, None, now_ms) is None
+
+
+def test_tables_of_one_window_begin_within_its_first_minutes_each_at_its_own_moment() -> None:
+    new = Decision(Service.COMPACTION, Verdict.DUE, "due", key_instant="1")
+    opens_ms = int(berlin("2026-11-20 22:00").timestamp() * 1000)
+    begins: dict[str, int] = {}
+    for number in range(2000):
+        table_id = f"t{number}-0123456789abcdef"
+        before = wait_for_window(new, NIGHTS, opens_ms - 3_600_000, table_id)
+        assert before is not None
+        begins[table_id] = before.evaluate_again_ms or 0
+        assert opens_ms <= begins[table_id] < opens_ms + 300_000
+        assert wait_for_window(new, NIGHTS, begins[table_id], table_id) is None
+        clean = replace(new, service=Service.CLEAN)
+        assert wait_for_window(clean, NIGHTS, begins[table_id], table_id) is None, "a table's services begin together"
+        if begins[table_id] > opens_ms:
+            waiting = wait_for_window(new, NIGHTS, begins[table_id] - 1, table_id)
+            assert waiting is not None
+            assert waiting.evaluate_again_ms == begins[table_id]
+    most = max(sum(1 for ms in begins.values() if second <= ms < second + 1000) for second in begins.values())
+    assert most < 30, "of 2,000"
+
+
+@pytest.mark.parametrize("now", ["2026-11-18 00:00", "2026-11-18 00:01", "2026-11-18 12:00"])
+def test_window_that_never_closes_is_no_clock_time(now: str) -> None:
+    new = Decision(Service.COMPACTION, Verdict.DUE, "due", key_instant="1")
+    for number in range(50):
+        assert wait_for_window(new, MaintenanceWindow(), int(utc_ms(now)), f"t{number}") is None
+
+
+def test_short_window_is_not_missed() -> None:
+    short = MaintenanceWindow(begin=time(1), end=time(1, 10))
+    new = Decision(Service.COMPACTION, Verdict.DUE, "due", key_instant="1")
+    for number in range(50):
+        assert wait_for_window(new, short, utc_ms("2026-11-18 01:01"), f"t{number}") is None
+
+
+def utc_ms(text: str) -> int:
+    return int(datetime.fromisoformat(f"{text}+00:00").timestamp() * 1000)
 
 
 def test_window_in_the_tables_file() -> None:

@@ -1,0 +1,119 @@
+"""What a cycle of the manager and a commit cost must not grow with the number of tables: counts, never times."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from airflow_lake_provider.config.settings import LakeSettings
+from airflow_lake_provider.config.tables_file import TablesConfig
+from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.manager.db.marks import Notice, Source
+from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.timeline_feed import RegistryFeed, TimelineServerGateway
+from airflow_lake_provider.planner.table_view import LEAST_FILES, CommitMemory, TableViewCache
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from airflow_lake_provider.timeline_server.schedule import SharedLimits
+from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
+from benchmarks.scale import COMMITS, NAME, Sent, make_tables, recorded, write_commit
+from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeDoor, FakeInstanceDoor
+
+NOW_S = 1_795_000_000.0
+PACKAGE = "/airflow_lake_provider/"
+
+
+@pytest.fixture
+def fleet(
+    registry: Registry,
+    engine: Engine,
+    clock: FakeClock,
+    lake: Path,
+    make_loop: Callable[[], ManagerLoop],
+    tables: TablesConfig,
+) -> Fleet:
+    return Fleet(registry, engine, clock, lake, make_loop(), tables)
+
+
+class Fleet:
+    """Tables that were all evaluated, and one manager."""
+
+    def __init__(
+        self, registry: Registry, engine: Engine, clock: FakeClock, lake: Path, loop: ManagerLoop, tables: TablesConfig
+    ) -> None:
+        self.registry, self.engine, self.clock, self.lake, self.loop = registry, engine, clock, lake, loop
+        self.feed = RegistryFeed(registry, lambda: tables)
+        self.sweep = DeadlineSweep(registry, FakeInstanceDoor(), load_tables=lambda: tables)
+        self.paths: list[Path] = []
+
+    def grow(self, tables: int) -> None:
+        new = make_tables(self.lake / f"of-{tables}", tables)
+        for path in new:
+            self.registry.mark_dirty(Notice(str(path), NAME, Source.COMMIT_CALLBACK))
+        assert self.loop.drain(10 * tables) >= tables
+        list(self.feed.poll())
+        self.clock.advance(60)
+        self.paths += new
+
+    def rest(self) -> Sent:
+        with recorded(self.engine) as sent:
+            assert self.loop.drain() == 0
+            list(self.feed.poll())
+            self.sweep.sweep()
+        return sent
+
+    def commit(self, path: Path, number: int) -> Sent:
+        write_commit(path, number, NOW_S + number)
+        with recorded(self.engine) as sent:
+            self.registry.mark_dirty(Notice(str(path), NAME, Source.COMMIT_CALLBACK))
+            assert self.loop.drain() == 1
+        return sent
+
+
+def test_quiet_cycle_and_commit_send_as_many_statements_with_ten_times_the_tables(fleet: Fleet) -> None:
+    fleet.grow(6)
+    few_at_rest, few = fleet.rest(), fleet.commit(fleet.paths[0], COMMITS)
+    fleet.clock.advance(60)
+    fleet.grow(60)
+    many_at_rest, many = fleet.rest(), fleet.commit(fleet.paths[10], COMMITS)
+    assert many_at_rest.statements == few_at_rest.statements
+    assert (many.statements, many.rows) == (few.statements, few.rows)
+
+
+def test_quiet_table_takes_little_memory(
+    registry: Registry, engine: Engine, clock: FakeClock, lake: Path, settings: LakeSettings, tables: TablesConfig
+) -> None:
+    """What this package allocates for each table that nothing happens to, but for a few that are kept unpacked."""
+    timelines = SharedTimelines(SharedLimits(hot_tables=4), now_ms=registry.now_ms)
+    server = TimelineServer(timelines, ServerOptions((str(lake),), (SERVICE_TOKEN,)))
+    views = TableViewCache(timelines, CommitMemory(4 * LEAST_FILES, 10**7))
+    loop = ManagerLoop(settings, registry, TimelineServerGateway(server), views, FakeDoor(), lambda: tables)
+    fleet = Fleet(registry, engine, clock, lake, loop, tables)
+    fleet.grow(20)
+    tracemalloc.start()
+    try:
+        fleet.grow(100)
+        fleet.feed.poll()
+        gc.collect()
+        taken = tracemalloc.take_snapshot()
+    finally:
+        tracemalloc.stop()
+    ours = [found.size for found in taken.statistics("lineno") if PACKAGE in found.traceback[0].filename]
+    assert 500 < sum(ours) / 100 < 2600
+
+
+def test_feed_of_marks_keeps_nothing_of_quiet_tables(fleet: Fleet) -> None:
+    fleet.grow(20)
+    fleet.commit(fleet.paths[0], COMMITS)
+    assert [feed.base_path for feed in fleet.feed.poll()] == [str(fleet.paths[0])]
+    assert list(fleet.feed.poll()) == [], "what it has said it says no more, though the query returns it again"
+    assert list(fleet.feed._seen) == [table_id_of(str(fleet.paths[0]))]
+    fleet.clock.advance(120)
+    fleet.commit(fleet.paths[3], COMMITS)
+    assert [feed.base_path for feed in fleet.feed.poll()] == [str(fleet.paths[3])]
