@@ -129,9 +129,9 @@ function Tiles({ found }: { found: Overview }) {
               : `a commit waits for an evaluation since ${duration(now - found.oldest_dirty_ms)}`
         }
       />
-      <Tile name="Last 24 hours" value={plural(runs, "run")} note={`${plural(sum((one) => one.files_in), "file")} merged or deleted`} />
+      <Tile name="Runs in 24 h" value={count(runs)} note={`${plural(sum((one) => one.files_in), "file")} merged or deleted`} />
       <Tile
-        name="Rewritten in 24 hours"
+        name="Rewritten in 24 h"
         value={bytes(sum((one) => one.bytes_out))}
         note={jobS < 5400 ? `${plural(Math.round(jobS / 60), "minute")} of Spark jobs` : `${plural(jobS / 3600, "hour")} of Spark jobs`}
       />
