@@ -56,19 +56,23 @@ class StandingWriter:
         order = {"do": "write", "table": table, "commit": commit, "callback": callback}
         return float(self.order({**order, "hudi_options": dict(hudi_options or {})})["seconds"])
 
-    def read(self, base_path: Path) -> dict[str, Any]:
-        """Read a whole snapshot; `rows`, `ids` and `seconds`."""
+    def read(self, base_path: Path | str) -> dict[str, Any]:
+        """Read a whole snapshot; `rows`, `ids`, `cents` (the sum of all amounts) and `seconds`."""
         return self.order({"do": "read", "base_path": str(base_path)})
 
     def order(self, order: Mapping[str, Any]) -> dict[str, Any]:
         """Send an order and return its answer; raises WriterFailedError."""
+        self.begin(order)
+        return self._answer()
+
+    def begin(self, order: Mapping[str, Any]) -> None:
+        """Send an order, and do not wait for its answer; raises WriterFailedError."""
         stream = self._stream(self._process.stdin)
         try:
             stream.write(json.dumps(order) + "\n")
             stream.flush()
         except BrokenPipeError as error:
             raise WriterFailedError(f"the writer is gone: {self._log_tail()}") from error
-        return self._answer()
 
     def stop(self) -> None:
         """End the writer and everything that it started."""

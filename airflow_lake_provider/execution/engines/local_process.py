@@ -205,7 +205,7 @@ class LocalJob:
             kill_marked(mark)
             if code == EXIT_NO_CLUSTER:
                 raise EngineAwayError(
-                    f"{handle.job.name}: Spark's cluster does not answer; the driver's output is above"
+                    f"{handle.job.name}: Spark's cluster does not answer or is full; the driver's output is above"
                 )
         elif is_of_this_host(handle.job.host):
             _wait_for_family(mark, math.inf)

@@ -41,6 +41,7 @@ OUTPUT_BYTES = 1 << 20
 NODE_TIMEOUT_S = 5.0
 NODE_FAILURES = 5
 """After so many requests in a row that a NodeManager did not answer, the worker cannot reach it."""
+_RECOVERED = "ACTIVE"
 _FULL = "cannot accept submission of application"
 _MEMORY = "memory limits"
 
@@ -53,7 +54,7 @@ class YarnDriver:
         conf = {"spark.yarn.tags": job.tag, "spark.yarn.maxAppAttempts": "1"}
         operator = create_operator(job, conf, with_secrets=True, yarn_track_via_rm_api=True)
         # spark-submit itself tries for a quarter of an hour to reach a ResourceManager that is away.
-        _ResourceManager(operator._get_hook(), job).ask("GET", "info")
+        _ResourceManager(operator._get_hook(), job).require_recovered()
         try:
             return submit(operator, job, self.stop)
         except EngineError as error:
@@ -103,14 +104,40 @@ class _ResourceManager:
         except (requests.RequestException, ValueError) as error:
             raise as_unreported(f"YARN's ResourceManager does not report what it runs: {error}", error) from error
 
+    def require_recovered(self) -> None:
+        """Raise EngineAwayError while it has not loaded its applications since it was started.
+
+        Meanwhile its REST API answers already, and knows none of those that run.
+        """
+        state = self.ask("GET", "info")["clusterInfo"].get("haState", _RECOVERED)
+        if state != _RECOVERED:
+            raise EngineAwayError(f"YARN's ResourceManager has not loaded its applications yet: it is {state}")
+
     def find_active(self, tag: str) -> list[dict[str, Any]]:
-        """Return the applications with a tag that have not ended."""
-        # "apps" is null when there is none.
-        found = self.ask("GET", "apps", params={"applicationTags": tag}).get("apps") or {}
-        return [app for app in found.get("app", []) if app["state"] not in ENDED]
+        """Return the applications with a tag that have not ended. Raises EngineAwayError when that is not known yet."""
+        found = self._find_tagged(tag)
+        if not found:
+            self.require_recovered()
+            found = self._find_tagged(tag)
+        return [app for app in found if app["state"] not in ENDED]
 
     def find_application(self, application_id: str) -> dict[str, Any] | None:
-        """Return an application; None when this ResourceManager knows none of that id."""
+        """Return an application; None when this ResourceManager knows none of that id.
+
+        Raises EngineAwayError when that is not known yet.
+        """
+        found = self._find(application_id)
+        if found is None:
+            self.require_recovered()
+            found = self._find(application_id)
+        return found
+
+    def _find_tagged(self, tag: str) -> list[dict[str, Any]]:
+        # "apps" is null when there is none.
+        found = self.ask("GET", "apps", params={"applicationTags": tag}).get("apps") or {}
+        return list(found.get("app", []))
+
+    def _find(self, application_id: str) -> dict[str, Any] | None:
         try:
             return dict(self.ask("GET", f"apps/{application_id}")["app"])
         except EngineError as error:

@@ -25,7 +25,7 @@ from airflow_lake_provider.job_contract import (
     to_json,
 )
 from lake_jobs.driver import files
-from lake_jobs.driver.failure import causes_of, is_cluster_away
+from lake_jobs.driver.failure import causes_of, find_away
 from lake_jobs.driver.shutdown import DriverExit, exit_driver_when_orphaned
 
 if TYPE_CHECKING:
@@ -88,11 +88,18 @@ def run_application(
         spark = open_session()
     except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the table is untouched
         traceback.print_exc()
-        if isinstance(error, Py4JJavaError) and is_cluster_away(causes_of(error.java_exception)):
-            print("lake: Spark's cluster does not answer", flush=True)
+        away = find_away(causes_of(error.java_exception)) if isinstance(error, Py4JJavaError) else ""
+        if away:
+            print(f"lake: {away}", flush=True)
             return EXIT_NO_CLUSTER
         print("lake: Spark did not start", flush=True)
         return EXIT_UNUSABLE
+    if spark.sparkContext.master.startswith("yarn"):
+        # Spark itself says it only in the lines that are left out here.
+        application_id = spark.sparkContext.applicationId
+        print(
+            f"lake: the containers' logs, once they have ended: yarn logs -applicationId {application_id}", flush=True
+        )
     try:
         request = from_json(request_class, files.read_text(spark, arguments[0]))
     except Exception:  # noqa: BLE001 - the edge: whatever it is, the table is untouched

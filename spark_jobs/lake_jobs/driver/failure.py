@@ -68,9 +68,16 @@ AWAY_SIGNS = (
 )
 
 
-def is_cluster_away(causes: Sequence[Cause]) -> bool:
-    """Whether Spark did not start because its cluster did not answer; only for failures before any session."""
-    return any(_shows(cause, sign) for sign in AWAY_SIGNS for cause in causes)
+FULL_SIGN = Sign(FailureKind.SURROUNDINGS, "YarnException", "cannot accept submission of application")
+
+
+def find_away(causes: Sequence[Cause]) -> str:
+    """Return why Spark's cluster takes no application now; empty when that is not why Spark did not start."""
+    if any(_shows(cause, FULL_SIGN) for cause in causes):
+        return "YARN's queue is full"
+    if any(_shows(cause, sign) for sign in AWAY_SIGNS for cause in causes):
+        return "Spark's cluster does not answer"
+    return ""
 
 
 def describe(causes: Sequence[Cause], limit_chars: int = 1000) -> str:

@@ -1,9 +1,28 @@
-"""A home for Airflow, should no other conftest have given it one; Airflow itself is imported by tests, not before."""
+"""A home for Airflow, should no other conftest have given it one, and one YARN for all tests that need it.
+
+Airflow itself is imported by tests, not before.
+"""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.integration.engines.yarn_stage import YarnStage
 
 os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="lake-engines-"))
 os.environ.setdefault("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
+
+
+@pytest.fixture(scope="package")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[YarnStage]:
+    """Files whose tests have another stage override it."""
+    from tests.integration.engines.yarn_stage import yarn_stage
+
+    with yarn_stage(tmp_path_factory) as stage:
+        yield stage

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -55,6 +56,15 @@ class HdfsStage(Stage):
         """Return the file names of a table's completed compactions."""
         return sorted(entry for entry in self.instants(name) if entry.endswith(".commit"))
 
+    def base_files(self, name: str) -> list[str]:
+        """Return the file names of a table's base files."""
+        entries = self.store.list_status(f"{self.folder}/lake/{name}", recursive=True)
+        return [
+            entry.path.rsplit("/", 1)[-1]
+            for entry in entries
+            if entry.path.endswith(".parquet") and "/.hoodie/" not in entry.path
+        ]
+
     def require_completed(self, name: str, task: ServerProcess) -> None:
         """Require that a task completed a compaction, and that its table has neither another one nor another plan."""
         returned = self.wait_for_task(task)
@@ -62,6 +72,20 @@ class HdfsStage(Stage):
         assert [commit.split("_")[0] for commit in self.commits(name)] == returned["completed_instants"]
         plans = {entry.split(".")[0] for entry in self.instants(name) if ".compaction." in entry}
         assert plans <= set(returned["completed_instants"])
+
+    def require_executed_once(self, name: str) -> None:
+        """Require one completed compaction, with one base file of it in each file group."""
+        (commit,) = self.commits(name)
+        instant = commit.split("_")[0]
+        written = [base.removesuffix(".parquet").split("_") for base in self.base_files(name)]
+        groups = Counter(group for group, _, written_at in written if written_at == instant)
+        assert groups, written
+        assert set(groups.values()) == {1}, groups
+
+    def read_text(self, path: str) -> str:
+        """Return the text of a file below the stage's folder."""
+        with self.store.read(f"{self.folder}/{path}") as stream:
+            return bytes(stream.read()).decode()
 
     @contextmanager
     def held_lock(self, name: str) -> Iterator[None]:

@@ -43,8 +43,12 @@ class Cluster:
         return 200, {"output": output, "code": self.submit_code}
 
 
+@dataclass
 class Yarn(Cluster):
     """The ResourceManager. Ids are `application_1_<number>`."""
+
+    is_recovered: bool = True
+    """Until then it answers as a real one does in the second after its start: it knows no application."""
 
     def route(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Answer:
         if self.answers != 200:
@@ -53,7 +57,9 @@ class Yarn(Cluster):
             return self.submitted("spark.yarn.tags", body, f"Submitted application {self.id_of(len(self.running))}")
         apps = [self.app(tag) for tag in self.running]
         if path == "/ws/v1/cluster/info":
-            return 200, {"clusterInfo": {}}
+            return 200, {"clusterInfo": {"haState": "ACTIVE" if self.is_recovered else "INITIALIZING"}}
+        if not self.is_recovered:
+            return (200, {"apps": None}) if path == "/ws/v1/cluster/apps" else (404, {"RemoteException": {}})
         if path == "/ws/v1/cluster/apps":
             found = [app for app in apps if app["applicationTags"] == query["applicationTags"]]
             return 200, {"apps": {"app": found} if found else None}
@@ -201,6 +207,26 @@ def test_cluster_that_is_away_is_told_from_one_that_refuses(
     with pytest.raises(EngineError) as raised:
         create_engine("spark-submit").start(replace(stage.job, request_path=f"{stage.job.request_path}.2"))
     assert isinstance(raised.value, EngineAwayError) is is_away, raised.value
+
+
+def test_resource_manager_that_loads_its_applications_proves_no_end(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not isinstance(stage.cluster, Yarn):
+        pytest.skip("only YARN's ResourceManager answers before it knows what runs")
+    monkeypatch.setattr("airflow_lake_provider.execution.engines.yarn.AWAY_PATIENCE_S", 0.0)
+    monkeypatch.setattr("airflow_lake_provider.execution.engines.yarn.POLL_S", 0.05)
+    handle = create_engine("spark-submit").start(stage.job)
+    stage.cluster.is_recovered = False
+    again = replace(stage.job, request_path=f"{stage.job.request_path}.2")
+    for call in (
+        lambda: create_engine("spark-submit").wait(handle),
+        lambda: create_engine("spark-submit").stop(handle),
+        lambda: create_engine("spark-submit").start(again),
+    ):
+        with pytest.raises(EngineAwayError, match="has not loaded its applications yet"):
+            call()
+    assert list(stage.cluster.running.values()) == ["RUNNING"]
 
 
 def test_application_that_is_rejected_while_the_cluster_answers_is_a_failed_try(stage: Stage) -> None:

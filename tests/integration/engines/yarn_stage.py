@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from airflow_lake_provider.hudi.base_path import table_id_of
 from local_stack import hadoop, hdfs, hudi_bundle
 from local_stack.processes import ServerProcess
 from local_stack.yarn import YarnOnHdfs
@@ -22,6 +23,12 @@ from tests.integration.engines.lease_server import Leases, serve_leases
 from tests.integration.engines.stage import Stage
 
 LEASE_S = 10.0
+# Hadoop's client would try for a quarter of an hour to reach a ResourceManager.
+HASTY = {
+    "spark.hadoop.yarn.resourcemanager.connect.max-wait.ms": "2000",
+    "spark.hadoop.yarn.resourcemanager.connect.retry-interval.ms": "500",
+    "spark.hadoop.ipc.client.connect.max.retries": "1",
+}
 
 
 @dataclass
@@ -56,10 +63,24 @@ class YarnStage(HdfsStage):
         found = [process for process in psutil.process_iter(["cwd"]) if application_id in (process.info["cwd"] or "")]
         return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
 
+    def driver_processes(self, app: Mapping[str, Any]) -> list[psutil.Process]:
+        """Return the processes of the container with an application's driver."""
+        container = app["amContainerLogs"].rstrip("/").split("/")[-2]
+        return [process for process in self.containers(app["id"]) if container in process.info["cwd"]]
+
+    def lease_of(self, name: str) -> str:
+        """Return the key of the lease that is held for a table."""
+        (key,) = [key for key in self.leases.held if f"/{table_id_of(f'{self.root}/lake/{name}')}/" in key]
+        return key
+
     def env(self) -> Mapping[str, str]:
         # Spark passes this process's PYTHONPATH on; only what was submitted may be found in the container.
         inherited = {key: value for key, value in super().env().items() if key != "PYTHONPATH"}
-        return {**inherited, "SPARK_CONF_DIR": self.conf}
+        return {
+            **inherited,
+            "SPARK_CONF_DIR": self.conf,
+            "AIRFLOW__LAKE__ALLOWED_RUN_OPTIONS": ",".join(HASTY),
+        }
 
 
 @contextmanager

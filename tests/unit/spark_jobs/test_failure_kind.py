@@ -1,7 +1,7 @@
 import pytest
 
 from airflow_lake_provider.job_contract import FailureKind
-from lake_jobs.driver.failure import MAX_CAUSES, Cause, causes_of, classify, describe, is_cluster_away
+from lake_jobs.driver.failure import MAX_CAUSES, Cause, causes_of, classify, describe, find_away
 
 HUDI = "org.apache.hudi.exception."
 STAGE = "Job aborted due to stage failure: Task 0 in stage 7.0 failed 4 times, most recent failure: "
@@ -131,30 +131,42 @@ def test_causes_are_walked_to_the_root_and_a_loop_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("causes", "is_away"),
+    ("causes", "says"),
     [
         pytest.param(
             [Cause("java.net.ConnectException", "Call From worker/10.0.0.7 to rm:8032 failed on connection exception")],
-            True,
+            "Spark's cluster does not answer",
             id="resource-manager",
         ),
         pytest.param(
             [Cause("java.lang.IllegalStateException", "Cannot call methods on a stopped SparkContext.")],
-            True,
+            "Spark's cluster does not answer",
             id="standalone-master",
         ),
         pytest.param(
+            [
+                Cause(
+                    "org.apache.hadoop.yarn.exceptions.YarnException",
+                    "Failed to submit application_1_0005 to YARN : org.apache.hadoop.security.AccessControlException: "
+                    "Queue root.default already has 4 applications, cannot accept submission of application: "
+                    "application_1_0005",
+                )
+            ],
+            "YARN's queue is full",
+            id="queue-full",
+        ),
+        pytest.param(
             [Cause("java.lang.IllegalArgumentException", "System memory 477626368 must be at least 471859200.")],
-            False,
+            "",
             id="a-setting-is-wrong",
         ),
-        pytest.param([Cause("java.lang.ClassNotFoundException", "org.example.Listener")], False, id="a-jar-is-missing"),
+        pytest.param([Cause("java.lang.ClassNotFoundException", "org.example.Listener")], "", id="a-jar-is-missing"),
         pytest.param(
             [Cause("org.apache.hadoop.yarn.exceptions.YarnException", "Application rejected by queue placement")],
-            False,
+            "",
             id="application-is-rejected",
         ),
     ],
 )
-def test_cluster_that_is_away_is_told_from_settings_that_are_wrong(causes: list[Cause], is_away: bool) -> None:
-    assert is_cluster_away(causes) is is_away
+def test_cluster_that_is_away_is_told_from_settings_that_are_wrong(causes: list[Cause], says: str) -> None:
+    assert find_away(causes) == says
