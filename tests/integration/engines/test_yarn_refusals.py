@@ -1,0 +1,69 @@
+"""A real YARN that takes no application: one clear error, which costs no try, and a table that nothing has touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+
+from local_stack.yarn import MAX_APPLICATIONS
+from tests.integration.engines.yarn_stage import HASTY, YarnStage
+
+pytestmark = [pytest.mark.integration, pytest.mark.soak]
+
+
+@contextmanager
+def full_queue(stage: YarnStage) -> Iterator[None]:
+    yarn = stage.stack.yarn
+    sleeping = [yarn.submit_sleep() for _ in range(MAX_APPLICATIONS)]
+    try:
+        yield
+    finally:
+        for application_id in sleeping:
+            yarn.kill_application(application_id)
+
+
+@contextmanager
+def dead_manager(stage: YarnStage) -> Iterator[None]:
+    yarn = stage.stack.yarn
+    yarn.daemons.kill("resourcemanager")
+    try:
+        yield
+    finally:
+        yarn.start_resource_manager()
+        yarn.wait_for_nodes(yarn.nodes)
+
+
+TROUBLES: Mapping[str, Callable[[YarnStage], AbstractContextManager[None]]] = {
+    "full-queue": full_queue,
+    "dead-resource-manager": dead_manager,
+}
+SAYS = {
+    ("full-queue", "cluster"): "EngineAwayError: YARN's queue is full",
+    ("full-queue", "client"): "lake: YARN's queue is full",
+    ("dead-resource-manager", "cluster"): "EngineAwayError: YARN's ResourceManager does not report what it runs",
+    ("dead-resource-manager", "client"): "lake: Spark's cluster does not answer",
+}
+
+
+@pytest.mark.parametrize(("trouble", "mode"), SAYS)
+def test_what_keeps_an_application_out_is_named_and_costs_no_try(
+    stage: YarnStage, monkeypatch: pytest.MonkeyPatch, trouble: str, mode: str
+) -> None:
+    name = f"{trouble}-{mode}"
+    path = stage.copy_table(name)
+    before = stage.instants(name)
+    known = {app["id"] for app in stage.stack.yarn.applications(active=False)}
+    monkeypatch.setattr(stage, "deploy_mode", mode)
+    with TROUBLES[trouble](stage):
+        task = stage.start_task(name, base_path=path, table_name=name, spark_conf=HASTY)
+        task.process.wait(timeout=300)
+    log = stage.log_of(task)
+    assert SAYS[trouble, mode] in log, log[-4000:]
+    # The retry policy waits, and starts the same try again (test_retry_policy.py).
+    assert "airflow_lake_provider.errors.EngineAwayError" in log
+    assert "RETURNED {" not in log
+    assert stage.instants(name) == before
+    left = [app for app in stage.stack.yarn.applications(active=False) if app["id"] not in known]
+    assert [app for app in left if app["name"] != "sleep" and app["state"] not in {"FAILED", "KILLED"}] == []
