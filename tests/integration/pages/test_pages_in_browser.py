@@ -305,7 +305,7 @@ def test_backlog_shows_rank_price_expected_start_and_budgets(pages: ServedPages,
         assert [row[8].split()[0] for row in shown[:3]] == ["none", "1", "2"]
         assert found["why"] in first[10]
         assert found["due_because"] in first[10]
-        budgets = page.get_by_role("region", name="Budgets").locator("tbody tr").all_inner_texts()
+        budgets = page.get_by_role("region", name="Budgets", exact=True).locator("tbody tr").all_inner_texts()
         assert len(budgets) == 2
         assert "slow" in budgets[0]
         assert "of 120" in budgets[0]
@@ -330,8 +330,7 @@ def test_backlog_is_reached_and_read_with_the_keyboard_alone(pages: ServedPages,
         page.wait_for_function(
             "document.querySelector('svg:has(rect.moment)').ariaLabel.startsWith('Backlog over 7 days')"
         )
-        page.evaluate("document.activeElement.blur()")
-        reach(page, "Backlog")
+        reach(page, "Backlog", "Shift+Tab")
         page.keyboard.press("Enter")
         region = page.get_by_role("region", name="Due services", exact=True)
         region.wait_for()
@@ -350,13 +349,13 @@ def test_backlog_is_reached_and_read_with_the_keyboard_alone(pages: ServedPages,
         page.wait_for_url("**/plugin/lake/tables/**")
 
 
-def reach(page: Any, text: str) -> None:
-    """Press Tab until the element with this text has the focus."""
+def reach(page: Any, text: str, key: str = "Tab") -> None:
+    """Press a key until the element with this text has the focus."""
     for _ in range(60):
-        page.keyboard.press("Tab")
+        page.keyboard.press(key)
         if page.evaluate("document.activeElement.innerText") == text:
             return
-    raise AssertionError(f"{text} cannot be reached with Tab")
+    raise AssertionError(f"{text} cannot be reached with {key}")
 
 
 def test_backlog_without_waiting_services_says_so(tmp_path: Path, browser: Any) -> None:
@@ -382,7 +381,7 @@ def test_backlog_of_a_viewer_names_no_table_of_another_team_and_no_figure_of_a_b
         with open_page(browser) as opened:
             page = opened.page
             page.goto(f"{pages.url}/plugin/lake/backlog")
-            page.get_by_role("region", name="Budgets").wait_for()
+            page.get_by_role("region", name="Budgets", exact=True).wait_for()
             assert "web." in page.locator(".lake").inner_text()
             page.context.add_cookies([{"name": "user", "value": "vic", "url": pages.url}])
             page.goto(f"{pages.url}/plugin/lake/backlog")
