@@ -30,20 +30,25 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How the table is made. `metadata` is `off`, or after how many delta commits the metadata table is compacted."""
+    """How the table is made. `metadata` is `off`, or after how many delta commits the metadata table is compacted.
+
+    `is_announcing`: each commit is announced; otherwise a part of them.
+    """
 
     version: int = 9
     type: str = "MOR"
     metadata: str = "1"
     streaming: bool = False
+    is_announcing: bool = False
 
     def __str__(self) -> str:
-        return f"{self.version},{self.type},{self.metadata},{'streaming' if self.streaming else 'at_commit'}"
+        words = [str(self.version), self.type, self.metadata, "streaming" if self.streaming else "at_commit"]
+        return ",".join([*words, "announcing"] if self.is_announcing else words)
 
     @classmethod
     def parse(cls, text: str) -> Setup:
-        version, type, metadata, mode = text.split(",")
-        return cls(int(version), type, metadata, mode == "streaming")
+        version, type, metadata, mode, *more = text.split(",")
+        return cls(int(version), type, metadata, mode == "streaming", "announcing" in more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,26 @@ PHRASES: tuple[tuple[int, tuple[str, ...]], ...] = (
 )
 
 
+THEMES: tuple[tuple[tuple[int, tuple[str, ...]], ...], ...] = (
+    (),
+    (),
+    # Indexes, planned by others and built, of a table whose writers go on.
+    (
+        (30, ("plan_indexes", "write", "build_indexes")),
+        (15, ("plan_indexes", "write", "write")),
+        (20, ("index", "write")),
+    ),
+    # Archiving behind an instant that stays: what a cursor has not seen leaves the active timeline.
+    (
+        (10, ("index",)),
+        (40, ("write", "write", "archive")),
+        (40, ("write", "write", "write", "archive", "archive")),
+    ),
+)
+"""Phrases that a history draws more often. What belongs together in them is not separated by other steps."""
+_ANNOUNCING = 0.3
+
+
 def draw_history(seed: int, length: int = LENGTH) -> History:
     """Return the history of a seed."""
     chance = random.Random(seed)
@@ -103,19 +128,26 @@ def draw_history(seed: int, length: int = LENGTH) -> History:
         type=chance.choice(("MOR", "MOR", "MOR", "COW")),
         metadata=chance.choice(("off", "1", "1", "1", "1", "3")),
         streaming=chance.random() < 0.3,
+        is_announcing=chance.random() < _ANNOUNCING,
     )
-    possible = [(weight, phrase) for weight, phrase in PHRASES if _is_possible(setup, phrase)]
+    theme = chance.choice(THEMES)
+    possible = [(weight, phrase) for weight, phrase in (*PHRASES, *theme) if _is_possible(setup, phrase)]
     weights, phrases = zip(*possible, strict=True)
+    whole = {phrase for _, phrase in theme}
     steps: list[Step] = []
     waiting: list[list[str]] = []
     while len(steps) < length:
         if len(waiting) < 3:
-            waiting.append(list(chance.choices(phrases, weights)[0]))
+            drawn = chance.choices(phrases, weights)[0]
+            if drawn in whole:
+                steps += [Step(kind, chance.randrange(10_000)) for kind in drawn]
+                continue
+            waiting.append(list(drawn))
         phrase = chance.choice(waiting)
         steps.append(Step(phrase.pop(0), chance.randrange(10_000)))
         if not phrase:
             waiting.remove(phrase)
-    return History(setup, tuple(steps))
+    return History(setup, tuple(steps[:length]))
 
 
 def _is_possible(setup: Setup, phrase: tuple[str, ...]) -> bool:

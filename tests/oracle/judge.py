@@ -61,12 +61,16 @@ class Judge:
         """Whether Hudi's view counts log files that no reader needs: in version 6 those of a write that did not commit,
         and those that a log compaction has merged, which stay in their file slice."""
 
+        self.had_archive = False
+        """Whether commits were ever archived. Hudi's downgrade to version 6 leaves an archive without them."""
+
     def judge(self, step: Step) -> list[Difference]:
         """Compare everything after a step."""
         truth = self.hudi.ask(self.world.path)
         before, self.before, self.world.now = self.before, truth, truth
         is_uncommitted = truth.version < 8 and (self.world.held or step.kind in {"die", "roll_back_last", "restore"})
         self.is_dirty = self.is_dirty or bool(is_uncommitted) or "log_compaction" in step.kind
+        self.had_archive = self.had_archive or bool(truth.archive)
         fresh = self.ours.read()
         found = [*self._fresh(truth, fresh), *self._views(truth, before, step)]
         found += self._jobs(truth, before)
@@ -178,7 +182,7 @@ class Judge:
         ours = dict(history.base_file_bytes)
         known = {group: sizes.get(group) for group in ours}
         yield from _unequal("slices", known, ours)
-        if not truth.archive and not self.is_dirty and not truth.pending("logcompaction"):
+        if not self.had_archive and not self.is_dirty and not truth.pending("logcompaction"):
             yield from _unequal("slices", sizes, ours)
             logs = [found.logs for found in truth.slices.values()]
             counted = (history.backlog.log_files, history.backlog.most_log_files)
@@ -241,7 +245,7 @@ class Judge:
         for name, (query, expected) in asked.items():
             found = sorted(map(tuple, query.collect()))
             if name in {"record_index", "secondary_index"}:
-                found = _with_doubled(found, expected, doubled)
+                found = _with_doubled(found, expected, doubled, self.world.inserted)
             yield from _unequal(f"content-{name}", expected, found)
 
     def _rows(self, *, metadata: bool) -> Any:
@@ -271,13 +275,15 @@ class Judge:
 
 
 def _with_doubled(
-    found: list[tuple[Any, ...]], expected: list[tuple[Any, ...]], doubled: set[Any]
+    found: list[tuple[Any, ...]], expected: list[tuple[Any, ...]], doubled: set[Any], inserted: set[int]
 ) -> list[tuple[Any, ...]]:
     """Return what a look-up found, with the other rows of keys that it found and that stand in the table twice.
 
     An insert or a bulk insert of a key that is there makes a second row, and the record index has one place for a key.
+    When that row goes again, by a rollback or with its partition, the index knows neither (Hudi 1.2.0), so nothing is
+    said of keys that were inserted so.
     """
-    met = {row[0] for row in found} & doubled
+    met = {row[0] for row in found} & doubled | inserted
     return sorted([*found, *(row for row in expected if row[0] in met and row not in found)])
 
 

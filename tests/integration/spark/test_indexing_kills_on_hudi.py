@@ -101,9 +101,9 @@ def test_killed_builder_is_followed_by_one_that_completes(
         assert missing(spark, table, index) == [], f"killed after {pause_s:.1f} s"
     everything = spark.read.format("hudi").load(str(table.path))
     without = spark.read.format("hudi").option("hoodie.metadata.enable", "false").load(str(table.path))
-    for first_id in writer.first_ids:
-        assert found_by_key(spark, table, first_id + 3) == 1
-        assert without.where(f"id between {first_id} and {first_id + 19}").count() == 20
+    written = [first_id + number for first_id in writer.first_ids for number in range(20)]
+    assert found_by_keys(spark, table, written[3::20]) == len(writer.first_ids)
+    assert without.where(f"id between {written[0]} and {written[-1]}").count() == len(written)
     assert everything.count() == without.count()
 
 
