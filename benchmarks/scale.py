@@ -20,6 +20,7 @@ import argparse
 import ctypes
 import gc
 import json
+import logging
 import multiprocessing
 import os
 import random
@@ -186,6 +187,7 @@ def measure(folder: Path, url: str, paths: list[Path], commits: int) -> dict[str
 
     engine = create_engine(url)
     registry, loop, feed, sweep = build_manager(engine, folder, len(paths))
+    logging.disable(logging.INFO)  # Airflow's formatter would be a good part of what is measured
     warm, paths = paths[0], paths[1:]
     registry.mark_dirty(Notice(str(warm), NAME, Source.COMMIT_CALLBACK))
     loop.drain()
