@@ -330,6 +330,51 @@ def test_tables_that_start_at_once_share_the_places_of_a_queue() -> None:
     assert sorted(verdicts) == [StartVerdict.START] * 2 + [StartVerdict.WAITING] * 4
 
 
+def test_tight_budget_gives_its_places_by_rank_as_runs_end(session: Session) -> None:
+    """Airflow's own runs hold the places; one that ends makes room for what ranks first, not for what asks first."""
+    from airflow_lake_provider.config.policies import TablePolicy
+    from airflow_lake_provider.config.tables_file import Budget, Budgets, TablesConfig
+    from airflow_lake_provider.job_contract import Service
+    from airflow_lake_provider.manager.db.marks import Notice, Source, TableLease
+    from airflow_lake_provider.manager.run_scheduler import RunScheduler
+    from airflow_lake_provider.manager.scheduling import StartDecision, StartVerdict
+    from airflow_lake_provider.planner.rules import Decision, Verdict
+    from airflow_lake_provider.plugins.dag_runs import AirflowInstanceGateway, AirflowRunGateway
+    from airflow_lake_provider.plugins.lake_plugin import open_registry
+
+    registry, queue = open_registry(), f"q-{uuid.uuid4().hex[:8]}"
+    leases: dict[str, TableLease] = {}
+    for name in ("first", "second", "poor", "rich", "dear"):
+        registry.mark_dirty(Notice(f"/lake/{queue}/{name}", name, Source.CONFIG))
+        found = registry.acquire(100, 300)
+        leases |= {lease.table_name: lease for lease in found if lease.base_path.startswith(f"/lake/{queue}/")}
+    tables = TablesConfig(budgets=Budgets(queues={queue: Budget(slots=2, core_hours_per_day=0.5)}))
+    scheduler = RunScheduler(registry, AirflowRunGateway(), lambda: tables)
+
+    def start(name: str, log_bytes: int) -> StartDecision:
+        evidence = {"log_bytes": log_bytes, "log_files": 10, "merged_groups": 1, "merged_base_bytes": 0}
+        due = Decision(Service.COMPACTION, Verdict.DUE, "due", key_instant="20261121120001000", evidence=evidence)
+        return scheduler.start(leases[name], TablePolicy(queue=queue), due)
+
+    small, much, too_much = 1 << 20, 1 << 32, 1 << 40
+    running = [start(name, small) for name in ("first", "second")]
+    assert [found.verdict for found in running] == [StartVerdict.START] * 2
+    for name, size in (("poor", small), ("rich", much), ("dear", too_much)):
+        waiting = start(name, size)
+        assert waiting.verdict is StartVerdict.WAITING, name
+    AirflowInstanceGateway().end_run(session, running[0].run_id, "it has ended")
+    session.commit()
+    assert start("poor", small).verdict is StartVerdict.WAITING, "one that ranks before it wants the place"
+    assert start("rich", much).verdict is StartVerdict.START
+    assert start("poor", small).verdict is StartVerdict.WAITING
+    AirflowInstanceGateway().end_run(session, running[1].run_id, "it has ended")
+    session.commit()
+    assert start("dear", too_much).verdict is StartVerdict.WAITING, "it costs more than a whole day's budget"
+    assert start("poor", small).verdict is StartVerdict.START
+    active = AirflowRunGateway().find_active_runs(session, "")
+    assert sum(run.queue == queue for run in active) == 2
+
+
 # --- Which failed runs say nothing about their plan, and which runs hold a slot
 
 
