@@ -207,7 +207,7 @@ class Pump:
             timeline = self._require_no_gap(checkpoint)
             checkpoint = self._commit(checkpoint, timeline, len(changes), checksum_of(changes))
         if is_first:  # a table without rows: the sink must drop its rows all the same
-            self._sink.write(Batch(commit, (), checkpoint.generation, begins_snapshot=True))
+            self._sink.write(Batch(commit, (), checkpoint.generation, begins_snapshot=True, schema=schema))
         timeline = self._require_no_gap(checkpoint)
         return self._commit(replace(checkpoint, snapshot=None), timeline, rows=0, checksum=0)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import confluent_kafka
 
+from airflow_lake_provider import __version__
 from airflow_lake_provider.errors import (
     ConfigError,
     LakeError,
@@ -21,6 +22,7 @@ from airflow_lake_provider.errors import (
 )
 from airflow_lake_provider.replication.change import Mode, canonical, load_json, message_of
 from airflow_lake_provider.replication.checkpoint import to_text
+from airflow_lake_provider.replication.formats.debezium import DebeziumFormat
 from airflow_lake_provider.replication.sink import json_row
 from airflow_lake_provider.replication.sinks.kafka_checkpoints import (
     TOPIC_HEADER,
@@ -30,6 +32,7 @@ from airflow_lake_provider.replication.sinks.kafka_checkpoints import (
 )
 from airflow_lake_provider.replication.sinks.kafka_options import (
     AVRO,
+    JSON,
     PURGED,
     as_lake_error,
     open_avro,
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import KafkaError
 
-    from airflow_lake_provider.replication.change import Batch, Change
+    from airflow_lake_provider.replication.change import Batch, Change, CommitRef
     from airflow_lake_provider.replication.checkpoint import Checkpoint
     from airflow_lake_provider.replication.sink import Row, SinkSettings
 
@@ -63,6 +66,10 @@ class KafkaSink:
         self._failure: LakeError | None = None
         self._max_bytes = 0
         self._avro = None if self._options.format != AVRO else open_avro(self._options, settings.mode)
+        debezium = self._options.debezium
+        self._debezium = None if debezium is None else DebeziumFormat(debezium, __version__)
+        self._announced: CommitRef | None = None
+        """The commit whose begin is in the transaction topic, and whose end is not."""
 
     def open(self) -> str | None:
         """Check the topics, fence other producers of the stream, read the last committed checkpoint."""
@@ -96,6 +103,10 @@ class KafkaSink:
             ("commit", batch.commit.requested_time.encode()),
             ("generation", str(batch.generation).encode()),
         ]
+        if self._debezium is not None:
+            self._announce(self._debezium, batch)
+            for key, value in self._debezium.begin(batch):
+                self._send(self._options.topic, None if key is None else key.encode(), value.encode(), headers)
         for change in batch.changes:
             self._produce(change, batch, headers)
         self._raise_failure()
@@ -104,6 +115,9 @@ class KafkaSink:
         """Commit the transaction with the checkpoint in it."""
         self._commit = checkpoint.commit.requested_time if checkpoint.commit is not None else ""
         self._begin()
+        if self._debezium is not None and self._announced is not None:
+            self._send_boundary(self._debezium.end_transaction(self._announced))
+            self._announced = None
         mine = [(TOPIC_HEADER, self._options.topic.encode())]
         self._send(self._options.checkpoint_topic, self._settings.stream.encode(), to_text(checkpoint).encode(), mine)
         # It flushes first. No separate flush: the client's flush breaks when the producer was fenced meanwhile.
@@ -113,11 +127,14 @@ class KafkaSink:
     def read_rows(self, key: Sequence[str], checkpoint: Checkpoint) -> Iterator[Row]:
         """Return the committed records of the checkpoint's generation that the topic still has, partition by partition.
 
-        Raises ConfigError for Avro.
+        Raises ConfigError for other formats than JSON.
         """
         _ = key
-        if self._avro is not None:
-            raise ConfigError(f"topic {self._options.topic} has records in Avro: rows are read back from format json")
+        if self._options.format != JSON:
+            raise ConfigError(
+                f"topic {self._options.topic} has records in format {self._options.format}: rows are read back from "
+                f"format {JSON}"
+            )
         mode = self._settings.mode
         for record in read_committed(self._options, self._settings.stream):
             if int(dict(record.headers() or ()).get("generation", b"0")) < checkpoint.generation:
@@ -144,31 +161,48 @@ class KafkaSink:
                 pass
         self._producer = None
 
-    def _value_of(self, change: Change, batch: Batch) -> bytes | None:
+    def _records_of(self, change: Change, batch: Batch) -> list[tuple[bytes, bytes | None]]:
+        if self._debezium is not None:
+            records = self._debezium.records_of(change, batch)
+            return [(key.encode(), None if text is None else text.encode()) for key, text in records]
         if self._avro is not None:
-            return self._avro.message_of(change, batch.commit, batch.schema)
+            return [(change.key.encode(), self._avro.message_of(change, batch.commit, batch.schema))]
         value = message_of(change, batch.commit, self._settings.mode)
-        return None if value is None else value.encode()
+        return [(change.key.encode(), None if value is None else value.encode())]
+
+    def _announce(self, debezium: DebeziumFormat, batch: Batch) -> None:
+        if self._announced is None and self._transaction_topic:
+            self._announced = batch.commit
+            self._send_boundary(debezium.begin_transaction(batch.commit))
+
+    def _send_boundary(self, record: tuple[str, str]) -> None:
+        self._send(self._transaction_topic, record[0].encode(), record[1].encode(), [])
+
+    @property
+    def _transaction_topic(self) -> str:
+        return "" if self._options.debezium is None else self._options.debezium.transaction_topic
 
     def _begin(self) -> None:
         if not self._in_transaction:
-            self._failure = None
+            self._failure, self._announced = None, None
             self._call(self._producer.begin_transaction)
             self._in_transaction, self._began_s = True, time.monotonic()
 
     def _produce(self, change: Change, batch: Batch, headers: list[tuple[str, bytes]]) -> None:
-        key = change.key.encode()
         try:
-            value = self._value_of(change, batch)
-            self._require_size(change, len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES)
+            records = self._records_of(change, batch)
+            for key, value in records:
+                self._require_size(change, len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES)
         except RecordRefusedError as error:
             if not self._options.dead_letter_topic:
                 raise RecordRefusedError(
                     f"{error}; a dead_letter_topic would get its key, and the others continue"
                 ) from error
-            self._send(self._options.dead_letter_topic, key, None, [*headers, ("error", str(error).encode())])
+            why = [*headers, ("error", str(error).encode())]
+            self._send(self._options.dead_letter_topic, change.key.encode(), None, why)
         else:
-            self._send(self._options.topic, key, value, headers)
+            for key, value in records:
+                self._send(self._options.topic, key, value, headers)
 
     def _require_size(self, change: Change, size: int) -> None:
         if size > self._max_bytes:
@@ -177,7 +211,7 @@ class KafkaSink:
                 "(max.message.bytes of the topic)"
             )
 
-    def _send(self, topic: str, key: bytes, value: bytes | None, headers: list[tuple[str, bytes]]) -> None:
+    def _send(self, topic: str, key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes]]) -> None:
         deadline = time.monotonic() + self._options.timeout_s
         while True:
             try:

@@ -197,7 +197,15 @@ class KafkaTopics:
         wanted = {options.topic: options.partitions, options.checkpoint_topic: 1}
         if options.dead_letter_topic:
             wanted[options.dead_letter_topic] = 1
+        if options.debezium is not None and options.debezium.transaction_topic:
+            wanted[options.debezium.transaction_topic] = 1
         known = self._list_topics(admin, errors)
+        partitions = len(known.get(options.topic, range(options.partitions)))
+        if options.debezium is not None and options.debezium.empties and partitions != 1:
+            raise SinkRefusedError(
+                f"topic {options.topic} has {partitions} partitions, and a truncate event in one of them would empty a "
+                "target that has rows of the others already: use one partition, or leave skipped.operations: t"
+            )
         missing = [topic for topic in wanted if topic not in known]
         if missing and not options.create_topics:
             raise SinkUnavailableError(

@@ -15,17 +15,17 @@ from airflow_lake_provider.errors import (
     SinkRefusedError,
     SinkUnavailableError,
 )
-from airflow_lake_provider.replication.formats.avro import SchemaRegistry
+from airflow_lake_provider.replication.change import Mode
+from airflow_lake_provider.replication.formats.debezium import parse_debezium_options
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
-    from airflow_lake_provider.replication.change import Mode
     from airflow_lake_provider.replication.formats.avro import AvroFormat
+    from airflow_lake_provider.replication.formats.debezium import DebeziumOptions
     from airflow_lake_provider.replication.sink import SinkSettings
 
-JSON, AVRO = "json", "avro"
-FORMATS = (JSON, AVRO)
+FORMATS = JSON, AVRO, DEBEZIUM = "json", "avro", "debezium"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,13 @@ class KafkaOptions:
     """How long a run waits for a broker that does not answer before it gives up."""
     client: dict[str, str]
     format: str = JSON
-    """`json` or `avro`. The key is JSON in both: it names the row, byte for byte."""
+    """`json`, `avro` or `debezium`. The key is JSON in all of them: it names the row, byte for byte."""
     schema_registry: str = ""
     """Address of a registry with Confluent's interface; empty: each Avro message carries its schema."""
     schema_registry_user: str = ""
     schema_registry_password: str = ""
+    debezium: DebeziumOptions | None = None
+    """The settings of that format; None in others."""
 
     @property
     def transaction_timeout_ms(self) -> int:
@@ -74,7 +76,8 @@ def parse_options(settings: SinkSettings) -> KafkaOptions:
         if key in client:
             raise ConfigError(f"kafka.{key} must not be set: exactly-once delivery depends on it")
     try:
-        topic = options.pop("topic")
+        topic, form = options.pop("topic"), options.pop("format", JSON)
+        debezium = parse_debezium_options(options, topic, settings.table_name) if form == DEBEZIUM else None
         parsed = KafkaOptions(
             bootstrap_servers=options.pop("bootstrap_servers"),
             topic=topic,
@@ -85,16 +88,17 @@ def parse_options(settings: SinkSettings) -> KafkaOptions:
             dead_letter_topic=options.pop("dead_letter_topic", ""),
             timeout_s=float(options.pop("timeout_s", "60")),
             client=client,
-            format=options.pop("format", JSON),
+            format=form,
             schema_registry=options.pop("schema_registry", ""),
             schema_registry_user=options.pop("schema_registry_user", ""),
             schema_registry_password=options.pop("schema_registry_password", ""),
+            debezium=debezium,
         )
         if parsed.transaction_timeout_ms <= 0:
             raise ValueError("kafka.transaction.timeout.ms must be above 0")
     except KeyError as error:
         raise ConfigError(f"the kafka sink of {settings.table_name} needs the setting {error}") from error
-    except ValueError as error:
+    except (ValueError, ConfigError) as error:
         raise ConfigError(f"the kafka sink of {settings.table_name}: {error}") from error
     if options:
         raise ConfigError(f"the kafka sink of {settings.table_name} knows no setting {', '.join(sorted(options))}")
@@ -103,6 +107,8 @@ def parse_options(settings: SinkSettings) -> KafkaOptions:
         raise ConfigError(f"the kafka sink of {settings.table_name}: format is {parsed.format!r}, allowed: {allowed}")
     if parsed.schema_registry and parsed.format != AVRO:
         raise ConfigError(f"the kafka sink of {settings.table_name}: schema_registry is for format: {AVRO}")
+    if debezium is not None and settings.mode is not Mode.CHANGES:
+        raise ConfigError(f"the kafka sink of {settings.table_name}: format: {DEBEZIUM} is for mode: {Mode.CHANGES}")
     return parsed
 
 
@@ -156,7 +162,7 @@ def open_avro(options: KafkaOptions, mode: Mode) -> AvroFormat:
     """Return the format of the options. Raises ConfigError where fastavro is not installed."""
     try:
         # Not at the top: JSON must do without it.
-        from airflow_lake_provider.replication.formats.avro import AvroFormat
+        from airflow_lake_provider.replication.formats.avro import AvroFormat, SchemaRegistry
     except ModuleNotFoundError as error:
         raise ConfigError(f"format: avro needs {error.name} on Spark's driver: install fastavro") from error
     if not options.schema_registry:

@@ -68,7 +68,7 @@ def start_writer_of(orders: DataFrame, table: Table, folder: Path, options: Mapp
     (writer.instant,) = _instants(table) - before or {""}
     # Before it writes it takes its lock several times, after that once more: to commit.
     wait_until(lambda: _markers(writer.marker_folder) > 0 or writer.outcome.done())
-    wait_until(lambda: _take(writer.lock) or writer.outcome.done())
+    wait_until(lambda: take_lock(writer.lock) or writer.outcome.done())
     return writer
 
 
@@ -86,7 +86,9 @@ def _markers(folder: Path) -> int:
     return lines + sum(1 for path in folder.rglob("*.marker.*") if not path.name.endswith(".crc"))
 
 
-def _take(lock: Path) -> bool:
+def take_lock(lock: Path) -> bool:
+    """Take a lock, unless another holds it: that one would remove it."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
     try:
         lock.touch(exist_ok=False)
     except FileExistsError:

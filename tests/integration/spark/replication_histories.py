@@ -17,6 +17,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from held_writers import take_lock, wait_until
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from test_replication_beside_compaction import PATIENCE_S, gated_write
@@ -45,6 +46,8 @@ LOST_IN_CHANGE_DATA = ("price", "tags")
 ADDED = "city"
 AT_ONCE = {"hoodie.compact.inline.max.delta.commits": "1"}
 GIVES_UP = {
+    # The test's own lock never expires.
+    "hoodie.write.lock.filesystem.expire": "0",
     "hoodie.write.lock.num_retries": "1",
     "hoodie.write.lock.client.num_retries": "1",
     "hoodie.write.lock.client.wait_time_ms_between_retry": "50",
@@ -76,11 +79,6 @@ class ExactLake(Lake):
     """Reads decimals with all of their digits."""
 
     parse_float = Decimal
-
-    @property
-    def timeline(self) -> Path:
-        folder = Path(self.path) / ".hoodie"
-        return folder / "timeline" if (folder / "timeline").exists() else folder
 
     def plans(self) -> set[str]:
         """Requested times of compaction plans that were not executed yet."""
@@ -255,12 +253,12 @@ class History:
 
     def dying(self) -> None:
         """A writer that has written its files never completes: the table's lock is another's."""
-        kept, lock = dict(self.lake.options), Path(self.lake.path) / ".hoodie" / "lock" / "lock"
+        kept, lock = dict(self.lake.options), Path(self.lake.path) / ".hoodie" / "lock"
         self.lake.options |= GIVES_UP
         try:
             with self.gated(self.known(3) or [(0, "p0")]) as write:
-                lock.parent.mkdir(exist_ok=True)
-                lock.touch()
+                # Not before the writer has given it back: it began under the lock, and would remove ours with its own.
+                wait_until(lambda: take_lock(lock))
                 write.gate.touch()
                 assert write.thread is not None
                 write.thread.join(PATIENCE_S)
@@ -345,8 +343,8 @@ class History:
         found += [self.delete, self.insert_overwrite, self.delete_partition, self.cluster, self.clean, self.slow]
         found += [self.dying, self.roll_back, self.add_column, self.drop_column]
         if self.kind.version >= 8:
-            # Of a merge-on-read table of version 6 a plain query after a restore had other rows than one at the last
-            # instant before it; which of them Hudi 1.2 means is open.
+            # Hudi 1.2's procedure upgrades an older table first, and then leaves the log files of what it undoes: a
+            # plain query of a merge-on-read table shows their rows again.
             found.append(self.restore)
         if self.kind.version >= 8 and not self.kind.has_change_data:
             found.append(self.merge_into)

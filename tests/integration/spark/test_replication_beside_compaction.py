@@ -40,8 +40,7 @@ class GatedWrite:
 
 
 def requested(lake: Lake) -> set[str]:
-    timeline = Path(lake.path) / ".hoodie" / "timeline"
-    return {path.name.split(".")[0] for path in timeline.glob("*commit.requested")}
+    return {path.name.split(".")[0] for path in lake.timeline.glob("*commit.requested")}
 
 
 @contextmanager

@@ -100,6 +100,11 @@ class Lake:
             **options,
         }
 
+    @property
+    def timeline(self) -> Path:
+        folder = Path(self.path) / ".hoodie"
+        return folder / "timeline" if (folder / "timeline").exists() else folder
+
     def rows(self, ids: Any, ts: int) -> DataFrame:
         moment = datetime.datetime(2026, 3, 1, 10, 0, 0, 123456, tzinfo=datetime.UTC)
         day = datetime.date(2026, 3, 1)
