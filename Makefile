@@ -190,8 +190,9 @@ hadoop: $(BIN)/.installed ## Make sure that the jars of Hadoop's daemons are the
 yarn: hadoop hdfs ## Start a YARN of this machine on an HDFS, until it is interrupted
 	$(BIN)/python -m local_stack.yarn
 
-kafka: $(BIN)/.installed ## Make sure that the Kafka broker's jars are there (needs Maven and Java 17)
+kafka: $(BIN)/.installed ## Make sure that the jars of the Kafka broker and of Kafka Connect are there (needs Maven and Java 17)
 	$(BIN)/python -m local_stack.kafka --fetch
+	$(BIN)/python -m local_stack.kafka_connect
 
 postgres: $(BIN)/.installed ## Make sure that PostgreSQL's server programs are there
 	$(BIN)/python -m local_stack.postgres

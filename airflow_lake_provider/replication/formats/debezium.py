@@ -2,7 +2,7 @@
 
 Where Debezium has a choice, the options are Debezium's own, by name and default. Nested columns (records, arrays, maps)
 are `io.debezium.data.Json`, its connectors' type for columns of JSON: relational readers have no other place for them.
-Nothing of Debezium is used here.
+Nothing of Debezium is used here; the tests read the records with its connector.
 """
 
 from __future__ import annotations

@@ -323,6 +323,10 @@ class History:
     def call(self, procedure: str, **options: str) -> None:
         spark, named = self.lake.spark, "".join(f", {name} => '{value}'" for name, value in options.items())
         settings = {"hoodie.clean.failed.writes.policy": "LAZY", "hoodie.metadata.index.column.stats.enable": "false"}
+        # A procedure upgrades the table otherwise, and the restore then leaves the log files of what it undoes.
+        settings |= {
+            name: self.lake.options[name] for name in ("hoodie.write.auto.upgrade", "hoodie.write.table.version")
+        }
         for name, value in settings.items():
             spark.conf.set(name, value)
         try:
@@ -342,10 +346,7 @@ class History:
         found = [self.upsert, self.upsert_that_is_late, self.both_partitions, self.insert, self.bulk_insert]
         found += [self.delete, self.insert_overwrite, self.delete_partition, self.cluster, self.clean, self.slow]
         found += [self.dying, self.roll_back, self.add_column, self.drop_column]
-        if self.kind.version >= 8:
-            # Hudi 1.2's procedure upgrades an older table first, and then leaves the log files of what it undoes: a
-            # plain query of a merge-on-read table shows their rows again.
-            found.append(self.restore)
+        found.append(self.restore)
         if self.kind.version >= 8 and not self.kind.has_change_data:
             found.append(self.merge_into)
         if self.kind.type == "MOR":

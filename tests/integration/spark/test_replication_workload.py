@@ -363,8 +363,8 @@ ON_LOGS = {
 }
 ON_CHANGE_DATA = {"D8": Fault(parse_with_the_newest_schema, Changes)}
 
-KINDS = (Kind("MOR", 9), Kind("COW", 8), Kind("COW", 9, has_change_data=True))
-SEEDS = (1, 2, 4)
+KINDS = (Kind("MOR", 9), Kind("COW", 8), Kind("COW", 9, has_change_data=True), Kind("MOR", 6))
+SEEDS = (1, 2, 4, 3)
 ALL_KINDS = tuple(Kind(*each) for each in (
     ("COW", 6), ("COW", 8), ("COW", 9), ("MOR", 6), ("MOR", 8), ("MOR", 9), ("COW", 9, True), ("MOR", 9, True)
 ))  # fmt: skip
