@@ -39,6 +39,9 @@ _BY_ADVICE: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "use logcompaction.log_files": ("hoodie.log.compaction.blocks.threshold",),
         "use logcompaction.enabled": ("hoodie.log.compaction.enable",),
         "use indexing.check_timeout_s": ("hoodie.metadata.index.check.timeout.seconds",),
+        "readers lose the writes that are archived behind a savepoint (Hudi 1.2.0); take it out, here and in writers": (
+            "hoodie.archive.beyond.savepoint",
+        ),
         _TRIGGER.format("clean.commits and clean.max_age_s"): (
             "hoodie.clean.trigger.strategy",
             "hoodie.clean.trigger.max.commits",

@@ -204,6 +204,8 @@ class StuckKind(StrEnum):
     INDEX_WITHOUT_PLAN = "index_without_plan"
     FROZEN_ARCHIVE = "frozen_archive"
     """Archiving that waits for a compaction of the metadata table."""
+    ARCHIVED_BEHIND_SAVEPOINT = "archived_behind_savepoint"
+    """Writes that were archived although a savepoint before them stays: readers leave their files out."""
 
 
 _COLUMN = r"[A-Za-z_][A-Za-z0-9_.]*"

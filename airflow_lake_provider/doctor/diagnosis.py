@@ -257,6 +257,23 @@ def _frozen_archive(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Findin
     )
 
 
+def _archived_behind_savepoint(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
+    lost = evidence.archived_behind_savepoint
+    if lost:
+        first = min(write.requested_time for write in evidence.timeline.completed_writes)
+        yield Finding(
+            StuckKind.ARCHIVED_BEHIND_SAVEPOINT,
+            first,
+            f"{len(lost)} writes behind savepoint {first} are archived ({_listed(list(lost))}): readers take their "
+            "files for uncommitted ones, and return rows as they were before",
+            "readers: updates, deletes and new rows of these writes are missing; compaction, clustering and clean "
+            "would make that final, so they are refused",
+            "stop every writer and take hoodie.archive.beyond.savepoint=true out of it; remove the savepoint (CALL "
+            "delete_savepoint) and archive until its write is archived, before anything is written: readers then find "
+            "all again. Where something was written meanwhile, the next compaction loses rows: write them again",
+        )
+
+
 def _damage(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
     for problem in evidence.problems:
         yield Finding(
@@ -298,6 +315,7 @@ def _age(seconds: float) -> str:
 
 _RULES: tuple[Callable[[Evidence, DoctorPolicy], Iterator[Finding]], ...] = (
     _lock,
+    _archived_behind_savepoint,
     _damage,
     _time_zones,
     _failed_writes,

@@ -223,6 +223,8 @@ def archive_options(rules: ArchivePolicy) -> Mapping[str, str]:
     return {
         "hoodie.keep.min.commits": str(rules.min_commits),
         "hoodie.keep.max.commits": str(rules.max_commits),
+        # Readers take the files of what is archived behind a savepoint for uncommitted ones (Hudi 1.2.0).
+        "hoodie.archive.beyond.savepoint": "false",
     }
 
 

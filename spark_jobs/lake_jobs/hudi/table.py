@@ -292,6 +292,30 @@ def instant_time_of(spark: SparkSession, time_ms: int) -> str:
     return str(spark._jvm.org.apache.hudi.common.table.timeline.HoodieInstantTimeGenerator.formatDate(then))
 
 
+OLDEST_OF_LAYOUT_2 = 8
+
+
+def find_savepoint_problem(state: TableState) -> str:
+    """Return which writes readers leave out because they were archived behind a savepoint; empty when there are none.
+
+    Hudi 1.2.0 takes each file for uncommitted whose instant is neither active nor older than the first active one, and
+    a savepoint keeps its instant active. An archive of layout 1 has to be read whole, and is only where there is one.
+    """
+    first_write = state.timeline.getCommitsTimeline().filterCompletedInstants().firstInstant()
+    has_savepoint = not state.timeline.getSavePointTimeline().filterCompletedInstants().empty()
+    if not first_write.isPresent() or (state.table_version < OLDEST_OF_LAYOUT_2 and not has_savepoint):
+        return ""
+    first = str(first_write.get().requestedTime())
+    archived = state.meta_client.getArchivedTimeline(first).getCommitsTimeline().findInstantsAfter(first)
+    lost = set(requested_times(archived)) - set(requested_times(state.timeline))
+    if not lost:
+        return ""
+    return (
+        f"{len(lost)} writes behind savepoint {first} are archived, so Hudi's readers leave them out, and this service "
+        "would make that final: `airflow lake doctor` names the way back (archived_behind_savepoint)"
+    )
+
+
 def find_zone_problem(spark: SparkSession, state: TableState) -> str:
     """Return which instants were not named in this JVM's zone, and what to do; empty when all were. One listing."""
     table_zone = str(state.meta_client.getTableConfig().getTimelineTimezone().name())

@@ -25,6 +25,7 @@ from lake_jobs.hudi.settings import (
 from lake_jobs.hudi.table import (
     MERGE_ON_READ,
     TableState,
+    find_savepoint_problem,
     find_zone_problem,
     instant_time_hours_ago,
     open_client,
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
+
+
+HARMLESS_TO_UNSEEN = frozenset({Service.ARCHIVE, Service.ROLLBACK, Service.SAVEPOINT})
+"""Services that neither rewrite, remove nor index by what a reader sees of the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,9 @@ def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
     state = read_table_state(spark, job.base_path)
     take_zone_of_table(spark, state)
     problem = find_zone_problem(spark, state)
+    if problem:
+        raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
+    problem = "" if request.service in HARMLESS_TO_UNSEEN else find_savepoint_problem(state)
     if problem:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
     completed = requested_times(state.timeline.getCommitsTimeline().filterCompletedInstants())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -9,12 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 from conftest import LOCK, MakeTable, Table, content, rows, rows_written, run, write
 
-from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.policies import ArchivePolicy, StuckKind, TablePolicy
+from airflow_lake_provider.doctor.diagnosis import diagnose
+from airflow_lake_provider.doctor.evidence import collect_evidence
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_options
 from airflow_lake_provider.job_contract import JobRequest, Mode, Outcome, Service, ServiceRequest
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.periodic import decide_indexing
+from airflow_lake_provider.planner.retention import archive_options
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage
@@ -227,3 +231,58 @@ def test_one_job_runs_all_services_in_the_order_of_the_request(spark: SparkSessi
         Outcome.COMPLETED,
     ], results
     assert content(spark, table) == before
+
+
+def test_archiving_passes_no_savepoint_whatever_is_set_elsewhere(spark: SparkSession, make_table: MakeTable) -> None:
+    table = behind_savepoint(spark, make_table)
+    before = content(spark, table)
+    request = archive(table, options=dict(archive_options(ArchivePolicy(min_commits=2, max_commits=3))))
+    beyond = {"hoodie.archive.beyond.savepoint": "true", **EAGER_ARCHIVE, **COMPACTION_COUNTS_ONE}
+    result = run(spark, replace(request, hudi_options={**request.hudi_options, **beyond}))
+    assert (result.outcome, archived(spark, table)) == (Outcome.NOTHING_TO_DO, ()), result.message
+    assert content(spark, table) == before
+
+
+def test_writes_archived_behind_a_savepoint_are_named_and_no_service_makes_their_loss_final(
+    spark: SparkSession, make_table: MakeTable
+) -> None:
+    """Hudi's own archiver, as a writer with hoodie.archive.beyond.savepoint=true runs it."""
+    table = behind_savepoint(spark, make_table)
+    before, timeline = content(spark, table), active(table)
+    at_work = {"hoodie.table.services.enabled": "true", "hoodie.clean.automatic": "false"}
+    settings = {**LOCK, **at_work, **NO_METADATA_TABLE, **EAGER_ARCHIVE, **COMPACTION_COUNTS_ONE}
+    with open_client(spark, str(table.path), {**settings, "hoodie.archive.beyond.savepoint": "true"}, {}) as client:
+        client.archive()
+    assert content(spark, table) != before, "Hudi returns these writes now: the refusal can go"
+    lost = sorted(set(timeline) - set(active(table)))
+    (finding,) = diagnose(collect_evidence(open_storage(str(table.path)), int(time.time() * 1000)))
+    assert (finding.kind, finding.instant) == (StuckKind.ARCHIVED_BEHIND_SAVEPOINT, timeline[0])
+    assert f"{len(lost)} writes behind savepoint {timeline[0]} are archived ({lost[0]}, " in finding.message
+    files = table.files()
+    for service in (Service.COMPACTION, Service.CLEAN, Service.CLUSTERING, Service.LOGCOMPACTION):
+        refused = run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE, service=service))
+        assert refused.outcome is Outcome.FAILED
+        assert f"{len(lost)} writes behind savepoint {timeline[0]} are archived" in refused.message
+    assert table.files() == files
+    # What the finding advises.
+    with open_client(spark, str(table.path), settings, {}) as client:
+        client.deleteSavepoint(timeline[0])
+    refused = run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE))
+    assert "this service would make that final" in refused.message, "its write is active still"
+    none_before = {"hoodie.keep.min.commits": "0", "hoodie.keep.max.commits": "1"}
+    done = run(spark, archive(table, options=EAGER_ARCHIVE | COMPACTION_COUNTS_ONE | none_before))
+    assert done.outcome is Outcome.COMPLETED, done.message
+    assert content(spark, table) == before
+    assert diagnose(collect_evidence(open_storage(str(table.path)), int(time.time() * 1000))) == ()
+    assert run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE)).outcome is Outcome.COMPLETED
+    assert rows(spark, table) == rows_written(spark, table.written, 5)
+
+
+def behind_savepoint(spark: SparkSession, make_table: MakeTable) -> Table:
+    """Make a merge-on-read table whose first write has a savepoint, with updates behind it."""
+    table = make_table(type="MOR", version=9, **NO_METADATA_TABLE)
+    with open_client(spark, str(table.path), {**LOCK, **NO_METADATA_TABLE}, {}) as client:
+        client.savepoint(active(table)[0], "test", "before the updates")
+    for commit in (3, 4):
+        write(spark, table.written, commit)
+    return table

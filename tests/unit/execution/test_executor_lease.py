@@ -25,8 +25,11 @@ from airflow_lake_provider.execution.engines.job_files import JobFolder
 from airflow_lake_provider.execution.lease import LeaseKeeper, LeaseRequest, LeaseTimes
 from airflow_lake_provider.instant_clock import boot_s
 from airflow_lake_provider.job_contract import Service
+from local_stack.processes import PATIENCE
 
 LEASE_S = 1.2
+LONG_LEASE_S = LEASE_S * PATIENCE
+"""Where the lease has to survive: on a busy machine a thread may stand still for a second."""
 
 
 @dataclass
@@ -65,9 +68,9 @@ def lease(hook: FakeHook, ended: threading.Event) -> LeaseKeeper:
 
 
 def test_lease_is_renewed_while_the_job_runs_and_given_back() -> None:
-    hook, ended = FakeHook(), threading.Event()
+    hook, ended = FakeHook(lease_s=LONG_LEASE_S), threading.Event()
     with lease(hook, ended) as held:
-        time.sleep(LEASE_S)
+        time.sleep(LONG_LEASE_S)
     assert hook.calls[0] == "acquire"
     assert hook.calls.count("renew") >= 2
     assert hook.calls[-1] == "release"
@@ -93,11 +96,11 @@ def test_lease_with_the_manager_down_ends_the_job_before_the_lease_ends() -> Non
 
 
 def test_lease_with_the_manager_down_for_a_moment_goes_on() -> None:
-    hook, ended = FakeHook(ManagerUnreachableError("down")), threading.Event()
+    hook, ended = FakeHook(ManagerUnreachableError("down"), lease_s=LONG_LEASE_S), threading.Event()
     with lease(hook, ended) as held:
-        time.sleep(LEASE_S / 4 * 1.5)
+        time.sleep(LONG_LEASE_S / 4 * 1.5)
         hook.answer = None
-        time.sleep(LEASE_S)
+        time.sleep(LONG_LEASE_S)
     assert not held.lost
     assert hook.calls[-1] == "release"
 
@@ -150,7 +153,7 @@ def read_page(page: str) -> Any:
     ],
 )
 def test_lease_survives_any_answer_and_is_renewed_when_the_manager_is_back(answer: Callable[[], Any]) -> None:
-    hook, ended = FakeHook(on_renewal=answer), threading.Event()
+    hook, ended = FakeHook(on_renewal=answer, lease_s=LONG_LEASE_S), threading.Event()
     with lease(hook, ended) as held:
         wait_for(lambda: "renew" in hook.calls)
         hook.on_renewal = lambda: None

@@ -203,6 +203,7 @@ def test_archive_keeps_its_key_between_buckets() -> None:
     assert dict(cleaned[1].options) == {
         "hoodie.keep.min.commits": "4",
         "hoodie.keep.max.commits": "6",
+        "hoodie.archive.beyond.savepoint": "false",
         "hoodie.clean.policy": "KEEP_LATEST_COMMITS",
         "hoodie.clean.commits.retained": "2",
     }
