@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 $(shell mkdir -p $(TMPDIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo ui ui-packages test test-quick test-lane-services test-lane-indexes test-lane-airflow test-lane-servers test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system coverage soak bench bench-short bench-report check reference support docs format hdfs hadoop yarn kafka postgres clean
+.PHONY: help install demo ui ui-packages test test-quick test-lane-services test-lane-indexes test-lane-airflow test-lane-units test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system coverage soak bench bench-short bench-report check reference support docs format hdfs hadoop yarn kafka postgres clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -59,7 +59,7 @@ ui: $(BIN)/.installed ## Build the Lake's pages from frontend/ into the package 
 ui-packages: $(BIN)/.installed # What the browser's tests need of npm; nothing where npm is not installed
 	@$(BIN)/python -m tools.frontend --install
 
-LANES := test-lane-services test-lane-indexes test-lane-airflow test-lane-servers
+LANES := test-lane-services test-lane-indexes test-lane-airflow test-lane-units
 
 test: check ## Everything that must land
 	@$(MAKE) --no-print-directory install postgres kafka hdfs hadoop ui-packages
@@ -71,10 +71,10 @@ test: check ## Everything that must land
 # Each lane waits much of its time, for Spark's jobs and for Airflow's processes. Side by side all take longer, so they are
 # patient. A tier that fails keeps no other one from running.
 $(LANES): export LAKE_PATIENCE ?= 4
-test-lane-services: TIERS := test-unit test-spark-first
-test-lane-indexes: TIERS := test-spark-second test-oracle
-test-lane-airflow: TIERS := test-system
-test-lane-servers: TIERS := test-integration test-storage test-servers
+test-lane-services: TIERS := test-spark-first test-oracle
+test-lane-indexes: TIERS := test-spark-second
+test-lane-airflow: TIERS := test-system test-servers
+test-lane-units: TIERS := test-unit test-integration test-storage
 $(LANES):
 	@status=0; for tier in $(TIERS); do $(MAKE) --no-print-directory $$tier || status=$$?; done; exit $$status
 
