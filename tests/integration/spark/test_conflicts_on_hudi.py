@@ -162,7 +162,10 @@ def test_each_pair_is_found_before_the_commit_when_hudi_rejects_it_there(
 
     # In a partition where a writer is at work it would end that writer's commit.
     late = start("late", "Aachen")
-    assert "Aachen" not in ask(table).options[SELECTED]
+    assert not late.outcome.done(), late.release()
+    admission = ask(table)
+    assert admission.verdict is AdmissionVerdict.SHRINK, admission.reason
+    assert "Aachen" not in admission.options[SELECTED]
     claim = claim_of(opened, late)
     assert check(opened, claim).is_free
     result = run(spark, clustering(table, Mode.SCHEDULE_AND_EXECUTE, options=only("Aachen")))
