@@ -557,13 +557,13 @@ def list_waiting(
         spent = load_spent(session, sorted(limits), now_ms) if limits else ()
         # A part of the rows at a time: most callers need the first ones.
         for place, row in enumerate(session.execute(query.execution_options(yield_per=MOST_SHOWN)).mappings(), 1):
-            scope = row["short_of"]
+            short_of = row["short_of"]
             if sees is None or sees(row["base_path"]):
-                wait_ms = _find_wait_ms(row, limits.get(scope), spent, before.get(scope, 0), now_ms)
+                wait_ms = _find_wait_ms(row, limits.get(short_of), spent, before.get(short_of, 0), now_ms)
                 expected_ms = None if wait_ms is None else now_ms + wait_ms
-                shown.append(_shown(row, place, counts.get(scope, 0), expected_ms))
-            before[scope] = before.get(scope, 0) + row["core_ms"]
-            counts[scope] = counts.get(scope, 0) + 1
+                shown.append(_shown(row, place, counts.get(short_of, 0), expected_ms))
+            before[short_of] = before.get(short_of, 0) + row["core_ms"]
+            counts[short_of] = counts.get(short_of, 0) + 1
             if len(shown) == MOST_SHOWN:
                 break
     return shown
