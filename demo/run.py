@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -41,6 +42,8 @@ from local_stack.processes import ServerProcess, free_port
 
 FAVOURITE_PORT = 8080
 STORY_TIMEOUT_S = 900
+_POLL_S = 1.0
+"""Each poll asks the API server for runs, tasks and tables, which all work on the story's two cores."""
 
 
 class Demo:
@@ -66,10 +69,11 @@ class Demo:
         self.show.say(f"open {self.page} (no login; it answers in about half a minute)", "bold")
         self.lake.mkdir(parents=True)
         assert self.airflow.tables_file is not None
-        broker = self.changes.open(self.airflow.home.parent / "kafka")
-        write_tables_file(self.airflow.tables_file, self.lake, broker)
-        self.show.say("creating Airflow's database with the provider's tables")
-        self.airflow.migrate()
+        with ThreadPoolExecutor(1) as starter:
+            broker = starter.submit(self.changes.open, self.airflow.home.parent / "kafka")
+            self.show.say("creating Airflow's database with the provider's tables")
+            self.airflow.migrate()
+        write_tables_file(self.airflow.tables_file, self.lake, broker.result())
         # A writer takes as long to start. A notice that finds no manager is lost, and a heartbeat finds its commit.
         self.show.say("starting Airflow, and two stock PySpark writers with nothing but settings")
         self.start_writers()
@@ -106,7 +110,7 @@ class Demo:
             self.changes.advance()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{what} took longer than {STORY_TIMEOUT_S} s; logs are in {self.airflow.home}/logs")
-            time.sleep(0.5)
+            time.sleep(_POLL_S)
         self.narrate()
 
     def narrate(self) -> None:

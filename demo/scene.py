@@ -49,16 +49,19 @@ class DemoTable:
     rows: int = 400
     first_commit: int = 0
     is_changes_kept: bool = False
+    pause_s: float = 1.0
+    """Between two commits."""
 
 
 INDEX = "record_index"
-COMPACTION_RULE = 8
+COMPACTION_RULE = 6
 """Delta commits."""
 MOST_COMMITS = 200
 _CUSTOMERS = DemoTable(CHANGES_TABLE, "COW", 9, 4, keys=1000, rows=100, is_changes_kept=True)
-FIRST_WRITER = (DemoTable(BUSY_TABLE, "MOR", 9, MOST_COMMITS),)
+# More commits would make a second compaction due while the first one's run recovers.
+FIRST_WRITER = (DemoTable(BUSY_TABLE, "MOR", 9, MOST_COMMITS, pause_s=4.0),)
 SECOND_WRITER = (
-    DemoTable(DROPPED_TABLE, "MOR", 6, 8, dropped=7, keys=40_000, rows=4000),
+    DemoTable(DROPPED_TABLE, "MOR", 6, COMPACTION_RULE, dropped=COMPACTION_RULE - 1, keys=40_000, rows=4000),
     replace(_CUSTOMERS, commits=2),
 )
 LATE_WRITER = (replace(_CUSTOMERS, commits=2, first_commit=2),)
@@ -121,7 +124,7 @@ def start_writer(
                 "first_commit": table.first_commit,
                 "keys": table.keys,
                 "rows": table.rows,
-                "pause_s": 1.0,
+                "pause_s": table.pause_s,
                 "drop_notices": [] if table.dropped is None else [table.dropped],
                 "hudi_options": {"hoodie.table.cdc.enabled": "true"} if table.is_changes_kept else {},
             }

@@ -24,7 +24,7 @@ from airflow_lake_provider.manager.db.marks import EvaluationResult, Notice, Sou
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.instances import PEOPLE, Instance, InstanceState
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
-from airflow_lake_provider.manager.scheduling import ACTIVE_RUN_CHECK_MS, StartDecision, StartVerdict
+from airflow_lake_provider.manager.scheduling import StartDecision, StartVerdict, active_run_check_ms
 from airflow_lake_provider.manager.writers import Checked, recorded_report, row_of
 from airflow_lake_provider.metrics import (
     decisions,
@@ -286,14 +286,17 @@ class TableEvaluation:
     def _retry_ms(self, lease: TableLease, outcomes: list[Outcome], next_evaluation_ms: int) -> int | None:
         """Return when to evaluate again without a notice; None when there is no reason."""
         retry_ms = _earliest_retry_ms(outcomes, next_evaluation_ms)
-        if any(outcome.start is not None for outcome in outcomes):
-            return retry_ms
-        with self._registry.transaction() as session:
-            is_active = bool(self._gateway.find_active_runs(session, f"{lease.table_id}."))
-        if not is_active:
+        starts = [outcome.start.verdict for outcome in outcomes if outcome.start is not None]
+        if starts:
+            waits_for_runs = any(verdict in _WAITS for verdict in starts)
+        else:
+            with self._registry.transaction() as session:
+                waits_for_runs = bool(self._gateway.find_active_runs(session, f"{lease.table_id}."))
+        if not waits_for_runs:
             return retry_ms
         # A run that dies may leave a plan behind without a notice.
-        check_ms = self._registry.now_ms() + ACTIVE_RUN_CHECK_MS
+        now_ms = self._registry.now_ms()
+        check_ms = now_ms + active_run_check_ms(now_ms - lease.last_notice_ms if lease.source == Source.HINT else None)
         return check_ms if retry_ms is None else min(retry_ms, check_ms)
 
     def _act(

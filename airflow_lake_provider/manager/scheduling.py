@@ -41,6 +41,8 @@ GIVEN_UP_PAUSE_MS = 6 * 3_600_000
 """How often a pending plan is retried after its last regular run: it blocks other services until it is executed."""
 ACTIVE_RUN_CHECK_MS = 30_000
 """How soon a table with an active run is evaluated again, in case the run ends without a hint."""
+ENDED_RUN_CHECK_MS = 1_500
+"""The same after a task's hint: a task reports its work shortly before Airflow records that its run has ended."""
 RUN_SETTINGS = (
     "engine", "spark_conn_id", "pool", "queue", "timeout_s", "retries", "start_within_s", "deadline_s",
 )  # fmt: skip
@@ -154,6 +156,17 @@ class StartDecision:
     evaluate_again_ms: int | None = None
     price: Mapping[str, Any] | None = None
     """What the run is expected to cost and bring (`Price.to_dict`); None where nothing would start."""
+
+
+def active_run_check_ms(since_hint_ms: int | None) -> int:
+    """Return in how many ms a table with an active run is evaluated again; None: its last notice is no task's hint.
+
+    After a hint the pauses double, from `ENDED_RUN_CHECK_MS` to `ACTIVE_RUN_CHECK_MS`: the hint's run may end only
+    when a worker is free, and the hint may be about another run.
+    """
+    if since_hint_ms is None:
+        return ACTIVE_RUN_CHECK_MS
+    return min(max(since_hint_ms, ENDED_RUN_CHECK_MS), ACTIVE_RUN_CHECK_MS)
 
 
 def run_id_prefix(table_id: str, service: Service) -> str:

@@ -91,6 +91,8 @@ class TableLease:
     """Whom a commit callback named as the table's owner."""
     source: str = ""
     """What sent the last notice (`Source`)."""
+    last_notice_ms: int = 0
+    """When it came; 0 before the first one."""
 
 
 @dataclass(frozen=True, slots=True)

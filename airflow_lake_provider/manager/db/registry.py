@@ -192,6 +192,7 @@ class Registry(TableRows):
             conformance=row["conformance"],
             owner=row["owner"],
             source=row["last_notice_source"],
+            last_notice_ms=row["last_notice_ms"] or 0,
         )
 
     def identify(self, lease: TableLease, properties: TableProperties) -> TableLease:

@@ -273,6 +273,44 @@ def test_drain_after_a_run_ended_without_telling_looks_by_itself(
     assert len(gateway.runs) == 2
 
 
+def test_end_of_a_run_that_comes_after_its_tasks_hint_is_seen_within_two_seconds(
+    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable, clock: FakeClock
+) -> None:
+    for second in (1, 2, 3):
+        table.commit(second)
+    table_id = announce(registry, table)
+    loop = make_loop()
+    loop.drain()
+    (run,) = gateway.runs
+    # A task sends its hint while it still runs; Airflow records the end of its run a moment later.
+    clock.advance(20)
+    registry.mark_dirty(Notice(str(table.path), "orders", Source.HINT))
+    loop.drain()
+    assert json.loads(registry.get(table_id)["decisions"])[0]["run"] == "already_active"
+    gateway.end(run.run_id, RunState.SUCCESS, registry.now_ms())
+    clock.advance(2)
+    assert loop.drain() == 1
+    assert json.loads(registry.get(table_id)["decisions"])[0].get("run") != "already_active"
+
+
+def test_run_that_goes_on_after_a_hint_is_checked_less_and_less_often(
+    registry: Registry, make_loop: MakeLoop, table: HandMadeTable, clock: FakeClock
+) -> None:
+    for second in (1, 2, 3):
+        table.commit(second)
+    announce(registry, table)
+    loop = make_loop()
+    loop.drain()
+    registry.mark_dirty(Notice(str(table.path), "orders", Source.HINT))
+    loop.drain()
+    checks = 0
+    for _ in range(120):
+        clock.advance(1)
+        checks += loop.drain()
+    # After 2, 4, 8, 16, 32 s, and each 30 s from then on.
+    assert 6 <= checks <= 9
+
+
 def test_list_silent_after_the_heartbeat_names_the_table_until_it_is_postponed(
     registry: Registry, make_loop: MakeLoop, table: HandMadeTable, clock: FakeClock
 ) -> None:
