@@ -6,13 +6,15 @@ import importlib.util
 import os
 import tempfile
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
-from tests.support.durations import Durations
+from tests.support.durations import CPU_FOLDER, Durations, read_cpu_s
 
 seconds: Counter[str] = Counter()
+cpu_s: Counter[str] = Counter()
 outcomes: dict[str, str] = {}
 OUTCOMES = ["", "passed", "skipped", "failed"]
 """The later one of two counts."""
@@ -28,6 +30,15 @@ if importlib.util.find_spec("hypothesis"):  # the environment of Spark may lack 
 os.environ.setdefault("AIRFLOW__LAKE__ALLOWED_ROOTS", f"/lake,{tempfile.gettempdir()}")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    before_s = read_cpu_s()
+    try:
+        return (yield)
+    finally:
+        cpu_s[item.nodeid] += max(read_cpu_s() - before_s, 0.0)
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Count set-up and teardown in: what a fixture costs is a test's cost as well."""
     seconds[report.nodeid] += report.duration
@@ -40,6 +51,7 @@ def pytest_sessionfinish() -> None:
     folder = os.environ.get("LAKE_DURATIONS")
     if folder and seconds:
         Durations(Path(folder)).save(seconds)
+        Durations(Path(folder) / CPU_FOLDER).save(cpu_s)
     folder = os.environ.get("LAKE_OUTCOMES")
     if folder and outcomes:
         Durations(Path(folder)).save(outcomes)

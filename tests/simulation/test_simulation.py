@@ -112,6 +112,7 @@ def test_a_guarantee_that_is_switched_off_is_noticed(
     for seed in (NOTICED_BY.get(mutation.__name__, 0), *range(MOST_SEEDS_PER_MUTATION)):
         violated = find_violation(seed, database, MUTATIONS[mutation])
         if violated is not None and not known_mistake(str(violated)):
+            print(f"noticed by schedule {seed}")
             return
     pytest.fail(f"{mutation.__name__}: {mutation.__doc__} Nobody noticed in {MOST_SEEDS_PER_MUTATION} schedules")
 

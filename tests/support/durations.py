@@ -1,4 +1,7 @@
-"""The ten slowest tests of all tiers: `python -m tests.support.durations .work/durations`."""
+"""The ten slowest tests of all tiers, and the dearest ones: `python -m tests.support.durations .work/durations`.
+
+On a machine that is busy with four lanes, a test's seconds say little of its own cost; its CPU seconds do.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SHOWN = 10
+CPU_FOLDER = "cpu"
+"""Below the folder of the durations: a file per run of pytest with CPU seconds by test."""
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -31,15 +37,37 @@ class Durations:
         return {test: seconds for file in files for test, seconds in file.items()}
 
 
-def describe(seconds: Mapping[str, float]) -> str:
-    """Return the sum of each file and the slowest tests, slowest first."""
+def read_cpu_s() -> float:
+    """Return the CPU seconds of this process, its living children, and all of their descendants that have ended.
+
+    So a server of a whole module counts for the test during which it works; a job that a scheduler started counts when
+    it ends. From `/proc`, without a search through all processes; 0 where there is none.
+    """
+    own = Path("/proc/self")
+    try:
+        children = " ".join(path.read_text() for path in own.glob("task/*/children")).split()
+    except OSError:
+        children = []
+    return sum(_cpu_s_of(path) for path in (own, *(Path("/proc") / child for child in children)))
+
+
+def _cpu_s_of(process: Path) -> float:
+    try:
+        fields = (process / "stat").read_text().rpartition(") ")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / _TICKS_PER_S
+
+
+def describe(seconds: Mapping[str, float], of: str = "seconds of set-up, test and teardown") -> str:
+    """Return the sum of each tier and the tests with most seconds, the first one with the most."""
     slowest = sorted(seconds.items(), key=lambda item: -item[1])[:SHOWN]
     per_tier: Counter[str] = Counter()
     for test, took_s in seconds.items():
         per_tier[tier_of(test)] += took_s
-    lines = [f"{len(seconds)} tests; seconds of set-up, test and teardown:"]
+    lines = [f"{len(seconds)} tests; {of}:"]
     lines += [f"{took_s:8.1f}  {tier}" for tier, took_s in per_tier.most_common()]
-    lines += [f"the {len(slowest)} slowest tests:"]
+    lines += [f"the {len(slowest)} tests with most of them:"]
     return "\n".join(lines + [f"{took_s:8.1f}  {test}" for test, took_s in slowest])
 
 
@@ -51,3 +79,4 @@ def tier_of(test: str) -> str:
 
 if __name__ == "__main__":
     print(describe(Durations(Path(sys.argv[1])).load()))
+    print(describe(Durations(Path(sys.argv[1]) / CPU_FOLDER).load(), "CPU seconds"))

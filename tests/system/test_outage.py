@@ -44,6 +44,7 @@ def airflow() -> Iterator[LocalAirflow]:
         airflow.stop()
 
 
+@pytest.mark.soak
 def test_job_outlasts_an_api_server_that_is_away_and_its_first_try_succeeds(airflow: LocalAirflow) -> None:
     table = HandMadeTable.create(airflow.allowed_roots[0] / "served-through")
     instant = [table.commit(second) for second in (1, 2, 3)][-1]

@@ -209,6 +209,7 @@ def test_changes_arrive_and_a_broker_that_is_away_holds_the_table(corridor: Corr
     assert corridor.safepoint() > held
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("number", range(KILLS))
 def test_runs_that_are_killed_doubled_and_cleared_deliver_each_version_once(corridor: Corridor, number: int) -> None:
     rng = random.Random(number)

@@ -124,6 +124,7 @@ def test_table_that_is_only_appended_to_is_archived_and_not_cleaned_for_nothing(
     )
 
 
+@pytest.mark.soak
 def test_table_whose_compaction_is_always_due_is_cleaned_and_archived(
     spark: SparkSession, make_table: MakeTable
 ) -> None:

@@ -125,6 +125,7 @@ def test_names_that_a_shell_would_misread_are_only_names(
     assert rows(spark, table) == before
 
 
+@pytest.mark.soak
 def test_indexes_that_the_job_does_not_name_survive(spark: SparkSession, make_table: MakeTable) -> None:
     table = make_table(
         **{

@@ -111,7 +111,7 @@ def only(*cities: str) -> dict[str, str]:
     ("type", "markers"),
     [
         pytest.param("MOR", DIRECT, id="MOR-direct"),
-        pytest.param("COW", SERVER, id="COW-server"),
+        pytest.param("COW", SERVER, id="COW-server", marks=pytest.mark.soak),
         pytest.param("MOR", SERVER, id="MOR-server", marks=pytest.mark.soak),
         pytest.param("COW", DIRECT, id="COW-direct", marks=pytest.mark.soak),
     ],

@@ -76,6 +76,7 @@ def going_on(spark: SparkSession, table: Table) -> Iterator[GoingOn]:
         writer.stop()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kill", range(max(KILLS, 1)))
 def test_killed_builder_is_followed_by_one_that_completes(
     spark: SparkSession,
@@ -107,7 +108,13 @@ def test_killed_builder_is_followed_by_one_that_completes(
     assert everything.count() == without.count()
 
 
-@pytest.mark.parametrize("is_announced", [False, True], ids=["before-it-is-announced", "after-it-was-announced"])
+@pytest.mark.parametrize(
+    "is_announced",
+    [
+        pytest.param(False, id="before-it-is-announced"),
+        pytest.param(True, id="after-it-was-announced", marks=pytest.mark.soak),
+    ],
+)
 def test_writers_go_on_after_a_builder_that_died_when_it_had_made_file_groups(
     spark: SparkSession,
     make_table: MakeTable,
@@ -147,6 +154,7 @@ def test_writers_go_on_after_a_builder_that_died_when_it_had_made_file_groups(
     assert found_by_key(spark, table, 70_003) == found_by_key(spark, table, 80_003) == 1
 
 
+@pytest.mark.soak
 def test_compaction_of_the_metadata_table_that_hides_a_build_makes_it_begin_anew(
     spark: SparkSession,
     make_table: MakeTable,

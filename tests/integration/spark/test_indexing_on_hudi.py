@@ -107,7 +107,7 @@ def _frequent_looks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "BARRIER_INTERVAL_S", 0.1)
 
 
-@pytest.mark.parametrize(("type", "version"), [("MOR", 9), ("COW", 8)])
+@pytest.mark.parametrize(("type", "version"), [("MOR", 9), pytest.param("COW", 8, marks=pytest.mark.soak)])
 def test_every_kind_of_index_is_built_and_survives_writers(
     spark: SparkSession, make_table: MakeTable, type: str, version: int
 ) -> None:
@@ -229,6 +229,7 @@ def test_plan_that_writers_have_overtaken_is_replaced(spark: SparkSession, make_
     assert missing(spark, table, "column_stats") == []
 
 
+@pytest.mark.soak
 def test_hudi_alone_loses_the_writer_that_is_in_flight(
     spark: SparkSession, make_table: MakeTable, tmp_path: Path
 ) -> None:
@@ -314,6 +315,7 @@ def test_write_that_is_older_than_the_plan_is_waited_for(
     assert found_by_key(spark, table, 70_003) == found_by_key(spark, table, 80_003) == 1
 
 
+@pytest.mark.soak
 def test_plan_that_is_overtaken_during_that_wait_is_replaced_by_one_that_does_not_wait(
     spark: SparkSession, make_table: MakeTable, tmp_path: Path
 ) -> None:
@@ -478,6 +480,7 @@ def test_table_without_a_metadata_table_gets_one_when_its_writers_keep_it(
     assert len(content(spark, table)) == len(before) + 20
 
 
+@pytest.mark.soak
 def test_indexes_survive_every_service_and_stay_whole(spark: SparkSession, make_table: MakeTable) -> None:
     table = make_table(**STREAMING_OFF)
     built = run(spark, indexing(table, BOTH, "record_index", "column_stats", "secondary_index:customer"))
@@ -606,6 +609,7 @@ def test_index_that_is_dropped_beside_a_streaming_writer_leaves_it_its_files(
     assert found_by_key(spark, table, 70_003) == found_by_key(spark, table, 80_003) == 1
 
 
+@pytest.mark.soak
 def test_damaged_index_is_reported_with_what_differs_and_built_anew(spark: SparkSession, make_table: MakeTable) -> None:
     table = make_table(**STREAMING_OFF)
     assert run(spark, indexing(table, BOTH, "record_index")).outcome is Outcome.COMPLETED
@@ -689,6 +693,7 @@ def test_index_that_misses_rows_is_unlisted_by_sampled_searches_and_built_anew(
     assert complete(table) == {"files", "record_index"}
 
 
+@pytest.mark.soak
 def test_secondary_indexes_are_compared_by_hudis_spelling_of_their_keys(
     spark: SparkSession, make_table: MakeTable, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -172,7 +172,7 @@ def quarantined(table: Table) -> set[str]:
     }
 
 
-@pytest.mark.parametrize(("type", "version"), [("MOR", 9), ("COW", 6)])
+@pytest.mark.parametrize(("type", "version"), [("MOR", 9), pytest.param("COW", 6, marks=pytest.mark.soak)])
 def test_orphans_go_and_come_back_and_all_that_hudi_needs_stays(
     spark: SparkSession, make_table: MakeTable, clock: Clock, type: str, version: int
 ) -> None:
@@ -234,7 +234,7 @@ def test_orphans_go_and_come_back_and_all_that_hudi_needs_stays(
     assert not quarantined(table)
 
 
-@pytest.mark.parametrize("version", [9, 6])
+@pytest.mark.parametrize("version", [9, pytest.param(6, marks=pytest.mark.soak)])
 def test_archived_writes_keep_their_files_and_what_the_archive_does_not_know_stays(
     spark: SparkSession, make_table: MakeTable, clock: Clock, version: int
 ) -> None:

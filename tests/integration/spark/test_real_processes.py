@@ -160,7 +160,7 @@ def test_failed_service_gives_a_result_and_exit_code_1(
     ("service", "version", "completes_as"),
     [
         (Service.COMPACTION, 9, "commit"),
-        (Service.COMPACTION, 6, "commit"),
+        pytest.param(Service.COMPACTION, 6, "commit", marks=pytest.mark.soak),
         (Service.CLUSTERING, 9, "replacecommit"),
     ],
 )
@@ -262,6 +262,7 @@ def test_driver_that_is_ended_while_it_holds_the_lock_leaves_no_lock_file(
     assert not lock.exists(), output
 
 
+@pytest.mark.soak
 def test_writer_and_compactions_run_at_the_same_time_and_lose_nothing(
     spark: SparkSession, make_table: MakeTable, tmp_path: Path
 ) -> None:

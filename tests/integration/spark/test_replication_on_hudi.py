@@ -212,7 +212,7 @@ def _is_pending(requested: Path) -> bool:
     return not any(path.name.startswith(f"{instant}_") for path in requested.parent.iterdir())
 
 
-@pytest.mark.parametrize("type", ["COW", "MOR"])
+@pytest.mark.parametrize("type", [pytest.param("COW", marks=pytest.mark.soak), "MOR"])
 def test_slow_writer_is_lost_by_a_checkpoint_of_completion_time_and_not_by_ours(
     spark: SparkSession, tmp_path: Path, type: str
 ) -> None:
@@ -239,7 +239,7 @@ def test_slow_writer_is_lost_by_a_checkpoint_of_completion_time_and_not_by_ours(
     assert lake.replica() == lake.table()
 
 
-@pytest.mark.parametrize("type", ["COW", "MOR"])
+@pytest.mark.parametrize("type", [pytest.param("COW", marks=pytest.mark.soak), "MOR"])
 def test_every_kind_of_commit_arrives_as_the_table_has_it(spark: SparkSession, tmp_path: Path, type: str) -> None:
     lake = Lake(spark, tmp_path, type)
     lake.write(lake.rows(range(8), 1))
@@ -512,7 +512,7 @@ def test_our_clean_and_archive_leave_what_a_sink_needs_until_its_time_to_live_is
     assert sinks.safepoint("t").instant == lake.commits()[-1].requested_time
 
 
-@pytest.mark.parametrize("type", ["COW", "MOR"])
+@pytest.mark.parametrize("type", [pytest.param("COW", marks=pytest.mark.soak), "MOR"])
 def test_commit_that_was_not_read_whole_is_an_error_and_the_checkpoint_stays(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type: str
 ) -> None:
@@ -597,6 +597,7 @@ def tell(sinks: Sinks, result: ReplicationResult) -> None:
     sinks.record_progress("t", "files", RunProgress("run", result.checkpoint, "1", ended=True))
 
 
+@pytest.mark.soak
 def test_switch_set_on_a_table_with_200_commits_of_history_and_a_sink_added_later(
     spark: SparkSession, tmp_path: Path
 ) -> None:

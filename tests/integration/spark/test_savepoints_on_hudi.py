@@ -22,7 +22,7 @@ def savepoint(table: Table, keep: int) -> JobRequest:
     return table.request(Mode.EXECUTE, service=Service.SAVEPOINT, service_options={"lake.savepoint.keep": str(keep)})
 
 
-@pytest.mark.parametrize(("type", "version"), [("MOR", 9), ("COW", 6)])
+@pytest.mark.parametrize(("type", "version"), [("MOR", 9), pytest.param("COW", 6, marks=pytest.mark.soak)])
 def test_own_savepoints_expire_and_those_of_users_stay(
     spark: SparkSession, make_table: MakeTable, type: str, version: int
 ) -> None:

@@ -177,6 +177,7 @@ def test_a_writer_in_the_jobs_zone_is_served(spark: SparkSession, make_table: Ma
     assert not {StuckKind.FOREIGN_TIME_ZONE, StuckKind.DISORDERED_WRITES} & examine(table).keys()
 
 
+@pytest.mark.soak
 def test_rows_behind_a_compaction_from_another_zone_are_stale_and_the_doctor_names_them(
     spark: SparkSession, written: dict[str, lake_writer.WrittenTable], tmp_path: Path
 ) -> None:

@@ -81,6 +81,7 @@ def test_index_is_built_beside_a_writer(
     assert found_by_keys(spark, table, [3, 70_003]) == 2
 
 
+@pytest.mark.soak
 def test_lock_of_a_builder_that_was_killed_is_free_when_its_session_ends(
     spark: SparkSession,
     make_table: MakeTable,
