@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import pytest
 from conftest import LOCK, MakeTable, Table, rows, rows_written, run
 
 from airflow_lake_provider.config.policies import ArchivePolicy, CleanPolicy, CompactionPolicy, TablePolicy
