@@ -14,7 +14,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.conflict.marker_reader import ActiveInstant, Role
+from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.markers import split_file_group_key
+from airflow_lake_provider.job_contract import CONCURRENCY_MODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -170,6 +172,54 @@ def partitions_of(keys: Iterable[bytes]) -> frozenset[str]:
     return frozenset(split_file_group_key(key)[0] for key in keys)
 
 
+# --- Which of Hudi's rules holds for a table's writers, by their Hudi settings
+
+STRATEGY = "hoodie.write.lock.conflict.resolution.strategy"
+INDEX_TYPE = "hoodie.index.type"
+_NON_BLOCKING = "NON_BLOCKING_CONCURRENCY_CONTROL"
+_PACKAGE = "org.apache.hudi.client.transaction."
+SIMPLE = f"{_PACKAGE}SimpleConcurrentFileWritesConflictResolutionStrategy"
+PREFER_WRITER = f"{_PACKAGE}PreferWriterConflictResolutionStrategy"
+BUCKET = f"{_PACKAGE}BucketIndexConcurrentFileWritesConflictResolutionStrategy"
+
+
+@dataclass(frozen=True, slots=True)
+class WriterRule:
+    """How Hudi resolves conflicts of a table's writers. `unjudged` says why nothing can be judged; empty: it can."""
+
+    strategy: str = SIMPLE
+    unjudged: str = ""
+    is_non_blocking: bool = False
+    """Hudi lets all writers commit, whatever file groups they share."""
+
+    @property
+    def strategy_name(self) -> str:
+        """The strategy, without Hudi's package."""
+        return self.strategy.removeprefix(_PACKAGE)
+
+    @property
+    def by_bucket(self) -> bool:
+        """Whether two new file groups of one bucket conflict."""
+        return self.strategy == BUCKET
+
+    @property
+    def prefers_writers(self) -> bool:
+        """Whether services in flight give way to writers at their own commit."""
+        return self.strategy == PREFER_WRITER
+
+
+def find_writer_rule(hudi_options: Mapping[str, str]) -> WriterRule:
+    """Return the rule that the writers' Hudi settings select."""
+    mode = hudi_options.get(CONCURRENCY_MODE, "").strip().upper()
+    if mode == _NON_BLOCKING:
+        return WriterRule(unjudged=f"{CONCURRENCY_MODE}={mode}: Hudi lets all writers commit", is_non_blocking=True)
+    by_index = BUCKET if hudi_options.get(INDEX_TYPE, "").strip().upper() == "BUCKET" else SIMPLE
+    strategy = hudi_options.get(STRATEGY, "").strip() or by_index
+    if strategy not in {SIMPLE, PREFER_WRITER, BUCKET}:
+        return WriterRule(strategy, f"{STRATEGY}={strategy} is not one of Hudi's own: its rule is unknown")
+    return WriterRule(strategy)
+
+
 # --- What `airflow lake conflicts` shows of a table: active instants, their file groups, and which conflict; pure
 
 _NEVER = "none"
@@ -248,25 +298,39 @@ _WORDS = {
     Role.COMPACTION: "compaction",
     Role.LOG_COMPACTION: "running log compaction",
 }
-_WHILE_LIVE = frozenset({Role.WRITER, Role.LOG_COMPACTION})
 
 
-def find_obstacles(activity: TableActivity, partitions: Collection[str]) -> tuple[str, ...]:
+def find_obstacles(
+    activity: TableActivity,
+    partitions: Collection[str],
+    rule: WriterRule = WriterRule(),
+) -> tuple[str, ...]:
     """Describe which instants touch, or may touch, one of the partitions; none named means the whole table.
 
-    Live writers count, for the younger of two on one file group loses at its commit; so does each pending clustering,
-    because Hudi refuses updates of its file groups, and a log compaction that was begun, because Hudi rejects a writer
-    of its file groups at the commit. Compactions and dead writers do not.
+    Live writers count unless they are non-blocking, for the younger of two on one file group loses at its commit; so
+    does each pending clustering, because Hudi refuses updates of its file groups, and a log compaction that was begun,
+    because Hudi rejects a writer of its file groups at the commit; neither does under `PreferWriter...`, by which
+    services give way. Compactions and dead writers do not. While a restore is pending, Hudi refuses each write
+    (`BaseHoodieWriteClient.startCommit`).
     """
-    return tuple(
+    restores = tuple(
+        f"restore {restore.requested_time}, during which Hudi refuses each write"
+        for restore in activity.snapshot.timeline.pending(Action.RESTORE)
+    )
+    return restores + tuple(
         _describe_touching(active, touched)
         for active in activity.actives
-        if _counts(active) and ((touched := _touched(active)) is None or not partitions or touched & set(partitions))
+        if _counts(active, rule)
+        and ((touched := _touched(active)) is None or not partitions or touched & set(partitions))
     )
 
 
-def _counts(active: ActiveInstant) -> bool:
-    return active.role is Role.CLUSTERING or (active.role in _WHILE_LIVE and active.is_live)
+def _counts(active: ActiveInstant, rule: WriterRule) -> bool:
+    if active.role is Role.WRITER:
+        return active.is_live and not rule.is_non_blocking
+    if rule.prefers_writers:
+        return False
+    return active.role is Role.CLUSTERING or (active.role is Role.LOG_COMPACTION and active.is_live)
 
 
 def _touched(active: ActiveInstant) -> frozenset[str] | None:

@@ -17,7 +17,14 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.conflict.contention import Clash, ClashKind, describe_file_groups
+from airflow_lake_provider.conflict.contention import (
+    STRATEGY,
+    Clash,
+    ClashKind,
+    WriterRule,
+    describe_file_groups,
+    find_writer_rule,
+)
 from airflow_lake_provider.conflict.marker_reader import ActiveInstant, Role
 from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.hudi.markers import file_group_key, split_file_group_key
@@ -31,51 +38,11 @@ if TYPE_CHECKING:
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
 
-# --- Which of Hudi's rules holds for a table's writers, by their Hudi settings
+# --- What a write touches, compared with another instant
 
-CONCURRENCY_MODE = "hoodie.write.concurrency.mode"
-STRATEGY = "hoodie.write.lock.conflict.resolution.strategy"
-INDEX_TYPE = "hoodie.index.type"
-_NON_BLOCKING = "NON_BLOCKING_CONCURRENCY_CONTROL"
-_CLIENT = "org.apache.hudi.client.transaction."
-SIMPLE = f"{_CLIENT}SimpleConcurrentFileWritesConflictResolutionStrategy"
-PREFER_WRITER = f"{_CLIENT}PreferWriterConflictResolutionStrategy"
-BUCKET = f"{_CLIENT}BucketIndexConcurrentFileWritesConflictResolutionStrategy"
+
 _BUCKET_DIGITS = 8
 """A bucket's number is the first eight characters of its file ids (`BucketIdentifier.bucketIdStr`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class WriterRule:
-    """How Hudi resolves conflicts of a table's writers. `unjudged` says why nothing can be judged; empty: it can."""
-
-    strategy: str = SIMPLE
-    unjudged: str = ""
-
-    @property
-    def by_bucket(self) -> bool:
-        """Whether two new file groups of one bucket conflict."""
-        return self.strategy == BUCKET
-
-    @property
-    def prefers_writers(self) -> bool:
-        """Whether services in flight give way to writers at their own commit."""
-        return self.strategy == PREFER_WRITER
-
-
-def find_writer_rule(hudi_options: Mapping[str, str]) -> WriterRule:
-    """Return the rule that the writers' Hudi settings select."""
-    mode = hudi_options.get(CONCURRENCY_MODE, "").strip().upper()
-    if mode == _NON_BLOCKING:
-        return WriterRule(unjudged=f"{CONCURRENCY_MODE}={mode}: Hudi lets all writers commit")
-    by_index = BUCKET if hudi_options.get(INDEX_TYPE, "").strip().upper() == "BUCKET" else SIMPLE
-    strategy = hudi_options.get(STRATEGY, "").strip() or by_index
-    if strategy not in {SIMPLE, PREFER_WRITER, BUCKET}:
-        return WriterRule(strategy, f"{STRATEGY}={strategy} is not one of Hudi's own: its rule is unknown")
-    return WriterRule(strategy)
-
-
-# --- What a write touches, compared with another instant
 
 
 def _comparable(keys: Iterable[bytes], rule: WriterRule) -> frozenset[bytes]:
@@ -271,7 +238,7 @@ def describe_end(base_path: str, judgement: Judgement, rule: WriterRule, ran_s: 
     clashes = "; ".join(str(clash) for clash in judgement.clashes)
     return (
         f"table {base_path}: write {judgement.instant} is ended early after {ran_s:.0f} s, because Hudi would reject "
-        f"it at its commit ({STRATEGY}={rule.strategy.removeprefix(_CLIENT)}): {clashes}. A retry after that one has "
+        f"it at its commit ({STRATEGY}={rule.strategy_name}): {clashes}. A retry after that one has "
         "ended can win; to avoid the conflict run writers of these partitions one after another (an Airflow pool), or "
         "reserve the partitions (reserve_partitions of the guard)"
     )

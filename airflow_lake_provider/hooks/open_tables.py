@@ -16,7 +16,7 @@ from cachetools import TTLCache
 from airflow_lake_provider.config.settings import LakeSettings, TimelineServerMode
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.conflict.activity import open_conflict_table
-from airflow_lake_provider.conflict.contention import find_obstacles
+from airflow_lake_provider.conflict.contention import find_obstacles, find_writer_rule
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.hooks.lake import address_of
 from airflow_lake_provider.http import MOUNT_PATH
@@ -171,12 +171,29 @@ class Preflight:
     def __init__(
         self, base_path: str, partitions: Collection[str], hudi_options: Mapping[str, str], storage_options: Any
     ) -> None:
-        self._table = open_conflict_table(table_opener(storage_options)(base_path), hudi_options)
+        self._storage = table_opener(storage_options)(base_path)
+        self._table = open_conflict_table(self._storage, hudi_options)
         self._partitions = tuple(partitions)
+        self._rule = find_writer_rule(hudi_options)
 
     def obstacles(self) -> tuple[str, ...]:
         """Return the writers and services in the way now. Raises LakeError of a table that cannot be read."""
-        return find_obstacles(self._table.read_activity(int(time.time() * 1000)), self._partitions)
+        return find_obstacles(self._table.read_activity(int(time.time() * 1000)), self._partitions, self._rule)
+
+    def find_missing_partitions(self) -> tuple[str, ...]:
+        """Return the partitions that the table does not have: new ones, or misspelt ones. Raises StorageError."""
+        return tuple(name for name in self._partitions if not self._has(name))
+
+    def _has(self, partition: str) -> bool:
+        try:
+            return bool(self._storage.list_names(partition))
+        except FileNotFoundError:
+            return False
+
+
+def hudi_options_of(base_path: str) -> Mapping[str, str]:
+    """Return the Hudi settings of a table in the tables file. Raises ConfigError."""
+    return load_tables().policy_for(base_path, base_path.rsplit("/", 1)[-1]).hudi_options
 
 
 # --- Metrics through Airflow's own (`[metrics]`: StatsD, OpenTelemetry, ...)

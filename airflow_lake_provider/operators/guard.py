@@ -21,7 +21,7 @@ from airflow_lake_provider.conflict.activity import open_conflict_table
 from airflow_lake_provider.conflict.guard import GuardWatch, Judgement, Outlook, describe_end
 from airflow_lake_provider.conflict.guard_register import GuardRegister, PartitionReservation
 from airflow_lake_provider.errors import LakeError, WriteConflictError
-from airflow_lake_provider.hooks.open_tables import load_tables, table_opener
+from airflow_lake_provider.hooks.open_tables import hudi_options_of, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
 
@@ -160,7 +160,7 @@ class HudiWriterGuard:
     def _find_options(self) -> Mapping[str, str]:
         if self._hudi_options is not None:
             return self._hudi_options
-        return load_tables().policy_for(self.base_path, self.base_path.rsplit("/", 1)[-1]).hudi_options
+        return hudi_options_of(self.base_path)
 
     def _reserve(self, storage: Storage, options: Mapping[str, str]) -> None:
         if not self._partitions:

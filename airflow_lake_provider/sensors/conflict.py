@@ -12,25 +12,28 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hooks.lake import as_airflow_error
-from airflow_lake_provider.hooks.open_tables import Preflight
+from airflow_lake_provider.hooks.open_tables import Preflight, hudi_options_of
 from airflow_lake_provider.hudi.base_path import normalise_base_path
 from airflow_lake_provider.triggers.polls import ConflictTrigger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
 
 
 class HudiConflictSensor(BaseSensorOperator):
-    """Succeeds when no live writer, pending clustering or running log compaction touches what a write will touch.
+    """Succeeds when no live writer, pending clustering or running log compaction touches what a write will touch, and
+    no restore is pending.
 
     It locks nothing: two tasks that pass at the same moment still clash, and the younger loses at its commit. Put
     writers of the same partitions into one Airflow pool as well.
 
     :param base_path: the table's base path (templated).
-    :param partitions: partition paths, as Hudi spells them; none means the whole table (templated).
-    :param hudi_options: Hudi settings of the table's writers; the heartbeat's interval and tolerable misses count.
+    :param partitions: partition paths, as Hudi spells them; none means the whole table (templated). One that the table
+        does not have is free, and a warning in the task's log, for it may be misspelt.
+    :param hudi_options: Hudi settings of the table's writers, of which the heartbeat's, the concurrency mode and the
+        strategy of conflict resolution count; without them the table's in the tables file, and the Variable over it.
     :param storage_options: how to open the store; without them the connection in `[lake] storage_conn_ids`.
     :param deferrable: wait in the triggerer instead of a worker.
     """
@@ -89,13 +92,23 @@ class HudiConflictSensor(BaseSensorOperator):
         return ConflictTrigger(
             base_path=normalise_base_path(self.base_path),
             partitions=list(self.partitions),
-            hudi_options=dict(self.hudi_options or {}),
+            hudi_options=dict(self.writer_options),
             poll_interval_s=float(self.poke_interval),
             storage_options=dict(self.storage_options or {}),
         )
 
     @cached_property
+    def writer_options(self) -> Mapping[str, str]:
+        """The Hudi settings of the table's writers."""
+        if self.hudi_options is not None:
+            return self.hudi_options
+        return hudi_options_of(normalise_base_path(self.base_path))
+
+    @cached_property
     def preflight(self) -> Preflight:
         """What reads the table."""
         base_path = normalise_base_path(self.base_path)
-        return Preflight(base_path, self.partitions, self.hudi_options or {}, self.storage_options)
+        preflight = Preflight(base_path, self.partitions, self.writer_options, self.storage_options)
+        for partition in preflight.find_missing_partitions():
+            self.log.warning("table %s has no partition %r: it is new, or misspelt", base_path, partition)
+        return preflight

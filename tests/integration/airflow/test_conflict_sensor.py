@@ -40,6 +40,32 @@ def test_writer_waits_only_for_its_own_partitions(table: Path) -> None:
     assert poke()
 
 
+def test_settings_of_the_tables_file_count(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables_file = tmp_path / "tables.yaml"
+    tables_file.write_text(
+        f"tables:\n- base_path: {table}\n  hudi_options: {{hoodie.client.heartbeat.interval_in_ms: 300000}}\n"
+    )
+    monkeypatch.setenv("AIRFLOW__LAKE__TABLES_FILE", str(tables_file))
+    heartbeat = table / ".hoodie" / ".heartbeat" / WRITER
+    os.utime(heartbeat, (time.time() - 300, time.time() - 300))
+    assert not HudiConflictSensor(task_id="free", base_path=str(table)).poke({}), "a beat each five minutes is due"
+    assert HudiConflictSensor(task_id="free", base_path=str(table), hudi_options={}).poke({})
+    non_blocking = {"hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL"}
+    heartbeat.touch()
+    assert HudiConflictSensor(task_id="free", base_path=str(table), hudi_options=non_blocking).poke({})
+
+
+def test_partition_that_the_table_lacks_is_named_in_the_log(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (table / "Lima").mkdir()
+    (table / "Lima" / ".hoodie_partition_metadata").touch()
+    sensor = HudiConflictSensor(task_id="free", base_path=str(table), partitions=["Lima", "lima"])
+    assert sensor.poke({})
+    assert sensor.poke({})
+    assert capsys.readouterr().out.count("has no partition") == 1
+    assert not HudiConflictSensor(task_id="free", base_path=str(table), partitions=["lima", "Oslo"]).poke({})
+    assert f"table {table} has no partition 'lima': it is new, or misspelt" in capsys.readouterr().out
+
+
 def test_sensor_defers_and_its_trigger_fires_when_the_writer_is_gone(table: Path) -> None:
     sensor = HudiConflictSensor(
         task_id="free", base_path=str(table), partitions=["Oslo"], deferrable=True, poke_interval=0.05

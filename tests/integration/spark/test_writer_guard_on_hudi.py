@@ -17,7 +17,9 @@ from held_writers import HeldWriter, start_writer_of
 from pyspark.sql import functions as F
 
 from airflow_lake_provider.conflict.activity import ConflictTable
-from airflow_lake_provider.conflict.guard import CONCURRENCY_MODE, INDEX_TYPE, GuardWatch, Outlook
+from airflow_lake_provider.conflict.contention import INDEX_TYPE
+from airflow_lake_provider.conflict.guard import GuardWatch, Outlook
+from airflow_lake_provider.job_contract import CONCURRENCY_MODE
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.refresh import Depth, refresh
 from local_stack import lake_writer

@@ -8,21 +8,18 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.conflict.activity import ConflictTable
-from airflow_lake_provider.conflict.contention import ClashKind
-from airflow_lake_provider.conflict.guard import (
+from airflow_lake_provider.conflict.contention import (
     BUCKET,
-    CONCURRENCY_MODE,
     INDEX_TYPE,
     PREFER_WRITER,
     STRATEGY,
-    GuardWatch,
-    Judgement,
-    Outlook,
-    describe_end,
+    ClashKind,
     find_writer_rule,
 )
+from airflow_lake_provider.conflict.guard import GuardWatch, Judgement, Outlook, describe_end
 from airflow_lake_provider.conflict.guard_register import GUARD_FOLDER, GuardRegister, PartitionReservation
 from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.job_contract import CONCURRENCY_MODE
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from tests.unit.conflict.fake_table import BASE, RULE, FakeTable, commit_body
 

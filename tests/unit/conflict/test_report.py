@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.conflict.contention import describe_activity, find_obstacles, is_clear, print_line
+from airflow_lake_provider.conflict.contention import (
+    PREFER_WRITER,
+    STRATEGY,
+    describe_activity,
+    find_obstacles,
+    find_writer_rule,
+    is_clear,
+    print_line,
+)
+from airflow_lake_provider.job_contract import CONCURRENCY_MODE
 from tests.unit.conflict.fake_table import FakeTable
 
 W1, W2, W3, W4 = (f"2026112110000000{n}" for n in range(1, 5))
@@ -80,3 +89,32 @@ def test_log_compaction_that_was_begun_is_in_the_way_of_a_write() -> None:
     found = find_obstacles(opened.read_activity(table.now_ms), ["Oslo"])
     assert found == (f"running log compaction {W1} (logcompaction) in Oslo",)
     assert find_obstacles(opened.read_activity(table.now_ms), ["Bonn"]) == ()
+
+
+@pytest.mark.parametrize(
+    ("hudi_options", "found"),
+    [
+        ({}, ["writer", "log compaction", "clustering"]),
+        ({CONCURRENCY_MODE: "NON_BLOCKING_CONCURRENCY_CONTROL"}, ["log compaction", "clustering"]),
+        ({STRATEGY: PREFER_WRITER}, ["writer"]),
+        ({STRATEGY: "com.example.Own"}, ["writer", "log compaction", "clustering"]),
+    ],
+)
+def test_what_is_in_the_way_follows_the_writers_settings(hudi_options: dict[str, str], found: list[str]) -> None:
+    table = FakeTable()
+    table.begin(W1)
+    table.mark_direct(W1, [OSLO])
+    table.plan_compaction(W2, [OSLO], action="logcompaction")
+    table.write(f"timeline/{W2}.logcompaction.inflight")
+    table.plan(W3, [OSLO])
+    obstacles = find_obstacles(table.open().read_activity(table.now_ms), ["Oslo"], find_writer_rule(hudi_options))
+    assert [word for word in ("writer", "log compaction", "clustering") if any(word in o for o in obstacles)] == found
+
+
+def test_pending_restore_is_in_the_way_of_each_partition() -> None:
+    table = FakeTable()
+    table.write(f"timeline/{W1}.restore.requested", b"")
+    activity = table.open().read_activity(table.now_ms)
+    assert find_obstacles(activity, ["Oslo"]) == (f"restore {W1}, during which Hudi refuses each write",)
+    table.write(f"timeline/{W1}_{W2}.restore", b"")
+    assert find_obstacles(table.open().read_activity(table.now_ms), ["Oslo"]) == ()
