@@ -100,23 +100,31 @@ PHRASES: tuple[tuple[int, tuple[str, ...]], ...] = (
 )
 
 
-THEMES: tuple[tuple[tuple[int, tuple[str, ...]], ...], ...] = (
-    (),
-    (),
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """How a history begins, and phrases that it draws more often; other steps do not separate their words."""
+
+    opening: tuple[str, ...] = ()
+    phrases: tuple[tuple[int, tuple[str, ...]], ...] = ()
+
+
+THEMES = (
+    Theme(),
+    Theme(),
     # Indexes, planned by others and built, of a table whose writers go on.
-    (
-        (30, ("plan_indexes", "write", "build_indexes")),
-        (15, ("plan_indexes", "write", "write")),
-        (20, ("index", "write")),
+    Theme(
+        phrases=(
+            (30, ("plan_indexes", "write", "build_indexes")),
+            (15, ("plan_indexes", "write", "write")),
+            (20, ("index", "write")),
+        )
     ),
     # Archiving behind an instant that stays: what a cursor has not seen leaves the active timeline.
-    (
-        (10, ("index",)),
-        (40, ("write", "write", "archive")),
-        (40, ("write", "write", "write", "archive", "archive")),
+    Theme(
+        opening=("write", "index"),
+        phrases=((40, ("write", "write", "archive")), (40, ("write", "write", "write", "archive", "archive"))),
     ),
 )
-"""Phrases that a history draws more often. What belongs together in them is not separated by other steps."""
 _ANNOUNCING = 0.3
 
 
@@ -131,10 +139,11 @@ def draw_history(seed: int, length: int = LENGTH) -> History:
         is_announcing=chance.random() < _ANNOUNCING,
     )
     theme = chance.choice(THEMES)
-    possible = [(weight, phrase) for weight, phrase in (*PHRASES, *theme) if _is_possible(setup, phrase)]
+    possible = [(weight, phrase) for weight, phrase in (*PHRASES, *theme.phrases) if _is_possible(setup, phrase)]
     weights, phrases = zip(*possible, strict=True)
-    whole = {phrase for _, phrase in theme}
-    steps: list[Step] = []
+    whole = {phrase for _, phrase in theme.phrases}
+    opening = theme.opening if _is_possible(setup, theme.opening) else ()
+    steps = [Step(kind, chance.randrange(10_000)) for kind in opening]
     waiting: list[list[str]] = []
     while len(steps) < length:
         if len(waiting) < 3:

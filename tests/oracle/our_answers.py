@@ -37,6 +37,7 @@ POLL_S = 60.0
 MINUTE_MS = 61_000
 DAY_MS = 86_400_000
 WATCHED_MS = 30 * DAY_MS
+DILIGENCES = (0.4, 0.4, 0.04)
 POLLING = Freshness(unannounced_max_age_s=POLL_S / 2)
 """What a sensor asks for from its second poke on."""
 
@@ -68,6 +69,8 @@ class Reader:
     source: str
     after: str
     began: str
+    diligence: float
+    """How often it looks, of all steps. A seldom one is a DAG that was paused: commits are archived meanwhile."""
     found: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -185,8 +188,8 @@ class Ours:
         found = self.markers.read(instant, self.clock())
         return frozenset(split_file_group_key(key) for key in found.file_groups())
 
-    def add_reader(self, source: str, after: str) -> None:
-        self.readers.append(Reader(source, after, after))
+    def add_reader(self, source: str, after: str, diligence: float) -> None:
+        self.readers.append(Reader(source, after, after, diligence))
 
     def look(self, reader: Reader) -> str:
         """Let a sensor look once and move its cursor on; return what it says is amiss."""
@@ -199,9 +202,9 @@ class Ours:
 
     def look_now_and_then(self, chance: random.Random, newest: str) -> list[str]:
         """Let some sensors look, and begin a new one; return what they say is amiss."""
-        amiss = [said for reader in self.readers if chance.random() < 0.4 and (said := self.look(reader))]
+        amiss = [said for reader in self.readers if chance.random() < reader.diligence and (said := self.look(reader))]
         if newest and len(self.readers) < 15:
-            self.add_reader(chance.choice(tuple(self.views)), newest)
+            self.add_reader(chance.choice(tuple(self.views)), newest, chance.choice(DILIGENCES))
         return amiss
 
     def _find(self, source: str, watch: Watch) -> Any:
