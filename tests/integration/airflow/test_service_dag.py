@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from tests.integration.airflow.conftest import LAKE
+from tests.support.http_server import JsonHandler, serve
 from tests.support.tables import HandMadeTable
 
 pytestmark = pytest.mark.integration
@@ -39,7 +37,7 @@ def test_time_out_of_a_try_is_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == [(timedelta(seconds=1.5), "spark"), (timedelta(hours=2), "")]
 
 
-class Manager(BaseHTTPRequestHandler):
+class Manager(JsonHandler):
     """Answers the two requests of discovery."""
 
     roots: ClassVar[list[dict[str, Any]]] = []
@@ -47,37 +45,21 @@ class Manager(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         assert self.path == "/v1/hoodie/discovery/roots"
-        self._answer({"roots": self.roots})
+        self.answer({"roots": self.roots})
 
     def do_POST(self) -> None:
         assert self.path == "/v1/hoodie/discovery/tables"
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        body = self.body()
         self.bodies.append(body)
-        self._answer({"registered": len(body["tables"]), "known": 0})
-
-    def _answer(self, body: dict[str, Any]) -> None:
-        text = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, *args: Any) -> None:
-        return
+        self.answer({"registered": len(body["tables"]), "known": 0})
 
 
 @pytest.fixture
 def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Manager]]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Manager)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    monkeypatch.setenv("AIRFLOW__LAKE__MANAGER_URL", f"http://127.0.0.1:{server.server_port}")
     Manager.roots, Manager.bodies = [], []
-    yield Manager
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serve(Manager) as url:
+        monkeypatch.setenv("AIRFLOW__LAKE__MANAGER_URL", url)
+        yield Manager
 
 
 def test_discovery_registers_what_lies_below_the_roots_and_a_refused_root_fails(manager: type[Manager]) -> None:
@@ -131,7 +113,7 @@ def test_try_that_finds_no_manager_waits_and_counts_as_no_try(
             self.send_header("content-length", "0")
             self.end_headers()
         else:
-            self._answer(policy | {"timeout_s": 60.0})
+            self.answer(policy | {"timeout_s": 60.0})
 
     monkeypatch.setattr(manager, "do_GET", answer)
     monkeypatch.setenv("AIRFLOW__LAKE__RETRY_DELAY_S", "1")

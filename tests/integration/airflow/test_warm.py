@@ -7,14 +7,13 @@ completes the table's plan on the timeline, or does not.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+from tests.support.http_server import JsonHandler, serve
 from tests.support.tables import HandMadeTable
 
 pytestmark = pytest.mark.integration
@@ -31,7 +30,7 @@ POLICY = {
 }
 
 
-class Manager(BaseHTTPRequestHandler):
+class Manager(JsonHandler):
     """Answers tasks and triggers; `states` are an item's states in turn."""
 
     table: ClassVar[HandMadeTable]
@@ -42,20 +41,20 @@ class Manager(BaseHTTPRequestHandler):
     completes: ClassVar[bool] = True
 
     def do_GET(self) -> None:
-        self._answer(POLICY)
+        self.answer(POLICY)
 
     def do_POST(self) -> None:
         path = self.path.removeprefix("/v1/hoodie")
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        body = self.body()
         self.calls.append((path, body))
         if path.endswith("/executors/compaction"):
-            self._answer({"token": f"lease-{len(self.calls)}", "lease_s": 60.0})
+            self.answer({"token": f"lease-{len(self.calls)}", "lease_s": 60.0})
         elif path.endswith("/work"):
-            self._answer({"state": self.submit_state})
+            self.answer({"state": self.submit_state})
         elif path == "/work/ask":
-            self._answer({"items": [self._item(question) for question in body["items"]]})
+            self.answer({"items": [self._item(question) for question in body["items"]]})
         else:
-            self._answer({"marked": 1, "postponed": 0, "token": body.get("token", "")})
+            self.answer({"marked": 1, "postponed": 0, "token": body.get("token", "")})
 
     def _item(self, question: dict[str, Any]) -> dict[str, Any]:
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
@@ -70,34 +69,18 @@ class Manager(BaseHTTPRequestHandler):
         body = {"operationType": "COMPACT", "partitionToWriteStats": {}}
         (timeline / f"{cls.plan}_20261121120059000.commit").write_text(json.dumps(body), encoding="utf-8")
 
-    def _answer(self, body: dict[str, Any]) -> None:
-        text = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, *args: Any) -> None:
-        return
-
 
 @pytest.fixture
 def manager(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Manager]]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Manager)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    monkeypatch.setenv("AIRFLOW__LAKE__MANAGER_URL", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setenv("AIRFLOW__LAKE__RETRY_DELAY_S", "1")
     monkeypatch.setenv("AIRFLOW__LAKE__WORK_DIR", str(tmp_path / "work"))
     table = HandMadeTable.create(tmp_path / "orders")
     table.commit(1)
     Manager.table, Manager.plan, Manager.calls = table, table.plan(2), []
     Manager.submit_state, Manager.completes = "waiting", True
-    yield Manager
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serve(Manager) as url:
+        monkeypatch.setenv("AIRFLOW__LAKE__MANAGER_URL", url)
+        yield Manager
 
 
 def run_dag(manager: type[Manager], **conf: Any) -> tuple[str, Any]:
