@@ -161,3 +161,40 @@ def test_rfc_43s_own_client_fails_the_write_after_the_commit_whatever_the_manage
     assert len(table.pending()) == 1
     if status is not None:
         assert not [path for path in manager.requests if "/service/" in path]
+
+
+def remote_view(manager: AwkwardManager) -> dict[str, str]:
+    """Return what has a client of Hudi ask a shared timeline server first."""
+    return {
+        "hoodie.embed.timeline.server": "false",
+        "hoodie.filesystem.view.type": "REMOTE_FIRST",
+        "hoodie.filesystem.view.remote.host": "127.0.0.1",
+        "hoodie.filesystem.view.remote.port": str(manager.server_port),
+        "hoodie.write.markers.type": "DIRECT",
+    }
+
+
+@pytest.mark.soak
+def test_only_writers_ask_a_shared_timeline_server_and_go_on_without_it(
+    spark: SparkSession, make_table: MakeTable, start_manager: Callable[[int], AwkwardManager]
+) -> None:
+    """Readers of Hudi 1.2.0 make their file-system view themselves, whatever `hoodie.filesystem.view.type` says."""
+    table, manager = make_table(), start_manager(404)
+    before = commits(table)
+    options = remote_view(manager)
+    incremental = {"hoodie.datasource.query.type": "incremental", "hoodie.datasource.read.begin.instanttime": "000"}
+    for more in (
+        {},
+        {"hoodie.metadata.enable": "false"},
+        {"hoodie.datasource.query.type": "read_optimized"},
+        incremental,
+    ):
+        reader = spark.read.format("hudi").options(**options, **more).load(str(table.path))
+        assert reader.count() > 0
+    assert manager.requests == []
+    write_next(spark, table, f"http://127.0.0.1:{free_port()}/v1/hoodie/callback", **options)
+    asked = {path.split("?")[0] for path in manager.requests}
+    print(f"a writer asks {sorted(asked)}")
+    assert asked, "a writer asks the server before it makes a view of its own"
+    assert all(path.startswith("/v1/hoodie/view/") for path in asked)
+    assert rows(spark, table) == rows_written(spark, table.written, before + 1)
