@@ -518,7 +518,8 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8899)
     parser.add_argument("--screens", type=Path, help="keep the documentation's pictures there, and end")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, serve(Path(folder), args.tables, args.port) as pages:
+    # Its name is in the documentation's pictures.
+    with tempfile.TemporaryDirectory(prefix="lake-", dir="/tmp") as folder, serve(Path(folder), args.tables, args.port) as pages:
         if args.screens is not None:
             take_screens(pages, args.screens)
             return
