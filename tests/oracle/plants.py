@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pyspark.sql import functions as F
+
 from airflow_lake_provider.hudi.archive.timeline import ArchivedTimeline
 from airflow_lake_provider.timeline_server import cache, cached_table, refresh, watch
 from lake_jobs.indexing import build, check, finish, job, listing, rules, schedule, state
@@ -68,10 +70,16 @@ def notices_stand_for_what_is_never_announced(put: Put) -> None:
     put(watch.Watch, "needs_unannounced", False)
 
 
+def zeros_of_a_footer_are_taken_for_others(put: Put) -> None:
+    """The full check compares the bounds of column statistics with those of the rows as texts."""
+    put(check, "_zero", F.col)
+
+
 PLANTS: Mapping[str, Callable[[Put], None]] = {
     "archive": archive_is_read_only_behind_the_first_instant,
     "properties": properties_are_read_when_names_vanish,
     "plans": a_plan_is_its_first_index,
     "services": services_must_be_in_every_index,
+    "zeros": zeros_of_a_footer_are_taken_for_others,
     "announced": notices_stand_for_what_is_never_announced,
 }

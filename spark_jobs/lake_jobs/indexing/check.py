@@ -275,7 +275,7 @@ def _files_without_statistics(
     expected = expected.join(listed, on="file", how="left_semi")
     found = stats.select("fileName", "columnName", _value("minValue"), _value("maxValue"))
     both = expected.join(found.toDF("file", "name", "its_low", "its_high"), on=["file", "name"], how="left")
-    is_same = F.col("low").eqNullSafe(F.col("its_low")) & F.col("high").eqNullSafe(F.col("its_high"))
+    is_same = _zero("low").eqNullSafe(_zero("its_low")) & _zero("high").eqNullSafe(_zero("its_high"))
     columns_of_files = both.groupBy("file", "name").agg(
         F.count("its_low").alias("entries"), F.max(is_same.cast("int")).alias("same")
     )
@@ -302,6 +302,13 @@ def _data_files(spark: SparkSession, state: TableState, newest: str) -> DataFram
 def _value(column: str) -> Column:
     # A union of Avro types; these members are numbers and strings.
     return F.coalesce(*[F.col(f"{column}.member{number}.value").cast("string") for number in (1, 2, 3, 4, 6)])
+
+
+def _zero(column: str) -> Column:
+    """Return a bound whose zero has no sign: of fractions a file's footer, and so Hudi, has -0.0 for the smallest 0.0
+    and 0.0 for the largest -0.0 (Parquet's specification of statistics).
+    """
+    return F.when(F.col(column) == "-0.0", "0.0").otherwise(F.col(column))
 
 
 def _unbalanced(expected: DataFrame, found: DataFrame) -> DataFrame:
