@@ -35,6 +35,13 @@ CASES: tuple[Case, ...] = (
     ),
     _case("plan-on-a-table-that-announces", "announced", "watcher-announced", "write:1 write:2 plan_indexes:23"),
     _case("index-built-by-a-job", "properties", "announced-view", "index:4"),
+    _case(
+        "log-compaction-without-statistics",
+        "services",
+        "index-check",
+        "index:6640 write:1141 write:4644 log_compaction:9261",
+        "9,MOR,1,streaming",
+    ),
     _case("zero-as-a-files-smallest-fraction", "zeros", "index-check", "index:6640"),
     _case(
         "archived-behind-an-index-build",

@@ -33,7 +33,7 @@ from tests.system.writers import send_notice
 
 pytestmark = pytest.mark.system
 
-TABLES = int(os.environ.get("LAKE_TABLES", "16"))
+TABLES = int(os.environ.get("LAKE_TABLES", "10"))
 SEED = int(os.environ.get("LAKE_SHAPE_SEED", "1"))
 
 

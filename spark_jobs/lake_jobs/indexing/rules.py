@@ -220,7 +220,8 @@ def must_mention(partition: str, change: WriteChange) -> bool:
     """Whether a write has to appear in an index. An update in place changes no record's place, for example.
 
     A compaction counts the deletes of the log files that it merges, and a clustering the rows that it moves, as if they
-    were its own. They are in the record index since they were written; a clustering moves records, and no values.
+    were its own. They are in the record index since they were written; a clustering moves records, and no values. A log
+    compaction leaves its file without statistics where metadata is written in streams, and no reader skips such a file.
     """
     if partition == "record_index":
         return change.operation not in {COMPACT, LOG_COMPACT} and change.inserts + change.deletes > 0
@@ -229,9 +230,9 @@ def must_mention(partition: str, change: WriteChange) -> bool:
     if partition == "bloom_filters":
         return change.base_files > 0
     if partition == "column_stats":
-        return change.inserts + change.updates > 0
+        return change.operation != LOG_COMPACT and change.inserts + change.updates > 0
     if partition == "partition_stats" or partition.startswith(EXPRESSION_INDEX_PREFIX):
-        return change.operation != COMPACT and change.inserts + change.updates > 0
+        return change.operation not in {COMPACT, LOG_COMPACT} and change.inserts + change.updates > 0
     return True
 
 

@@ -43,7 +43,7 @@ from tests.unit.manager.conftest import FakeDoor, FakeInstanceDoor
 
 pytestmark = pytest.mark.integration
 
-EXAMPLES = int(os.environ.get("LAKE_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("LAKE_EXAMPLES", "20"))
 SECRET = "fuzzed-secret"
 _SENT = frozenset({"method", "url", "params", "headers", "json", "data", "content"})
 TOKENS = {"HUDI-CALLBACK-KEY": SECRET, "Authorization": f"Bearer {SECRET}"}

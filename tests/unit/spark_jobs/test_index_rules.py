@@ -227,6 +227,8 @@ def test_writer_that_was_said_not_to_run_stops_the_build() -> None:
         ("expr_index_by_day", WriteChange("INSERT", 1, 0, 0, 1), True),
         ("record_index", WriteChange("LOG_COMPACT", 0, 100, 3, 0), False),
         ("secondary_index_city", WriteChange("LOG_COMPACT", 0, 100, 3, 0), False),
+        ("column_stats", WriteChange("LOG_COMPACT", 0, 100, 3, 0), False),
+        ("partition_stats", WriteChange("LOG_COMPACT", 0, 100, 3, 0), False),
         ("record_index", WriteChange("CLUSTER", 100, 0, 0, 1), True),
         ("secondary_index_city", WriteChange("CLUSTER", 100, 0, 0, 1), False),
     ],
