@@ -519,7 +519,10 @@ def main() -> None:
     parser.add_argument("--screens", type=Path, help="keep the documentation's pictures there, and end")
     args = parser.parse_args()
     # Its name is in the documentation's pictures.
-    with tempfile.TemporaryDirectory(prefix="lake-", dir="/tmp") as folder, serve(Path(folder), args.tables, args.port) as pages:
+    with (
+        tempfile.TemporaryDirectory(prefix="lake-", dir="/tmp") as folder,
+        serve(Path(folder), args.tables, args.port) as pages,
+    ):
         if args.screens is not None:
             take_screens(pages, args.screens)
             return

@@ -51,7 +51,7 @@ def data_files(table: Table) -> set[str]:
         pytest.param("COW", 9, KEEP_ONE_VERSION, 1, id="cow-versions"),
         pytest.param("COW", 9, KEEP_ONE_COMMIT, 2, id="cow-commits"),
         pytest.param("MOR", 9, KEEP_ONE_VERSION, 1, id="mor-versions"),
-        pytest.param("MOR", 6, KEEP_ONE_VERSION, 1, id="mor-6-versions"),
+        pytest.param("MOR", 6, KEEP_ONE_VERSION, 1, id="mor-6-versions", marks=pytest.mark.soak),
     ],
 )
 def test_old_file_slices_go_and_rows_stay(

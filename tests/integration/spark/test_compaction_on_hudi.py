@@ -22,7 +22,7 @@ def table(make_table: MakeTable) -> Table:
     return make_table()
 
 
-@pytest.mark.parametrize("version", [9, 8, 6])
+@pytest.mark.parametrize("version", [9, pytest.param(8, marks=pytest.mark.soak), 6])
 def test_schedule_then_execute_on_each_table_version(spark: SparkSession, make_table: MakeTable, version: int) -> None:
     table = make_table(version=version)
     before = rows(spark, table)

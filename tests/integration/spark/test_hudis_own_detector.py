@@ -60,6 +60,7 @@ def test_it_takes_partitions_that_begin_alike_for_one_file_group(spark: SparkSes
     assert cut(marker("event_date=2026-01-01", "f1-0")) == cut(marker("event_date=2026-12-31", "f2-0")) == "event"
 
 
+@pytest.mark.soak
 def test_it_leaves_clusterings_and_compactions_out(spark: SparkSession, make_table: MakeTable) -> None:
     table = make_table()
     bilbao = {
@@ -84,6 +85,7 @@ def test_it_leaves_clusterings_and_compactions_out(spark: SparkSession, make_tab
     assert [Path(folder).name for folder in found] == [writer]
 
 
+@pytest.mark.soak
 def test_its_commit_check_cannot_match_with_partitions(spark: SparkSession, make_table: MakeTable) -> None:
     table = make_table(type="COW")
     timeline, _ = active_timeline(spark, table)
@@ -97,6 +99,7 @@ def test_its_commit_check_cannot_match_with_partitions(spark: SparkSession, make
     assert marker_utils(spark).hasCommitConflict(timeline, bare, spark._jvm.java.util.HashSet())
 
 
+@pytest.mark.soak
 def test_its_transactional_strategy_needs_zookeeper(spark: SparkSession, make_table: MakeTable) -> None:
     table = make_table(type="COW")
     strategy = {
@@ -133,6 +136,7 @@ def reserve(table: Table, file_groups: frozenset[bytes]) -> Verdict:
     return strategy.check(open_conflict_table(storage, {}), Claim(LONG_AGO, file_groups, since=FROM_NOW_ON), now_ms)
 
 
+@pytest.mark.soak
 def test_with_direct_markers_the_younger_of_two_writers_fails_at_its_first_marker(
     spark: SparkSession, make_table: MakeTable, tmp_path: Path
 ) -> None:

@@ -183,6 +183,7 @@ def test_compaction_of_the_metadata_table_that_hides_a_build_makes_it_begin_anew
     assert found_by_keys(spark, table, keys) == len(keys)
 
 
+@pytest.mark.soak
 def test_writer_commits_while_the_builder_stands_still_half_way(
     spark: SparkSession,
     make_table: MakeTable,

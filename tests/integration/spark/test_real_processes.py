@@ -161,7 +161,7 @@ def test_failed_service_gives_a_result_and_exit_code_1(
     [
         (Service.COMPACTION, 9, "commit"),
         pytest.param(Service.COMPACTION, 6, "commit", marks=pytest.mark.soak),
-        (Service.CLUSTERING, 9, "replacecommit"),
+        pytest.param(Service.CLUSTERING, 9, "replacecommit", marks=pytest.mark.soak),
     ],
 )
 def test_plan_killed_in_the_middle_is_completed_by_the_retry(

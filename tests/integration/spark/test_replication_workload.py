@@ -370,7 +370,13 @@ ALL_KINDS = tuple(Kind(*each) for each in (
 ))  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "seed"), list(zip(KINDS, SEEDS, strict=True)), ids=[str(kind) for kind in KINDS])
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [
+        pytest.param(kind, seed, id=str(kind), marks=[pytest.mark.soak] if kind == Kind("COW", 8) else [])
+        for kind, seed in zip(KINDS, SEEDS, strict=True)
+    ],
+)
 def test_streams_of_a_random_history_are_the_table(spark: SparkSession, tmp_path: Path, kind: Kind, seed: int) -> None:
     Workload(spark, tmp_path, kind, seed).play(STEPS)
 

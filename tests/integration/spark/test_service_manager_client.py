@@ -92,6 +92,7 @@ def test_delegation_that_throws_after_the_commit_leaves_a_plan_that_we_execute(
     write_with(spark, table, {}, commit=table.written.commits + 1)
 
 
+@pytest.mark.soak
 def test_delegation_whose_error_is_swallowed_leaves_a_plan_and_a_writer_that_knows_nothing(
     spark: SparkSession, make_table: MakeTable
 ) -> None:
@@ -101,6 +102,7 @@ def test_delegation_whose_error_is_swallowed_leaves_a_plan_and_a_writer_that_kno
     pick_up(spark, table, Service.COMPACTION, pending(table, "compaction"))
 
 
+@pytest.mark.soak
 def test_clustering_delegated_without_compaction_is_scheduled_asked_of_nobody_and_executed_by_us(
     spark: SparkSession, make_table: MakeTable
 ) -> None:
@@ -124,6 +126,7 @@ def test_clean_that_is_scheduled_and_never_announced_is_executed_by_us(
     pick_up_later(spark, table, Service.CLEAN, plans)
 
 
+@pytest.mark.soak
 def test_clean_delegated_beside_compaction_throws_and_its_plan_is_executed_by_us(
     spark: SparkSession, make_table: MakeTable
 ) -> None:
@@ -133,6 +136,7 @@ def test_clean_delegated_beside_compaction_throws_and_its_plan_is_executed_by_us
     pick_up_later(spark, table, Service.CLEAN, pending(table, "clean"))
 
 
+@pytest.mark.soak
 def test_log_compaction_is_never_delegated_but_run_by_the_writer_itself(
     spark: SparkSession, make_table: MakeTable
 ) -> None:

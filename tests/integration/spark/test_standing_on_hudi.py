@@ -173,7 +173,7 @@ def test_cancelled_item_ends_and_the_next_one_gets_its_place(
 
 @pytest.mark.parametrize(
     ("kills", "at_once"),
-    [pytest.param(3, 4, id="3-kills"), pytest.param(50, 8, id="50-kills", marks=pytest.mark.soak)],
+    [pytest.param(2, 3, id="2-kills"), pytest.param(50, 8, id="50-kills", marks=pytest.mark.soak)],
 )
 def test_killed_applications_lose_nothing_and_execute_no_plan_twice(
     spark: SparkSession, make_table: MakeTable, manager: Manager, tmp_path: Path, kills: int, at_once: int

@@ -102,7 +102,9 @@ def commits(table: Table) -> int:
     return len(table.completed("deltacommit"))
 
 
-@pytest.mark.parametrize("status", [500, 503, 404, 401], ids=str)
+@pytest.mark.parametrize(
+    "status", [500, *(pytest.param(status, marks=pytest.mark.soak) for status in (503, 404, 401))], ids=str
+)
 def test_commit_stands_when_the_manager_answers_an_error_and_nothing_is_sent_again(
     spark: SparkSession, make_table: MakeTable, start_manager: Callable[[int], AwkwardManager], status: int
 ) -> None:
@@ -139,6 +141,7 @@ def test_writer_of_a_silent_manager_hangs_up_by_itself_after_its_timeout(
     assert rows(spark, table) == rows_written(spark, table.written, before + 1)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("status", [200, 500, None], ids=["answers-200", "answers-500", "down"])
 def test_rfc_43s_own_client_fails_the_write_after_the_commit_whatever_the_manager_does(
     spark: SparkSession, make_table: MakeTable, start_manager: Callable[[int], AwkwardManager], status: int | None
