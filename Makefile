@@ -73,8 +73,8 @@ test: ## Everything that must land
 $(LANES): export LAKE_PATIENCE ?= 4
 test-lane-services: TIERS := test-spark-first test-oracle
 test-lane-indexes: TIERS := check test-spark-second
-test-lane-airflow: TIERS := test-system test-servers
-test-lane-units: TIERS := test-unit test-integration test-storage
+test-lane-airflow: TIERS := test-system test-servers test-storage
+test-lane-units: TIERS := test-unit test-integration
 $(LANES):
 	@status=0; for tier in $(TIERS); do $(MAKE) --no-print-directory $$tier || status=$$?; done; exit $$status
 
