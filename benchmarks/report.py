@@ -102,6 +102,7 @@ SECTIONS = (
         (
             ("storage calls a minute, polling", "poll.fs_calls_per_min"),
             ("storage calls a minute, commits announced", "push.fs_calls_per_min"),
+            ("bytes of memory for each table, commits announced", "push.bytes_per_table"),
             ("missed, polling", "poll.missed"),
             ("missed, commits announced", "push.missed"),
         ),
@@ -311,6 +312,54 @@ SECTIONS = (
                 ("first evaluation of a table (CPU ms)", "first_cpu_ms"),
             )
             for size in (100, 1_000, 10_000)
+        )
+        + tuple(
+            (f"whole Airflow, 10,000 tables, {window}: {label}", f"fleet.{key}.{name}")
+            for key, window in (("calm", "no fault"), ("hanging", "one of ten stores hangs"))
+            for label, name in (
+                ("notice to decision, p50 (s)", "decided_p50_s"),
+                ("notice to decision, p99 (s)", "decided_p99_s"),
+                ("notice to run, p50 (s)", "run_p50_s"),
+                ("notice to run, p99 (s)", "run_p99_s"),
+                ("commits", "commits"),
+                ("due at once", "due"),
+                ("lost", "lost"),
+                ("CPU of the API server (s/min)", "api_cpu_s_per_min"),
+                ("memory of the API server (MiB)", "api_resident_mib"),
+                ("slowest statement on the provider's tables (ms)", "slowest_lake_query_ms"),
+            )
+        ),
+    ),
+    Section(
+        "waiting",
+        "What does Airflow itself spend on a service, while its engine works?",
+        (
+            Plot(
+                "waiting-cpu",
+                "Airflow's processor time for each service (CPU s)",
+                (
+                    ("provider, waits in the triggerer (warm)", "deferred_cpu_s"),
+                    ("provider, holds a worker (spark-submit)", "held_cpu_s"),
+                ),
+            ),
+            Plot(
+                "waiting-memory",
+                "memory while all services run, for each (MiB)",
+                (
+                    ("provider, waits in the triggerer (warm)", "deferred_resident_mib"),
+                    ("provider, holds a worker (spark-submit)", "held_resident_mib"),
+                ),
+            ),
+        ),
+        (
+            ("services at once", "services"),
+            ("seconds that each works", "work_s"),
+            ("in the triggerer: CPU of scheduler and workers (s)", "deferred_scheduler_cpu_s"),
+            ("in the triggerer: CPU of the triggerer (s)", "deferred_triggerer_cpu_s"),
+            ("in the triggerer: CPU of the API server (s)", "deferred_api_server_cpu_s"),
+            ("holding a worker: CPU of scheduler and workers (s)", "held_scheduler_cpu_s"),
+            ("holding a worker: CPU of the triggerer (s)", "held_triggerer_cpu_s"),
+            ("holding a worker: CPU of the API server (s)", "held_api_server_cpu_s"),
         ),
     ),
     Section(

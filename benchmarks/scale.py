@@ -12,6 +12,8 @@ sweep. `quiet_statements`: what such a cycle sends to the database.
 these commits: its notice, its evaluation, and a run for every fifth.
 `slowest_query_ms`: the longest statement of that cycle.
 `parse_s`: seconds in which Airflow parses the shipped DAGs, with so many tables registered.
+
+`fleet`: a whole Airflow with `--fleet` tables under load, and a store that hangs; see `benchmarks/scale_fleet.py`.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from sqlalchemy.orm import sessionmaker
 
 from benchmarks.database import create_tables
 from benchmarks.detection import WORK, instant_time
+from benchmarks.scale_fleet import FleetLoad, run_fleet
 from local_stack.postgres import LocalPostgres
 from tests.support.tables import HandMadeTable
 
@@ -279,6 +282,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="numbers of tables, apart by commas")
     parser.add_argument("--commits", type=int, default=100)
+    parser.add_argument("--fleet", type=int, default=10_000, help="tables of the whole Airflow; 0: without that part")
+    parser.add_argument("--rate", type=int, default=100, help="commits a minute there")
+    parser.add_argument("--calm", type=float, default=5.0, help="minutes there before a store hangs")
+    parser.add_argument("--hanging", type=float, default=15.0, help="minutes there while a store hangs")
     options = parser.parse_args()
     WORK.mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="lake-scale-", dir=WORK))
@@ -288,7 +295,7 @@ def main() -> int:
         engine = create_engine(server.url)
         create_tables(engine)
         engine.dispose()
-        for size in map(int, options.sizes.split(",")):
+        for size in map(int, filter(None, options.sizes.split(","))):
             paths = make_tables(folder / str(size), size + 1)
             url = server.create_database(f"scale{size}", "airflow")
             found[str(size)] = in_a_process(folder, url, paths, options.commits)
@@ -298,6 +305,9 @@ def main() -> int:
     finally:
         server.stop()
         shutil.rmtree(folder, ignore_errors=True)
+    if options.fleet:
+        load = FleetLoad(options.fleet, options.rate, options.calm, options.hanging)
+        found["fleet"] = run_fleet(load)
     print(json.dumps(found))
     return 0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import math
 import random
@@ -22,10 +23,10 @@ from airflow_lake_provider.backoff import backoff
 from airflow_lake_provider.errors import LakeError, StorageError, TableNotFoundError
 from airflow_lake_provider.storage.table_storage import StorageCalls, open_storage
 from airflow_lake_provider.timeline_server.cached_table import (
+    NO_HINTS,
     NOTHING,
     ArchiveTails,
     CachedTimeline,
-    Hints,
     completed_writes_among,
     find_unnamed,
 )
@@ -40,13 +41,15 @@ from airflow_lake_provider.timeline_server.refresh import (
     volume_of,
 )
 from airflow_lake_provider.timeline_server.schedule import NEVER, DueQueue, SharedLimits, fraction_of, pause_ms
-from airflow_lake_provider.timeline_server.snapshot import ANY_AGE, Freshness, pack
+from airflow_lake_provider.timeline_server.snapshot import ANY_AGE, Freshness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.storage.table_storage import Storage
+    from airflow_lake_provider.timeline_server.cached_table import Hints
     from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
 
 log = logging.getLogger(__name__)
@@ -65,7 +68,8 @@ class ChangeLog:
     def __init__(self, most_entries: int = _MOST_ENTRIES) -> None:
         self._epoch = uuid.uuid4().hex[:12]
         self._lock = threading.Lock()
-        self._entries: deque[tuple[int, str]] = deque(maxlen=most_entries)
+        self._entries: deque[str] = deque(maxlen=most_entries)
+        """Numbered one after the other; the newest has the number `_last`."""
         self._last = 0
         self._waiters: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
@@ -78,7 +82,7 @@ class ChangeLog:
         """Record that a table changed."""
         with self._lock:
             self._last += 1
-            self._entries.append((self._last, base_path))
+            self._entries.append(base_path)
             waiters = tuple(self._waiters)
         for event_loop, event in waiters:
             with contextlib.suppress(RuntimeError):  # that event loop has ended
@@ -91,14 +95,10 @@ class ChangeLog:
             return None
         after = int(number)
         with self._lock:
-            forgotten = self._entries[0][0] - 1 if self._entries else self._last
-            if after > self._last or after < forgotten:
+            if after > self._last or after < self._last - len(self._entries):
                 return None
-            changed: dict[str, None] = {}
-            for seq, base_path in reversed(self._entries):
-                if seq <= after:
-                    break
-                changed[base_path] = None
+            newest = itertools.islice(reversed(self._entries), self._last - after)
+            changed = dict.fromkeys(newest)
             return f"{self._epoch}.{self._last}", tuple(reversed(changed))
 
     async def wait(self, cursor: str, timeout_s: float) -> None:
@@ -120,17 +120,51 @@ class ChangeLog:
 # --- Bounded memory of many tables: packed snapshots of the most recently used, unpacked ones of the hottest
 
 
+class TableLocks:
+    """A lock for each table, which exists while a thread holds it or waits for it: a quiet table has none."""
+
+    def __init__(self, make_lock: Callable[[], AbstractContextManager[object]] = threading.Lock) -> None:
+        self._make_lock = make_lock
+        self._lock = threading.Lock()
+        self._used: dict[str, tuple[AbstractContextManager[object], int]] = {}
+
+    @property
+    def used(self) -> int:
+        """How many tables have a lock now."""
+        return len(self._used)
+
+    @contextlib.contextmanager
+    def hold(self, base_path: str) -> Iterator[None]:
+        """Wait for the table's lock, and hold it."""
+        with self._lock:
+            lock, users = self._used.get(base_path) or (self._make_lock(), 0)
+            self._used[base_path] = (lock, users + 1)
+        try:
+            with lock:
+                yield
+        finally:
+            with self._lock:
+                _, users = self._used.pop(base_path)
+                if users > 1:
+                    self._used[base_path] = (lock, users - 1)
+
+
 class TableMemory:
     """Timelines by base path. An unneeded one is dropped with its snapshot; others keep version and schedule."""
 
     def __init__(self, max_tables: int, hot_tables: int, open_table: Callable[[str], Storage]) -> None:
         self.lock = threading.Lock()
+        self.refreshing = TableLocks()
+        """Held by the thread that refreshes a table."""
+        self.reading_commits = TableLocks()
+        """Held by the thread that reads commit metadata for a view (`planner.table_view`)."""
         self.evictions = 0
         self._max_tables = max_tables
         self._hot_tables = hot_tables
         self._open_table = open_table
         self._timelines: dict[str, CachedTimeline] = {}
-        self._kept: OrderedDict[str, None] = OrderedDict()
+        self._kept: dict[str, None] = {}
+        """The least recently used one is the first. A plain dict: an ordered one takes 70 bytes more for each."""
         self._hot: OrderedDict[str, Known] = OrderedDict()
 
     def __len__(self) -> int:
@@ -143,7 +177,7 @@ class TableMemory:
 
     def kept_bytes(self) -> int:
         """Return the size of the packed snapshots."""
-        return sum(len(cached.packed or b"") for _, cached in self.kept_timelines())
+        return sum(cached.packed_bytes for _, cached in self.kept_timelines())
 
     def kept_timelines(self) -> list[tuple[str, CachedTimeline]]:
         """Return the tables whose snapshots are kept."""
@@ -167,7 +201,7 @@ class TableMemory:
         """Return a table's entry, created when there is none; its storage is not opened yet."""
         cached = self._timelines.get(base_path)
         if cached is None:
-            made = CachedTimeline(lambda: self._open_table(base_path))
+            made = CachedTimeline(base_path, self._open_table)
             with self.lock:
                 cached = self._timelines.setdefault(base_path, made)
         return cached
@@ -179,8 +213,8 @@ class TableMemory:
             if hot is not None:
                 self._hot.move_to_end(base_path)
             if base_path in self._kept:
-                self._kept.move_to_end(base_path)
-        if hot is not None and hot.snapshot.version == cached.version and cached.packed is not None:
+                self._move_to_end(cached.base_path)
+        if hot is not None and hot.snapshot.version == cached.version and cached.packed_bytes:
             if hot.snapshot.as_of_ms == cached.as_of_ms:
                 return hot
             return replace(hot, snapshot=replace(hot.snapshot, as_of_ms=cached.as_of_ms))
@@ -190,16 +224,18 @@ class TableMemory:
         """Record an entry's new snapshot; return the unneeded tables that were dropped for it."""
         dropped = []
         with self.lock:
+            # One string for each table, from wherever its path comes.
+            base_path = cached.base_path
             self._timelines.setdefault(base_path, cached)
-            self._kept[base_path] = None
-            self._kept.move_to_end(base_path)
+            self._move_to_end(base_path)
             if known is not None:
                 self._hot[base_path] = known
                 self._hot.move_to_end(base_path)
             while len(self._hot) > self._hot_tables:
                 self._hot.popitem(last=False)
             while len(self._kept) > self._max_tables:
-                evicted, _ = self._kept.popitem(last=False)
+                evicted = next(iter(self._kept))
+                del self._kept[evicted]
                 self._hot.pop(evicted, None)
                 self.evictions += 1
                 other = self._timelines.get(evicted)
@@ -209,6 +245,10 @@ class TableMemory:
                         del self._timelines[evicted]
                         dropped.append(evicted)
         return dropped
+
+    def _move_to_end(self, base_path: str) -> None:
+        self._kept.pop(base_path, None)
+        self._kept[base_path] = None
 
     def forget(self, base_path: str) -> None:
         """Drop a table altogether."""
@@ -293,7 +333,8 @@ class SharedTimelines:
         """
         cached = self.memory.get(base_path)
         with self.memory.lock:
-            cached.hints.add(tuple(instants), frozenset({mark} if mark else ()), is_by_writer=is_by_writer)
+            marks = frozenset({mark} if mark else ())
+            cached.hints = cached.hints.and_one(tuple(instants), marks, is_by_writer=is_by_writer)
         self.stats.count("hints")
         self.due.hint(base_path)
 
@@ -315,7 +356,7 @@ class SharedTimelines:
         cached.watched_until_ms = max(cached.watched_until_ms, until_ms)
         if cached.as_of_ms:
             self.due.put_earlier(
-                base_path, cached.as_of_ms + pause_ms(base_path, cached, self.limits.heartbeat, now_ms)
+                cached.base_path, cached.as_of_ms + pause_ms(base_path, cached, self.limits.heartbeat, now_ms)
             )
 
     def register(self, base_path: str, fixed_pause_s: float | None = None, *, was_announced: bool = False) -> None:
@@ -329,7 +370,7 @@ class SharedTimelines:
         if not cached.is_registered:
             cached.is_registered = True
             spread_ms = int(self.limits.cold_start_s * 1000 * fraction_of(base_path))
-            self.due.put_earlier(base_path, self.now_ms() + spread_ms)
+            self.due.put_earlier(cached.base_path, self.now_ms() + spread_ms)
 
     # --- reading -------------------------------------------------------------------------------------------
 
@@ -397,7 +438,7 @@ class SharedTimelines:
         """Refresh from the storage, or share a refresh that began after this call. Raises what the refresh raises."""
         cached = self.memory.get(base_path)
         begun_before = cached.begun
-        with cached.lock:
+        with self.memory.refreshing.hold(base_path):
             known = self.memory.known(base_path, cached)
             has_checked = depth not in _CHECKING or cached.properties_checked > begun_before
             if cached.shown > begun_before and depth is not Depth.VERIFY and has_checked:
@@ -407,7 +448,7 @@ class SharedTimelines:
                     cached.covered_mark = max(cached.covered_mark, covering)
                     return known.snapshot
             with self.memory.lock:
-                hints, cached.hints = cached.hints, Hints()
+                hints, cached.hints = cached.hints, NO_HINTS
                 cached.begun += 1
             cached.unnamed = cached.unnamed - hints.named or NOTHING
             if hints.is_by_writer:
@@ -435,14 +476,14 @@ class SharedTimelines:
         cached = self.memory.get(base_path)
         with self.memory.lock:
             cached.awaited |= {version}
-        self.due.put_earlier(base_path, self.now_ms())
+        self.due.put_earlier(cached.base_path, self.now_ms())
 
     def _publish(self, base_path: str, cached: CachedTimeline, *, is_change: bool) -> None:
         # After `shown` is set: a reader of the log finds the snapshot, and a later reader requests a refresh.
         with self.memory.lock:
             awaited, cached.awaited = cached.awaited, NOTHING
         if is_change or awaited - {cached.version}:
-            self.log.add(base_path)
+            self.log.add(cached.base_path)
 
     def refresh_if_due(self, base_path: str, *, is_hinted: bool) -> bool:
         """Refresh a table that the due queue returned; the entry stores errors. Return whether no table is there."""
@@ -465,7 +506,7 @@ class SharedTimelines:
         """Do a heartbeat's refresh with one stat and nothing unpacked; false when it takes more than that."""
         cached = self.memory.get(base_path)
         now_ms = self.now_ms()
-        with cached.lock:
+        with self.memory.refreshing.hold(base_path):
             is_gated = cached.folder_ms and cached.shown and not cached.hints.is_hinted and cached.error is None
             if not is_gated or self._depth(cached, Depth.GATE, now_ms) is not Depth.GATE:
                 return False
@@ -579,10 +620,10 @@ class SharedTimelines:
         cached.shown = cached.begun
         if hints.is_hinted:  # the announced instants are still to be read
             with self.memory.lock:
-                cached.hints.add(hints.instants, hints.marks, is_by_writer=hints.is_by_writer)
+                cached.hints = cached.hints.and_one(hints.instants, hints.marks, is_by_writer=hints.is_by_writer)
         self.stats.count("failed_refreshes")
         if cached.failures == 1:
-            self.log.add(base_path)  # waiting readers need to know that it cannot be read
+            self.log.add(cached.base_path)  # waiting readers need to know that it cannot be read
         self._schedule(base_path, cached)
         return cached.error
 
@@ -591,13 +632,11 @@ class SharedTimelines:
     def restore(self, base_path: str, known: Known, *, is_announced: bool) -> None:
         """Restore a snapshot from an earlier process; the next refresh compares it with the storage."""
         cached = self.memory.get(base_path)
-        with cached.lock:
+        with self.memory.refreshing.hold(base_path):
             if cached.begun:
                 return
-            cached.packed, cached.version = pack(known.snapshot), known.snapshot.version
-            cached.timeline_path, cached.is_announced = known.snapshot.properties.timeline_path, is_announced
-            cached.folder_ms, cached.properties_stamp = known.folder_ms, known.properties_stamp
-            cached.changed_ms = cached.as_of_ms = known.snapshot.as_of_ms
+            cached.take(known)
+            cached.is_announced, cached.changed_ms = is_announced, known.snapshot.as_of_ms
             self.memory.keep(base_path, cached, None, self.now_ms())
 
     def _schedule(self, base_path: str, cached: CachedTimeline) -> None:
@@ -609,8 +648,8 @@ class SharedTimelines:
             if is_permanent:
                 self.memory.forget(base_path)
             pause_s = backoff(_FIRST_BACKOFF_S, cached.failures, _MOST_BACKOFF_S)
-            self.due.put(base_path, NEVER if is_permanent else now_ms + int(pause_s * 1000))
+            self.due.put(cached.base_path, NEVER if is_permanent else now_ms + int(pause_s * 1000))
         elif cached.is_registered or cached.watched_pause_s(now_ms) is not None:
-            self.due.put(base_path, now_ms + pause_ms(base_path, cached, self.limits.heartbeat, now_ms))
+            self.due.put(cached.base_path, now_ms + pause_ms(base_path, cached, self.limits.heartbeat, now_ms))
         else:
             self.due.put(base_path, NEVER)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import struct
+import sys
 import threading
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from cachetools import LRUCache
 
 from airflow_lake_provider.hudi.archive.timeline import ArchivedTimeline
 from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, WRITE_ACTIONS, Action, Layout
-from airflow_lake_provider.timeline_server.refresh import UNKNOWN, Known
+from airflow_lake_provider.timeline_server.refresh import Known
 from airflow_lake_provider.timeline_server.schedule import find_commit_interval_s
 from airflow_lake_provider.timeline_server.snapshot import find_new_names, pack, unpack
 
@@ -23,12 +25,14 @@ if TYPE_CHECKING:
     from airflow_lake_provider.storage.table_storage import Storage
     from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
 
+T = TypeVar("T", int, float, bool)
+
 _MOST_HINTED = 64
 NOTHING: frozenset[str] = frozenset()
 """The empty set of all tables: one for each would take 216 bytes."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Hints:
     """What the hints since a table's last refresh contain."""
 
@@ -37,7 +41,7 @@ class Hints:
     """Whether a writer announced a commit, not a task of the provider."""
     instants: tuple[str, ...] = ()
     """Requested times that hints named; cut when there are too many."""
-    named: frozenset[str] = frozenset()
+    named: frozenset[str] = NOTHING
     """All requested times that hints named, whatever other hints there were."""
     named_marks: frozenset[int] = frozenset()
     """Numbers of the marks whose hints named instants."""
@@ -46,17 +50,19 @@ class Hints:
     marks: frozenset[int] = frozenset()
     """Numbers of the durable marks that caused the hints."""
 
-    def add(self, instants: tuple[str, ...], marks: frozenset[int], *, is_by_writer: bool) -> None:
-        """Add one hint."""
+    def and_one(self, instants: tuple[str, ...], marks: frozenset[int], *, is_by_writer: bool) -> Hints:
+        """Return these hints and one more."""
         # A hint without instants requests a refresh, whatever the others name.
         names_nothing = not instants or (self.is_hinted and not self.instants)
-        self.named |= frozenset(instants)
-        self.named_marks |= marks if instants else frozenset()
-        self.names_nothing = self.names_nothing or (is_by_writer and not instants and not marks)
-        self.instants = () if names_nothing else (*self.instants, *instants)[: _MOST_HINTED + 1]
-        self.is_hinted = True
-        self.is_by_writer = self.is_by_writer or is_by_writer
-        self.marks |= marks
+        return Hints(
+            is_hinted=True,
+            is_by_writer=self.is_by_writer or is_by_writer,
+            instants=() if names_nothing else (*self.instants, *instants)[: _MOST_HINTED + 1],
+            named=self.named | frozenset(instants),
+            named_marks=self.named_marks | (marks if instants else frozenset()),
+            names_nothing=self.names_nothing or (is_by_writer and not instants and not marks),
+            marks=self.marks | marks,
+        )
 
     @property
     def mark(self) -> int:
@@ -77,93 +83,180 @@ class Hints:
         return completed.issuperset(self.instants)
 
 
-@dataclass(slots=True)
-class CachedTimeline:
-    """One table. The thread that refreshes it holds `lock`; the other fields are read without it."""
+NO_HINTS = Hints()
 
-    open_storage: Callable[[], Storage]
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    commits_lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held by the thread that reads commit metadata for a view (`planner.table_view`)."""
-    begun: int = 0
+# --- A table's record: a head of numbers (8 bytes each instead of the 40 of an attribute), the version of the newest
+# snapshot, and that snapshot, packed. Each change of it is one step for all threads: one of them may register a table
+# while another one refreshes it.
+
+
+class _Number(Generic[T]):
+    """A number in the head of a record, behind the one `after`."""
+
+    def __init__(self, code: str, after: _Number[Any] | None = None) -> None:
+        self._format: struct.Struct = struct.Struct(f"<{code}")
+        self._begin: int = 0 if after is None else after.end
+        self.end: int = self._begin + self._format.size
+
+    def __get__(self, cached: CachedTimeline, _: type[CachedTimeline]) -> T:
+        number: T = self._format.unpack_from(cached.record, self._begin)[0]
+        return number
+
+    def __set__(self, cached: CachedTimeline, number: T) -> None:
+        self._format.pack_into(cached.record, self._begin, number)
+
+
+_VERSION_BYTES = 16
+_NO_SECONDS = -1.0
+
+
+class CachedTimeline:
+    """One table. The thread that refreshes it holds its lock (`TableMemory.refreshing`); others read without it."""
+
+    __slots__ = (
+        "_storage",
+        "awaited",
+        "base_path",
+        "error",
+        "hints",
+        "newest_completion",
+        "open_table",
+        "record",
+        "timeline_path",
+        "unnamed",
+        "volume",
+    )
+
+    begun = _Number[int]("I")
     """How many refreshes began; `shown` is the number of the one whose result is shown."""
-    shown: int = 0
-    packed: bytes | None = None
-    version: str = ""
-    timeline_path: str = ""
-    as_of_ms: int = 0
-    folder_ms: int = UNKNOWN
-    properties_stamp: tuple[int, int] = (UNKNOWN, UNKNOWN)
-    properties_ms: int = 0
+    shown = _Number[int]("I", begun)
+    properties_checked = _Number[int]("I", shown)
+    """The number of the refresh that checked the properties."""
+    failures = _Number[int]("I", properties_checked)
+    as_of_ms = _Number[int]("q", failures)
+    folder_ms = _Number[int]("q", as_of_ms)
+    _stamp_ms = _Number[int]("q", folder_ms)
+    _stamp_bytes = _Number[int]("q", _stamp_ms)
+    properties_ms = _Number[int]("q", _stamp_bytes)
     """When the properties were last checked, ms since the epoch."""
-    properties_checked: int = 0
-    """The number of the refresh that checked them."""
-    changed_ms: int = 0
-    commit_interval_s: float | None = None
-    newest_completion: str = ""
-    """The latest completion time of a write that was shown."""
-    is_announced: bool = False
-    unnamed: frozenset[str] = NOTHING
-    """Requested times of active commits that writers made without a notice: a silent writer is at work."""
-    volume: str = ""
-    """The file system or store of the table, once its folder times were asked about."""
-    hints: Hints = field(default_factory=Hints)
-    covered_mark: int = 0
-    awaited: frozenset[str] = NOTHING
-    """Versions of readers that wait for an answer: the next refresh that shows another one is logged."""
-    watched_s: float | None = None
-    watched_until_ms: int = 0
-    unannounced_s: float | None = None
+    changed_ms = _Number[int]("q", properties_ms)
+    covered_mark = _Number[int]("q", changed_ms)
+    failed_ms = _Number[int]("q", covered_mark)
+    watched_s = _Number[float]("d", failed_ms)
+    watched_until_ms = _Number[int]("q", watched_s)
+    unannounced_s = _Number[float]("d", watched_until_ms)
     """How often watchers would poll it that wait for what no writer announces."""
-    unannounced_until_ms: int = 0
-    is_registered: bool = False
-    fixed_pause_s: float | None = None
-    failures: int = 0
-    error: LakeError | None = None
-    failed_ms: int = 0
-    _storage: Storage | None = None
+    unannounced_until_ms = _Number[int]("q", unannounced_s)
+    _commit_interval_s = _Number[float]("d", unannounced_until_ms)
+    _fixed_pause_s = _Number[float]("d", _commit_interval_s)
+    is_announced = _Number[bool]("?", _fixed_pause_s)
+    is_registered = _Number[bool]("?", is_announced)
+    _HEAD_BYTES: ClassVar[int] = is_registered.end
+    _SNAPSHOT: ClassVar[int] = is_registered.end + _VERSION_BYTES
+
+    def __init__(self, base_path: str, open_table: Callable[[str], Storage]) -> None:
+        self.base_path = base_path
+        self.open_table = open_table
+        self.record = bytearray(self._HEAD_BYTES)
+        self.timeline_path = ""
+        self.newest_completion = ""
+        """The latest completion time of a write that the evicted snapshot showed."""
+        self.unnamed = NOTHING
+        """Requested times of active commits that writers made without a notice: a silent writer is at work."""
+        self.volume = ""
+        """The file system or store of the table, once its folder times were asked about."""
+        self.hints = NO_HINTS
+        self.awaited = NOTHING
+        """Versions of readers that wait for an answer: the next refresh that shows another one is logged."""
+        self.error: LakeError | None = None
+        self._storage: Storage | None = None
+        self.commit_interval_s = self.fixed_pause_s = None
+
+    @property
+    def version(self) -> str:
+        """The version of the newest snapshot, whether it is kept or not; empty for none."""
+        return self.record[self._HEAD_BYTES : self._SNAPSHOT].hex()
+
+    @property
+    def properties_stamp(self) -> tuple[int, int]:
+        """Modification time and size of hoodie.properties before it was read."""
+        return self._stamp_ms, self._stamp_bytes
+
+    @property
+    def commit_interval_s(self) -> float | None:
+        """The usual gap between two commits; None without two."""
+        return None if self._commit_interval_s == _NO_SECONDS else self._commit_interval_s
+
+    @commit_interval_s.setter
+    def commit_interval_s(self, interval_s: float | None) -> None:
+        self._commit_interval_s = _NO_SECONDS if interval_s is None else interval_s
+
+    @property
+    def fixed_pause_s(self) -> float | None:
+        """What replaces the table's adaptive heartbeat; None for nothing."""
+        return None if self._fixed_pause_s == _NO_SECONDS else self._fixed_pause_s
+
+    @fixed_pause_s.setter
+    def fixed_pause_s(self, pause_s: float | None) -> None:
+        self._fixed_pause_s = _NO_SECONDS if pause_s is None else pause_s
 
     @property
     def storage(self) -> Storage:
         """The table's storage, opened on first use: opening may read an Airflow connection."""
         if self._storage is None:
-            self._storage = self.open_storage()
+            self._storage = self.open_table(self.base_path)
         return self._storage
+
+    @property
+    def packed(self) -> bytes:
+        """The packed snapshot; empty when it was evicted, or when there was none yet."""
+        return bytes(self.record[self._SNAPSHOT :])
+
+    @property
+    def packed_bytes(self) -> int:
+        """How long the packed snapshot is."""
+        return max(0, len(self.record) - self._SNAPSHOT)
 
     def known(self) -> Known | None:
         """Return what the last refresh left, unpacked; None when nothing is cached."""
-        packed = self.packed
-        if packed is None:
+        record = bytes(self.record[self._HEAD_BYTES :])
+        version, packed = record[:_VERSION_BYTES], record[_VERSION_BYTES:]
+        if not packed:
             return None
-        snapshot = replace(unpack(packed), as_of_ms=self.as_of_ms)
+        snapshot = unpack(packed, self.base_path, version.hex(), self.as_of_ms)
         return Known(snapshot, self.folder_ms, self.properties_stamp)
+
+    def take(self, known: Known) -> None:
+        """Take what a refresh of this process, or of an earlier one, left."""
+        snapshot = known.snapshot
+        self.as_of_ms, self.folder_ms = snapshot.as_of_ms, known.folder_ms
+        self._stamp_ms, self._stamp_bytes = known.properties_stamp
+        self.timeline_path = sys.intern(snapshot.properties.timeline_path)
+        if not self.packed_bytes or snapshot.version != self.version:
+            self.record[self._HEAD_BYTES :] = bytes.fromhex(snapshot.version) + pack(snapshot)
 
     def keep(self, before: Known | None, after: Known) -> frozenset[str] | None:
         """Keep what a refresh read; return the file names of new instants, None when nothing changed."""
-        snapshot = after.snapshot
-        self.as_of_ms, self.folder_ms, self.properties_stamp = (
-            snapshot.as_of_ms,
-            after.folder_ms,
-            after.properties_stamp,
-        )
+        snapshot, version = after.snapshot, self.version
+        is_same = self.packed_bytes > 0 and snapshot.version == version
+        self.take(after)
         self.failures, self.error = 0, None
-        self.timeline_path = snapshot.properties.timeline_path
-        if self.packed is not None and snapshot.version == self.version:
+        if is_same:
             return None
-        new_names = None
-        if before is not None and snapshot.version != before.snapshot.version:
-            new_names = find_new_names(before.snapshot, snapshot)
-        elif self.version and snapshot.version != self.version:  # evicted meanwhile: what is new is not known
-            completed = snapshot.timeline.completed_writes
-            new_names = frozenset(i.file_name for i in completed if (i.completed_time or "") > self.newest_completion)
-        self.newest_completion = max((i.completed_time or "" for i in snapshot.timeline.completed_writes), default="")
-        self.packed, self.version = pack(snapshot), snapshot.version
         self.commit_interval_s = find_commit_interval_s(snapshot.timeline)
-        return new_names
+        if before is not None and snapshot.version != before.snapshot.version:
+            return find_new_names(before.snapshot, snapshot)
+        if version and snapshot.version != version:  # evicted meanwhile: what is new is not known
+            completed, last = snapshot.timeline.completed_writes, self.newest_completion
+            return frozenset(i.file_name for i in completed if (i.completed_time or "") > last)
+        return None
 
     def evict(self) -> None:
         """Drop what is large; version and schedule stay."""
-        self.packed = None
+        if (known := self.known()) is not None:
+            completed = known.snapshot.timeline.completed_writes
+            self.newest_completion = max((i.completed_time or "" for i in completed), default="")
+            del self.record[self._SNAPSHOT :]
 
     def is_needed(self, now_ms: int) -> bool:
         """Whether the table is registered, watched, or hinted."""

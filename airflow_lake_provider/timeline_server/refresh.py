@@ -200,7 +200,7 @@ def volume_of(storage: Storage) -> str:
 # file is reported and used up to the damage. Record: two lengths (big-endian, 4 bytes each), CRC-32 of what follows,
 # a JSON header, the packed snapshot.
 
-_MAGIC = b"lake timelines 1\n"
+_MAGIC = b"lake timelines 2\n"
 _PREFIX = struct.Struct(">III")
 _MOST_FILE_BYTES = 64 * 1024 * 1024
 
@@ -215,11 +215,17 @@ def save(timelines: SharedTimelines, path: Path) -> int:
             stream.write(_MAGIC)
             for base_path, cached in timelines.memory.kept_timelines():
                 packed = cached.packed
-                if packed is None or cached.error is not None:
+                if not packed or cached.error is not None:
                     continue
                 stamps = {"folder_ms": cached.folder_ms, "properties_stamp": list(cached.properties_stamp)}
                 known = {"is_announced": cached.is_announced, "is_gate_unreliable": timelines.is_unreliable(cached)}
-                entry = {"base_path": base_path, **known, **stamps}
+                entry = {
+                    "base_path": base_path,
+                    "version": cached.version,
+                    "as_of_ms": cached.as_of_ms,
+                    **known,
+                    **stamps,
+                }
                 header = json.dumps(entry).encode()
                 stream.write(_PREFIX.pack(len(header), len(packed), zlib.crc32(header + packed)))
                 stream.write(header + packed)
@@ -267,9 +273,10 @@ def _read(stream: BinaryIO, path: Path) -> Iterator[tuple[str, Known, dict[str, 
         if len(body) != header_bytes + packed_bytes or zlib.crc32(body) != checksum:
             raise DamagedFileError(f"{path}: a record is cut off or damaged")
         header = json.loads(body[:header_bytes])
+        base_path = str(header["base_path"])
         known = Known(
-            unpack(body[header_bytes:]),
+            unpack(body[header_bytes:], base_path, str(header["version"]), int(header["as_of_ms"])),
             int(header["folder_ms"]),
             (int(header["properties_stamp"][0]), int(header["properties_stamp"][1])),
         )
-        yield str(header["base_path"]), known, header
+        yield base_path, known, header

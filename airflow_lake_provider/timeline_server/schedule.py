@@ -112,9 +112,11 @@ def fraction_of(base_path: str) -> float:
 
 # --- Which tables to refresh next: hinted ones immediately, in order, the others when they are due
 #
-# A taken table is not returned again before it is given back; a hint that arrives meanwhile stays.
+# A taken table is not returned again before it is given back; a hint that arrives meanwhile stays. A table takes one
+# number; only those that are due within a minute are sorted, once a minute.
 
 NEVER = 1 << 62
+_SORTED_MS = 60_000
 
 
 class DueQueue:
@@ -124,7 +126,11 @@ class DueQueue:
         self._lock = threading.Lock()
         self._hinted: dict[str, None] = {}
         self._due: dict[str, int] = {}
-        self._heap: list[tuple[int, str]] = []
+        self._soon: list[tuple[int, str]] = []
+        """A heap of the tables that are due before `_sorted_until_ms`, and of outdated entries."""
+        self._sorted_until_ms = 0
+        self._later_ms = NEVER
+        """No other table is due before."""
         self._taken: set[str] = set()
 
     def hint(self, base_path: str) -> None:
@@ -135,21 +141,31 @@ class DueQueue:
     def put(self, base_path: str, due_ms: int) -> None:
         """Set when a table is due without a hint; the last call counts, NEVER takes it out."""
         with self._lock:
-            if due_ms >= NEVER:
-                self._due.pop(base_path, None)
-            elif self._due.get(base_path) != due_ms:
-                self._due[base_path] = due_ms
-                heapq.heappush(self._heap, (due_ms, base_path))
-            if len(self._heap) > 2 * len(self._due) + 1000:  # outdated entries are dropped when they outnumber
-                self._heap = [(due, path) for path, due in self._due.items()]
-                heapq.heapify(self._heap)
+            self._put(base_path, due_ms)
+
+    def _put(self, base_path: str, due_ms: int) -> None:
+        if due_ms >= NEVER:
+            self._due.pop(base_path, None)
+        elif self._due.get(base_path) != due_ms:
+            self._due[base_path] = due_ms
+            if due_ms >= self._sorted_until_ms:
+                self._later_ms = min(self._later_ms, due_ms)
+            else:
+                heapq.heappush(self._soon, (due_ms, base_path))
+        if len(self._soon) > 2 * len(self._due) + 1000:  # outdated entries are dropped when they outnumber
+            self._sort(self._sorted_until_ms)
+
+    def _sort(self, until_ms: int) -> None:
+        self._sorted_until_ms = until_ms
+        self._soon = [(due_ms, base_path) for base_path, due_ms in self._due.items() if due_ms < until_ms]
+        heapq.heapify(self._soon)
+        self._later_ms = min((due_ms for due_ms in self._due.values() if due_ms >= until_ms), default=NEVER)
 
     def put_earlier(self, base_path: str, due_ms: int) -> None:
         """Do the same as `put`, unless the table is due earlier anyway."""
         with self._lock:
-            if self._due.get(base_path, NEVER) <= due_ms:
-                return
-        self.put(base_path, due_ms)
+            if self._due.get(base_path, NEVER) > due_ms:
+                self._put(base_path, due_ms)
 
     def take(self, now_ms: int, most: int) -> list[tuple[str, bool]]:
         """Return up to `most` tables that are due, and whether each was hinted. Each must be given back."""
@@ -160,13 +176,14 @@ class DueQueue:
                 del self._hinted[base_path]
                 taken.append((base_path, True))
                 self._taken.add(base_path)
-            while self._heap and self._heap[0][0] <= now_ms and len(taken) < most:
-                due_ms, base_path = heapq.heappop(self._heap)
+            if self._later_ms <= now_ms:
+                self._sort(now_ms + _SORTED_MS)
+            while self._soon and self._soon[0][0] <= now_ms and len(taken) < most:
+                due_ms, base_path = heapq.heappop(self._soon)
                 if self._due.get(base_path) != due_ms:
                     continue
                 # Each refresh sets when the next one is due; if the worker crashes, the table is queued again.
-                self._due[base_path] = now_ms + 60_000
-                heapq.heappush(self._heap, (now_ms + 60_000, base_path))
+                self._put(base_path, now_ms + 60_000)
                 if base_path not in self._taken:
                     taken.append((base_path, False))
                     self._taken.add(base_path)
@@ -182,7 +199,7 @@ class DueQueue:
         with self._lock:
             if any(path not in self._taken for path in self._hinted):
                 return 0
-            next_ms = self._heap[0][0] if self._heap else NEVER
+            next_ms = min(self._soon[0][0] if self._soon else NEVER, self._later_ms)
         return max(0, min(next_ms - now_ms, most_ms))
 
     def due_ms(self, base_path: str) -> int | None:

@@ -28,7 +28,7 @@ from airflow_lake_provider.planner.verdict import Judgement, judge
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from tests.simulation import task as task_module
 from tests.simulation.faults import Faults, hot, hot_with, only, workers_are_lost
-from tests.simulation.threads import SimMemory, ThreadLock
+from tests.simulation.threads import SimLocks, ThreadLock
 
 Patch = pytest.MonkeyPatch
 
@@ -184,13 +184,8 @@ def deleted_runs_are_waited_for(patch: Patch) -> None:
 
 def tables_share_a_lock(patch: Patch) -> None:
     """The commits of all tables are read under one lock, so that a store that hangs holds up all others."""
-    locks: dict[str, ThreadLock] = {}
-
-    def make_locks() -> tuple[ThreadLock, ThreadLock]:
-        shared = locks.setdefault("", ThreadLock())
-        return ThreadLock(), shared
-
-    patch.setattr(SimMemory, "make_locks", staticmethod(make_locks))
+    lock = ThreadLock()
+    patch.setattr(SimLocks, "make_lock", staticmethod(lambda what: lock if what == "commits" else ThreadLock()))
 
 
 Mutation = Callable[[Patch], None]

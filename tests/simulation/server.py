@@ -27,7 +27,7 @@ from airflow_lake_provider.timeline_server.schedule import HeartbeatLimits, Shar
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
 from tests.simulation.faults import InjectedStoreError, ServerKilled, database_error
 from tests.simulation.storage import open_on
-from tests.simulation.threads import SimMemory, SimThread, simulated_threads, this_thread
+from tests.simulation.threads import SimLocks, SimThread, simulated_threads, this_thread
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -164,7 +164,7 @@ class Server:
             lambda path: open_on(world.disk, path, lambda what: self._before_storage_call(what, path)),
             self.now_ms,
         )
-        timelines.memory.__class__ = SimMemory
+        timelines.memory.refreshing, timelines.memory.reading_commits = SimLocks("refreshes"), SimLocks("commits")
         load_tables = self.load_tables = world.open_tables()
         unannounced = UnannouncedCommits(registry)
         timelines.on_unannounced = lambda path, instants: self._mark_unannounced(unannounced, path, instants)

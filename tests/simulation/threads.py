@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from airflow_lake_provider.manager import evaluators
-from airflow_lake_provider.timeline_server.cache import TableMemory
-from airflow_lake_provider.timeline_server.cached_table import CachedTimeline
+from airflow_lake_provider.timeline_server.cache import TableLocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,19 +83,16 @@ class ThreadLock:
             thread.server.wake(thread)
 
 
-class SimMemory(TableMemory):
-    """The product's memory of timelines; the locks of its entries are the simulation's."""
+class SimLocks(TableLocks):
+    """The product's locks of tables, made of the simulation's."""
 
-    def get(self, base_path: str) -> CachedTimeline:
-        cached = super().get(base_path)
-        if not isinstance(cached.lock, ThreadLock):
-            cached.lock, cached.commits_lock = self.make_locks()
-        return cached
+    def __init__(self, what: str) -> None:
+        super().__init__(lambda: self.make_lock(what))
 
     @staticmethod
-    def make_locks() -> tuple[Any, Any]:
-        """Return the locks of one table."""
-        return ThreadLock(), ThreadLock()
+    def make_lock(what: str) -> ThreadLock:
+        """Return the lock of one table for refreshes, or for its commits."""
+        return ThreadLock()
 
 
 class _Threading:

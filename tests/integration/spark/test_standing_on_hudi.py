@@ -178,8 +178,8 @@ def test_cancelled_item_ends_and_the_next_one_gets_its_place(
 def test_killed_applications_lose_nothing_and_execute_no_plan_twice(
     spark: SparkSession, make_table: MakeTable, manager: Manager, tmp_path: Path, kills: int, at_once: int
 ) -> None:
-    dice, number, round_number = random.Random(7), 0, 0
-    while number < kills:
+    dice, number, round_number, killed = random.Random(7), 0, 0, []
+    while len(killed) < kills:
         round_number += 1
         tables = [make_table(f"orders_{round_number}_{index}") for index in range(at_once)]
         before = {table.path: rows(spark, table) for table in tables}
@@ -193,8 +193,10 @@ def test_killed_applications_lose_nothing_and_execute_no_plan_twice(
             application = Application(manager, tmp_path, number, at_once=at_once)
             try:
                 # The last ones of a round are left to end their work.
-                patience_s = dice.uniform(0.0, 4.0) if applications <= 2 and number <= kills else 120.0
+                patience_s = dice.uniform(0.0, 4.0) if applications <= 2 and len(killed) < kills else 120.0
                 _let_run(manager, tries, application, patience_s)
+                running = sum(item.state is WorkState.RUNNING for item in manager.ask(*tries).values())
+                killed += [running] if running else []
             finally:
                 application.kill()
             for table, _ in tries.values():
@@ -211,9 +213,12 @@ def test_killed_applications_lose_nothing_and_execute_no_plan_twice(
                     again = request_of(table, Service.COMPACTION)
                     tries[manager.submit(again, try_number + 1)] = (table, try_number + 1)
         for table in tables:
-            assert rows(spark, table) == before[table.path], f"{table.path} after {number} kills"
+            assert rows(spark, table) == before[table.path], f"{table.path} after {len(killed)} kills"
             done = compactions(table)
             assert len(done) == 1, f"{table.path}: {sorted(table.files())}"
+        print(
+            f"round {round_number}: {len(killed)} kills, with {killed} items running; {len(alone)} alone in this round"
+        )
 
 
 def _let_run(

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import gc
 import os
 import random
+import threading
+import tracemalloc
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +18,10 @@ from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
-from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from airflow_lake_provider.timeline_server.cache import SharedTimelines, TableLocks
 from airflow_lake_provider.timeline_server.refresh import PROPERTIES_AFTER_MS, SETTLED_AFTER_MS, Depth, restore, save
 from airflow_lake_provider.timeline_server.schedule import HeartbeatLimits, SharedLimits
-from airflow_lake_provider.timeline_server.snapshot import NOW, Freshness, version_of
+from airflow_lake_provider.timeline_server.snapshot import NOW, Freshness, TimelineSnapshot, pack, version_of
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView, MemoryTimelineView
 from airflow_lake_provider.timeline_server.watch import Watch, WatchKind, find_changes
 from tests.support.fixture_tables import NAMES, unpack
@@ -744,14 +747,75 @@ def test_heartbeat_of_an_unchanged_table_unpacks_nothing(
     timelines.register(path)
     settle(timelines, path)
     clock.now_ms += 1000
-    unpacked: list[bytes] = []
-    monkeypatch.setattr("airflow_lake_provider.timeline_server.cached_table.unpack", unpacked.append)
+    unpacked: list[object] = []
+    target = "airflow_lake_provider.timeline_server.cached_table.unpack"
+    monkeypatch.setattr(target, lambda *given: unpacked.append(given))
     before = calls(timelines)
     timelines.refresh_if_due(path, is_hinted=False)
     assert spent(timelines, before) == (0, 0, 1)
     assert unpacked == []
     assert timelines.memory.get(path).as_of_ms == clock.now_ms
     assert timelines.memory.get(path).shown == timelines.memory.get(path).begun
+
+
+def test_quiet_table_takes_less_than_a_kibibyte_of_memory(opened: Opened, tmp_path: Path) -> None:
+    count = 200
+    tables = [HandMadeTable.create(tmp_path / f"table-{number:06}") for number in range(count)]
+    for table in tables:
+        for second in range(10):
+            table.commit(second)
+    timelines = SharedTimelines(SharedLimits(hot_tables=0))
+    tracemalloc.start()
+    try:
+        for table in tables:
+            timelines.register(str(table.path))
+            timelines.watch(str(table.path), 60.0, timelines.now_ms() + 300_000)
+            timelines.refresh_if_due(str(table.path), is_hinted=False)
+            timelines.hint(str(table.path), mark=1, is_by_writer=True)
+            assert timelines.due.take(0, 1) == [(str(table.path), True)]
+            timelines.refresh_if_due(str(table.path), is_hinted=True)
+        gc.collect()
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert timelines.memory.kept == count
+    assert taken / count < 950, "1 KiB with what allocators leave"
+
+
+def test_table_registered_while_its_refresh_packs_the_timeline_stays_registered(
+    timelines: SharedTimelines, table: HandMadeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(table.path)
+    table.commit(1)
+
+    def pack_late(snapshot: TimelineSnapshot) -> bytes:
+        packed = pack(snapshot)
+        timelines.register(path)
+        return packed
+
+    monkeypatch.setattr("airflow_lake_provider.timeline_server.cached_table.pack", pack_late)
+    timelines.snapshot(path)
+    assert timelines.memory.get(path).is_registered
+    assert timelines.memory.get(path).is_needed(timelines.now_ms())
+
+
+def test_lock_of_a_table_is_one_for_all_threads_and_gone_afterwards() -> None:
+    locks, order = TableLocks(), []
+    entered = threading.Event()
+
+    def work() -> None:
+        entered.set()
+        with locks.hold("/lake/orders"):
+            order.append("second")
+
+    with locks.hold("/lake/orders"), locks.hold("/lake/items"):
+        thread = threading.Thread(target=work)
+        thread.start()
+        assert entered.wait(30)
+        order.append("first")
+    thread.join(30)
+    assert order == ["first", "second"]
+    assert locks.used == 0
 
 
 def test_table_whose_last_notice_was_a_writers_is_trusted_after_a_restart(

@@ -25,13 +25,13 @@ def filled(tmp_path: Path, count: int = 3) -> SharedTimelines:
 @pytest.mark.parametrize("name", NAMES)
 def test_unpack_of_a_packed_real_timeline_gives_it_back(name: str, tmp_path: Path) -> None:
     snapshot = SharedTimelines().snapshot(str(unpack_table(name, tmp_path).path))
-    assert unpack(pack(snapshot)) == snapshot
+    assert unpack(pack(snapshot), snapshot.base_path, snapshot.version, snapshot.as_of_ms) == snapshot
 
 
-@pytest.mark.parametrize("content", [b"", b"x", b"\x78\x9c", pack.__doc__.encode()])
+@pytest.mark.parametrize("content", [b"", b"x", b"\x78\x9c", pack.__doc__.encode(), b"\x03\x00"])
 def test_unpack_of_anything_else_is_refused(content: bytes) -> None:
     with pytest.raises(DamagedFileError):
-        unpack(content)
+        unpack(content, "/lake/orders", "", 0)
 
 
 def test_restore_gives_every_saved_table_back_and_compares_it_with_storage(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from airflow_lake_provider.planner.periodic import decide_indexing
 from airflow_lake_provider.planner.rules import Verdict
 from airflow_lake_provider.planner.table_view import LEAST_FILES, CommitMemory, TableView, TableViewCache
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
-from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from airflow_lake_provider.timeline_server.cache import SharedTimelines, TableLocks
 from airflow_lake_provider.timeline_server.refresh import SETTLED_AFTER_MS
 from airflow_lake_provider.timeline_server.schedule import SharedLimits
 from tests.support.fixture_tables import NAMES, unpack
@@ -232,7 +232,7 @@ def test_refresh_by_many_while_one_is_under_way_does_one_more_look_for_all_of_th
     cache = TableViewCache(timelines)
     gate.open.set()
     cache.refresh(path)
-    timelines.memory.get(path).lock = lock
+    timelines.memory.refreshing = TableLocks(lambda: lock)
     gate.open.clear()
     gate.reached.clear()
     gate.lists = 0
