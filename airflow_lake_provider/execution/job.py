@@ -14,7 +14,7 @@ from airflow.sdk.configuration import conf
 from airflow_lake_provider.config.owned_options import REFERENCE
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.errors import ConfigError, EngineAwayError, EngineError
-from airflow_lake_provider.execution.engines.engine import DEFAULT_ENGINE, EngineJob, Handle, create_engine
+from airflow_lake_provider.execution.engines.engine import DEFAULT_ENGINE, EngineJob, Handle, create_engine, error_of
 from airflow_lake_provider.execution.engines.job_files import (
     ExecutorRecord,
     JobFolder,
@@ -65,6 +65,8 @@ class JobRun:
         self._create_engine = create_engine
         self._engines: dict[str, Engine] = {}
         self._handle: Handle | None = None
+        self.death: Death | None = None
+        """Why the job died, where its engine knows."""
 
     def run(self, require_lease: Callable[[], None]) -> JobRequest:
         """Run the job to its end; return the request that ran: an earlier try's, when its job continued by itself.
@@ -86,7 +88,7 @@ class JobRun:
             require_lease()
             self._handle = self._engine(self._job.engine).start(self._job)
             self._record.started(self._handle)
-            death = self._follow(self._handle)
+            self.death = self._follow(self._handle)
         except EngineAwayError:
             # A job that can be found again runs on: ending it now would throw its work away, if it could be ended.
             if not self._handle.external_id:
@@ -95,7 +97,7 @@ class JobRun:
         except BaseException:
             self.stop()
             raise
-        self._leave_reason(death)
+        self._leave_reason(self.death)
         return self._job.request
 
     def stop(self) -> None:
@@ -313,6 +315,8 @@ def run_standing_application(key: str, run_id: str, try_number: int, lake_conn_i
     if lease.error is not None:
         raise type(lease.error)(f"standing application {key} was ended: {lease.error}") from lease.error
     result = read_result(folder.result_path)
-    if result is None:
+    if result is None or not result.spark_application_id:
+        if runs[0].death is not None:
+            raise error_of(runs[0].death, f"standing application {key}")
         raise EngineError(f"standing application {key} ended without a result; its output is above")
     return result.spark_application_id

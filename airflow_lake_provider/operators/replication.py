@@ -26,6 +26,7 @@ from airflow_lake_provider.errors import (
     SinkBusyError,
 )
 from airflow_lake_provider.execution.arguments import parse_settings, refuse_code, refuse_secrets, require_allowed_table
+from airflow_lake_provider.execution.engines.engine import Death, find_failed_login, login_of
 from airflow_lake_provider.execution.engines.job_files import (
     JobFolder,
     find_result,
@@ -36,6 +37,7 @@ from airflow_lake_provider.execution.engines.job_files import (
 )
 from airflow_lake_provider.execution.engines.local_process import this_submitter
 from airflow_lake_provider.execution.engines.packaging import (
+    close_output,
     replication_application,
     replication_arguments,
     write_secret_conf,
@@ -243,10 +245,10 @@ class HudiReplicationOperator(BaseOperator):
             order = self._order(f"{table_id}.{name}", run_id, release if needs_snapshot else "")
             request = self._request(base_path, order, folder.result_path)
             with progress:
-                self._submit(request, folder)
+                death = self._submit(request, folder)
             if progress.lost is not None:
                 raise progress.lost
-            result = _result_of(folder.result_path, order.stream)
+            result = _result_of(folder.result_path, order.stream, death)
         except SinkBusyError:
             # The reports of the run that has the sink now are newer.
             raise
@@ -297,7 +299,8 @@ class HudiReplicationOperator(BaseOperator):
             submitter=this_submitter(),
         )
 
-    def _submit(self, request: ReplicationRequest, folder: JobFolder) -> None:
+    def _submit(self, request: ReplicationRequest, folder: JobFolder) -> Death | None:
+        """Run the driver to its end; return why it got no Kerberos ticket, if that is how it ended."""
         write_text(folder.request_path, to_json(request))
         lake = LakeSettings.from_conf(conf)
         conn_id = self.spark_conn_id or lake.spark_conn_id
@@ -316,11 +319,16 @@ class HudiReplicationOperator(BaseOperator):
         except AirflowException as error:
             # The result has more detail; without one, the driver died.
             self.log.warning("spark-submit failed: %s", error)
+            login = login_of(settings, self._spark_hook._connection, conn_id)
+            return find_failed_login(str(error).splitlines(), login)
         except OSError as error:
             raise ReplicationFailedError(
                 f"spark-submit of stream {request.order.stream} could not be started ({error}): install Spark on this "
                 f"worker, or correct the binary and PATH of connection {conn_id!r}"
             ) from error
+        finally:
+            close_output(self._spark_hook)
+        return None
 
 
 class _ProgressReporter:
@@ -393,10 +401,13 @@ class _ProgressReporter:
         self._hook.report_progress(self._table_id, self._name, {"run_id": self._run_id, **progress})
 
 
-def _result_of(path: str, stream: str) -> ReplicationResult:
+def _result_of(path: str, stream: str, death: Death | None) -> ReplicationResult:
     result = find_result(path, ReplicationResult)
     if result is not None and result.ended:
         return result
+    if death is not None:
+        is_refused = death.failure_kind is FailureKind.REFUSED
+        raise (ReplicationRefusedError if is_refused else ReplicationFailedError)(f"stream {stream}: {death.reason}")
     raise ReplicationFailedError(
         f"the driver of stream {stream} died; the next try continues from the sink's checkpoint"
     )

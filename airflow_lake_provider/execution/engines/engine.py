@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
-from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.job_contract import FailureKind
+from airflow_lake_provider.errors import ConfigError, EngineAwayError, EngineError, ServiceRefusedError
+from airflow_lake_provider.job_contract import FailureKind, find_login_complaint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -64,6 +65,62 @@ class Death:
 
     reason: str
     failure_kind: FailureKind = FailureKind.OTHER
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What a job logs in to Kerberos with, and the setting it comes from; empty where only Spark knows."""
+
+    principal: str = ""
+    keytab: str = ""
+    setting: str = ""
+
+
+def login_of(conf: Mapping[str, str], connection: Mapping[str, object], conn_id: str) -> Login:
+    """Return the login of Spark's settings and connection; spark-submit prefers the connection's. Pure."""
+    if connection.get("keytab"):
+        setting = f"`principal` and `keytab` in the extra of connection {conn_id!r}"
+        return Login(str(connection.get("principal") or ""), str(connection["keytab"]), setting)
+    if conf.get(_KEYTAB):
+        return Login(conf.get(_PRINCIPAL, ""), conf[_KEYTAB], f"{_PRINCIPAL} and {_KEYTAB} in spark_conf")
+    return Login()
+
+
+def find_failed_login(output: Iterable[str], login: Login) -> Death | None:
+    """Return the death of a job whose last lines show that it got no Kerberos ticket; None when they do not. Pure.
+
+    spark-submit logs in before it starts the driver, so that nothing but its output says what went wrong.
+    """
+    lines = tuple(output)
+    found = find_login_complaint(lines)
+    if found is None:
+        return None
+    complaint, line = found
+    principal = login.principal or _find(r"for (?:principal|user): (\S+)", line)
+    keytab = login.keytab or _find(r"(?:from keytab|Keytab file:) (\S+)", line)
+    setting = login.setting or f"{_PRINCIPAL} and {_KEYTAB} in spark-defaults.conf"
+    place = f"keytab {keytab} ({setting})" if keytab else "a ticket cache, because it has no keytab"
+    reason = (
+        f"Spark cannot log in to Kerberos{f' as {principal}' if principal else ''} with {place}: {complaint.text}; "
+        f"{complaint.remedy}"
+    )
+    return Death(reason, complaint.failure_kind)
+
+
+def error_of(death: Death, name: str) -> EngineError | ServiceRefusedError:
+    """Return the error of a job that died without a result: one that a retry may help, or one that it does not."""
+    message = f"{name}: {death.reason}"
+    if death.failure_kind is FailureKind.REFUSED:
+        return ServiceRefusedError(message)
+    return (EngineAwayError if death.failure_kind is FailureKind.SURROUNDINGS else EngineError)(message)
+
+
+def _find(pattern: str, line: str) -> str:
+    found = re.search(pattern, line)
+    return found[1] if found else ""
+
+
+_PRINCIPAL, _KEYTAB = "spark.kerberos.principal", "spark.kerberos.keytab"
 
 
 class Engine(Protocol):

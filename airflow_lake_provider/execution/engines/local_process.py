@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections import deque
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from airflow_lake_provider.errors import ConfigError, EngineAwayError, EngineError
-from airflow_lake_provider.execution.engines.engine import Handle
+from airflow_lake_provider.execution.engines.engine import Handle, Login, find_failed_login, login_of
 from airflow_lake_provider.execution.engines.packaging import (
     SPARK_CONF,
     application,
@@ -36,7 +37,7 @@ from airflow_lake_provider.job_contract import EXIT_NO_CLUSTER, Submitter
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from airflow_lake_provider.execution.engines.engine import EngineJob
+    from airflow_lake_provider.execution.engines.engine import Death, EngineJob
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,8 @@ LINGER_S = 5.0
 _PAUSE_S = 0.05
 _POLL_INTERVAL_S = 0.2
 _CHUNK_BYTES = 65_536
+_TAIL_LINES = 200
+"""So many of the last lines may say why a job died: an exception with its causes."""
 
 
 class LocalProcess:
@@ -55,6 +58,8 @@ class LocalProcess:
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
+        self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        """The last lines of the output that `follow` has logged."""
 
     @classmethod
     def start(cls, command: Sequence[str], env: Mapping[str, str] | None = None) -> LocalProcess:
@@ -93,9 +98,13 @@ class LocalProcess:
                 break
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
-                log.info("%s", line.decode(errors="replace").rstrip())
+                self._log_line(line)
         if rest:
-            log.info("%s", rest.decode(errors="replace").rstrip())
+            self._log_line(rest)
+
+    def _log_line(self, line: bytes) -> None:
+        self.tail.append(line.decode(errors="replace").rstrip())
+        log.info("%s", self.tail[-1])
 
     def kill(self) -> None:
         """Kill this process alone."""
@@ -184,16 +193,21 @@ class LocalJob:
 
     def __init__(self) -> None:
         self._process: LocalProcess | None = None
+        self._login = Login()
 
-    def start(self, job: EngineJob, command: Sequence[str], env: Mapping[str, str] | None = None) -> Handle:
+    def start(
+        self, job: EngineJob, command: Sequence[str], env: Mapping[str, str] | None = None, login: Login | None = None
+    ) -> Handle:
         """Start the command, which must contain the request's path. Raises EngineError."""
+        self._login = login or Login()
         self._process = LocalProcess.start(command, env)
         return Handle(job)
 
-    def wait(self, handle: Handle) -> None:
+    def wait(self, handle: Handle) -> Death | None:
         """Log the job's output until it ends; of another process's job, only wait for its end.
 
-        Raises EngineAwayError for a driver that got no session, because its cluster did not answer.
+        Returns why the job got no Kerberos ticket, if that is how it ended. Raises EngineAwayError for a driver that
+        got no session, because its cluster did not answer.
         """
         mark = handle.job.request_path
         if self._process is not None:
@@ -207,8 +221,10 @@ class LocalJob:
                 raise EngineAwayError(
                     f"{handle.job.name}: Spark's cluster does not answer or is full; the driver's output is above"
                 )
-        elif is_of_this_host(handle.job.host):
+            return find_failed_login(self._process.tail, self._login) if code else None
+        if is_of_this_host(handle.job.host):
             _wait_for_family(mark, math.inf)
+        return None
 
     def stop(self, handle: Handle) -> None:
         """Kill the whole family of the job's processes. Raises EngineError when one still runs.
@@ -259,11 +275,11 @@ class InProcessEngine:
     def start(self, job: EngineJob) -> Handle:
         """Start Spark's Python. Raises EngineError when there is none, ConfigError when `spark.master` is not local."""
         command, variables = build_command(job, os.environ)
-        return self._local.start(job, command, {**os.environ, **variables})
+        return self._local.start(job, command, {**os.environ, **variables}, login_of(job.conf, {}, ""))
 
-    def wait(self, handle: Handle) -> None:
+    def wait(self, handle: Handle) -> Death | None:
         """Wait for the child's end."""
-        self._local.wait(handle)
+        return self._local.wait(handle)
 
     def stop(self, handle: Handle) -> None:
         """Kill the child and its JVM. Raises EngineError when one still runs."""

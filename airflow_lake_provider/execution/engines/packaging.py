@@ -25,6 +25,8 @@ from airflow_lake_provider.job_contract import HUDI_SPARK_CONF
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
     from airflow_lake_provider.execution.engines.engine import EngineJob
 
 SERVICES = "run_services.py"
@@ -141,6 +143,13 @@ def _arguments(conn_id: str, name: str, request_path: str, conf: Mapping[str, st
         "py_files": str(find_package()),
         "application_args": [request_path],
     }
+
+
+def close_output(hook: SparkSubmitHook | None) -> None:
+    """Close the pipe of spark-submit's output, which the Spark provider leaves open."""
+    submitted = hook._submit_sp if hook is not None else None
+    if submitted is not None and submitted.stdout is not None:
+        submitted.stdout.close()
 
 
 @cache

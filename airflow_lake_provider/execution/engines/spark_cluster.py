@@ -20,10 +20,15 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_lake_provider.errors import ConfigError, EngineAwayError, EngineError
-from airflow_lake_provider.execution.engines.engine import Handle
+from airflow_lake_provider.execution.engines.engine import Handle, error_of, find_failed_login, login_of
 from airflow_lake_provider.execution.engines.job_files import write_request
 from airflow_lake_provider.execution.engines.local_process import is_of_this_host, kill_marked
-from airflow_lake_provider.execution.engines.packaging import application, submit_arguments, write_secret_conf
+from airflow_lake_provider.execution.engines.packaging import (
+    application,
+    close_output,
+    submit_arguments,
+    write_secret_conf,
+)
 
 if TYPE_CHECKING:
     from airflow_lake_provider.execution.engines.engine import EngineJob
@@ -85,21 +90,24 @@ def create_operator(
 
 
 def submit(operator: SparkSubmitOperator, job: EngineJob, stop: Any) -> Handle:
-    """Submit a driver that outlives this process. Raises EngineError; then `stop` has ended what was submitted."""
+    """Submit a driver that outlives this process.
+
+    Raises EngineError, and ServiceRefusedError for a keytab that is wrong; then `stop` has ended what was submitted.
+    """
     # This driver outlives its submitter, so it must not watch it, in case both run on one machine.
     write_request(job.request_path, replace(job.request, submitter=None))
     try:
         return Handle(job, str(operator.submit_job(_context())))
     except (AirflowException, RuntimeError, OSError) as error:
         stop(Handle(job))
+        login = login_of(job.conf, operator._get_hook()._connection, job.conn_id)
+        if (death := find_failed_login(str(error).splitlines(), login)) is not None:
+            raise error_of(death, job.name) from error
         raise EngineError(f"{job.name} could not be submitted: {_reason_of(error)}") from error
     except ValueError as error:
         raise ConfigError(f"connection {job.conn_id!r}: {error}") from error
     finally:
-        # The provider leaves the pipe of spark-submit open.
-        submitted = operator._hook._submit_sp if operator._hook is not None else None
-        if submitted is not None and submitted.stdout is not None:
-            submitted.stdout.close()
+        close_output(operator._hook)
 
 
 def _reason_of(error: Exception) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.execution.engines.engine import login_of
 from airflow_lake_provider.execution.engines.local_process import LocalJob
 from airflow_lake_provider.execution.engines.packaging import application, submit_arguments, write_secret_conf
 
@@ -68,10 +69,11 @@ class _ClientMode:
     def start(self, job: EngineJob) -> Handle:
         hook = SparkSubmitHook(**submit_arguments(job), properties_file=write_secret_conf(job.conf, os.environ) or None)
         # It logs the command, with secrets masked. Its own `submit` would not return before the job's end.
-        return self._local.start(job, hook._build_spark_submit_command(application()))
+        login = login_of(job.conf, hook._connection, job.conn_id)
+        return self._local.start(job, hook._build_spark_submit_command(application()), login=login)
 
-    def wait(self, handle: Handle) -> None:
-        self._local.wait(handle)
+    def wait(self, handle: Handle) -> Death | None:
+        return self._local.wait(handle)
 
     def stop(self, handle: Handle) -> None:
         self._local.stop(handle)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.config.owned_options import REFERENCE
 from airflow_lake_provider.errors import EngineError, ManagerUnreachableError
-from airflow_lake_provider.execution.engines.engine import EngineJob, Handle
+from airflow_lake_provider.execution.engines.engine import Death, EngineJob, Handle
 from airflow_lake_provider.execution.engines.job_files import write_text
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.hudi.base_path import table_id_of
@@ -113,11 +113,10 @@ class WarmEngine:
             return self._start_alone(job)
         return Handle(job, job.tag)
 
-    def wait(self, handle: Handle) -> None:
+    def wait(self, handle: Handle) -> Death | None:
         """Log the item's lines until it has ended, and write its result where a driver would."""
         if self._alone_handle is not None or not handle.external_id:
-            self._alone.wait(self._alone_handle or handle)
-            return
+            return self._alone.wait(self._alone_handle or handle)
         hook, seen = LakeHook(handle.job.lake_conn_id), 0
         while True:
             item = _find_item(hook, handle.job.tag, seen)
@@ -130,12 +129,10 @@ class WarmEngine:
                 log.info("%s", line)
             if item["state"] == "alone":
                 log.warning("%s runs by a spark-submit of its own now: %s", handle.job.name, item["message"])
-                if not self._stopped.is_set():
-                    self._alone.wait(self._start_alone(handle.job))
-                return
+                return None if self._stopped.is_set() else self._alone.wait(self._start_alone(handle.job))
             if item["state"] not in LIVE:
                 keep_result(handle.job, item)
-                return
+                return None
             self._stopped.wait(ASK_INTERVAL_S)
 
     def stop(self, handle: Handle) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import requests
 
 from airflow_lake_provider.errors import ConfigError, EngineAwayError, EngineError
-from airflow_lake_provider.execution.engines.engine import Death, Handle
+from airflow_lake_provider.execution.engines.engine import Death, Handle, find_failed_login, login_of
 from airflow_lake_provider.execution.engines.spark_cluster import (
     END_PATIENCE_S,
     HTTP_TIMEOUT_S,
@@ -42,6 +42,7 @@ NODE_TIMEOUT_S = 5.0
 NODE_FAILURES = 5
 """After so many requests in a row that a NodeManager did not answer, the worker cannot reach it."""
 _RECOVERED = "ACTIVE"
+TAIL_LINES = 200
 _FULL = "cannot accept submission of application"
 _MEMORY = "memory limits"
 
@@ -64,7 +65,10 @@ class YarnDriver:
 
     def wait(self, handle: Handle) -> Death | None:
         """Follow the application, its driver's output in the task's log. Raises EngineAwayError when it cannot."""
-        return _Follower(_manager_of(handle.job), handle).follow()
+        manager = _manager_of(handle.job)
+        follower = _Follower(manager, handle)
+        death = follower.follow()
+        return death and (find_failed_login(follower.printed(death), manager.login) or death)
 
     def stop(self, handle: Handle) -> None:
         """Kill every application with the job's tag. Raises EngineError when one still runs."""
@@ -87,7 +91,11 @@ class _ResourceManager:
     """The REST APIs of the cluster that a job's connection names. Raises ConfigError when it names none."""
 
     def __init__(self, hook: SparkSubmitHook, job: EngineJob) -> None:
-        self._hook = hook
+        self.login = login_of(job.conf, hook._connection, job.conn_id)
+        try:
+            self._auth = hook._resolved_yarn_rm_auth
+        except RuntimeError as error:
+            raise ConfigError(f"connection {job.conn_id!r}: {error}") from error
         try:
             self._url = hook._get_yarn_rm_base_url()
         except ValueError as error:
@@ -168,7 +176,7 @@ class _ResourceManager:
 
     def _request(self, method: str, url: str, **request: Any) -> requests.Response:
         request.setdefault("timeout", HTTP_TIMEOUT_S)
-        answer = requests.request(method, url, auth=self._hook._resolved_yarn_rm_auth, **request)
+        answer = requests.request(method, url, auth=self._auth, **request)
         answer.raise_for_status()
         return answer
 
@@ -202,6 +210,10 @@ class _Follower:
                 if app["state"] in ENDED:
                     return _death_of(app)
             time.sleep(POLL_S)
+
+    def printed(self, death: Death) -> list[str]:
+        """Return what shows why the application died: YARN's reason, and the last lines of the driver."""
+        return [death.reason, *self._logged.splitlines()[-TAIL_LINES:]]
 
     def _log_output(self, app: dict[str, Any]) -> None:
         if not app.get("amContainerLogs") or self._unanswered >= NODE_FAILURES:

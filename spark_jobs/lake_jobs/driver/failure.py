@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.job_contract import FailureKind
+from airflow_lake_provider.job_contract import FailureKind, find_login_complaint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,6 +48,10 @@ SIGNS = (
 
 def classify(causes: Sequence[Cause]) -> FailureKind:
     """Return the kind of a failure, given its causes from the outermost to the root."""
+    # First: whatever Hudi was doing, for example taking the lock, it could not without a ticket.
+    login = find_login_complaint(map(_text, causes))
+    if login is not None:
+        return login[0].failure_kind
     for sign in SIGNS:
         if any(_shows(cause, sign) for cause in causes):
             return sign.kind
@@ -81,9 +85,14 @@ def find_away(causes: Sequence[Cause]) -> str:
 
 
 def describe(causes: Sequence[Cause], limit_chars: int = 1000) -> str:
-    """Name the outermost and the root cause in one line each, without stack traces."""
+    """Name the outermost and the root cause in one line each, without stack traces; first what a login failed by."""
+    login = find_login_complaint(map(_text, causes))
     chosen = causes[:1] if len(causes) < 2 else (causes[0], causes[-1])
     lines = [f"{cause.class_name.rsplit('.', 1)[-1]}: {_first_line(cause.message)}" for cause in chosen]
+    if login is not None:
+        complaint, text = login
+        said = text.partition("failure to login: ")[2].splitlines()[:1]
+        lines.insert(0, f"no Kerberos ticket{f' {said[0]}' if said else ''}: {complaint.text}; {complaint.remedy}")
     return " <- ".join(dict.fromkeys(lines))[:limit_chars]
 
 
@@ -99,6 +108,10 @@ def causes_of(java_exception: Any) -> tuple[Cause, ...]:
 def _shows(cause: Cause, sign: Sign) -> bool:
     named = cause.class_name.rsplit(".", 1)[-1] == sign.class_name or f"{sign.class_name}:" in cause.message
     return named and sign.text in cause.message
+
+
+def _text(cause: Cause) -> str:
+    return f"{cause.class_name}: {cause.message}"
 
 
 def _first_line(message: str) -> str:

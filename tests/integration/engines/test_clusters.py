@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from collections.abc import Iterator
@@ -11,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.errors import ConfigError, EngineAwayError, EngineError
+from airflow_lake_provider.errors import ConfigError, EngineAwayError, EngineError, ServiceRefusedError
 from airflow_lake_provider.execution.engines.engine import EngineJob, Handle, create_engine
 from airflow_lake_provider.execution.engines.job_files import find_text
-from airflow_lake_provider.job_contract import JobRequest, Submitter, from_json
+from airflow_lake_provider.job_contract import FailureKind, JobRequest, Submitter, from_json
 from tests.integration.engines.fake_api import Answer, install_program, serve
 from tests.support.engine_jobs import engine_job
 
@@ -30,6 +31,8 @@ class Cluster:
     state_at_start: str = "RUNNING"
     obeys: bool = True
     submit_code: int = 0
+    prints: str = ""
+    """What spark-submit prints more."""
     answers: int = 200
     """What the API answers everything with, unless 200."""
 
@@ -40,13 +43,14 @@ class Cluster:
     def submitted(self, name_key: str, body: dict[str, Any], output: str) -> Answer:
         self.argv = body["argv"]
         self.running[self.conf(name_key)] = self.state_at_start
-        return 200, {"output": output, "code": self.submit_code}
+        return 200, {"output": f"{output}\n{self.prints}", "code": self.submit_code}
 
 
 @dataclass
 class Yarn(Cluster):
     """The ResourceManager. Ids are `application_1_<number>`."""
 
+    diagnostics: str = ""
     is_recovered: bool = True
     """Until then it answers as a real one does in the second after its start: it knows no application."""
 
@@ -72,7 +76,8 @@ class Yarn(Cluster):
         state = self.running[tag]
         final = {"FINISHED": "SUCCEEDED", "FAILED": "FAILED", "KILLED": "KILLED"}.get(state, "UNDEFINED")
         return {"id": self.id_of(list(self.running).index(tag)), "state": state, "finalStatus": final} | {
-            "applicationTags": tag
+            "applicationTags": tag,
+            "diagnostics": self.diagnostics,
         }
 
     @staticmethod
@@ -88,7 +93,9 @@ class Kubernetes(Cluster):
             return self.answers, {"output": "the cluster does not answer", "code": 1}
         if path == "/submitted":
             status, answer = self.submitted("spark.kubernetes.driver.pod.name", body, "pod name: ")
-            return status, answer | {"output": f"pod name: {self.conf('spark.kubernetes.driver.pod.name')}"}
+            return status, answer | {
+                "output": f"pod name: {self.conf('spark.kubernetes.driver.pod.name')}\n{self.prints}"
+            }
         name = path.removeprefix("/api/v1/namespaces/lake/pods/")
         if name not in self.running:
             return 404, {"kind": "Status", "code": 404}
@@ -166,6 +173,19 @@ def test_driver_is_followed_by_another_process_to_its_end_whatever_it_is(stage: 
     create_engine("spark-submit").wait(Handle(stage.job, handle.external_id))
 
 
+def test_driver_that_got_no_ticket_inside_yarn_is_refused(stage: Stage) -> None:
+    if not isinstance(stage.cluster, Yarn):
+        pytest.skip("Kubernetes' API does not say why a driver ended")
+    handle = create_engine("spark-submit").start(stage.job)
+    stage.cluster.running[stage.name] = "FAILED"
+    stage.cluster.diagnostics = (
+        "KerberosAuthException: failure to login: for principal: lake@R from keytab /k LoginException: Checksum failed"
+    )
+    death = create_engine("spark-submit").wait(handle)
+    assert death is not None
+    assert (death.failure_kind, "with keytab /k" in death.reason) == (FailureKind.REFUSED, True)
+
+
 def test_driver_is_ended_without_its_id_and_a_strangers_is_left_alone(stage: Stage) -> None:
     create_engine("spark-submit").start(stage.job)
     stage.cluster.running["stranger"] = "RUNNING"
@@ -185,6 +205,22 @@ def test_driver_that_does_not_end_lets_nothing_begin(stage: Stage) -> None:
 def test_submission_that_fails_leaves_no_driver(stage: Stage) -> None:
     stage.cluster.submit_code = 1
     with pytest.raises(EngineError, match="could not be submitted"):
+        create_engine("spark-submit").start(stage.job)
+    assert stage.cluster.running.get(stage.name) in {"KILLED", None}
+
+
+@pytest.mark.parametrize(
+    ("said", "error"), [("Checksum failed", ServiceRefusedError), ("Connection refused", EngineAwayError)]
+)
+def test_submission_without_a_ticket_is_refused_or_waits_for_the_kdc(
+    stage: Stage, said: str, error: type[Exception]
+) -> None:
+    stage.cluster.submit_code = 1
+    stage.cluster.prints = (
+        "Exception in thread main org.apache.hadoop.security.KerberosAuthException: failure to login: for principal: "
+        f"lake@R from keytab /etc/lake.keytab javax.security.auth.login.LoginException: {said}"
+    )
+    with pytest.raises(error, match=r"as lake@R with keytab /etc/lake.keytab \(spark.kerberos.principal and"):
         create_engine("spark-submit").start(stage.job)
     assert stage.cluster.running.get(stage.name) in {"KILLED", None}
 
@@ -240,6 +276,15 @@ def test_cluster_that_does_not_answer_tells_nothing(tmp_path: Path, monkeypatch:
     set_connection(monkeypatch, "yarn", {"yarn_resourcemanager_webapp_address": "http://127.0.0.1:9"})
     with pytest.raises(EngineAwayError, match="ResourceManager does not report"):
         create_engine("spark-submit").stop(Handle(engine_job(tmp_path, conn_id="cluster")))
+
+
+def test_keytab_of_a_connection_needs_a_library_to_ask_the_resource_manager_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keytab = {"principal": "lake@R", "keytab": base64.b64encode(b"keys").decode()}
+    set_connection(monkeypatch, "yarn", {"yarn_resourcemanager_webapp_address": "http://127.0.0.1:9", **keytab})
+    with pytest.raises(ConfigError, match=r"connection 'cluster': .* `requests-kerberos` is not installed"):
+        create_engine("spark-submit").start(engine_job(tmp_path, conn_id="cluster"))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from airflow_lake_provider.execution.engines.job_files import write_text
 from airflow_lake_provider.hooks.lake import LakeHook
@@ -139,3 +140,31 @@ def test_error_of_another_package_is_the_sinks_problem(
     with pytest.raises(ZeroDivisionError):
         run(tmp_path)
     assert manager.news[-1] == {"run_id": "run-1", "problem": "ZeroDivisionError: a library's surprise", "ended": True}
+
+
+@pytest.mark.parametrize(
+    ("said", "is_final", "says"),
+    [
+        (
+            "Checksum failed",
+            True,
+            "as lake@R with keytab /k (spark.kerberos.principal and spark.kerberos.keytab in spark_",
+        ),
+        ("Connection refused", False, "the KDC does not answer"),
+    ],
+)
+def test_login_that_failed_is_the_sinks_problem_and_is_retried_when_it_may_end(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str, is_final: bool, says: str
+) -> None:
+    program = tmp_path / "spark-submit"
+    thrown = f"KerberosAuthException: failure to login: for principal: lake@R from keytab /k LoginException: {said}"
+    program.write_text(f"#!/bin/sh\necho '{thrown}'\nexit 1\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    login = {"spark.kerberos.principal": "lake@R", "spark.kerberos.keytab": "/k"}
+    with pytest.raises(AirflowException, match="cannot log in to Kerberos") as ended:
+        run(tmp_path, spark_conf=login, is_claimed=True)
+    assert isinstance(ended.value, AirflowFailException) is is_final
+    assert says in manager.news[-1]["problem"]

@@ -114,7 +114,9 @@ def test_spark_submit_gets_secrets_in_a_file_of_its_user_and_none_in_its_argumen
     monkeypatch.setenv("SPARK_CONF_DIR", str(conf_dir))
     commands: list[list[str]] = []
     engine = SparkSubmitEngine()
-    monkeypatch.setattr(engine._client._local, "start", lambda job, command: commands.append(command) or Handle(job))
+    monkeypatch.setattr(
+        engine._client._local, "start", lambda job, command, **_: commands.append(command) or Handle(job)
+    )
     with caplog.at_level(logging.DEBUG):
         engine.start(job)
     (command,) = commands

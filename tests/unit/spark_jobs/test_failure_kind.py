@@ -4,6 +4,8 @@ from airflow_lake_provider.job_contract import FailureKind
 from lake_jobs.driver.failure import MAX_CAUSES, Cause, causes_of, classify, describe, find_away
 
 HUDI = "org.apache.hudi.exception."
+HADOOP = "org.apache.hadoop.security."
+LOGIN = "failure to login: for principal: lake@R from keytab /k javax.security.auth.login.LoginException: "
 STAGE = "Job aborted due to stage failure: Task 0 in stage 7.0 failed 4 times, most recent failure: "
 
 
@@ -88,6 +90,32 @@ STAGE = "Job aborted due to stage failure: Task 0 in stage 7.0 failed 4 times, m
             FailureKind.OTHER,
             id="own-heartbeat-failed",
         ),
+        pytest.param(
+            [
+                Cause(HUDI + "HoodieLockException", "Unable to acquire the lock. Current lock owner information : "),
+                Cause("java.io.IOException", "DestHost:destPort localhost:8020 ..."),
+                Cause(HADOOP + "AccessControlException", "Client cannot authenticate via:[TOKEN, KERBEROS]"),
+            ],
+            FailureKind.SURROUNDINGS,
+            id="no-ticket-is-no-lock-trouble",
+        ),
+        pytest.param(
+            [
+                Cause("java.io.IOException", "Couldn't set up IO streams"),
+                Cause(HADOOP + "KerberosAuthException", LOGIN + "Checksum failed"),
+            ],
+            FailureKind.REFUSED,
+            id="keys-changed-while-it-ran",
+        ),
+        pytest.param(
+            [
+                Cause(
+                    "org.apache.spark.SparkException", STAGE + f"{HADOOP}KerberosAuthException: {LOGIN}Checksum failed"
+                )
+            ],
+            FailureKind.REFUSED,
+            id="keys-changed-quoted-from-a-task",
+        ),
         pytest.param([Cause("java.io.FileNotFoundException")], FailureKind.OTHER, id="unknown"),
         pytest.param([], FailureKind.OTHER, id="nothing-known"),
     ],
@@ -102,6 +130,18 @@ def test_description_names_the_outermost_and_the_root_cause_on_one_line() -> Non
     assert describe(causes[:1]) == "Outer: it broke"
     assert describe([]) == ""
     assert len(describe([Cause("X", "y" * 5000)])) == 1000
+
+
+def test_description_of_a_failed_login_begins_with_what_to_do() -> None:
+    causes = [Cause("java.io.IOException", "x"), Cause(HADOOP + "KerberosAuthException", LOGIN + "Checksum failed")]
+    assert describe(causes).startswith(
+        "no Kerberos ticket for principal: lake@R from keytab /k javax.security.auth.login.LoginException: "
+        "Checksum failed: Checksum failed; the principal's keys have changed since"
+    )
+    expired = describe([Cause("a.Outer", "x"), Cause("a.GSSException", "No valid credentials (Ticket expired (32))")])
+    assert expired.startswith(
+        "no Kerberos ticket: Ticket expired; there is no valid ticket: set `principal` and `keytab`"
+    )
 
 
 class FakeThrowable:
