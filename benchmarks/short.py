@@ -109,6 +109,33 @@ FORMS = (
         ),
     ),
     ShortForm(
+        "ranking",
+        ("--lakes", "3"),
+        tuple(Figure(f"budget_{share}.autocomp", f"budget_{share}.ours") for share in (10, 30, 60)),
+    ),
+    ShortForm(
+        "database",
+        ("--runs", "100000", "--tables", "5000"),
+        tuple(
+            Figure(f"{operation}.visited", noise=30)
+            for operation in (
+                "notice",
+                "loop: acquire and release a lease",
+                "decision: active runs of a table",
+                "sweep: waiting tables",
+                "sweep: active runs with their tasks",
+                "health",
+                "page: first tables",
+                "page: tables by text",
+            )
+        ),
+    ),
+    ShortForm(
+        "page",
+        ("--tables", "10000", "--requests", "300"),
+        (Figure("bundle_kb", noise=1.0), TOTAL_CPU),
+    ),
+    ShortForm(
         "waste",
         ("--writers", "3", "--clusterings", "1"),
         (Figure("ours_s", noise=15.0),),
