@@ -60,7 +60,7 @@ def built_index(
 
     The plan is inflight then, and for the caller to complete, but for `files`, which Hudi completes. Raises
     WritersInTheWayError, PlanOutdatedError, PlanBusyError, BuildLostError, IndexHiddenError, IndexDamagedError,
-    IndexFailure, or Py4JJavaError when Hudi fails.
+    IndexUnfitError, IndexFailure, or Py4JJavaError when Hudi fails.
     """
     own = build_settings(plan.partition, wanted, context.settings)
     settings = wait_for_lock_without_end({**context.settings, **own})

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from airflow_lake_provider.job_contract import EXPRESSION_INDEX_PREFIX, METADATA_TABLE, SECONDARY_INDEX_PREFIX
 from lake_jobs.hudi.files import find_modified_ms
 from lake_jobs.hudi.metadata_writes import each_stat, read_commit_metadata
+from lake_jobs.indexing.bounds import compare_bounds, list_base_files
 from lake_jobs.indexing.rules import WriteChange, find_shadowing, must_mention
 from lake_jobs.indexing.settings import reads_up_to_its_plan
 from lake_jobs.indexing.state import list_partition, metadata_timeline_names, timeline_file
@@ -25,12 +26,11 @@ if TYPE_CHECKING:
 
 MOST_EXAMPLES = 5
 MOST_ENTRIES = 10_000
-COMPARED_TYPES = ("int", "bigint", "double", "string")
 SPELLED_ALIKE = ("string", "tinyint", "smallint", "int", "bigint", "boolean")
 """Types whose values a secondary index spells as Spark does. Fractions are left out: Java spells some otherwise."""
 NULL_KEY = "\0"
 # Types of records in the metadata table (`MetadataPartitionType`).
-FILE_LISTS, COLUMN_STATS, BLOOM_FILTERS, RECORD_INDEX, SECONDARY_INDEX = 2, 3, 4, 5, 7
+BLOOM_FILTERS, RECORD_INDEX, SECONDARY_INDEX = 4, 5, 7
 
 
 def check(context: ServiceContext, plan: IndexPlan, options: IndexOptions) -> str:
@@ -145,7 +145,7 @@ def _compare_entries(spark: SparkSession, state: TableState, partition: str) -> 
         value = _secondary_value(rows, partition.removeprefix(SECONDARY_INDEX_PREFIX))
         return None if value is None else _unbalanced(_secondary_pairs(rows, value), _indexed_pairs(own))
     if partition == "column_stats":
-        return _files_without_statistics(spark, state, _listed_files(index), own)
+        return compare_bounds(spark, state.base_path, list_base_files(index), own)
     if partition == "bloom_filters":
         return _surplus_of_filters(index)
     # Of the others, the timeline and the metadata table's log are all there is to compare with.
@@ -227,88 +227,12 @@ def _indexed_pairs(index: DataFrame) -> DataFrame:
     return pairs.select(F.col("key").alias("entry"))
 
 
-def _listed_files(index: DataFrame) -> DataFrame:
-    files = index.where(F.col("type") == FILE_LISTS)
-    files = files.select(F.col("key").alias("folder"), F.explode("filesystemMetadata").alias("name", "state"))
-    base_files = files.where(~F.col("state.isDeleted") & ~F.col("name").startswith("."))
-    return base_files.select(F.col("name").alias("entry"), "folder")
-
-
 def _surplus_of_filters(index: DataFrame) -> DataFrame:
     # The key of a bloom filter is a hash of partition and file name, which Spark cannot compute: numbers must do.
-    files = _listed_files(index).select(F.lit(1).alias("balance"))
+    files = list_base_files(index).select(F.lit(1).alias("balance"))
     filters = index.where(F.col("type") == BLOOM_FILTERS).where(~F.col("BloomFilterMetadata.isDeleted"))
     total = files.unionByName(filters.select(F.lit(-1).alias("balance"))).agg(F.sum("balance").alias("balance"))
     return total.where("balance <> 0").select(F.lit("base files less bloom filters").alias("entry"), "balance")
-
-
-def _files_without_statistics(
-    spark: SparkSession, state: TableState, listed_files: DataFrame, index: DataFrame
-) -> DataFrame:
-    stats = index.where(F.col("type") == COLUMN_STATS).select("ColumnStatsMetadata.*").where(~F.col("isDeleted"))
-    newest = listed_files.orderBy(F.substring_index("entry", "_", -1).desc()).first()
-    if newest is None:
-        return listed_files.select("entry", F.lit(1).cast("bigint").alias("balance"))
-    data = _data_files(spark, state, f"{newest['folder']}/{newest['entry']}")
-    compared = {name for name, kind in data.dtypes if kind in COMPARED_TYPES and not name.startswith("_hoodie")}
-    columns = sorted(compared & {row["columnName"] for row in stats.select("columnName").distinct().collect()})
-    file_name = F.substring_index(F.input_file_name(), "/", -1)
-    listed = listed_files.select(F.col("entry").alias("file"))
-    if not columns:
-        # No bounds to compare: each file needs some entry all the same.
-        files = data.select(file_name.alias("file")).distinct().join(listed, on="file", how="left_semi")
-        without_statistics = files.join(stats.select(F.col("fileName").alias("file")), on="file", how="left_anti")
-        return without_statistics.select(F.col("file").alias("entry"), F.lit(1).cast("bigint").alias("balance"))
-    bounds = [
-        function(column).cast("string").alias(f"{side}_{column}")
-        for column in columns
-        for side, function in (("min", F.min), ("max", F.max))
-    ]
-    actual = data.groupBy(file_name.alias("file")).agg(*bounds)
-    entries = F.array(
-        *[
-            F.struct(F.lit(name).alias("name"), F.col(f"min_{name}").alias("low"), F.col(f"max_{name}").alias("high"))
-            for name in columns
-        ]
-    )
-    expected = actual.select("file", F.explode(entries).alias("column")).select("file", "column.*")
-    expected = expected.join(listed, on="file", how="left_semi")
-    found = stats.select("fileName", "columnName", _value("minValue"), _value("maxValue"))
-    both = expected.join(found.toDF("file", "name", "its_low", "its_high"), on=["file", "name"], how="left")
-    is_same = _zero("low").eqNullSafe(_zero("its_low")) & _zero("high").eqNullSafe(_zero("its_high"))
-    columns_of_files = both.groupBy("file", "name").agg(
-        F.count("its_low").alias("entries"), F.max(is_same.cast("int")).alias("same")
-    )
-    files = columns_of_files.groupBy("file").agg(
-        F.sum("entries").alias("entries"),
-        F.sum(((F.col("entries") > 0) & (F.col("same") == 0)).cast("int")).alias("wrong"),
-    )
-    # Writers may index fewer columns than the builder did: what is not there for one column, readers do not skip by.
-    wrong = files.where("entries = 0 or wrong > 0")
-    return wrong.select(F.col("file").alias("entry"), F.lit(1).cast("bigint").alias("balance"))
-
-
-def _data_files(spark: SparkSession, state: TableState, newest: str) -> DataFrame:
-    """Return the rows of all base files, also of files that a writer has begun and not committed: they have no footer.
-
-    So the columns are those of `newest`, a committed file, relative to the table.
-    """
-    columns = spark.read.parquet(f"{state.base_path}/{newest}").schema
-    options = {"recursiveFileLookup": "true", "pathGlobFilter": "*.parquet"}
-    skips = {"ignoreCorruptFiles": "true", "ignoreMissingFiles": "true"}
-    return spark.read.schema(columns).options(**options, **skips).parquet(state.base_path)
-
-
-def _value(column: str) -> Column:
-    # A union of Avro types; these members are numbers and strings.
-    return F.coalesce(*[F.col(f"{column}.member{number}.value").cast("string") for number in (1, 2, 3, 4, 6)])
-
-
-def _zero(column: str) -> Column:
-    """Return a bound whose zero has no sign: of fractions a file's footer, and so Hudi, has -0.0 for the smallest 0.0
-    and 0.0 for the largest -0.0 (Parquet's specification of statistics).
-    """
-    return F.when(F.col(column) == "-0.0", "0.0").otherwise(F.col(column))
 
 
 def _unbalanced(expected: DataFrame, found: DataFrame) -> DataFrame:

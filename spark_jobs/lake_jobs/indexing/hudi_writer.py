@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.job_contract import FailureKind
 from lake_jobs.hudi.table import PlanBusyError, class_of
+from lake_jobs.indexing.bounds import COLUMN_STATS_PARTITION, describe_unbounded, find_unbounded
 from lake_jobs.indexing.check import find_damage, find_hiding
 from lake_jobs.indexing.hudi_internals import (
     DATA_META_CLIENT,
@@ -31,6 +32,7 @@ from lake_jobs.indexing.outcome import (
     IndexDamagedError,
     IndexFailure,
     IndexHiddenError,
+    IndexUnfitError,
     PlanOutdatedError,
 )
 from lake_jobs.indexing.rules import BuildState
@@ -138,7 +140,8 @@ def list_as_complete(context: ServiceContext, plan: IndexPlan, definition: Any, 
     """List an index that is built as complete; the caller holds the table's lock, if `was_alone` during the build too.
 
     Raises IndexFailure when Hudi ended without building it or another job took this builder for dead, BuildLostError
-    when writers went on meanwhile, IndexHiddenError, IndexDamagedError when it lacks writes, or Py4JJavaError.
+    when writers went on meanwhile, IndexHiddenError, IndexDamagedError when it lacks writes, IndexUnfitError when
+    readers would miss rows by it, or Py4JJavaError.
     """
     built = find_build_state(context.spark, context.job.base_path, plan.instant)
     if built is not BuildState.COMPLETED:
@@ -159,6 +162,10 @@ def list_as_complete(context: ServiceContext, plan: IndexPlan, definition: Any, 
     damage = find_damage(context, plan)
     if damage:
         raise IndexDamagedError(damage)
+    if plan.partition == COLUMN_STATS_PARTITION:
+        unbounded = find_unbounded(context.spark, context.job.base_path)
+        if unbounded:
+            raise IndexUnfitError(describe_unbounded(unbounded))
     list_index(context, plan.partition, Listing.COMPLETE, definition)
 
 

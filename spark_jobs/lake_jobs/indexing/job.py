@@ -35,6 +35,7 @@ from lake_jobs.indexing.outcome import (
     IndexFailure,
     IndexHiddenError,
     IndexRunResult,
+    IndexUnfitError,
     PlanOutdatedError,
     failure_of,
     refused,
@@ -372,6 +373,10 @@ def _run(
         raise IndexFailure(FailureKind.CONFLICT, f"{plan.partition}: {error}") from error
     except (BuildLostError, IndexDamagedError, IndexHiddenError) as error:
         damage = str(error)
+    except IndexUnfitError as error:
+        _drop_failed_index(context, plan)
+        remove_plan(context, plan.instant, keep_request=False)
+        raise IndexFailure(FailureKind.REFUSED, str(error)) from error
     except IndexFailure:
         leave_expired_heartbeat(context.spark, context.job.base_path, plan.instant)
         raise

@@ -33,6 +33,10 @@ class IndexDamagedError(Exception):
     """A built index fails its check, before any reader may use it."""
 
 
+class IndexUnfitError(Exception):
+    """Readers would miss rows by an index that is built as Hudi builds it; to build it again changes nothing."""
+
+
 class BuildLostError(Exception):
     """Hudi ended a build while writers went on, without an error and without its delta commit on the metadata table."""
 
