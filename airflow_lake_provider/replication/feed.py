@@ -42,6 +42,8 @@ class SourceTimeline:
     """Archiving may then leave the commits of savepoints, and take those after them."""
     restored: str = ""
     """The last restore, pending ones too; its requested time."""
+    from_before_upgrade: frozenset[str] = frozenset()
+    """Completed commits whose log files are named as before table version 8, in a table that is of a later one now."""
 
     @property
     def known(self) -> frozenset[str]:
@@ -102,6 +104,13 @@ def _find_unreadable(checkpoint: Checkpoint, timeline: SourceTimeline) -> str | 
         clean = clean if clean > checkpoint.snapshot.clean else ""
     else:
         needed = [commit.requested_time for commit in unread(checkpoint, timeline.completed)]
+        older = timeline.from_before_upgrade.intersection(needed)
+        if older:
+            # Such a log file carries the instant of its base file: readers take it for written with that one.
+            return (
+                f"commit {min(older)} was not replicated before the table was upgraded to version 8 or later, and what "
+                "its log files changed can no longer be read"
+            )
     deleted = [instant for instant in needed if instant < timeline.retained_from]
     if deleted:
         return (

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _BASE = re.compile(r"(?P<id>[^_]+)_(?P<token>[^_]+)_(?P<instant>\d+)(?P<ending>\.\w+)")
 _LOG = re.compile(r"\.(?P<id>.+)_(?P<instant>\d+)\.log\.(?P<version>\d+)(_(?P<token>[^.]+))?(?P<suffix>\..+)?")
+_INSTANT_OF_LOG = re.compile(r"_(\d+)\.log\.\d")
 _CDC = ".cdc"
 FIRST_VERSION_OF_OWN_LOGS = 8
 """From this table version on a log file carries the instant that wrote it; before, that of its slice's base file."""
@@ -77,6 +78,12 @@ def parse_name(name: str, handle: Any = None) -> DataFile | None:
     if found is None or found["ending"] == _CDC:
         return None
     return DataFile(name, found["id"], found["instant"], is_log=False, handle=handle)
+
+
+def find_instant_of_logs(paths: str) -> str:
+    """Return the instant in the name of the first log file of a text of paths; empty without one."""
+    found = _INSTANT_OF_LOG.search(paths)
+    return "" if found is None else found[1]
 
 
 def find_slice(

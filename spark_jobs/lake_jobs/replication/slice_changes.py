@@ -76,7 +76,7 @@ def find_touched_groups(
 
     `files` are all files of each group, by partition and file id.
     """
-    groups = []
+    groups, is_of_own_logs = [], version >= FIRST_VERSION_OF_OWN_LOGS
     for group in statistics:
         found = files.get((group.partition, group.file_id), ())
         names = {file.name for file in found}
@@ -95,6 +95,12 @@ def find_touched_groups(
         if left_out and not group.is_replaced:
             raise ReplicationGapError(
                 f"file {min(left_out)} of commit {commit.requested_time} is in none of its file group's slices"
+            )
+        own = written & {file.name for file in before.files} if before is not None and is_of_own_logs else set()
+        if own and not group.is_replaced:
+            # Both slices would be one, and a delete that is in it alone would be no change.
+            raise ReplicationGapError(
+                f"file {min(own)} of commit {commit.requested_time} is in its file group's slice before that commit too"
             )
         groups.append(TouchedGroup(group, before, after))
     return tuple(groups)

@@ -35,7 +35,7 @@ from lake_jobs.replication.change_columns import (
     row_json,
 )
 from lake_jobs.replication.commit_reading import ChangeDataReading, SliceReading, Times, find_groups, read_merging
-from lake_jobs.replication.file_slices import read_statistics
+from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS, find_instant_of_logs, read_statistics
 from lake_jobs.replication.reader_choice import Choice, TableTraits, choose_reader, find_obstacle
 from lake_jobs.replication.reconciliation import count, describe_differences
 from lake_jobs.replication.row_transfer import FEW_ROWS, ReadAhead, transfer
@@ -43,7 +43,7 @@ from lake_jobs.replication.slice_changes import ChangeQuery
 from lake_jobs.replication.slice_reader import GROUP, SliceReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql import types as T
@@ -107,6 +107,12 @@ class HudiSource:
         The metadata of writes that `known` has are not read, so the answer does not show whether those changed rows.
         """
         table = read_table_state(self._spark, self._base_path)
+        if table.table_version != self._version:
+            # What a commit's files are called, and which are its rows, was decided for the other version.
+            raise ReplicationGapError(
+                f"table {self._base_path} was of version {self._version} when the run began and is of version "
+                f"{table.table_version} now; the next try goes on"
+            )
         timeline = table.timeline
         writes = timeline.getCommitsTimeline()
         done = writes.filterCompletedInstants()
@@ -147,6 +153,7 @@ class HudiSource:
             has_history=self._has_history(table),
             has_savepoints=not timeline.getSavePointTimeline().empty(),
             restored=max(requested_times(timeline.getRestoreTimeline()), default=""),
+            from_before_upgrade=self._find_older(times),
         )
 
     def expect(self, commits: Sequence[CommitRef]) -> None:
@@ -292,6 +299,12 @@ class HudiSource:
             self._operations[requested_time] = CommitFacts(timeline.readCommitMetadata(instants[position]))
         return self._operations[requested_time]
 
+    def _find_older(self, times: Iterable[str]) -> frozenset[str]:
+        if self._version < FIRST_VERSION_OF_OWN_LOGS:
+            return frozenset()
+        facts = ((at, self._operations[at]) for at in times if at in self._operations)
+        return frozenset(at for at, found in facts if found.slice_of_logs and found.slice_of_logs < at)
+
     def _read_cleans(self, timeline: Any) -> tuple[str, str]:
         """Return what cleans keep, and the last clean that does not record it."""
         cleans = timeline.getCleanerTimeline()
@@ -338,6 +351,8 @@ class CommitFacts:
         operation = metadata.getOperationType()
         self.operation = "UNKNOWN" if operation is None else str(operation.name())
         self.schema = str(metadata.getMetadata("schema") or "")
+        self.slice_of_logs = find_instant_of_logs(str(metadata.getFileIdAndRelativePaths().toString()))
+        """The instant in the name of a log file that it wrote; empty without one."""
 
 
 def _rows_of(statistics: Sequence[GroupStatistics]) -> int:

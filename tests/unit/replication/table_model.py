@@ -29,6 +29,7 @@ class ModelTable:
     cleaned_without_bound: str = ""
     has_savepoints: bool = False
     restored: str = ""
+    from_before_upgrade: frozenset[str] = frozenset()
     schemas: dict[str, str] = field(default_factory=dict)
 
     def begin(self, requested: int) -> None:
@@ -60,6 +61,7 @@ class ModelTable:
             cleaned_without_bound=self.cleaned_without_bound,
             has_savepoints=self.has_savepoints,
             restored=self.restored,
+            from_before_upgrade=self.from_before_upgrade,
         )
 
     def expect(self, commits: Sequence[CommitRef]) -> None:

@@ -138,3 +138,37 @@ def test_snapshot_that_a_pending_write_keeps_from_beginning_says_so() -> None:
     table.complete(1, 5, {2: 20})
     report = run(table, sink)
     assert (report.waits_for, replica(sink)) == ("", table.rows())
+
+
+def test_commits_that_were_unread_when_their_merge_on_read_table_was_upgraded_are_answered_with_a_snapshot() -> None:
+    table, sink = ModelTable(), FakeSink()
+    table.complete(1, 2, {1: 10, 2: 20})
+    table.complete(3, 4, {1: 11})
+    run(table, sink)
+    # What the sink has is no gap, whichever version wrote it.
+    table.from_before_upgrade = frozenset({time_of(3)})
+    table.complete(5, 6, {2: 21})
+    report = run(table, sink)
+    assert (report.commits, report.snapshot_reason) == (1, "")
+    table.complete(7, 8, {1: None})
+    table.from_before_upgrade |= {time_of(7)}
+    table.complete(9, 10, {3: 30})
+    report = run(table, sink)
+    assert f"commit {time_of(7)} was not replicated before the table was upgraded" in report.snapshot_reason
+    assert replica(sink) == table.rows() == {2: 21, 3: 30}
+
+
+def test_upgrade_while_unread_commits_are_read_moves_no_checkpoint() -> None:
+    class Upgraded(ModelTable):
+        def read(self, commit: CommitRef) -> Iterator[Change]:
+            self.from_before_upgrade = frozenset({commit.requested_time})
+            return iter(())
+
+    table, sink = Upgraded(), FakeSink()
+    table.complete(1, 2, {1: 10, 2: 20})
+    run(table, sink)
+    table.complete(3, 4, {1: None})
+    with pytest.raises(ReplicationGapError, match=f"commit {time_of(3)} was not replicated before the table was upgr"):
+        run(table, sink)
+    assert run(table, sink).snapshot_reason
+    assert replica(sink) == table.rows() == {2: 20}

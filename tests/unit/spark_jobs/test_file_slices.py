@@ -15,6 +15,7 @@ from lake_jobs.replication.file_slices import (
     CompletedInstants,
     DataFile,
     GroupStatistics,
+    find_instant_of_logs,
     find_slice,
     parse_name,
     read_statistics,
@@ -143,6 +144,24 @@ def test_a_file_that_a_clean_removed_is_a_gap_and_not_fewer_changes() -> None:
     for files, said in (([base(10)], "is not there: deleted"), ([base(12)], f"whose base file of {at(10)}")):
         with pytest.raises(ReplicationGapError, match=said):
             changes.find_touched_groups(statistics, {("p0", ID): files}, instants, commit, 9)
+
+
+def test_log_files_name_the_instant_of_their_slice_before_version_8_and_that_of_their_commit_since() -> None:
+    assert find_instant_of_logs(f"[p0/{base(12).name}, p_2026.log/{log(10).name}, p0/{log(11).name}]") == at(10)
+    assert find_instant_of_logs(f"[.{ID}_{at(9)}.log.1]") == at(9)
+    assert find_instant_of_logs(f"[p0/{base(12).name}]") == find_instant_of_logs("[]") == ""
+
+
+def test_a_commit_whose_files_are_in_the_slice_before_it_is_not_read() -> None:
+    """A log file of version 6 in a table that was upgraded: what it deletes would be no change."""
+    changes = pytest.importorskip("lake_jobs.replication.slice_changes")
+    old = {**STAT, "path": f"p0/{log(10).name}", "prevCommit": at(10), "numInserts": 0, "numUpdateWrites": 0}
+    statistics = read_statistics({"partitionToWriteStats": {"p0": [old]}})
+    commit, instants = CommitRef(at(12), at(13)), completed(t10=11, t12=13)
+    files = {("p0", ID): [base(10), log(10)]}
+    assert changes.find_touched_groups(statistics, files, instants, commit, 6)[0].before is not None
+    with pytest.raises(ReplicationGapError, match=r"log\.1_0-45-47 of commit .* is in its file group's slice before"):
+        changes.find_touched_groups(statistics, files, instants, commit, 9)
 
 
 SCHEMA = json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "type": "long"}]})
