@@ -24,11 +24,14 @@ from lake_jobs.driver import files
 from lake_jobs.driver.application import run_application
 from lake_jobs.driver.failure import causes_of, classify, describe
 from lake_jobs.driver.files import log_progress
+from lake_jobs.replication.hudi_sink import HudiSink
 from lake_jobs.replication.source import HudiSource
 from lake_jobs.replication.verification import Verification, verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from airflow_lake_provider.replication.sink import Sink
 
 PROGRESS_INTERVAL_S = 5.0
 
@@ -51,6 +54,7 @@ def _replicate(spark: SparkSession, request: ReplicationRequest) -> ReplicationR
         spark.conf.set("spark.sql.session.timeZone", "UTC")
         sink = create_sink(request.kind, request.sink_settings)
         source = HudiSource(spark, request.base_path, request.mode, request.key, request.reader)
+        _introduce(sink, source)
         report = Pump(source, sink, request.order, progress.advance).run()
         verified = _verify(source, request, progress) if request.is_verification else None
         if verified is not None and not verified.is_same:
@@ -84,9 +88,16 @@ def _replicate(spark: SparkSession, request: ReplicationRequest) -> ReplicationR
 def _verify(source: HudiSource, request: ReplicationRequest, progress: Progress) -> Verification:
     def catch_up() -> Checkpoint | None:
         sink = create_sink(request.kind, request.sink_settings)
+        _introduce(sink, source)
         return Pump(source, sink, request.order, progress.advance).run().checkpoint
 
     return verify(source, create_sink(request.kind, request.sink_settings), catch_up)
+
+
+def _introduce(sink: Sink, source: HudiSource) -> None:
+    """Let a sink that makes its own table know the one that it follows."""
+    if isinstance(sink, HudiSink):
+        sink.follow(source)
 
 
 class Progress:

@@ -42,7 +42,13 @@ from airflow_lake_provider.config.owned_options import OWNED_OPTIONS
 DAY_S = 86_400.0
 _NAME_OF_STREAM = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}"
 _FORMATS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"kafka": ("json", "avro"), "file": ("json", "parquet"), "database": ("json",), "noop": ("json",)}
+    {
+        "kafka": ("json", "avro", "debezium"),
+        "file": ("json", "parquet"),
+        "database": ("json",),
+        "hudi": ("json",),
+        "noop": ("json",),
+    }
 )
 
 
@@ -64,7 +70,9 @@ class ReplicationPolicy(Settings):
         },
     )
 
-    sink: Annotated[str, Text(_NAME_OF_STREAM, "the name of a sink: kafka, file, database, noop or one of your own")]
+    sink: Annotated[
+        str, Text(_NAME_OF_STREAM, "the name of a sink: kafka, file, database, hudi, noop or one of your own")
+    ]
     """Under which name the sink is registered."""
     name: Annotated[str, Text(_NAME_OF_STREAM, "up to 80 letters, digits, _, - and .")] = ""
     """Names the stream together with the table; the sink's kind unless the entry says otherwise."""

@@ -129,6 +129,8 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "kafka": f"{_OURS}.kafka:KafkaSink",
         "file": f"{_OURS}.file:FileSink",
         "database": f"{_OURS}.database:DatabaseSink",
+        # Of the Spark jobs: it writes through the run's own Spark session.
+        "hudi": "lake_jobs.replication.hudi_sink:HudiSink",
         "noop": f"{__name__}:NoopSink",
     }
 )

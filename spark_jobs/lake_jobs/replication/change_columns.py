@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 META_PREFIX = "_hoodie_"
-_JSON_OPTIONS = {
+JSON_OPTIONS = {
     "ignoreNullFields": "false",
     "timeZone": "UTC",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -51,18 +51,18 @@ def find_unfit_column(kind: T.DataType, name: str = "") -> str | None:
 
 def row_json(schema: T.StructType) -> Column:
     """Return the JSON of a row of the table: every field, also those that are null."""
-    return F.to_json(F.struct(*[F.col(f"`{name}`") for name in schema.names]), _JSON_OPTIONS)
+    return F.to_json(F.struct(*[F.col(f"`{name}`") for name in schema.names]), JSON_OPTIONS)
 
 
 def key_json(fields: Sequence[str], row: str = "") -> Column:
     """Return the JSON of the key's fields, taken from a struct column, or from the row itself."""
     prefix = f"{row}." if row else ""
-    return F.to_json(F.struct(*[F.col(f"{prefix}`{name}`").alias(name) for name in fields]), _JSON_OPTIONS)
+    return F.to_json(F.struct(*[F.col(f"{prefix}`{name}`").alias(name) for name in fields]), JSON_OPTIONS)
 
 
 def json_of(struct: str) -> Column:
     """Return the JSON of a struct column; null where that is null."""
-    return F.to_json(F.col(struct), _JSON_OPTIONS)
+    return F.to_json(F.col(struct), JSON_OPTIONS)
 
 
 def cdc_changes(rows: DataFrame, schema: T.StructType, key: Sequence[str]) -> DataFrame:
@@ -82,8 +82,8 @@ def cdc_changes(rows: DataFrame, schema: T.StructType, key: Sequence[str]) -> Da
     return keyed.select(
         "op",
         key_json(key, "row").alias("key"),
-        F.to_json("before", _JSON_OPTIONS).alias("before"),
-        F.to_json("after", _JSON_OPTIONS).alias("after"),
+        F.to_json("before", JSON_OPTIONS).alias("before"),
+        F.to_json("after", JSON_OPTIONS).alias("after"),
     )
 
 

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from lake_jobs.replication.slice_reader import Layout
 
 _RECORD_KEY, _PARTITION = "_hoodie_record_key", "_hoodie_partition_path"
+_GENERATED = ("TimestampBased", "Custom")
 _OPS = {op.value: op for op in Op}
 
 
@@ -226,6 +227,22 @@ class HudiSource:
     def key(self) -> tuple[str, ...]:
         """The names of the key's fields."""
         return self._key
+
+    @property
+    def partition(self) -> tuple[str, ...]:
+        """The fields by whose values, as they are, the table is partitioned; empty where Hudi makes them of others."""
+        generator = str(self._table.meta_client.getTableConfig().getKeyGeneratorClassName() or "")
+        return () if any(name in generator for name in _GENERATED) else self._partition
+
+    @property
+    def schema(self) -> T.StructType:
+        """The table's columns, in its newest schema."""
+        return self._schema()
+
+    @property
+    def time_zone(self) -> str:
+        """The zone in which the table's instants are named, in Hudi's spelling."""
+        return str(self._table.meta_client.getTableConfig().getTimelineTimezone().name())
 
     @property
     def columns(self) -> tuple[str, ...]:

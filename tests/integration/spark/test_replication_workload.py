@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from pyspark.sql import functions as F
-from replication_histories import ADDED, History, Kind, Rows, begin, exact
+from replication_histories import ADDED, History, Kind, Rows, as_json, begin, exact
 from test_replication_on_hudi import _time_zone  # noqa: F401 - the fixture holds here as well
 
 from airflow_lake_provider.replication import feed
@@ -42,7 +42,9 @@ from lake_jobs.replication.reader_choice import Choice, TableTraits, find_obstac
 from lake_jobs.replication.slice_changes import ChangeQuery, TouchedGroup
 from lake_jobs.replication.slice_reader import GROUP, LAST_INSTANT
 from lake_jobs.replication.source import HudiSource
+from local_stack import lake_writer
 from replicate import replicate
+from tests.support.spark_session import ONE_TASK
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -182,6 +184,29 @@ class Mirror(Stream):
         self.require_rows({(row["id"], row["part"]): row for row in rows}, self.history.table, "at the end")
 
 
+@dataclass
+class OtherLake(Stream):
+    """A Hudi table that follows, with columns of the same types."""
+
+    kind: ClassVar[str] = "hudi"
+
+    @property
+    def path(self) -> str:
+        return str(self.folder / "other" / self.name)
+
+    def options(self) -> dict[str, str]:
+        type = lake_writer.TABLE_TYPES[self.history.kind.type]
+        return {"path": self.path, "hoodie.datasource.write.table.type": type, **ONE_TASK}
+
+    def compare(self) -> None:
+        rows = self.history.lake.spark.read.format("hudi").load(self.path)
+        names = [name for name in rows.columns if not name.startswith("_hoodie_")]
+        found = rows.select(*names).collect()
+        state = {(row["id"], row["part"]): {name: as_json(row[name]) for name in names} for row in found}
+        self.require(len(state) == len(found), "a row is there twice")
+        self.require_rows(state, self.history.table, "at the end")
+
+
 def _frozen(row: dict[str, Any]) -> str:
     return json.dumps(row, sort_keys=True, default=str)
 
@@ -199,6 +224,7 @@ class Workload:
     """What showed each planted fault."""
     operations: tuple[str, ...] = ()
     snapshots: int = 0
+    has_other_lake: bool = False
 
     def __post_init__(self) -> None:
         self.streams: list[Stream] = []
@@ -209,6 +235,8 @@ class Workload:
             del makes[1]
         elif self.kind.has_change_data and self.kind.type == "COW":
             makes.append(("change-data", Changes, Reader.CDC))
+        if self.has_other_lake:
+            makes.append(("lake", OtherLake, Reader.AUTO))
         self.streams += [make(self.history, name, reader) for name, make, reader in makes]
         for name, fault in self.plants.items():
             if fault.stream is not Snapshot:
@@ -381,6 +409,12 @@ def test_streams_of_a_random_history_are_the_table(spark: SparkSession, tmp_path
     Workload(spark, tmp_path, kind, seed).play(STEPS)
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", [Kind("MOR", 9), Kind("COW", 9)], ids=str)
+def test_lake_that_follows_a_random_history_is_the_table(spark: SparkSession, tmp_path: Path, kind: Kind) -> None:
+    Workload(spark, tmp_path, kind, FIRST_SEED, has_other_lake=True).play(3 * STEPS)
+
+
 @pytest.mark.parametrize(
     ("kind", "plants", "operations"),
     [
@@ -411,7 +445,7 @@ def test_streams_of_many_random_histories_are_their_tables(spark: SparkSession, 
         folder = tmp_path / f"{kind}-{seed}"
         folder.mkdir()
         try:
-            Workload(spark, folder, kind, seed).play(6 * STEPS)
+            Workload(spark, folder, kind, seed, has_other_lake=True).play(6 * STEPS)
         except Exception as error:
             raise AssertionError(f"seed {seed} on {kind}") from error
         shutil.rmtree(folder)

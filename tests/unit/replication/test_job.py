@@ -90,6 +90,7 @@ def test_checksum_does_not_depend_on_order_or_on_batches_and_tells_rows_apart() 
         pytest.param("{sink: kafka, mode: both}", "mode is 'both', allowed: changes, latest", id="mode"),
         pytest.param("{sink: kafka, format: xml}", "format is 'xml', allowed: json, avro", id="format"),
         pytest.param("{sink: file, format: avro}", "format is 'avro', allowed: json, parquet", id="format-of-file"),
+        pytest.param("{sink: hudi, format: avro}", "format is 'avro', allowed: json", id="format-of-hudi"),
         pytest.param("{sink: database, format: avro}", "format is 'avro', allowed: json", id="format-of-database"),
         pytest.param("{sink: kafka, ttl_s: 0}", "ttl_s is '0', allowed: seconds above 0", id="ttl"),
         pytest.param("{sink: kafka, key: id}", "key must be a list", id="key"),
@@ -101,3 +102,10 @@ def test_wrong_entry_is_named_with_its_line(entry: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said) as raised:
         parse_tables_file(f"tables:\n  - base_path: /lake/x\n    replication: [{entry}]\n", "tables.yaml")
     assert "tables.yaml:3" in str(raised.value)
+
+
+@pytest.mark.parametrize("form", ["avro", "debezium", "json"])
+def test_formats_of_kafka_are_accepted_in_the_tables_file(form: str) -> None:
+    text = f"tables:\n  - base_path: /lake/x\n    replication: [{{sink: kafka, topic: t, format: {form}}}]\n"
+    (sink,) = parse_tables_file(text, "tables.yaml").policy_for("/lake/x", "x").replication
+    assert dict(sink.options).get("format", "json") == form

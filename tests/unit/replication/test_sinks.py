@@ -217,7 +217,7 @@ def test_number_that_sqlite_would_round_is_refused(tmp_path: Path, number: str) 
         ),
         pytest.param("file", {"path": "/x", "format": "avro"}, "'avro', allowed: json, parquet", id="file-format"),
         pytest.param("database", {"table": "t"}, "needs url", id="database-without-url"),
-        pytest.param("pigeon", {}, "there is no sink 'pigeon'; known: database, file, kafka, noop", id="unknown"),
+        pytest.param("pigeon", {}, "there is no sink 'pigeon'; known: database, file, hudi, kafka, noop", id="unknown"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_before_anything_is_opened(
@@ -228,7 +228,7 @@ def test_settings_that_do_not_fit_are_refused_before_anything_is_opened(
 
 
 def test_every_sink_of_this_package_can_be_imported() -> None:
-    assert set(sink_names()) == {"kafka", "file", "database", "noop"}
+    assert set(sink_names()) == {"kafka", "file", "database", "hudi", "noop"}
     sink = create_sink("noop", SinkSettings("s", "orders"))
     assert sink.open() is None
     sink.write(batch(1, [insert(1, 10)]))
@@ -255,7 +255,7 @@ def test_sink_of_another_package_is_found_by_its_entry_point(tmp_path: Path, mon
     assert type(sink).__name__ == "PigeonSink"
     assert sink.open() is None
     assert "pigeon" in sink_names()
-    with pytest.raises(ConfigError, match="known: database, file, kafka, noop, pigeon"):
+    with pytest.raises(ConfigError, match="known: database, file, hudi, kafka, noop, pigeon"):
         create_sink("dove", SinkSettings("s", "orders"))
 
 

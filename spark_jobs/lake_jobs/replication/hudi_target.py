@@ -1,0 +1,329 @@
+"""The table that the sink `hudi` writes: its settings, its history as far as the sink must know it, one commit to it.
+
+Each commit of the sink carries the stream and the checkpoint in its own extra metadata, so the timeline shows whether a
+commit is the stream's and how far it was. Just before Hudi completes a commit, under the table's lock, the newest one
+on the timeline must still be the one that this run continues from: of two rivals one finds the other's commit there.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from py4j.protocol import Py4JJavaError
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import types as T
+
+from airflow_lake_provider.errors import (
+    ConfigError,
+    LakeError,
+    SinkFencedError,
+    SinkRefusedError,
+    SinkUnavailableError,
+)
+from airflow_lake_provider.job_contract import FailureKind
+from airflow_lake_provider.replication.feed import OPERATIONS_WITHOUT_CHANGES
+from lake_jobs.driver.failure import causes_of, classify
+from lake_jobs.hudi.files import open_path
+from lake_jobs.hudi.table import NoTableError, find_instant, list_times, open_client, read_table_state
+from lake_jobs.replication.change_columns import data_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_lake_provider.replication.sink import SinkSettings
+    from lake_jobs.hudi.table import TableState
+
+IS_DELETED = "_hoodie_is_deleted"
+"""The column by which a writer of Hudi says that a row is gone."""
+_PREFIX = "lake."
+STREAM, CHECKPOINT, GENERATION = f"{_PREFIX}stream", f"{_PREFIX}checkpoint", f"{_PREFIX}generation"
+_HUDI = "hoodie."
+
+_LOCK: Mapping[str, str] = MappingProxyType(
+    {
+        "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider",
+        # A killed holder leaves its lock behind; it expires, and waiters wait longer than that.
+        "hoodie.write.lock.filesystem.expire": "2",
+        "hoodie.write.lock.client.wait_time_ms_between_retry": "500",
+        "hoodie.write.lock.client.num_retries": "480",
+    }
+)
+_LOCK_PROVIDER = "hoodie.write.lock.provider"
+_FILE_SYSTEMS_WITH_LOCKS = frozenset({"file", "hdfs", "viewfs"})
+_FIXED: Mapping[str, str] = MappingProxyType(
+    {
+        # Streams are in order, so what comes later is newer, whatever a row's own time says.
+        "hoodie.record.merge.mode": "COMMIT_TIME_ORDERING",
+        "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+        "hoodie.clean.failed.writes.policy": "LAZY",
+        "hoodie.allow.empty.commit": "true",
+        "hoodie.populate.meta.fields": "true",
+        # This path of Hudi's commits without the lock and without the comparison.
+        "hoodie.datasource.write.row.writer.enable": "false",
+        "hoodie.datasource.write.commitmeta.key.prefix": _PREFIX,
+    }
+)
+_OWN = frozenset(
+    {
+        *_FIXED,
+        "hoodie.cleaner.policy.failed.writes",
+        "hoodie.datasource.write.operation",
+        "hoodie.datasource.write.recordkey.field",
+        "hoodie.datasource.write.partitionpath.field",
+        "hoodie.datasource.write.precombine.field",
+        "hoodie.datasource.write.payload.class",
+        "hoodie.table.ordering.fields",
+        "hoodie.datasource.write.drop.partition.columns",
+    }
+)
+_IN_PROCESS = "InProcessLockProvider"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOptions:
+    """The settings of a `hudi` entry: `path`, `partition_by`, and what of Hudi's (`hoodie.*`) its writer takes."""
+
+    path: str
+    partition_by: tuple[str, ...] | None
+    """Fields by which the target is partitioned; none at all, or, if the entry does not say, the followed table's."""
+    hudi: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def parse_options(settings: SinkSettings) -> TargetOptions:
+    """Read the options. Raises ConfigError for missing and unknown ones, and those that exactly-once depends on."""
+    what, options = f"the hudi sink of {settings.table_name}", dict(settings.options)
+    hudi = {key: options.pop(key) for key in list(options) if key.startswith(_HUDI)}
+    path, wanted = options.pop("path", "").rstrip("/"), options.pop("partition_by", None)
+    if not path or options:
+        unknown = "".join(f"; not {key}" for key in sorted(options))
+        raise ConfigError(f"{what} needs path, and knows partition_by and settings of Hudi (hoodie.*){unknown}")
+    fixed = sorted(_OWN & hudi.keys())
+    if fixed:
+        raise ConfigError(f"{what}: {fixed[0]} must not be set: the sink sets it itself")
+    if hudi.get(_LOCK_PROVIDER, "").endswith(_IN_PROCESS):
+        raise ConfigError(f"{what}: {_IN_PROCESS} does not shut out another run: name a lock that other processes see")
+    scheme = path.partition("://")[0] if "://" in path else "file"
+    if _LOCK_PROVIDER not in hudi and scheme not in _FILE_SYSTEMS_WITH_LOCKS:
+        raise ConfigError(
+            f"{what}: on {scheme}:// name {_LOCK_PROVIDER}, for example org.apache.hudi.client.transaction.lock."
+            "StorageBasedLockProvider: files of that store are no lock"
+        )
+    fields = None if wanted is None else tuple(part.strip() for part in wanted.split(",") if part.strip())
+    return TargetOptions(path, fields, MappingProxyType(hudi))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The names of the target's key and partition fields; together they name a row."""
+
+    record_key: tuple[str, ...]
+    partition_by: tuple[str, ...]
+
+    def options(self) -> dict[str, str]:
+        """Return them as Hudi's settings."""
+        return {
+            "hoodie.datasource.write.recordkey.field": ",".join(self.record_key),
+            "hoodie.datasource.write.partitionpath.field": ",".join(self.partition_by),
+        }
+
+
+def layout_of(key: tuple[str, ...], partition_by: tuple[str, ...]) -> Layout:
+    """Return the layout of a new target: the partition's fields are no part of the record key unless they are all."""
+    return Layout(tuple(name for name in key if name not in partition_by) or key, partition_by)
+
+
+class Target:
+    """One table at one path, that belongs to one stream."""
+
+    def __init__(self, spark: SparkSession, options: TargetOptions, stream: str, name: str) -> None:
+        self._spark = spark
+        self._options = options
+        self._stream = stream
+        self._name = options.hudi.get("hoodie.table.name", name)
+
+    @property
+    def path(self) -> str:
+        """The base path."""
+        return self._options.path
+
+    def find_state(self) -> TableState | None:
+        """Return the table's present state; None before its first commit. Raises SinkRefusedError for other files."""
+        try:
+            return read_table_state(self._spark, self.path)
+        except NoTableError:
+            fs, folder = open_path(self._spark, self.path)
+            if fs.exists(folder) and any(status.getPath().getName() != ".hoodie" for status in fs.listStatus(folder)):
+                raise SinkRefusedError(
+                    f"{self.path} holds files and no Hudi table: name a folder of the sink's own"
+                ) from None
+            return None
+
+    def find_checkpoint(self, state: TableState | None) -> str | None:
+        """Return the checkpoint of the newest commit; None without any. Raises SinkRefusedError for another's commit.
+
+        Table services change no rows, so their commits are passed over.
+        """
+        if state is None:
+            return None
+        done, is_served = state.timeline.getCommitsTimeline().filterCompletedInstants(), False
+        for requested, _ in sorted(list_times(done), key=lambda times: (times[1] or times[0], times[0]), reverse=True):
+            metadata = state.timeline.readCommitMetadata(find_instant(done, requested))
+            operation = metadata.getOperationType()
+            if operation is None or str(operation.name()) not in OPERATIONS_WITHOUT_CHANGES:
+                return self._require_own(requested, metadata)
+            is_served = True
+        if is_served:
+            raise SinkRefusedError(
+                f"table {self.path} was compacted or clustered, and its active timeline shows no commit of stream "
+                f"{self._stream}: name another path"
+            )
+        return None
+
+    def _require_own(self, requested: str, metadata: Any) -> str:
+        stream, text = metadata.getMetadata(STREAM), metadata.getMetadata(CHECKPOINT)
+        if stream is None or text is None:
+            raise SinkRefusedError(
+                f"commit {requested} of table {self.path} is of another writer, and the rows of a sink are its "
+                f"stream's alone: restore the table to a commit of stream {self._stream}, or name another path"
+            )
+        if str(stream) != self._stream:
+            raise SinkRefusedError(
+                f"table {self.path} is stream {stream}'s (commit {requested}), not {self._stream}'s: name another path"
+            )
+        return str(text)
+
+    def schema(self, state: TableState | None) -> T.StructType | None:
+        """Return the table's columns; None where it has none yet."""
+        if state is None or not list_times(state.timeline.getCommitsTimeline().filterCompletedInstants()):
+            return None
+        return data_schema(self._spark.read.format("hudi").load(self.path).schema)
+
+    def layout(self, state: TableState) -> Layout:
+        """Return what a table's properties say of its key and its partitions."""
+        config = state.meta_client.getTableConfig()
+        key, partition = config.getRecordKeyFields(), config.getPartitionFields()
+        return Layout(
+            tuple(key.get()) if key.isPresent() else (), tuple(partition.get()) if partition.isPresent() else ()
+        )
+
+    def roll_back_the_dead(self, state: TableState | None) -> None:
+        """Roll back writes of runs that have died: those whose heartbeat has expired, as Hudi judges it."""
+        if state is None:
+            return
+        pending = state.timeline.getCommitsTimeline().filterPendingExcludingCompaction()
+        if pending.empty():
+            return
+        settings = self._settings() | {"hoodie.table.name": self._name}
+        with open_client(self._spark, self.path, settings, {}) as client:
+            client.rollbackFailedWrites(state.meta_client)
+
+    def commit(
+        self,
+        rows: DataFrame,
+        layout: Layout,
+        extra: Mapping[str, str],
+        expected: str | None,
+        *,
+        replaces: bool,
+        zone: str = "",
+    ) -> None:
+        """Write rows and metadata as one commit, or raise and change nothing; `replaces` drops all earlier rows.
+
+        `expected` is the checkpoint that must still be the newest. Raises SinkFencedError when another is.
+        """
+        settings = self._settings() | layout.options() | dict(extra)
+        settings["hoodie.datasource.write.operation"] = "insert_overwrite_table" if replaces else "upsert"
+        if zone:
+            settings.setdefault("hoodie.table.timeline.timezone", zone)
+        check = _BeforeCommit(lambda: self._require_newest(expected))
+        try:
+            is_written = self._write(rows, settings | {"path": self.path}, check)
+        except Py4JJavaError as error:
+            raise check.error or self._as_lake_error(error) or error from error
+        if not is_written:
+            raise SinkUnavailableError(f"Hudi did not commit to table {self.path}: its log on Spark's driver says why")
+
+    def _require_newest(self, expected: str | None) -> None:
+        if self.find_checkpoint(self.find_state()) != expected:
+            raise SinkFencedError(f"another run of stream {self._stream} has committed to table {self.path}")
+
+    def _settings(self) -> dict[str, str]:
+        return {**_LOCK, **self._options.hudi, **_FIXED, "hoodie.table.name": self._name}
+
+    def _write(self, rows: DataFrame, settings: dict[str, str], check: _BeforeCommit) -> bool:
+        jvm: Any = self._spark._jvm
+        start: Callable[[Any], None] = ensure_callback_server_started
+        start(self._spark.sparkContext._gateway)
+        some, none = jvm.scala.Option.apply, jvm.scala.Option.empty()
+        # Spark's streaming sink of Hudi passes its check of the last batch in this way; a plain write has none.
+        parameters = getattr(jvm.org.apache.hudi, "HoodieSparkSqlWriter$StreamingWriteParams")
+        java_settings = jvm.java.util.HashMap()
+        for key, value in settings.items():
+            java_settings.put(key, value)
+        written = jvm.org.apache.hudi.HoodieSparkSqlWriter.write(
+            self._spark._jsparkSession.sqlContext(),
+            jvm.org.apache.spark.sql.SaveMode.Append,
+            jvm.PythonUtils.toScalaMap(java_settings),
+            rows._jdf,
+            some(parameters(none, none, none, some(check))),
+            none,
+            none,
+        )
+        return bool(written._1())
+
+    def _as_lake_error(self, error: Py4JJavaError) -> LakeError | None:
+        causes = causes_of(error.java_exception)
+        kind, last = classify(causes), causes[-1]
+        what = f"table {self.path}: {last.message.splitlines()[0] if last.message else last.class_name}"
+        if kind is FailureKind.CONFLICT:
+            return SinkFencedError(f"{what} (another commit to the same files came first)")
+        if kind is FailureKind.LOCK:
+            return SinkUnavailableError(what)
+        if any("CompatibilityException" in cause.class_name for cause in causes):
+            return SinkRefusedError(f"{what}: the table's columns do not take the stream's new schema")
+        return None
+
+
+class _BeforeCommit:
+    """What Hudi calls, under the table's lock, just before it completes a commit."""
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
+        self.error: LakeError | None = None
+
+    def accept(self, client: Any, metadata: Any) -> None:
+        """Check; an error keeps Hudi from completing the commit."""
+        _ = client, metadata
+        try:
+            self._check()
+        except LakeError as error:
+            # Java's own error has it as text only.
+            self.error = error
+            raise
+
+    class Java:
+        """What py4j asks for."""
+
+        implements: ClassVar[list[str]] = ["java.util.function.BiConsumer"]
+
+
+def struct_of(spark: SparkSession, avro: str) -> T.StructType:
+    """Return the columns of a table's Avro schema, as Spark's types."""
+    jvm: Any = spark._jvm
+    schema = jvm.org.apache.hudi.common.schema.HoodieSchema.parse(avro)
+    struct = jvm.org.apache.hudi.HoodieSchemaConversionUtils.convertHoodieSchemaToStructType(schema)
+    return data_schema(T.StructType.fromJson(json.loads(struct.json())))
+
+
+def union_of(known: T.StructType | None, new: T.StructType | None) -> T.StructType | None:
+    """Return the columns of both, the known ones first; types are the new ones where both name a column."""
+    if known is None or new is None:
+        return known if new is None else new
+    kinds = {column.name: column.dataType for column in new.fields}
+    names = dict.fromkeys((*known.names, *new.names))
+    return T.StructType([T.StructField(name, kinds.get(name) or known[name].dataType) for name in names])
