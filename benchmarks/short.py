@@ -136,6 +136,17 @@ FORMS = (
         (Figure("bundle_kb", noise=1.0), TOTAL_CPU),
     ),
     ShortForm(
+        "scale",
+        ("--sizes", "300", "--commits", "30", "--fleet", "0", "--without-parse"),
+        (
+            Figure("300.first_cpu_ms", is_cpu=True, noise=4.0),
+            Figure("300.cycle_cpu_s", is_cpu=True, noise=0.15),
+            Figure("300.quiet_statements"),
+            Figure("300.commit_statements", noise=0.5),
+            Figure("300.commit_rows", noise=0.3),
+        ),
+    ),
+    ShortForm(
         "waste",
         ("--writers", "3", "--clusterings", "1"),
         (Figure("ours_s", noise=15.0),),

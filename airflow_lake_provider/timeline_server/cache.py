@@ -19,6 +19,8 @@ from collections import Counter, OrderedDict, deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from cachetools import LRUCache
+
 from airflow_lake_provider.backoff import backoff
 from airflow_lake_provider.errors import LakeError, StorageError, TableNotFoundError
 from airflow_lake_provider.storage.table_storage import StorageCalls, open_storage
@@ -162,9 +164,12 @@ class TableMemory:
         self._max_tables = max_tables
         self._hot_tables = hot_tables
         self._open_table = open_table
+        self._storages: LRUCache[str, Storage] = LRUCache(max(1, hot_tables))
+        # One bound method of all tables: each would take 64 bytes.
+        self._open_kept = self._open_once
         self._timelines: dict[str, CachedTimeline] = {}
         self._kept: dict[str, None] = {}
-        """The least recently used one is the first. A plain dict: an ordered one takes 70 bytes more for each."""
+        """The first one is evicted next, unless it was used since it came here: then it becomes the last one."""
         self._hot: OrderedDict[str, Known] = OrderedDict()
 
     def __len__(self) -> int:
@@ -201,7 +206,7 @@ class TableMemory:
         """Return a table's entry, created when there is none; its storage is not opened yet."""
         cached = self._timelines.get(base_path)
         if cached is None:
-            made = CachedTimeline(base_path, self._open_table)
+            made = CachedTimeline(base_path, self._open_kept)
             with self.lock:
                 cached = self._timelines.setdefault(base_path, made)
         return cached
@@ -212,8 +217,7 @@ class TableMemory:
             hot = self._hot.get(base_path)
             if hot is not None:
                 self._hot.move_to_end(base_path)
-            if base_path in self._kept:
-                self._move_to_end(cached.base_path)
+            cached.was_used = True
         if hot is not None and hot.snapshot.version == cached.version and cached.packed_bytes:
             if hot.snapshot.as_of_ms == cached.as_of_ms:
                 return hot
@@ -227,15 +231,15 @@ class TableMemory:
             # One string for each table, from wherever its path comes.
             base_path = cached.base_path
             self._timelines.setdefault(base_path, cached)
-            self._move_to_end(base_path)
+            cached.was_used = base_path in self._kept
+            self._kept[base_path] = None
             if known is not None:
                 self._hot[base_path] = known
                 self._hot.move_to_end(base_path)
             while len(self._hot) > self._hot_tables:
                 self._hot.popitem(last=False)
             while len(self._kept) > self._max_tables:
-                evicted = next(iter(self._kept))
-                del self._kept[evicted]
+                evicted = self._take_least_used()
                 self._hot.pop(evicted, None)
                 self.evictions += 1
                 other = self._timelines.get(evicted)
@@ -243,17 +247,34 @@ class TableMemory:
                     other.evict()
                     if not other.is_needed(now_ms):
                         del self._timelines[evicted]
+                        self._storages.pop(evicted, None)
                         dropped.append(evicted)
         return dropped
 
-    def _move_to_end(self, base_path: str) -> None:
-        self._kept.pop(base_path, None)
-        self._kept[base_path] = None
+    def _open_once(self, base_path: str) -> Storage:
+        # Those of the most recently used tables: opening reads an Airflow connection at most every five minutes.
+        with self.lock:
+            storage = self._storages.get(base_path)
+        if storage is None:
+            storage = self._open_table(base_path)
+            with self.lock:
+                storage = self._storages.setdefault(base_path, storage)
+        return storage
+
+    def _take_least_used(self) -> str:
+        while True:
+            base_path = next(iter(self._kept))
+            del self._kept[base_path]
+            cached = self._timelines.get(base_path)
+            if cached is None or not cached.was_used:
+                return base_path
+            cached.was_used = False
+            self._kept[base_path] = None
 
     def forget(self, base_path: str) -> None:
         """Drop a table altogether."""
         with self.lock:
-            for memory in (self._timelines, self._kept, self._hot):
+            for memory in (self._timelines, self._kept, self._hot, self._storages):
                 memory.pop(base_path, None)
 
     def pick_gated(self) -> str | None:
@@ -333,7 +354,7 @@ class SharedTimelines:
         """
         cached = self.memory.get(base_path)
         with self.memory.lock:
-            marks = frozenset({mark} if mark else ())
+            marks = (mark,) if mark else ()
             cached.hints = cached.hints.and_one(tuple(instants), marks, is_by_writer=is_by_writer)
         self.stats.count("hints")
         self.due.hint(base_path)

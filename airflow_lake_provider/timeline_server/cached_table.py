@@ -34,7 +34,10 @@ NOTHING: frozenset[str] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What the hints since a table's last refresh contain."""
+    """What the hints since a table's last refresh contain.
+
+    A burst hints thousands of tables at once, so what is empty is one object of all of them, and marks are tuples.
+    """
 
     is_hinted: bool = False
     is_by_writer: bool = False
@@ -43,14 +46,14 @@ class Hints:
     """Requested times that hints named; cut when there are too many."""
     named: frozenset[str] = NOTHING
     """All requested times that hints named, whatever other hints there were."""
-    named_marks: frozenset[int] = frozenset()
+    named_marks: tuple[int, ...] = ()
     """Numbers of the marks whose hints named instants."""
     names_nothing: bool = False
     """Whether a writer announced a commit without naming it, and without a mark."""
-    marks: frozenset[int] = frozenset()
+    marks: tuple[int, ...] = ()
     """Numbers of the durable marks that caused the hints."""
 
-    def and_one(self, instants: tuple[str, ...], marks: frozenset[int], *, is_by_writer: bool) -> Hints:
+    def and_one(self, instants: tuple[str, ...], marks: tuple[int, ...], *, is_by_writer: bool) -> Hints:
         """Return these hints and one more."""
         # A hint without instants requests a refresh, whatever the others name.
         names_nothing = not instants or (self.is_hinted and not self.instants)
@@ -58,10 +61,10 @@ class Hints:
             is_hinted=True,
             is_by_writer=self.is_by_writer or is_by_writer,
             instants=() if names_nothing else (*self.instants, *instants)[: _MOST_HINTED + 1],
-            named=self.named | frozenset(instants),
-            named_marks=self.named_marks | (marks if instants else frozenset()),
+            named=self.named.union(instants) if instants else self.named,
+            named_marks=_together(self.named_marks, marks) if instants else self.named_marks,
             names_nothing=self.names_nothing or (is_by_writer and not instants and not marks),
-            marks=self.marks | marks,
+            marks=_together(self.marks, marks),
         )
 
     @property
@@ -84,6 +87,11 @@ class Hints:
 
 
 NO_HINTS = Hints()
+
+
+def _together(some: tuple[int, ...], others: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple({*some, *others}) if some and others else some or others
+
 
 # --- A table's record: a head of numbers (8 bytes each instead of the 40 of an attribute), the version of the newest
 # snapshot, and that snapshot, packed. Each change of it is one step for all threads: one of them may register a table
@@ -114,7 +122,6 @@ class CachedTimeline:
     """One table. The thread that refreshes it holds its lock (`TableMemory.refreshing`); others read without it."""
 
     __slots__ = (
-        "_storage",
         "awaited",
         "base_path",
         "error",
@@ -151,8 +158,10 @@ class CachedTimeline:
     _fixed_pause_s = _Number[float]("d", _commit_interval_s)
     is_announced = _Number[bool]("?", _fixed_pause_s)
     is_registered = _Number[bool]("?", is_announced)
-    _HEAD_BYTES: ClassVar[int] = is_registered.end
-    _SNAPSHOT: ClassVar[int] = is_registered.end + _VERSION_BYTES
+    was_used = _Number[bool]("?", is_registered)
+    """Whether its snapshot was asked for, or refreshed again, since it last had the chance to be evicted."""
+    _HEAD_BYTES: ClassVar[int] = was_used.end
+    _SNAPSHOT: ClassVar[int] = was_used.end + _VERSION_BYTES
 
     def __init__(self, base_path: str, open_table: Callable[[str], Storage]) -> None:
         self.base_path = base_path
@@ -169,7 +178,6 @@ class CachedTimeline:
         self.awaited = NOTHING
         """Versions of readers that wait for an answer: the next refresh that shows another one is logged."""
         self.error: LakeError | None = None
-        self._storage: Storage | None = None
         self.commit_interval_s = self.fixed_pause_s = None
 
     @property
@@ -202,10 +210,8 @@ class CachedTimeline:
 
     @property
     def storage(self) -> Storage:
-        """The table's storage, opened on first use: opening may read an Airflow connection."""
-        if self._storage is None:
-            self._storage = self.open_table(self.base_path)
-        return self._storage
+        """The table's storage."""
+        return self.open_table(self.base_path)
 
     @property
     def packed(self) -> bytes:
