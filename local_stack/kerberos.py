@@ -82,7 +82,7 @@ class LocalKerberos(SingleServer):
         )
 
     def hdfs_settings(self) -> dict[str, str]:
-        """Return what makes HDFS and YARN take no client without a ticket."""
+        """Return what makes HDFS take no client without a ticket."""
         keytab, web = str(self.keytab), f"HTTP/{HOST}@{REALM}"
         daemons = {"dfs.namenode": "hdfs", "dfs.datanode": "hdfs"}
         own: dict[str, str] = {}
@@ -98,6 +98,13 @@ class LocalKerberos(SingleServer):
             "ignore.secure.ports.for.testing": "true",
             "dfs.permissions.enabled": "false",
         }
+
+    def yarn_settings(self) -> dict[str, str]:
+        """Return what makes YARN take no client without a ticket; its pages and REST API stay open."""
+        own: dict[str, str] = {}
+        for daemon in ("resourcemanager", "nodemanager"):
+            own |= {f"yarn.{daemon}.principal": f"yarn/{HOST}@{REALM}", f"yarn.{daemon}.keytab": str(self.keytab)}
+        return self.client_settings() | own
 
     @staticmethod
     def client_settings() -> dict[str, str]:

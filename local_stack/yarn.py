@@ -18,6 +18,7 @@ from typing import Any
 from local_stack.hadoop import START_TIMEOUT_S, WORK, Daemons, fetch, write_settings
 from local_stack.hdfs import LocalHdfs
 from local_stack.hudi_bundle import QUICK_JVM, SPARK_PYTHON, find_spark_home
+from local_stack.kerberos import LocalKerberos
 from local_stack.maven import run_server
 from local_stack.processes import ServerProcess, SingleServer, free_port, wait_until
 
@@ -41,13 +42,14 @@ class LocalYarn(SingleServer):
     """Of each NodeManager. With less than two containers' memory left, an application waits in the queue."""
     nodes: int = 2
     settings: Mapping[str, str] = field(default_factory=dict)
-    jvm_options: tuple[str, ...] = ()
+    realm: LocalKerberos | None = None
+    """With it the cluster takes no client without a ticket; containers run as this process's user all the same."""
     server: ServerProcess | None = None
     ports: dict[str, int] = field(default_factory=dict)
     node_web_ports: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.daemons = Daemons(self.folder, self.jvm_options)
+        self.daemons = Daemons(self.folder, self._jvm_options)
         for name in ("address", "scheduler.address", "resource-tracker.address", "admin.address", "webapp.address"):
             self.ports[name] = free_port()
 
@@ -150,7 +152,7 @@ class LocalYarn(SingleServer):
 
     def spark_conf(self) -> dict[str, str]:
         """Return Spark's settings for containers on this machine: small, and with its own jars and Python."""
-        home = find_spark_home()
+        home, quick = find_spark_home(), " ".join((QUICK_JVM, *self._jvm_options))
         python = {
             f"{key}.PYSPARK_PYTHON": str(SPARK_PYTHON) for key in ("spark.yarn.appMasterEnv", "spark.executorEnv")
         }
@@ -166,9 +168,9 @@ class LocalYarn(SingleServer):
             "spark.executor.instances": "1",
             "spark.executor.cores": "1",
             "spark.yarn.am.memory": "512m",
-            "spark.driver.extraJavaOptions": QUICK_JVM,
-            "spark.executor.extraJavaOptions": QUICK_JVM,
-            "spark.yarn.am.extraJavaOptions": QUICK_JVM,
+            "spark.driver.extraJavaOptions": quick,
+            "spark.executor.extraJavaOptions": quick,
+            "spark.yarn.am.extraJavaOptions": quick,
             "spark.sql.shuffle.partitions": "1",
             "spark.default.parallelism": "1",
         }
@@ -184,8 +186,13 @@ class LocalYarn(SingleServer):
     def _user(self) -> str:
         return getpass.getuser()
 
+    @property
+    def _jvm_options(self) -> tuple[str, ...]:
+        return () if self.realm is None else self.realm.jvm_options
+
     def _settings(self) -> dict[str, str]:
         return {
+            **({} if self.realm is None else self.realm.yarn_settings()),
             "fs.defaultFS": self.default_fs,
             **{f"yarn.resourcemanager.{name}": f"127.0.0.1:{port}" for name, port in self.ports.items()},
             "yarn.resourcemanager.hostname": "127.0.0.1",

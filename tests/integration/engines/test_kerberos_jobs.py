@@ -2,123 +2,97 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import shutil
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-from hdfs_native import Client
 
-from local_stack import hadoop, hudi_bundle
-from local_stack.hdfs_daemons import HdfsDaemons
-from local_stack.kerberos import LocalKerberos
-from tests.integration.engines.hdfs_stage import HdfsStage
-from tests.integration.engines.lease_server import serve_leases
-from tests.integration.engines.stage import Stage
+from local_stack.kerberos import with_another_key
+from local_stack.processes import PATIENCE, ServerProcess
+from tests.integration.engines.realm_stage import TICKET_S, RealmStage, realm_stage
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak]
-
-TICKET_S = 20
-"""A job takes longer."""
-
-
-@dataclass
-class RealmStage(HdfsStage):
-    """Tasks with one local core; tables are on an HDFS with Kerberos, job files on the disk."""
-
-    kerberos: LocalKerberos = field(default_factory=lambda: LocalKerberos(Path()))
-    keytab: Path = Path()
-    """Of the Spark connection."""
-
-    @property
-    def root(self) -> str:
-        return str(self.folder)
-
-    @property
-    def connection(self) -> Mapping[str, Any]:
-        keytab = base64.b64encode(self.keytab.read_bytes()).decode()
-        extra = {"principal": self.kerberos.client, "keytab": keytab}
-        return {"host": self.master, "extra": json.dumps(extra)}
-
-    @property
-    def store(self) -> Client:
-        return Client(
-            self.store_url,
-            {},
-            config_dir=self.conf,
-            kerberos_principal=self.kerberos.client,
-            kerberos_keytab=str(self.kerberos.keytab),
-        )
-
-    def upload(self, name: str) -> str:
-        self.copy_table(name)
-        return f"{self.store_url}{self.folder}/lake/{name}"
-
-    def env(self) -> Mapping[str, str]:
-        env = super().env()
-        extra = {"principal": self.kerberos.client, "keytab": str(self.kerberos.keytab), "config_dir": self.conf}
-        return {
-            **env,
-            "KRB5_CONFIG": str(self.kerberos.config),
-            "SPARK_SUBMIT_OPTS": f"{env['SPARK_SUBMIT_OPTS']} -Djava.security.krb5.conf={self.kerberos.config}",
-            "AIRFLOW__LAKE__ALLOWED_ROOTS": f"{self.store_url}{self.folder}/lake",
-            "AIRFLOW__LAKE__STORAGE_CONN_IDS": f"{self.store_url}=lake_hdfs",
-            "AIRFLOW_CONN_LAKE_HDFS": json.dumps({"conn_type": "hdfs", "extra": json.dumps(extra)}),
-        }
 
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealmStage]:
-    if not hudi_bundle.JAR.exists():
-        pytest.skip("no Hudi bundle: run `make install`")
-    if not hadoop.LIB.is_dir() and (shutil.which("mvn") is None or shutil.which("java") is None):
-        pytest.skip("Kerberos needs Maven and Java 17")
-    kerberos = LocalKerberos(tmp_path_factory.mktemp("kdc"), ticket_s=TICKET_S)
-    hdfs = HdfsDaemons(tmp_path_factory.mktemp("hdfs"), realm=kerberos)
-    folder = tmp_path_factory.mktemp("stage")
-    with serve_leases(10.0) as manager_url, pytest.MonkeyPatch.context() as patch:
-        stage = RealmStage(folder, manager_url, "local[1]", store_url=hdfs.url, conf=str(hdfs.conf), kerberos=kerberos)
-        writer = threading.Thread(target=Stage.write_table, args=(Template(folder, manager_url, "local[1]"),))
-        writer.start()
-        try:
-            kerberos.start()
-            stage.keytab = kerberos.keytab
-            # MIT's library reads these at each use.
-            patch.setenv("KRB5_CONFIG", str(kerberos.config))
-            patch.setenv("KRB5CCNAME", f"FILE:{kerberos.folder}/no-such-cache")
-            hdfs.start()
-            writer.join()
-            yield stage
-        finally:
-            writer.join()
-            stage.close()
-            hdfs.stop()
-            kerberos.stop()
+    with realm_stage(tmp_path_factory) as stage:
+        yield stage
 
 
-@dataclass
-class Template(Stage):
-    """The stage of the writer, which knows no HDFS."""
+def wait_for_driver(stage: RealmStage, task: ServerProcess) -> None:
+    """Wait until a task's driver waits for the lock."""
+    stage.wait_until(
+        lambda: "as soon as the table's lock is free" in stage.log_of(task) or not task.alive(), "the driver"
+    )
+    assert task.alive(), task.log_tail(60)
 
-    @property
-    def base_path(self) -> str:
-        return f"file://{self.folder}/template/orders"
+
+def require_refusal(stage: RealmStage, task: ServerProcess, error: str, says: str) -> None:
+    """Require that a task ended with one error, which Airflow retries if it is `EngineAwayError` and the like."""
+    task.process.wait(timeout=240 * PATIENCE)
+    log = stage.log_of(task)
+    assert "RETURNED {" not in log
+    raised = [
+        line for line in log.splitlines() if line.startswith(("airflow_lake_provider.errors.", "airflow.sdk.exc"))
+    ]
+    assert raised, log[-4000:]
+    assert raised[0].startswith(f"airflow_lake_provider.errors.{error}: "), raised
+    assert says in raised[0], raised
 
 
 def test_compaction_runs_with_the_keytab_of_the_spark_connection_beyond_a_tickets_lifetime(stage: RealmStage) -> None:
     path = stage.upload("orders")
     with stage.held_lock("orders"):
         task = stage.start_task("whole", base_path=path, table_name="orders")
-        stage.wait_until(
-            lambda: "as soon as the table's lock is free" in stage.log_of(task) or not task.alive(), "the driver"
-        )
-        assert task.alive(), task.log_tail(60)
+        wait_for_driver(stage, task)
         time.sleep(TICKET_S + 5)
     stage.require_completed("orders", task)
     stage.require_executed_once("orders")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("old-keys", "; the principal's keys have changed since: put its new keytab there"),
+        ("empty", "the keytab cannot be read, or holds no key of the principal: correct one of them"),
+    ],
+)
+def test_wrong_keytab_is_one_clear_error_that_is_not_retried(stage: RealmStage, wrong: str, says: str) -> None:
+    path, right = stage.upload(wrong), stage.kerberos.keytab
+    before = stage.instants(wrong)
+    stage.keytab = stage.folder / f"{wrong}.keytab"
+    if wrong == "empty":
+        stage.keytab.write_bytes(right.read_bytes()[:2])
+    else:
+        with_another_key(right, stage.keytab)
+    try:
+        task = stage.start_task(wrong, base_path=path, table_name=wrong)
+        require_refusal(stage, task, "ServiceRefusedError", says)
+    finally:
+        stage.keytab = right
+    place = "`principal` and `keytab` in the extra of connection 'spark_default'"
+    assert f"Spark cannot log in to Kerberos as {stage.kerberos.client} with keytab " in stage.log_of(task)
+    assert place in stage.log_of(task)
+    assert stage.instants(wrong) == before
+    # Airflow fails the task for good.
+    assert "AirflowFailException" in stage.log_of(task)
+
+
+def test_ticket_that_has_expired_is_one_clear_error_that_is_waited_for(stage: RealmStage) -> None:
+    path, right = stage.upload("expired"), stage.keytab
+    before = stage.instants("expired")
+    stage.keytab = None
+    try:
+        time.sleep(max(0.0, stage.renew_ticket(5) - time.monotonic()) + 2)
+        task = stage.start_task("expired", base_path=path, table_name="expired")
+        require_refusal(stage, task, "ServiceFailedError", "there is no valid ticket: set `principal` and `keytab`")
+        assert "AirflowRescheduleException" in stage.log_of(task)
+        assert stage.instants("expired") == before
+
+        stage.renew_ticket(600)
+        task = stage.start_task("expired", base_path=path, table_name="expired")
+        stage.require_completed("expired", task)
+    finally:
+        stage.keytab = right
+    stage.require_executed_once("expired")

@@ -13,10 +13,12 @@ from hdfs_native import Client, WriteOptions
 from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
+from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.store import StoreConnection, options_of
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from local_stack import hadoop
-from local_stack.hdfs_daemons import HdfsDaemons
+from local_stack.hdfs_daemons import SERVICE, HdfsDaemons
 from local_stack.processes import PATIENCE
 from tests.integration.storage.lakes import timeline_files
 from tests.support.fixture_tables import unpack
@@ -24,6 +26,7 @@ from tests.support.fixture_tables import unpack
 pytestmark = pytest.mark.soak
 
 LOCK = "/lake/orders/.hoodie/lock"
+TABLE = f"hdfs://{SERVICE}/lake/orders"
 TAKEOVER_S = 60.0
 
 
@@ -66,10 +69,16 @@ def instants_in(storage: Storage) -> set[str]:
     return {instant.requested_time for instant in load_timeline(storage, load_table_properties(storage)).instants}
 
 
+def instants_seen(views: TableViewCache) -> set[str]:
+    return {instant.requested_time for instant in views.refresh(TABLE).timeline.instants}
+
+
 def test_refreshes_during_a_failover_are_right_or_retriable_errors_and_the_lock_stays_held(
     hdfs: HdfsDaemons, expected: set[str]
 ) -> None:
     storage, client = open_table(hdfs), client_of(hdfs)
+    views = TableViewCache(SharedTimelines(open_table=lambda _: open_table(hdfs)))
+    assert instants_seen(views) == expected
     client.create(LOCK, WriteOptions(overwrite=False)).close()
     wrong: list[object] = []
     refused, done = [], threading.Event()
@@ -77,8 +86,8 @@ def test_refreshes_during_a_failover_are_right_or_retriable_errors_and_the_lock_
     def refresh() -> None:
         while not done.is_set():
             try:
-                if (found := instants_in(storage)) != expected:
-                    wrong.append(found)
+                # The whole timeline, and the manager's own refresh, which reads only what has changed.
+                wrong.extend(found for found in (instants_in(storage), instants_seen(views)) if found != expected)
             except StorageError as error:
                 refused.append(error)
             time.sleep(0.1)
@@ -108,6 +117,11 @@ def test_refreshes_during_a_failover_are_right_or_retriable_errors_and_the_lock_
     client_of(hdfs).delete(LOCK)
     client_of(hdfs).create(LOCK, WriteOptions(overwrite=False)).close()
 
+    # What a writer adds by the other NameNode is seen.
+    added = "29990101000000000"
+    client_of(hdfs).create(f"/lake/orders/.hoodie/timeline/{added}.deltacommit.requested", WriteOptions()).close()
+    assert instants_seen(views) == instants_in(storage) == {*expected, added}
+
     # The one that died comes back as the standby, and takes over in its turn.
     hdfs.start_name_node(killed)
     other = hdfs.find_active()
@@ -121,5 +135,5 @@ def test_refreshes_during_a_failover_are_right_or_retriable_errors_and_the_lock_
     while hdfs.find_active() is None:
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    assert instants_in(open_table(hdfs)) == expected
+    assert instants_in(open_table(hdfs)) == instants_seen(views) == {*expected, added}
     hdfs.start_name_node(other)
