@@ -15,13 +15,15 @@ class Case:
     kind: str
     history: History
     plant: str = ""
+    is_long: bool = False
+    """For `make soak`: another test has the same claim."""
 
 
 AT_COMMIT = "9,MOR,1,at_commit"
 
 
-def _case(name: str, plant: str, kind: str, steps: str, setup: str = AT_COMMIT) -> Case:
-    return Case(name, kind, History.parse(setup, steps), plant)
+def _case(name: str, plant: str, kind: str, steps: str, setup: str = AT_COMMIT, *, is_long: bool = False) -> Case:
+    return Case(name, kind, History.parse(setup, steps), plant, is_long)
 
 
 CASES: tuple[Case, ...] = (
@@ -49,5 +51,6 @@ CASES: tuple[Case, ...] = (
         "stream",
         "index:31 write:11 write:12 archive:1 write:13 archive:3 write:14 archive:4 write:15 write:16 archive:4",
         "9,COW,1,at_commit",
+        is_long=True,  # tests/integration/spark/test_archive_on_hudi.py
     ),
 )

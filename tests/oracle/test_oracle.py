@@ -37,7 +37,9 @@ def test_random_histories_show_no_difference(hudi: Hudi) -> None:
             pytest.fail(f"after step {number}: {difference}\n{shrunk.command()}\nwhole: {outcome.history.command()}")
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=case.name, marks=[pytest.mark.soak] if case.is_long else []) for case in CASES]
+)
 def test_history_that_once_showed_a_difference(hudi: Hudi, case: Case) -> None:
     outcome = run_history(hudi, case.history, say=print)
     assert [str(difference) for _, difference in outcome.differences] == []
