@@ -4,11 +4,16 @@ The table must exist, with a column for each field of the rows (`columns` narrow
 Checkpoints are in a table of the provider next to it, `lake_checkpoint`, created on first use. Opening a stream raises
 its epoch, so that an earlier run finds its epoch replaced when it commits. Another table, `lake_target`, records the
 stream of each table: a snapshot empties its table, so two streams must not share one.
+
+Rows are upserted where the database can (PostgreSQL, SQLite) and the key is unique in the table, and are deleted and
+inserted elsewhere. A snapshot of a table that has rows is collected in a table of its own there, which the last
+part's transaction moves over: readers see the rows before it, and then those of the snapshot.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import pickle
 import tempfile
@@ -19,6 +24,7 @@ from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchTableError, OperationalError, SQLAlchemyError
 
 from airflow_lake_provider.errors import (
@@ -30,7 +36,7 @@ from airflow_lake_provider.errors import (
     SinkUnavailableError,
 )
 from airflow_lake_provider.replication.change import Change, Op, canonical, load_json
-from airflow_lake_provider.replication.checkpoint import to_text
+from airflow_lake_provider.replication.checkpoint import from_text, to_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,6 +46,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.replication.sink import Row, SinkSettings
 
 SPOOL_BYTES = 16 * 1024 * 1024
+_UPSERTS: Mapping[str, Any] = MappingProxyType({"postgresql": postgresql.insert, "sqlite": sqlite.insert})
+"""By dialect: their insert has `on conflict`, and a transaction of theirs may create and drop tables."""
 
 _metadata = sa.MetaData()
 _checkpoints = sa.Table(
@@ -75,6 +83,8 @@ class DatabaseSink:
         self._table: sa.Table | None = None
         self._spool: IO[bytes] | None = None
         self._epoch = 0
+        self._generation_begun: int | None = None
+        """The generation of a snapshot that is durable in part."""
 
     def open(self) -> str | None:
         """Find the table, reserve it for the stream, raise the stream's epoch, return its checkpoint."""
@@ -84,7 +94,9 @@ class DatabaseSink:
             self._take_target(f"{table.schema or sa.inspect(self._engine).default_schema_name}.{table.name}")
             self._table = table
             with self._engine.begin() as connection:
-                return self._raise_epoch(connection)
+                text = self._raise_epoch(connection)
+            self._note(from_text(text) if text is not None else None)
+            return text
         except NoSuchTableError as error:
             raise SinkUnavailableError(f"the database has no table {self._table_name}: create it") from error
         except SQLAlchemyError as error:
@@ -94,12 +106,13 @@ class DatabaseSink:
         """Check the changes and buffer them: the database gets them in one go, so that its locks are short."""
         self._opened()
         newest = {change.key: change for change in batch.changes}
-        keys = [self._key(change) for change in newest.values()]
-        rows = [self._row(change) for change in newest.values() if change.op is not Op.DELETE]
+        gone = [self._key(change) for change in newest.values() if change.op is Op.DELETE]
+        kept = [change for change in newest.values() if change.op is not Op.DELETE]
+        keys, rows = [self._key(change) for change in kept], [self._row(change) for change in kept]
         if self._spool is None:
             # Beyond some megabytes the buffer is on disk: a commit has any number of rows.
             self._spool = tempfile.SpooledTemporaryFile(SPOOL_BYTES)  # noqa: SIM115 - closed by commit or close
-        pickle.dump(_Step(batch.begins_snapshot, keys, rows), self._spool)
+        pickle.dump(_Step(batch.begins_snapshot, gone, keys, rows), self._spool)
 
     def commit(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint under this run's epoch, then the rows, and commit. Raises SinkFencedError."""
@@ -111,12 +124,29 @@ class DatabaseSink:
                 written = sa.update(_checkpoints).where(*mine).values(checkpoint=to_text(checkpoint))
                 if connection.execute(written).rowcount != 1:
                     raise SinkFencedError(f"another run has opened stream {self._settings.stream} ({self._table_name})")
-                for step in self._steps():
-                    _apply(connection, table, step)
+                self._apply(connection, table, checkpoint)
+            self._note(checkpoint)
         except SQLAlchemyError as error:
             raise self._as_lake_error(error) from error
         finally:
             self._forget()
+
+    def _note(self, durable: Checkpoint | None) -> None:
+        is_in_part = durable is not None and durable.snapshot is not None
+        self._generation_begun = durable.generation if durable is not None and is_in_part else None
+
+    def _apply(self, connection: sa.Connection, table: sa.Table, checkpoint: Checkpoint) -> None:
+        """Write all steps of the transaction; those of a part of a snapshot where no reader sees them."""
+        aside, is_part = _Aside(connection, table), checkpoint.snapshot is not None
+        if not is_part and aside.is_there():
+            aside.end(is_whole=self._generation_begun == checkpoint.generation)
+        is_aside = is_part and aside.is_there()
+        for step in self._steps():
+            if step.begins_snapshot:
+                is_aside = is_part and aside.begin(step)
+                if not is_aside:
+                    connection.execute(sa.delete(table))
+            _apply(connection, aside.find(step) if is_aside else table, step)
 
     def read_rows(self, key: Sequence[str], checkpoint: Checkpoint) -> Iterator[Row]:
         """Return the table's rows, in no order: the columns that this sink writes."""
@@ -238,22 +268,105 @@ class DatabaseSink:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Rows that replace the rows with these keys; with `begins_snapshot`, all rows."""
+    """Rows with their keys, and the keys of rows that are gone; with `begins_snapshot` no other row stays."""
 
     begins_snapshot: bool
+    gone: list[dict[str, Any]]
     keys: list[dict[str, Any]]
     rows: list[dict[str, Any]]
 
 
 def _apply(connection: sa.Connection, table: sa.Table, step: _Step) -> None:
-    if step.begins_snapshot:
-        connection.execute(sa.delete(table))
-    elif step.keys:
-        matches = [table.c[name] == sa.bindparam(f"key_{name}") for name in step.keys[0]]
-        values = [{f"key_{name}": value for name, value in key.items()} for key in step.keys]
+    upsert = _find_upsert(connection, table, step)
+    doomed = step.gone if upsert is not None else [*step.gone, *step.keys]
+    if doomed and not step.begins_snapshot:
+        matches = [table.c[name] == sa.bindparam(f"key_{name}") for name in doomed[0]]
+        values = [{f"key_{name}": value for name, value in key.items()} for key in doomed]
         connection.execute(sa.delete(table).where(*matches), values)
     if step.rows:
-        connection.execute(sa.insert(table), step.rows)
+        connection.execute(sa.insert(table) if upsert is None else upsert, step.rows)
+
+
+def _find_upsert(connection: sa.Connection, table: sa.Table, step: _Step) -> Any | None:
+    """Return the statement that replaces a row where its key is there, columns apart that it does not name.
+
+    None where the database has none, or the key is not unique in the table.
+    """
+    insert = _UPSERTS.get(connection.dialect.name)
+    if insert is None or not step.rows or step.begins_snapshot:
+        return None
+    key = {*step.keys[0]}
+    constraints = [
+        found for found in table.constraints if isinstance(found, (sa.PrimaryKeyConstraint, sa.UniqueConstraint))
+    ]
+    if not any({column.name for column in found.columns} == key for found in constraints):
+        return None
+    statement = insert(table)
+    others = {name: statement.excluded[name] for name in step.rows[0] if name not in key}
+    if not others:
+        return statement.on_conflict_do_nothing(index_elements=sorted(key))
+    return statement.on_conflict_do_update(index_elements=sorted(key), set_=others)
+
+
+class _Aside:
+    """The table in which a snapshot's parts wait for the last one. It has the columns that the sink writes."""
+
+    def __init__(self, connection: sa.Connection, seen: sa.Table) -> None:
+        self._connection, self._seen = connection, seen
+        digest = hashlib.blake2b(f"{seen.schema or ''}.{seen.name}".encode(), digest_size=8).hexdigest()
+        self._name = f"lake_snapshot_{digest}"
+
+    def is_there(self) -> bool:
+        """Whether a snapshot is durable in part."""
+        if self._connection.dialect.name not in _UPSERTS:
+            return False
+        return sa.inspect(self._connection).has_table(self._name, schema=self._seen.schema)
+
+    def begin(self, step: _Step) -> bool:
+        """Make it anew, unless the table has no rows that readers would miss; return whether it is there."""
+        if self._connection.dialect.name not in _UPSERTS:
+            return False
+        if self.is_there():
+            self._table((), ()).drop(self._connection)
+        if self._connection.execute(sa.select(sa.literal(1)).select_from(self._seen).limit(1)).first() is None:
+            return False
+        names = [*step.rows[0]] if step.rows else [column.name for column in self._seen.c]
+        like = sa.select(*(self._seen.c[name] for name in names)).where(sa.false()).compile(self._connection)
+        key = _key_among(names, step)
+        table = self._table(names, key)
+        shown = self._connection.dialect.identifier_preparer.format_table(table)
+        self._connection.execute(sa.text(f"create table {shown} as {like}"))
+        if key:
+            sa.Index(f"{self._name}_key", *(table.c[name] for name in key), unique=True).create(self._connection)
+        return True
+
+    def find(self, step: _Step) -> sa.Table:
+        """Return it, for the rows of a step."""
+        names = self._names()
+        return self._table(names, _key_among(names, step))
+
+    def end(self, *, is_whole: bool) -> None:
+        """Let its rows replace those that readers see, if it has the whole snapshot, and drop it."""
+        names = self._names()
+        table = self._table(names, ())
+        if is_whole:
+            self._connection.execute(sa.delete(self._seen))
+            self._connection.execute(sa.insert(self._seen).from_select(names, sa.select(table)))
+        table.drop(self._connection)
+
+    def _names(self) -> list[str]:
+        return [column["name"] for column in sa.inspect(self._connection).get_columns(self._name, self._seen.schema)]
+
+    def _table(self, names: Iterable[str], key: Iterable[str]) -> sa.Table:
+        columns = [sa.Column(name, self._seen.c[name].type) for name in names]
+        unique = [sa.UniqueConstraint(*key)] if key else []
+        return sa.Table(self._name, sa.MetaData(), *columns, *unique, schema=self._seen.schema)
+
+
+def _key_among(names: Iterable[str], step: _Step) -> tuple[str, ...]:
+    """Return the names of the key's columns, if they are all among these."""
+    key = tuple(step.keys[0]) if step.keys else ()
+    return key if {*key} <= {*names} else ()
 
 
 def _create_engine(url: str) -> sa.Engine:

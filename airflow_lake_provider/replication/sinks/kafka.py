@@ -7,6 +7,7 @@ The transactional id is the stream's name, so a producer that opens it fences th
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,7 +22,7 @@ from airflow_lake_provider.errors import (
     SinkUnavailableError,
 )
 from airflow_lake_provider.replication.change import Mode, canonical, load_json, message_of
-from airflow_lake_provider.replication.checkpoint import to_text
+from airflow_lake_provider.replication.checkpoint import from_text, to_text
 from airflow_lake_provider.replication.formats.debezium import DebeziumFormat
 from airflow_lake_provider.replication.sink import json_row
 from airflow_lake_provider.replication.sinks.kafka_checkpoints import (
@@ -51,6 +52,11 @@ if TYPE_CHECKING:
 
 # The size of a record besides key and value, with a margin: lengths, headers, the batch's own header.
 RECORD_OVERHEAD_BYTES = 512
+_BY_KEY = -1
+"""Librdkafka's name for a record's partition that the partitioner decides."""
+CONTROL = "control"
+"""The header, and the only field of the key, of a record that is no change. Its value says how far the stream is."""
+SNAPSHOT_BEGINS, SNAPSHOT_ENDS, RESOLVED = "snapshot_begins", "snapshot_ends", "resolved"
 
 
 class KafkaSink:
@@ -68,6 +74,10 @@ class KafkaSink:
         self._avro = None if self._options.format != AVRO else open_avro(self._options, settings.mode)
         debezium = self._options.debezium
         self._debezium = None if debezium is None else DebeziumFormat(debezium, __version__)
+        self._partitions = 0
+        """Of the topic, where each of them gets control records."""
+        self._generation_begun: int | None = None
+        """The generation of a snapshot that is not whole yet."""
         self._announced: CommitRef | None = None
         """The commit whose begin is in the transaction topic, and whose end is not."""
 
@@ -93,7 +103,13 @@ class KafkaSink:
             }
         )
         self._call(lambda: self._producer.init_transactions(timeout_s))
-        return KafkaCheckpoints(self._options, self._settings.stream).find_last()
+        text = KafkaCheckpoints(self._options, self._settings.stream).find_last()
+        if self._options.control_records:
+            found = self._call(lambda: self._producer.list_topics(self._options.topic, timeout_s))
+            self._partitions = len(found.topics[self._options.topic].partitions)
+            known = from_text(text) if text is not None else None
+            self._generation_begun = known.generation if known is not None and known.snapshot is not None else None
+        return text
 
     def write(self, batch: Batch) -> None:
         """Produce the changes within the transaction, begun by the first batch of a commit."""
@@ -107,6 +123,9 @@ class KafkaSink:
             self._announce(self._debezium, batch)
             for key, value in self._debezium.begin(batch):
                 self._send(self._options.topic, None if key is None else key.encode(), value.encode(), headers)
+        if batch.begins_snapshot:
+            self._generation_begun = batch.generation
+            self._control(SNAPSHOT_BEGINS, batch.commit, batch.generation)
         for change in batch.changes:
             self._produce(change, batch, headers)
         self._raise_failure()
@@ -118,6 +137,11 @@ class KafkaSink:
         if self._debezium is not None and self._announced is not None:
             self._send_boundary(self._debezium.end_transaction(self._announced))
             self._announced = None
+        if checkpoint.snapshot is None and checkpoint.commit is not None:
+            if self._generation_begun == checkpoint.generation:
+                self._control(SNAPSHOT_ENDS, checkpoint.commit, checkpoint.generation)
+            self._control(RESOLVED, checkpoint.commit, checkpoint.generation, checkpoint.floor)
+            self._generation_begun = None
         mine = [(TOPIC_HEADER, self._options.topic.encode())]
         self._send(self._options.checkpoint_topic, self._settings.stream.encode(), to_text(checkpoint).encode(), mine)
         # It flushes first. No separate flush: the client's flush breaks when the producer was fenced meanwhile.
@@ -137,7 +161,8 @@ class KafkaSink:
             )
         mode = self._settings.mode
         for record in read_committed(self._options, self._settings.stream):
-            if int(dict(record.headers() or ()).get("generation", b"0")) < checkpoint.generation:
+            headers = dict(record.headers() or ())
+            if CONTROL in headers or int(headers.get("generation", b"0")) < checkpoint.generation:
                 continue
             text = record.value()
             body = None if text is None else load_json(text.decode())
@@ -169,6 +194,17 @@ class KafkaSink:
             return [(change.key.encode(), self._avro.message_of(change, batch.commit, batch.schema))]
         value = message_of(change, batch.commit, self._settings.mode)
         return [(change.key.encode(), None if value is None else value.encode())]
+
+    def _control(self, kind: str, commit: CommitRef, generation: int, floor: str | None = None) -> None:
+        """Send a record to each partition; `floor` is the time up to which every completed commit is in the topic."""
+        body = {CONTROL: kind, "commit": commit.requested_time, "completed": commit.completed_time}
+        text = json.dumps({**body, "generation": generation, **({} if floor is None else {"floor": floor})})
+        headers = [("generation", str(generation).encode()), (CONTROL, kind.encode())]
+        for partition in range(self._partitions):
+            # A key, or a compacted topic refuses it; of each kind the last one stays there.
+            self._send(
+                self._options.topic, json.dumps({CONTROL: kind}).encode(), text.encode(), headers, partition=partition
+            )
 
     def _announce(self, debezium: DebeziumFormat, batch: Batch) -> None:
         if self._announced is None and self._transaction_topic:
@@ -211,11 +247,19 @@ class KafkaSink:
                 "(max.message.bytes of the topic)"
             )
 
-    def _send(self, topic: str, key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes]]) -> None:
+    def _send(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, bytes]],
+        *,
+        partition: int = _BY_KEY,
+    ) -> None:
         deadline = time.monotonic() + self._options.timeout_s
         while True:
             try:
-                self._producer.produce(topic, key=key, value=value, headers=headers)
+                self._producer.produce(topic, key=key, value=value, headers=headers, partition=partition)
             except BufferError:
                 # The client's queue is full: wait until the broker has taken some of it.
                 self._raise_failure(wait_s=0.1)

@@ -51,6 +51,8 @@ class KafkaOptions:
     """Address of a registry with Confluent's interface; empty: each Avro message carries its schema."""
     schema_registry_user: str = ""
     schema_registry_password: str = ""
+    control_records: bool = False
+    """Each partition gets a record where a snapshot begins and ends, and with each commit. With `json` alone."""
     debezium: DebeziumOptions | None = None
     """The settings of that format; None in others."""
 
@@ -92,6 +94,7 @@ def parse_options(settings: SinkSettings) -> KafkaOptions:
             schema_registry=options.pop("schema_registry", ""),
             schema_registry_user=options.pop("schema_registry_user", ""),
             schema_registry_password=options.pop("schema_registry_password", ""),
+            control_records=options.pop("control_records", "false").lower() == "true",
             debezium=debezium,
         )
         if parsed.transaction_timeout_ms <= 0:
@@ -102,14 +105,19 @@ def parse_options(settings: SinkSettings) -> KafkaOptions:
         raise ConfigError(f"the kafka sink of {settings.table_name}: {error}") from error
     if options:
         raise ConfigError(f"the kafka sink of {settings.table_name} knows no setting {', '.join(sorted(options))}")
+    _require_fit(parsed, settings)
+    return parsed
+
+
+def _require_fit(parsed: KafkaOptions, settings: SinkSettings) -> None:
     if parsed.format not in FORMATS:
         allowed = ", ".join(FORMATS)
         raise ConfigError(f"the kafka sink of {settings.table_name}: format is {parsed.format!r}, allowed: {allowed}")
-    if parsed.schema_registry and parsed.format != AVRO:
-        raise ConfigError(f"the kafka sink of {settings.table_name}: schema_registry is for format: {AVRO}")
-    if debezium is not None and settings.mode is not Mode.CHANGES:
+    for name, form in (("schema_registry", AVRO), ("control_records", JSON)):
+        if getattr(parsed, name) and parsed.format != form:
+            raise ConfigError(f"the kafka sink of {settings.table_name}: {name} is for format: {form}")
+    if parsed.debezium is not None and settings.mode is not Mode.CHANGES:
         raise ConfigError(f"the kafka sink of {settings.table_name}: format: {DEBEZIUM} is for mode: {Mode.CHANGES}")
-    return parsed
 
 
 # --- What Kafka's errors mean to a stream: retry, give up, or make way for another run

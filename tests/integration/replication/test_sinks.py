@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import confluent_kafka.admin
@@ -12,12 +13,23 @@ import sqlalchemy as sa
 
 from airflow_lake_provider.errors import RecordRefusedError, SinkFencedError, SinkRefusedError, SinkUnavailableError
 from airflow_lake_provider.replication.change import Mode
+from airflow_lake_provider.replication.checkpoint import SnapshotProgress
 from airflow_lake_provider.replication.sink import Sink, SinkSettings, create_sink
-from airflow_lake_provider.replication.sink_contract import SinkContract, batch, checkpoint, delete, insert, update
+from airflow_lake_provider.replication.sink_contract import (
+    SinkContract,
+    batch,
+    checkpoint,
+    commit_ref,
+    delete,
+    insert,
+    read,
+    update,
+)
 from local_stack.kafka import LocalKafka
 from local_stack.kafka_consumer import read_topic
 from local_stack.postgres import LocalPostgres
 from tests.integration.replication.conftest import LOGIN_PASSWORD, LOGIN_USER
+from tests.support.database_sink_contract import DatabaseSinkContract
 
 
 def kafka_sink(broker: LocalKafka, stream: str, mode: Mode = Mode.CHANGES, **options: str) -> Sink:
@@ -55,9 +67,7 @@ class TestKafkaSink(SinkContract):
         assert [record.headers["generation"] for record in read_topic(self.broker.bootstrap, stream)] == ["1", "2"]
 
 
-class TestDatabaseSinkOnPostgres(SinkContract):
-    keeps_versions = False
-
+class TestDatabaseSinkOnPostgres(DatabaseSinkContract):
     @pytest.fixture(autouse=True)
     def _postgres(self, postgres: LocalPostgres) -> None:
         self.url = postgres.url
@@ -69,6 +79,9 @@ class TestDatabaseSinkOnPostgres(SinkContract):
 
     def read_back(self, stream: str) -> list[tuple[int, int | None]]:
         return [(row[0], row[1]) for row in self._run(f'select id, value from "{stream[:-5]}" order by id')]
+
+    def tables(self, stream: str) -> set[str]:
+        return {row[0] for row in self._run("select tablename from pg_tables")}
 
     def test_table_of_another_stream_is_refused(self) -> None:
         stream, sink = self._opened()
@@ -134,6 +147,42 @@ def test_deleted_row_is_a_tombstone_in_mode_latest(broker: LocalKafka) -> None:
     sink.close()
     values = [record.value for record in read_topic(broker.bootstrap, stream)]
     assert values == [{"id": 1, "value": 10}, {"id": 1, "value": 11}, None]
+
+
+def test_each_partition_shows_where_a_snapshot_begins_and_ends_and_how_far_the_stream_is(broker: LocalKafka) -> None:
+    stream = new_stream()
+    more = {"control_records": "true", "partitions": "3"}
+    sink = kafka_sink(broker, stream, **more)
+    sink.open()
+    sink.write(batch(1, [read(key, 10) for key in range(9)], begins_snapshot=True))
+    part = replace(checkpoint(stream, 1), snapshot=SnapshotProgress("1", ("k", "p")))
+    sink.commit(part)
+    sink.close()
+    # The run dies within the snapshot; another one ends it.
+    sink = kafka_sink(broker, stream, **more)
+    sink.open()
+    sink.commit(replace(part, sequence=2, snapshot=None, floor="20260101000000000"))
+    sink.write(batch(3, [update(1, 11)]))
+    sink.commit(checkpoint(stream, 3))
+    kept = {key: row for key, row in sink.read_rows(("id",), checkpoint(stream, 3)) if row is not None}
+    sink.close()
+    assert len(kept) == 9
+    records = read_topic(broker.bootstrap, stream)
+    for partition in range(3):
+        seen = [record for record in records if record.partition == partition]
+        controls = [record.value["control"] for record in seen if "control" in record.headers]
+        assert controls == ["snapshot_begins", "snapshot_ends", "resolved", "resolved"]
+        assert seen[0].headers["control"] == "snapshot_begins"
+        ends = next(at for at, record in enumerate(seen) if record.headers.get("control") == "snapshot_ends")
+        assert {record.value["op"] for record in seen[1:ends]} <= {"r"}
+        # A reader that obeys the last one has all that completed until then.
+        assert seen[-1].value == {
+            "control": "resolved",
+            "commit": commit_ref(3).requested_time,
+            "completed": commit_ref(3).completed_time,
+            "generation": 1,
+            "floor": "",
+        }
 
 
 def write_for(sink: Sink, most_s: float) -> None:

@@ -18,7 +18,8 @@ from airflow_lake_provider.errors import (
     SinkUnavailableError,
 )
 from airflow_lake_provider.replication.sink import NoopSink, Sink, SinkSettings, create_sink, sink_names
-from airflow_lake_provider.replication.sink_contract import SinkContract, batch, checkpoint, insert
+from airflow_lake_provider.replication.sink_contract import SinkContract, batch, checkpoint, delete, insert, update
+from tests.support.database_sink_contract import DatabaseSinkContract
 
 
 class TestFileSink(SinkContract):
@@ -67,9 +68,7 @@ class TestFileSinkOnAStoreWithoutLinks(SinkContract):
         return [(body["key"]["id"], (body["after"] or {}).get("value")) for body in records]
 
 
-class TestDatabaseSinkOnSqlite(SinkContract):
-    keeps_versions = False
-
+class TestDatabaseSinkOnSqlite(DatabaseSinkContract):
     @pytest.fixture(autouse=True)
     def _database(self, tmp_path: Path) -> None:
         self.folder = tmp_path
@@ -92,6 +91,12 @@ class TestDatabaseSinkOnSqlite(SinkContract):
             found = [(row.id, row.value) for row in connection.execute(sa.text("select * from orders order by id"))]
         engine.dispose()
         return found
+
+    def tables(self, stream: str) -> set[str]:
+        engine = sa.create_engine(self.url(stream))
+        names = sa.inspect(engine).get_table_names()
+        engine.dispose()
+        return set(names)
 
     def test_missing_column_is_named(self) -> None:
         _, sink = self._opened()
@@ -134,6 +139,26 @@ class TestDatabaseSinkOnSqlite(SinkContract):
         with pytest.raises(SinkUnavailableError, match="has no table orders"):
             sink.open()
         sink.close()
+
+    @pytest.mark.parametrize("is_unique", [True, False])
+    def test_columns_that_no_change_names_survive_an_update_where_the_key_is_unique(self, is_unique: bool) -> None:
+        stream, engine = "orders.test", sa.create_engine(self.url("orders.test"))
+        key = "id integer primary key" if is_unique else "id integer"
+        with engine.begin() as connection:
+            connection.execute(sa.text(f"create table orders ({key}, value integer, note text default 'new')"))
+        sink = self.make_sink(stream)
+        sink.open()
+        sink.write(batch(1, [insert(1, 10), insert(2, 20)]))
+        sink.commit(checkpoint(stream, 1))
+        with engine.begin() as connection:
+            connection.execute(sa.text("update orders set note = 'by hand'"))
+        sink.write(batch(2, [update(1, 11), insert(3, 30), delete(2, 20)]))
+        sink.commit(checkpoint(stream, 2))
+        sink.close()
+        with engine.connect() as connection:
+            found = [tuple(row) for row in connection.execute(sa.text("select * from orders order by id"))]
+        engine.dispose()
+        assert found == [(1, 11, "by hand" if is_unique else "new"), (3, 30, "new")]
 
 
 LONG = "1234567890123456789012345678.0123456789"
@@ -214,6 +239,12 @@ def test_number_that_sqlite_would_round_is_refused(tmp_path: Path, number: str) 
             {"topic": "t", "bootstrap_servers": "b", "format": "avro", "schema_registry": "r:80"},
             "begins with http",
             id="registry-address",
+        ),
+        pytest.param(
+            "kafka",
+            {"topic": "t", "bootstrap_servers": "b", "format": "avro", "control_records": "true"},
+            "control_records is for format: json",
+            id="control-records",
         ),
         pytest.param("file", {"path": "/x", "format": "avro"}, "'avro', allowed: json, parquet", id="file-format"),
         pytest.param("database", {"table": "t"}, "needs url", id="database-without-url"),
