@@ -112,6 +112,9 @@ It says whose plan it is, and nothing of an executor: a writer's own service may
 ENDED_BEAT_MS = 2000
 """The same for a plan whose execution failed: its executor has ended."""
 
+LIVE_WORK = frozenset({"waiting", "running"})
+"""States of an item of work (`WorkState`) that has not ended."""
+
 LOCK_PROVIDER = "hoodie.write.lock.provider"
 CONCURRENCY_MODE = "hoodie.write.concurrency.mode"
 OPTIMISTIC = "optimistic_concurrency_control"

@@ -18,6 +18,7 @@ from airflow_lake_provider.errors import (
 from airflow_lake_provider.execution.engines.job_files import find_text, write_text
 from airflow_lake_provider.execution.engines.local_process import identity_from_text, identity_to_text, this_process
 from airflow_lake_provider.instant_clock import boot_s
+from airflow_lake_provider.job_contract import LIVE_WORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -251,14 +252,31 @@ class LeaseRequest:
         if (holder.run_id, holder.try_number) == self._me:
             # The answer to this try's own request was lost.
             return True
-        text = find_text(self._folder.of(holder.run_id, holder.try_number).holder_path)
+        folder = self._folder.of(holder.run_id, holder.try_number)
+        text = find_text(folder.holder_path)
         process = None if text is None else identity_from_text(text)
+        if text is None and self._is_earlier_try(holder):
+            return self._has_item_ended(find_text(folder.item_path))
         if process is None or not process.is_here:
             return False
         if process.is_alive and self._is_earlier_try(holder):
             log.warning("%s: process %d of try %d still runs and is killed", self.what, process.pid, holder.try_number)
             process.kill()
         return not process.is_alive
+
+    def _has_item_ended(self, item_id: str | None) -> bool:
+        """Whether an earlier try waits in the triggerer for an item that has ended; one that has not is cancelled.
+
+        Airflow gives such a try up when it hears of the first worker's end after the second one has begun.
+        """
+        if item_id is None:
+            return False
+        item = self.hook.ask_work([{"item_id": item_id}]).get(item_id)
+        if item is None or item["state"] not in LIVE_WORK:
+            return True
+        log.warning("%s: item %s of an earlier try still runs and is cancelled", self.what, item_id)
+        self.hook.cancel_work(item_id, "a later try of its run has begun")
+        return False
 
     def _pause(self, holder: LeaseHolder, error: ExecutorBusyError) -> None:
         now_s = boot_s()

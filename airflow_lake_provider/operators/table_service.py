@@ -45,6 +45,7 @@ from airflow_lake_provider.execution.engines.job_files import (
     read_result,
     remove,
     require_writable,
+    write_text,
 )
 from airflow_lake_provider.execution.engines.local_process import this_submitter
 from airflow_lake_provider.execution.engines.warm import (
@@ -340,7 +341,9 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             raise
         if not is_item:
             return  # this try's own request gets the lease again
-        # This process ends now, and the lease stays the try's: no other run may take it for that of a dead holder.
+        # This process ends now, and the lease stays the try's: no other run may take it for that of a dead holder. The
+        # run's next try may, when the item has ended.
+        write_text(folder.item_path, job.tag)
         remove(folder.holder_path)
         carried = {
             "job": job_to_dict(job),

@@ -6,21 +6,24 @@ All items of work that wait in one triggerer are asked for together, once a seco
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.configuration import conf
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.hooks.open_tables import Preflight
-from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.job_contract import LIVE_WORK, Service
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
 ASK_INTERVAL_S = 1.0
+REPORTED_WITHIN_S = 2.0
+"""How long Airflow's scheduler takes to hear of a worker's end when its supervisor has seen it."""
 MOST_AT_ONCE = 500
-LIVE = frozenset({"waiting", "running"})
 
 
 class ConflictTrigger(BaseTrigger):
@@ -117,13 +120,14 @@ class WorkTrigger(BaseTrigger):
         item: Mapping[str, Any] = {"state": "waiting"}
         seen = 0
         asker = find_asker(self.lake_conn_id)
-        while item["state"] in LIVE:
+        while item["state"] in LIVE_WORK:
             question = {"item_id": self.item_id, "seen": seen}
             renewed = {"table_id": self.table_id, "service": self.service, "lease": self.lease}
             item = await asker.ask(question | renewed)
             seen = int(item.get("line_count", seen))
             for line in item.get("lines", ()):
                 self.log.info("%s", line)
+        await asyncio.sleep(find_rest_s(float(self.carried.get("began_s", 0.0)), time.time()))
         ended = {name: str(item.get(name, "")) for name in ("state", "result", "message")}
         yield TriggerEvent({**ended, "lease": self.lease, **self.carried})  # type: ignore[no-untyped-call]
 
@@ -140,6 +144,17 @@ class WorkTrigger(BaseTrigger):
         except LakeError as error:
             # The next try of the service has it cancelled before it begins.
             self.log.warning("item %s was not cancelled: %s", self.item_id, error)
+
+
+def find_rest_s(deferred_s: float, now_s: float) -> float:
+    """Return how long a trigger waits so that Airflow has heard of the end of the worker that deferred.
+
+    Airflow's supervisor (`_monitor_subprocess`) sees a worker's end up to `[workers] min_heartbeat_interval` later.
+    When the task has begun again by then, the scheduler takes the report of that end for the second worker's, and fails
+    the try ("finished with state success, but the task instance's state attribute is running").
+    """
+    interval_s = conf.getfloat("workers", "min_heartbeat_interval", fallback=5.0)
+    return max(0.0, deferred_s + interval_s + REPORTED_WITHIN_S - now_s) if interval_s else 0.0
 
 
 class WorkAsker:

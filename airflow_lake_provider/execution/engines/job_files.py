@@ -61,6 +61,11 @@ class JobFolder:
         """The path of the file that names the process of the try."""
         return self._path("holder.json")
 
+    @property
+    def item_path(self) -> str:
+        """The path of the file that names the item of work for which the try waits in the triggerer."""
+        return self._path("item")
+
     def of(self, run_id: str, try_number: int) -> JobFolder:
         """Return the folder of another try."""
         return JobFolder(self.work_dir, run_id, try_number)

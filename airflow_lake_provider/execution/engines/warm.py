@@ -20,7 +20,7 @@ from airflow_lake_provider.execution.engines.engine import Death, EngineJob, Han
 from airflow_lake_provider.execution.engines.job_files import write_text
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.hudi.base_path import table_id_of
-from airflow_lake_provider.job_contract import JobRequest, Mode, Service, from_json, to_json
+from airflow_lake_provider.job_contract import LIVE_WORK, JobRequest, Mode, Service, from_json, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,7 +91,6 @@ def application_key(queue: str, conn_id: str, conf: Mapping[str, str]) -> str:
 
 ASK_INTERVAL_S = 1.0
 END_PATIENCE_S = 60.0
-LIVE = frozenset({"waiting", "running"})
 
 
 class WarmEngine:
@@ -130,7 +129,7 @@ class WarmEngine:
             if item["state"] == "alone":
                 log.warning("%s runs by a spark-submit of its own now: %s", handle.job.name, item["message"])
                 return None if self._stopped.is_set() else self._alone.wait(self._start_alone(handle.job))
-            if item["state"] not in LIVE:
+            if item["state"] not in LIVE_WORK:
                 keep_result(handle.job, item)
                 return None
             self._stopped.wait(ASK_INTERVAL_S)
@@ -143,7 +142,7 @@ class WarmEngine:
             hook.cancel_work(handle.job.tag, "its task ended it")
         except ManagerUnreachableError as error:
             raise EngineError(f"item {handle.job.tag} of a standing application may still run: {error}") from error
-        while (item := _find_item(hook, handle.job.tag, 0)) is None or item["state"] in LIVE:
+        while (item := _find_item(hook, handle.job.tag, 0)) is None or item["state"] in LIVE_WORK:
             if time.monotonic() > deadline_s:
                 raise EngineError(f"item {handle.job.tag} of a standing application does not end")
             time.sleep(ASK_INTERVAL_S / 2)

@@ -73,6 +73,8 @@ class Manager(JsonHandler):
 @pytest.fixture
 def manager(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Manager]]:
     monkeypatch.setenv("AIRFLOW__LAKE__RETRY_DELAY_S", "1")
+    # No executor reports a worker's end here.
+    monkeypatch.setenv("AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL", "0")
     monkeypatch.setenv("AIRFLOW__LAKE__WORK_DIR", str(tmp_path / "work"))
     table = HandMadeTable.create(tmp_path / "orders")
     table.commit(1)
@@ -221,6 +223,16 @@ def test_cleared_task_has_its_item_ended(manager: type[Manager]) -> None:
     cancelled, released = manager.calls
     assert (cancelled[0], cancelled[1]["item_id"]) == ("/work/cancel", "lake-a")
     assert released == ("/tables/orders-1/executors/compaction/release", {"token": "lease"})
+
+
+def test_trigger_waits_until_airflow_has_heard_of_the_first_workers_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow_lake_provider.triggers.polls import REPORTED_WITHIN_S, find_rest_s
+
+    monkeypatch.setenv("AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL", "5")
+    assert find_rest_s(1000.0, 1004.0) == 1.0 + REPORTED_WITHIN_S
+    assert find_rest_s(1000.0, 1010.0) == 0.0
+    monkeypatch.setenv("AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL", "0")
+    assert find_rest_s(1000.0, 1000.0) == 0.0
 
 
 def test_items_of_one_triggerer_are_asked_for_together(manager: type[Manager], monkeypatch: pytest.MonkeyPatch) -> None:

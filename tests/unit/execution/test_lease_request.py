@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,17 @@ class FakeManager:
     calls: list[LeaseHolder | None] = field(default_factory=list)
     paused_s: float = 0.0
     is_to_end: bool = False
+    items: dict[str, list[str]] = field(default_factory=dict)
+    """States in turn by item."""
+    cancelled: list[str] = field(default_factory=list)
+
+    def ask_work(self, questions: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        (question,) = questions
+        states = self.items.get(question["item_id"], [])
+        return {question["item_id"]: {"state": states.pop(0)}} if states else {}
+
+    def cancel_work(self, item_id: str, reason: str) -> None:
+        self.cancelled.append(item_id)
 
     def acquire_executor(self, *_: Any, ended: LeaseHolder | None = None) -> tuple[str, float]:
         self.calls.append(ended)
@@ -162,6 +173,27 @@ def test_holder_without_a_file_keeps_its_lease_to_the_end(tmp_path: Path) -> Non
     lease_request(tmp_path, manager).acquire()
     assert set(manager.calls) == {None}
     assert manager.paused_s >= HELD.rest_s
+
+
+@pytest.mark.parametrize(
+    ("states", "cancelled"),
+    [(["ended"], []), (["cancelled"], []), ([], []), (["running", "waiting", "ended"], ["i", "i"])],
+)
+def test_earlier_try_that_waited_for_an_item_gives_its_lease_up_when_the_item_has_ended(
+    tmp_path: Path, states: list[str], cancelled: list[str]
+) -> None:
+    """Airflow failed that try although it was not over: the executor's report of its worker's end came late."""
+    write_text(JobFolder(str(tmp_path), "run", 1).item_path, "i")
+    manager = FakeManager(HELD, items={"i": states})
+    assert lease_request(tmp_path, manager).acquire().token == "token"
+    assert manager.cancelled == cancelled
+    assert manager.paused_s <= len(cancelled) * lease_module.RETRY_AFTER_S
+
+
+def test_item_of_another_run_keeps_its_lease(tmp_path: Path) -> None:
+    write_text(JobFolder(str(tmp_path), "run", 1).item_path, "i")
+    with pytest.raises(ExecutorBusyError):
+        lease_request(tmp_path, FakeManager(HELD, items={"i": ["ended"]}), "another").acquire()
 
 
 def test_earlier_try_that_renews_its_lease_elsewhere_is_waited_for_within_a_bound(tmp_path: Path) -> None:
