@@ -63,6 +63,10 @@ class StandingWriter:
     def order(self, order: Mapping[str, Any]) -> dict[str, Any]:
         """Send an order and return its answer; raises WriterFailedError."""
         self.begin(order)
+        return self.finish()
+
+    def finish(self) -> dict[str, Any]:
+        """Return the answer to the order that was begun; raises WriterFailedError."""
         return self._answer()
 
     def begin(self, order: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -144,6 +145,39 @@ def test_compaction_goes_on_by_the_other_name_node(stage: FailoverStage, reader:
     stage.require_completed("orders", task)
     stage.require_executed_once("orders")
     assert without_time(reader.read(path)) == before
+
+
+def test_lock_that_a_job_holds_while_the_name_node_dies_loses_no_row_and_makes_one_plan(
+    stage: FailoverStage, reader: StandingWriter
+) -> None:
+    path = stage.copy_table("locked")
+    lock, store = f"{stage.folder}/lake/locked/.hoodie/lock", stage.store
+
+    def is_held() -> bool:
+        try:
+            return bool(store.get_file_info(lock))
+        except FileNotFoundError:
+            return False
+
+    task = stage.start_task("locked", base_path=path, table_name="locked")
+    deadline_s = time.monotonic() + 180 * PATIENCE
+    # Without a pause: a plan takes less than a second.
+    while not is_held():
+        assert task.alive(), task.log_tail(60)
+        assert time.monotonic() < deadline_s
+    # The copy has its original's name.
+    table = {"name": "orders", "type": "MOR", "version": 9, "keys": 400, "rows": 100, "base_path": path}
+    # A writer wants the lock meanwhile.
+    reader.begin({"do": "write", "table": table, "commit": 3, "callback": None, "hudi_options": OPTIONS})
+    stage.fail_over()
+    reader.finish()
+    stage.require_completed("locked", task)
+    stage.require_executed_once("locked")
+    assert len({entry.split(".")[0] for entry in stage.instants("locked") if ".compaction.requested" in entry}) == 1
+    expected = lake_writer.rows_expected(lake_writer.WrittenTable("locked", path, keys=400, rows=100), 3)
+    read = reader.read(path)
+    assert (read["rows"], read["ids"]) == (expected, expected)
+    assert not is_held()
 
 
 def test_index_build_goes_on_by_the_other_name_node(stage: FailoverStage, reader: StandingWriter) -> None:
