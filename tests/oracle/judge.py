@@ -149,7 +149,7 @@ class Judge:
         yield from _unequal(kind, truth.timeline, moments_of(shown.timeline))
         yield from _unequal(kind, truth.properties, dict(shown.properties.raw))
         same = replace(shown, as_of_ms=0)
-        if unpack(pack(shown), shown.properties.base_path, shown.version, 0) != same:
+        if unpack(pack(shown), shown.base_path, shown.version, 0) != same:
             yield Difference("wire", "packing and unpacking changes the snapshot")
         if replace(snapshot_from_dict(snapshot_to_dict(shown)), as_of_ms=0) != same:
             yield Difference("wire", "sending changes the snapshot")
