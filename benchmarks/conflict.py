@@ -28,7 +28,7 @@ import uuid
 from pathlib import Path
 
 from airflow_lake_provider.conflict.activity import ConflictTable
-from airflow_lake_provider.conflict.contention import Claim, partitions_of
+from airflow_lake_provider.conflict.contention import WriteIntent, partitions_of
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
 from local_stack.hudi_bundle import JAR, SPARK_PYTHON
@@ -126,23 +126,23 @@ def open_table(path: Path) -> tuple[ConflictTable, Storage]:
 def measure_ours(path: Path, runs: int, markers: int, *, is_direct: bool = False) -> dict[str, float]:
     """Return the times of a first check and of the next one, and how often each asked the file system."""
     first, again = [], []
-    claim = claim_of_younger(path)
-    if len(claim.file_groups) != markers:
-        raise RuntimeError(f"read {len(claim.file_groups)} markers of {markers}")
-    partitions = partitions_of(claim.file_groups) if is_direct else None
+    intent = claim_of_younger(path)
+    if len(intent.file_groups) != markers:
+        raise RuntimeError(f"read {len(intent.file_groups)} markers of {markers}")
+    partitions = partitions_of(intent.file_groups) if is_direct else None
     # Hudi's JVM collects its garbage between two checks as well.
     gc.disable()
     for _ in range(runs):
         gc.collect()
         began = time.perf_counter()
         table, storage = open_table(path)
-        check(table, claim, partitions)
+        check(table, intent, partitions)
         first.append((time.perf_counter() - began) * 1000)
         first_calls = calls_of(storage)
         for _ in range(5):
             before = calls_of(storage)
             began = time.perf_counter()
-            check(table, claim, partitions)
+            check(table, intent, partitions)
             again.append((time.perf_counter() - began) * 1000)
         recheck_calls = calls_of(storage) - before
     gc.enable()
@@ -170,15 +170,15 @@ def calls_of(storage: Storage) -> int:
     return storage.calls.lists + storage.calls.opens + storage.calls.stats
 
 
-def claim_of_younger(path: Path) -> Claim:
+def claim_of_younger(path: Path) -> WriteIntent:
     activity = open_table(path)[0].read_activity(int(time.time() * 1000))
     (own,) = (active for active in activity.actives if active.instant == YOUNGER)
-    return Claim(YOUNGER, own.markers.file_groups(), since=YOUNGER)
+    return WriteIntent(YOUNGER, own.markers.file_groups(), since=YOUNGER)
 
 
-def check(table: ConflictTable, claim: Claim, partitions: frozenset[str] | None = None) -> None:
+def check(table: ConflictTable, intent: WriteIntent, partitions: frozenset[str] | None = None) -> None:
     """Check the younger writer's markers against the older one's; they are disjoint."""
-    verdict = table.check(claim, int(time.time() * 1000), partitions)
+    verdict = table.check(intent, int(time.time() * 1000), partitions)
     if not verdict.is_free:
         raise RuntimeError(f"disjoint file groups, and yet {verdict}")
 

@@ -15,7 +15,7 @@ from typing import Any
 import confluent_kafka
 from pyspark.sql import functions as F
 
-from airflow_lake_provider.replication.change import Mode
+from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.checkpoint import Checkpoint
 from airflow_lake_provider.replication.pump import Order, Pump
 from airflow_lake_provider.replication.sink import (
@@ -47,10 +47,10 @@ def main(lake: str, bootstrap: str, rows: int, commits: int) -> None:
     settings = SinkSettings(
         "orders.kafka",
         "orders",
-        Mode.CHANGES,
+        ChangeMode.CHANGES,
         {"bootstrap_servers": bootstrap, "topic": "ours", "create_topics": "true"},
     )
-    source = HudiSource(spark, table.base_path, Mode.CHANGES)
+    source = HudiSource(spark, table.base_path, ChangeMode.CHANGES)
     Pump(source, create_sink("kafka", settings), Order("orders.kafka")).run()
     for commit in range(1, commits + 1):
         write(spark, table, commit)

@@ -12,7 +12,7 @@ from airflow_lake_provider.cli.command import moment, print_rows, run_command
 from airflow_lake_provider.cli.tables import find_table, list_all_tables, start_service_run
 from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.doctor.repairs import STILL_STUCK, load_records
-from airflow_lake_provider.doctor.treatment import TableDoctor
+from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import ConfigError, RepairRefusedError
 from airflow_lake_provider.hooks.open_tables import open_with_connections
 from airflow_lake_provider.hudi.base_path import table_id_of

@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.conflict.contention import (
-    Verdict,
+    ClashCheck,
     find_active_clashes,
     find_commit_clashes,
 )
@@ -24,7 +24,7 @@ from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from airflow_lake_provider.conflict.contention import Claim, Clash
+    from airflow_lake_provider.conflict.contention import Clash, WriteIntent
     from airflow_lake_provider.hudi.commit_metadata import AnnouncedWrite, CommitMetadata
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.hudi.properties import TableProperties
@@ -129,18 +129,20 @@ class ConflictTable:
         actives = tuple(active for active in found if active is not None)
         return TableActivity(self._storage.base_path, now_ms, actives, snapshot)
 
-    def check(self, claim: Claim, now_ms: int, partitions: Collection[str] | None = None) -> Verdict:
+    def check(self, intent: WriteIntent, now_ms: int, partitions: Collection[str] | None = None) -> ClashCheck:
         """Compare an intent with the active instants, and with what completed since it began."""
-        includes_older = claim.role is Role.WRITER and claim.comes_first
-        activity = self.read_activity(now_ms, partitions, claim.instant if includes_older else None)
-        verdict = find_active_clashes(claim, activity.actives, compactions_pass=activity.compactions_pass)
-        commits, damaged = self.find_commits(claim, activity.snapshot)
-        return Verdict((*verdict.clashes, *commits), (*verdict.unread, *damaged))
+        includes_older = intent.role is Role.WRITER and intent.comes_first
+        activity = self.read_activity(now_ms, partitions, intent.instant if includes_older else None)
+        verdict = find_active_clashes(intent, activity.actives, compactions_pass=activity.compactions_pass)
+        commits, damaged = self.find_commits(intent, activity.snapshot)
+        return ClashCheck((*verdict.clashes, *commits), (*verdict.unread, *damaged))
 
-    def find_commits(self, claim: Claim, snapshot: TimelineSnapshot) -> tuple[tuple[Clash, ...], tuple[str, ...]]:
-        """Return the clashes with instants that completed since the claim began, and files that cannot be read."""
-        completed, damaged = self.load_commits(claim.since, snapshot)
-        clashes = find_commit_clashes(claim, completed, self._commits, compactions_pass=_compactions_pass(snapshot))
+    def find_commits(
+        self, intent: WriteIntent, snapshot: TimelineSnapshot
+    ) -> tuple[tuple[Clash, ...], tuple[str, ...]]:
+        """Return the clashes with instants that completed since the intent began, and unreadable files."""
+        completed, damaged = self.load_commits(intent.since, snapshot)
+        clashes = find_commit_clashes(intent, completed, self._commits, compactions_pass=_compactions_pass(snapshot))
         return clashes, damaged
 
     def load_commits(self, since: str, snapshot: TimelineSnapshot) -> tuple[tuple[Instant, ...], tuple[str, ...]]:

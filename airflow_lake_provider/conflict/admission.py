@@ -15,7 +15,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.conflict.contention import Claim, describe_file_groups, find_active_clashes
+from airflow_lake_provider.conflict.contention import WriteIntent, describe_file_groups, find_active_clashes
 from airflow_lake_provider.conflict.marker_reader import ActiveInstant, Role
 from airflow_lake_provider.hudi.instant import State
 from airflow_lake_provider.instant_clock import instant_time_ms
@@ -241,7 +241,7 @@ def _wait_for_plans(intent: Intent, activity: TableActivity, period_ms: int) -> 
     """Two plans of one file group: Hudi plans around what is pending, so only a damaged or foreign plan gets here."""
     named = [plan for plan in activity.plans() if plan.instant in intent.plans]
     for plan in named:
-        verdict = find_active_clashes(_claim(plan), [other for other in activity.plans() if other not in named])
+        verdict = find_active_clashes(_intent_of(plan), [other for other in activity.plans() if other not in named])
         if verdict.clashes:
             clash = verdict.clashes[0]
             return Admission(
@@ -350,8 +350,8 @@ def _may_touch(writer: ActiveInstant, plan: ActiveInstant) -> bool:
     return writer.partitions is None or not writer.partitions.isdisjoint(plan.partitions or ())
 
 
-def _claim(plan: ActiveInstant) -> Claim:
-    return Claim(plan.instant, plan.planned, Role.CLUSTERING)
+def _intent_of(plan: ActiveInstant) -> WriteIntent:
+    return WriteIntent(plan.instant, plan.planned, Role.CLUSTERING)
 
 
 def _instants(activity: TableActivity, busy: Mapping[str, str]) -> tuple[str, ...]:

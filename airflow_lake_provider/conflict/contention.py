@@ -30,7 +30,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class WriteIntent:
     """The file groups (keys) that a writer or a service touches or is about to rewrite.
 
     `instant` is its requested time. Instants that completed after `since` (exclusive) have changed what it began with.
@@ -55,7 +55,7 @@ class ClashKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """One instant that conflicts with a claim, with the file groups (keys) that both touch."""
+    """One instant that conflicts with an intent, with the file groups (keys) that both touch."""
 
     instant: str
     action: str
@@ -73,8 +73,8 @@ class Clash:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What one check of a claim found.
+class ClashCheck:
+    """What one check of an intent found.
 
     Only without clashes and with everything read are the file groups free; what is `unread` may hold any of them.
     """
@@ -88,76 +88,82 @@ class Verdict:
         return not self.clashes and not self.unread
 
 
-def find_active_clashes(claim: Claim, actives: Iterable[ActiveInstant], *, compactions_pass: bool = True) -> Verdict:
-    """Compare a claim with the active instants."""
+def find_active_clashes(
+    intent: WriteIntent, actives: Iterable[ActiveInstant], *, compactions_pass: bool = True
+) -> ClashCheck:
+    """Compare an intent with the active instants."""
     clashes: list[Clash] = []
     unread: list[str] = []
     for active in actives:
-        if not must_yield(claim, active, compactions_pass=compactions_pass):
+        if not must_yield(intent, active, compactions_pass=compactions_pass):
             continue
-        shared = active.overlap(claim.file_groups)
+        shared = active.overlap(intent.file_groups)
         if shared:
             kind = ClashKind.MARKER if active.markers.overlap(shared) else ClashKind.PLAN
             clashes.append(Clash(active.instant, active.action, kind, shared))
         unread += active.unread
-    return Verdict(tuple(clashes), tuple(unread))
+    return ClashCheck(tuple(clashes), tuple(unread))
 
 
-def must_yield(claim: Claim, other: ActiveInstant, *, compactions_pass: bool = True) -> bool:
-    """Whether the claim gives way to the other one if they share a file group."""
-    if other.instant == claim.instant:
+def must_yield(intent: WriteIntent, other: ActiveInstant, *, compactions_pass: bool = True) -> bool:
+    """Whether the intent's owner gives way to the other one if they share a file group."""
+    if other.instant == intent.instant:
         return False
-    if claim.role is Role.WRITER:
-        return _must_writer_yield(claim, other, compactions_pass=compactions_pass)
-    if claim.role is Role.COMPACTION:
-        is_hurt = not compactions_pass and other.role is Role.WRITER and other.instant < claim.instant
+    if intent.role is Role.WRITER:
+        return _must_writer_yield(intent, other, compactions_pass=compactions_pass)
+    if intent.role is Role.COMPACTION:
+        is_hurt = not compactions_pass and other.role is Role.WRITER and other.instant < intent.instant
         return is_hurt and other.is_live
     if other.role is not Role.WRITER:
         # Two real plans never share a file group.
-        return claim.role is Role.CLUSTERING or other.role is not Role.COMPACTION
+        return intent.role is Role.CLUSTERING or other.role is not Role.COMPACTION
     # It waits for writers, older and younger: of the two, the writer loses.
     return other.is_live
 
 
-def _must_writer_yield(claim: Claim, other: ActiveInstant, *, compactions_pass: bool) -> bool:
+def _must_writer_yield(intent: WriteIntent, other: ActiveInstant, *, compactions_pass: bool) -> bool:
     match other.role:
         case Role.WRITER:
-            return other.is_live and (other.instant < claim.instant or not claim.comes_first)
+            return other.is_live and (other.instant < intent.instant or not intent.comes_first)
         case Role.CLUSTERING:
             return True
         case Role.COMPACTION:
-            return not compactions_pass and other.instant > claim.instant
+            return not compactions_pass and other.instant > intent.instant
         case Role.LOG_COMPACTION:
             return other.is_live  # one that is only requested does no harm yet
 
 
 def find_commit_clashes(
-    claim: Claim, completed: Iterable[Instant], commits: Mapping[str, CommitMetadata], *, compactions_pass: bool = True
+    intent: WriteIntent,
+    completed: Iterable[Instant],
+    commits: Mapping[str, CommitMetadata],
+    *,
+    compactions_pass: bool = True,
 ) -> tuple[Clash, ...]:
-    """Compare a claim with what completed since it began: markers vanish at commit.
+    """Compare an intent with what completed since it began: markers vanish at commit.
 
     `completed` are completed writes of the timeline, `commits` their metadata by requested time.
     """
     clashes = []
     for instant in completed:
-        if instant.requested_time == claim.instant or (instant.completed_time or "") <= claim.since:
+        if instant.requested_time == intent.instant or (instant.completed_time or "") <= intent.since:
             continue
         metadata = commits.get(instant.requested_time)
-        if metadata is None or _passes(claim, instant, metadata.operation, compactions_pass=compactions_pass):
+        if metadata is None or _passes(intent, instant, metadata.operation, compactions_pass=compactions_pass):
             continue
-        shared = metadata.file_group_keys() & claim.file_groups
+        shared = metadata.file_group_keys() & intent.file_groups
         if shared:
             clashes.append(Clash(instant.requested_time, instant.action.value, ClashKind.COMMIT, shared))
     return tuple(clashes)
 
 
-def _passes(claim: Claim, instant: Instant, operation: str, *, compactions_pass: bool) -> bool:
-    """Whether Hudi lets the claim commit after an instant of its file groups has completed."""
-    if claim.role is Role.COMPACTION:
+def _passes(intent: WriteIntent, instant: Instant, operation: str, *, compactions_pass: bool) -> bool:
+    """Whether Hudi lets the intent's owner commit after an instant of its file groups has completed."""
+    if intent.role is Role.COMPACTION:
         return True
     if operation == _COMPACT:
-        return claim.role is not Role.WRITER or compactions_pass or instant.requested_time < claim.instant
-    return operation == _LOG_COMPACT and claim.role is not Role.WRITER
+        return intent.role is not Role.WRITER or compactions_pass or instant.requested_time < intent.instant
+    return operation == _LOG_COMPACT and intent.role is not Role.WRITER
 
 
 def describe_file_groups(keys: frozenset[bytes]) -> str:
@@ -228,11 +234,11 @@ _LEFT_BEHIND = frozenset({_DEAD, _NO_HEARTBEAT})
 
 
 def describe_activity(
-    activity: TableActivity, find_commits: Callable[[Claim], tuple[tuple[Clash, ...], tuple[str, ...]]]
+    activity: TableActivity, find_commits: Callable[[WriteIntent], tuple[tuple[Clash, ...], tuple[str, ...]]]
 ) -> list[dict[str, Any]]:
     """Return one row per instant at work, oldest first. `clashes` are those that it gives way to, in words.
 
-    `find_commits` returns the clashes of a claim with what completed since it began, and the files that cannot be read.
+    `find_commits` returns the clashes of an intent with what completed since it began, and unreadable files.
     """
     return [_describe(active, activity, find_commits) for active in activity.actives]
 
@@ -245,17 +251,17 @@ def is_clear(rows: list[dict[str, Any]]) -> bool:
 def _describe(
     active: ActiveInstant,
     activity: TableActivity,
-    find_commits: Callable[[Claim], tuple[tuple[Clash, ...], tuple[str, ...]]],
+    find_commits: Callable[[WriteIntent], tuple[tuple[Clash, ...], tuple[str, ...]]],
 ) -> dict[str, Any]:
     groups = active.markers.file_groups() | active.planned
-    claim = Claim(active.instant, groups, active.role, since=active.instant)
+    intent = WriteIntent(active.instant, groups, active.role, since=active.instant)
     clashes: tuple[Clash, ...] = ()
     unread = active.unread
     if active.is_live or active.role is not Role.WRITER:
-        clashes = find_active_clashes(claim, activity.actives, compactions_pass=activity.compactions_pass).clashes
+        clashes = find_active_clashes(intent, activity.actives, compactions_pass=activity.compactions_pass).clashes
     if (active.is_live and active.role is Role.WRITER) or active.role is Role.CLUSTERING:
         # Others' markers and heartbeats vanish at their commit; then it is too late for this one.
-        commits, damaged = find_commits(claim)
+        commits, damaged = find_commits(intent)
         clashes, unread = (*clashes, *commits), (*unread, *damaged)
     age_s = None if active.beat_ms is None else (activity.now_ms - active.beat_ms) // 1000
     return {

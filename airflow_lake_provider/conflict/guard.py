@@ -76,7 +76,7 @@ def _inside(keys: frozenset[bytes], partitions: frozenset[str] | None) -> frozen
     return frozenset(key for key in keys if split_file_group_key(key)[0] in partitions)
 
 
-# --- The judgement
+# --- The forecast
 
 SETTLE_MS = 60_000
 """Hudi notes what has completed some time after it took the instant. A commit of that time may be in what the write
@@ -98,7 +98,7 @@ class Outlook(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class WriteForecast:
     """The outlook of one write (`instant`), with what is certain (`clashes`) and what is not (`notes`)."""
 
     outlook: Outlook
@@ -132,16 +132,16 @@ class _Fate(StrEnum):
     UNCLEAR = "unclear"
 
 
-def judge_write(facts: WriteFacts, rule: WriterRule) -> Judgement:
+def judge_write(facts: WriteFacts, rule: WriterRule) -> WriteForecast:
     """Judge one write by one reading of its table."""
     timeline = facts.activity.snapshot.timeline
     if any(instant.requested_time == facts.instant for instant in timeline.completed()):
-        return Judgement(Outlook.COMMITTED, facts.instant)
+        return WriteForecast(Outlook.COMMITTED, facts.instant)
     own = next((active for active in facts.activity.actives if active.instant == facts.instant), None)
     if own is None or not own.action:
-        return Judgement(Outlook.NOT_BEGUN, facts.instant)
+        return WriteForecast(Outlook.NOT_BEGUN, facts.instant)
     if rule.unjudged:
-        return Judgement(Outlook.UNKNOWN, facts.instant, notes=(rule.unjudged,))
+        return WriteForecast(Outlook.UNKNOWN, facts.instant, notes=(rule.unjudged,))
     notes = [f"restore {restore.requested_time} is pending" for restore in timeline.pending(Action.RESTORE)]
     mine = _Touched.of(own, rule)
     commits, maybe = _commit_clashes(facts, rule, own.instant, mine, facts.planned_after)
@@ -151,7 +151,7 @@ def judge_write(facts: WriteFacts, rule: WriterRule) -> Judgement:
     notes += [f"not read: {name}" for name in (*own.unread, *facts.damaged)]
     clashes = (*commits, *writers, *plans)
     outlook = Outlook.LOSES if clashes else Outlook.UNKNOWN if notes else Outlook.CAN_WIN
-    return Judgement(outlook, facts.instant, clashes, tuple(notes))
+    return WriteForecast(outlook, facts.instant, clashes, tuple(notes))
 
 
 def _commit_clashes(
@@ -233,11 +233,11 @@ def _hurts(compaction: ActiveInstant, facts: WriteFacts) -> bool:
     return not facts.activity.compactions_pass and compaction.instant > facts.instant
 
 
-def describe_end(base_path: str, judgement: Judgement, rule: WriterRule, ran_s: float) -> str:
+def describe_end(base_path: str, forecast: WriteForecast, rule: WriterRule, ran_s: float) -> str:
     """Describe why a write is ended: table, both instants, file groups, the setting, and what to do."""
-    clashes = "; ".join(str(clash) for clash in judgement.clashes)
+    clashes = "; ".join(str(clash) for clash in forecast.clashes)
     return (
-        f"table {base_path}: write {judgement.instant} is ended early after {ran_s:.0f} s, because Hudi would reject "
+        f"table {base_path}: write {forecast.instant} is ended early after {ran_s:.0f} s, because Hudi would reject "
         f"it at its commit ({STRATEGY}={rule.strategy_name}): {clashes}. A retry after that one has "
         "ended can win; to avoid the conflict run writers of these partitions one after another (an Airflow pool), or "
         "reserve the partitions (reserve_partitions of the guard)"
@@ -271,12 +271,12 @@ class GuardWatch:
         self.rule = find_writer_rule(table.hudi_options)
         self.instant = ""
 
-    def check(self, now_ms: int) -> Judgement:
+    def check(self, now_ms: int) -> WriteForecast:
         """Read once. Raises what reading a table raises."""
         if not self.instant:
             self.instant = self._identify(self._read_snapshot())
         if not self.instant:
-            return Judgement(Outlook.NOT_BEGUN)
+            return WriteForecast(Outlook.NOT_BEGUN)
         # The name after its own, so that its own markers are read too, and those of younger writers are not.
         activity = self._table.read_activity(now_ms, writer=f"{self.instant}0")
         oldest = min((active.instant for active in activity.live_writers()), default=self.instant)
@@ -290,12 +290,12 @@ class GuardWatch:
             self._find_old_plans(activity, now_ms),
             damaged,
         )
-        judgement = judge_write(facts, self.rule)
+        forecast = judge_write(facts, self.rule)
         self._note_progress(activity)
-        if judgement.outlook is Outlook.NOT_BEGUN and self._was_begun:
+        if forecast.outlook is Outlook.NOT_BEGUN and self._was_begun:
             # Rolled back, or committed and archived since the last check.
-            return Judgement(Outlook.UNKNOWN, self.instant, notes=("its instant is on the timeline no longer",))
-        return judgement
+            return WriteForecast(Outlook.UNKNOWN, self.instant, notes=("its instant is on the timeline no longer",))
+        return forecast
 
     def find_at_work(self, instants: frozenset[str], now_ms: int) -> frozenset[str]:
         """Return which of these are live writers or pending services. Raises what reading a table raises."""

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.conflict.claim_lock import Reservation
-from airflow_lake_provider.conflict.contention import Claim, find_obstacles
+from airflow_lake_provider.conflict.contention import WriteIntent, find_obstacles
 from airflow_lake_provider.conflict.service_watch import SimpleTransactionDirectMarkerBased, StrategySettings
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.hudi.markers import file_group_key
@@ -197,7 +197,9 @@ class PartitionReservation:
         strategy = SimpleTransactionDirectMarkerBased(
             StrategySettings(reserve=lambda name: Reservation(self._storage, name))
         )
-        verdict = strategy.check(self._table, Claim(instant, self._keys, since=instant, comes_first=False), now_ms)
+        verdict = strategy.check(
+            self._table, WriteIntent(instant, self._keys, since=instant, comes_first=False), now_ms
+        )
         if verdict.is_free:
             self._reservation = Reservation(self._storage, instant)
             return ()

@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_lake_provider.conflict.claim_lock import ReservedError
-from airflow_lake_provider.conflict.contention import Claim, ClashKind, Verdict, partitions_of
+from airflow_lake_provider.conflict.contention import ClashCheck, ClashKind, WriteIntent, partitions_of
 from airflow_lake_provider.conflict.marker_reader import Role
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.instant_clock import instant_time_ms
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from airflow_lake_provider.conflict.claim_lock import Reservation
     from airflow_lake_provider.conflict.contention import Clash
 
-# --- How and when a claim is compared with the table: RFC-56's three strategies, and those that packages register
+# --- How and when an intent is compared with the table: RFC-56's three strategies, and those that packages register
 #
-# All compare by the same rule (`contention`). They differ in what they read and when: per claim and only of its
-# partitions, per claim under locks on its file groups, or periodically and all at once.
+# All compare by the same rule (`contention`). They differ in what they read and when: per intent and only of its
+# partitions, per intent under locks on its file groups, or periodically and all at once.
 
 ENTRY_POINTS = "airflow_lake_provider.conflict_strategies"
 
@@ -32,8 +32,8 @@ ENTRY_POINTS = "airflow_lake_provider.conflict_strategies"
 class StrategySettings:
     """What every strategy is made with. Times in seconds, as in Hudi's `async.conflict.detector` settings.
 
-    `reserve` opens a reservation for an instant, for a strategy that makes claims visible to others; None where others
-    see the claim already, as they see a service's plan on the timeline.
+    `reserve` opens a reservation for an instant, for a strategy that makes intents visible to others; None where others
+    see the intent already, as they see a service's plan on the timeline.
     """
 
     period_s: float = 30.0
@@ -42,14 +42,14 @@ class StrategySettings:
 
 
 class DetectionStrategy(Protocol):
-    """One strategy, made for one claim's lifetime."""
+    """One strategy, made for one intent's lifetime."""
 
-    def check(self, table: ConflictTable, claim: Claim, now_ms: int) -> Verdict:
-        """Return what conflicts with the claim now, as far as this strategy reads."""
+    def check(self, table: ConflictTable, intent: WriteIntent, now_ms: int) -> ClashCheck:
+        """Return what conflicts with the intent now, as far as this strategy reads."""
 
 
 class SimpleDirectMarkerBased:
-    """Reads at each check, without a lock; of direct markers only those in the claim's partitions.
+    """Reads at each check, without a lock; of direct markers only those in the intent's partitions.
 
     Two that read before either writes its marker miss each other then, and find each other at the next check.
     """
@@ -57,40 +57,40 @@ class SimpleDirectMarkerBased:
     def __init__(self, settings: StrategySettings) -> None:
         del settings  # nothing to wait for
 
-    def check(self, table: ConflictTable, claim: Claim, now_ms: int) -> Verdict:
-        """Compare the claim with its own partitions."""
-        return table.check(claim, now_ms, partitions_of(claim.file_groups))
+    def check(self, table: ConflictTable, intent: WriteIntent, now_ms: int) -> ClashCheck:
+        """Compare the intent with its own partitions."""
+        return table.check(intent, now_ms, partitions_of(intent.file_groups))
 
 
 class SimpleTransactionDirectMarkerBased:
-    """Reads and writes markers under a lock on each file group: of all claims on one, exactly one succeeds.
+    """Reads and writes markers under a lock on each file group: of all intents on one, exactly one succeeds.
 
-    That is the first claim, also before an older instant: a claim that found its file groups free is never ended later.
+    That is the first intent, also before an older instant: one that found its file groups free is never ended later.
     Hudi's own strategy of this name releases its lock before it writes the marker.
     """
 
     def __init__(self, settings: StrategySettings) -> None:
         self._reserve = settings.reserve
 
-    def check(self, table: ConflictTable, claim: Claim, now_ms: int) -> Verdict:
-        """Compare the claim with its own partitions; reserve its file groups under its instant when they are free."""
-        partitions = partitions_of(claim.file_groups)
+    def check(self, table: ConflictTable, intent: WriteIntent, now_ms: int) -> ClashCheck:
+        """Compare the intent with its own partitions; reserve its file groups under its instant when they are free."""
+        partitions = partitions_of(intent.file_groups)
         if self._reserve is None:
-            # The claim is published before this reads, so that of two at once one sees the other without a lock.
-            return table.check(claim, now_ms, partitions)
-        reservation = self._reserve(claim.instant)
+            # The intent is published before this reads, so that of two at once one sees the other without a lock.
+            return table.check(intent, now_ms, partitions)
+        reservation = self._reserve(intent.instant)
         try:
-            with reservation.lock(claim.file_groups) as lock:
-                verdict = table.check(replace(claim, comes_first=False), now_ms, partitions)
+            with reservation.lock(intent.file_groups) as lock:
+                verdict = table.check(replace(intent, comes_first=False), now_ms, partitions)
                 if verdict.is_free:
                     reservation.beat()
-                    reservation.plant(claim.file_groups)
+                    reservation.plant(intent.file_groups)
                     if not lock.is_held():
                         reservation.release()
-                        return Verdict(unread=(f"the claim of {claim.instant}, which was taken for dead",))
+                        return ClashCheck(unread=(f"the intent of {intent.instant}, which was taken for dead",))
                 return verdict
         except ReservedError as error:
-            return Verdict(unread=(str(error),))
+            return ClashCheck(unread=(str(error),))
 
 
 class AsyncTimelineMarkerBased:
@@ -100,14 +100,14 @@ class AsyncTimelineMarkerBased:
         self._period_ms = int(settings.period_s * 1000)
         self._initial_delay_ms = int(settings.initial_delay_s * 1000)
         self._next_ms: int | None = None
-        self._last = Verdict(unread=("nothing was read yet: the initial delay is not over",))
+        self._last = ClashCheck(unread=("nothing was read yet: the initial delay is not over",))
 
-    def check(self, table: ConflictTable, claim: Claim, now_ms: int) -> Verdict:
-        """Compare the claim with all markers, once per period."""
+    def check(self, table: ConflictTable, intent: WriteIntent, now_ms: int) -> ClashCheck:
+        """Compare the intent with all markers, once per period."""
         if self._next_ms is None:
             self._next_ms = now_ms + self._initial_delay_ms
         if now_ms >= self._next_ms:
-            self._last = table.check(claim, now_ms)
+            self._last = table.check(intent, now_ms)
             self._next_ms = now_ms + self._period_ms
         return self._last
 
@@ -187,8 +187,8 @@ class ServiceWatch:
             strategy = self._strategies.get(plan.instant)
             if strategy is None:
                 strategy = self._strategies[plan.instant] = make_strategy(self._policy.strategy, self._settings())
-            claim = Claim(plan.instant, plan.planned, Role.CLUSTERING, since=plan.instant)
-            verdict = strategy.check(self._table, claim, now_ms)
+            intent = WriteIntent(plan.instant, plan.planned, Role.CLUSTERING, since=plan.instant)
+            verdict = strategy.check(self._table, intent, now_ms)
             if verdict.clashes:
                 worker = next((clash.instant for clash in verdict.clashes if _is_at_work(clash)), "")
                 begun_ms = instant_time_ms(worker, activity.snapshot.properties.time_zone)

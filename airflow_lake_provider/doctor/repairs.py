@@ -1,4 +1,4 @@
-"""Which repair is safe for a finding: pure rules over the evidence, executed by `treatment`.
+"""Which repair is safe for a finding: pure rules over the evidence, executed by `table_doctor`.
 
 A repair either moves files away that no call of Hudi removes, or is a run of a service with which Hudi repairs it. The
 doctor refuses all others with the reason: they need a person who knows what ran.

@@ -258,12 +258,12 @@ class PlanWithdrawal:
                 run_job(job)
             except LakeError as error:
                 trouble = f"; {error}"
-            judgement = judge(self.before, self.read_timeline(), service, _read_result(job.request))
+            verdict = judge(self.before, self.read_timeline(), service, _read_result(job.request))
         except LakeError as error:
             return f"{error}{trouble}"
-        if judgement.done:
-            return "" if judgement.outcome is Outcome.COMPLETED else None
-        return f"{judgement.reason}{trouble}"
+        if verdict.done:
+            return "" if verdict.outcome is Outcome.COMPLETED else None
+        return f"{verdict.reason}{trouble}"
 
     def _plans_of(self, ran: JobRequest) -> tuple[str, ...]:
         (service,) = ran.services

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.hooks.lake import LakeHook
     from airflow_lake_provider.job_contract import JobRequest, Service
     from airflow_lake_provider.metrics import Metrics
-    from airflow_lake_provider.planner.verdict import Judgement
+    from airflow_lake_provider.planner.verdict import RunVerdict
     from airflow_lake_provider.replication.job import ReplicationResult
 
 log = logging.getLogger(__name__)
@@ -53,12 +53,12 @@ def measure_try(metrics: Metrics, service: Service, context: Any) -> None:
 
 
 def measure_service(
-    metrics: Metrics, table: TableReader, service: Service, judgement: Judgement, seconds: float
+    metrics: Metrics, table: TableReader, service: Service, verdict: RunVerdict, seconds: float
 ) -> ServiceEffect:
     """Measure a successful try: its duration, and the effect of its completed instants, which is returned."""
-    metrics.incr(names.outcomes(service, judgement.outcome))
+    metrics.incr(names.outcomes(service, verdict.outcome))
     metrics.timing(names.duration(service), seconds * 1000)
-    effect = _effect_of(table, service, judgement)
+    effect = _effect_of(table, service, verdict)
     for entry in fields(effect):
         value = getattr(effect, entry.name)
         if value is not None:
@@ -66,11 +66,11 @@ def measure_service(
     return effect
 
 
-def _effect_of(table: TableReader, service: Service, judgement: Judgement) -> ServiceEffect:
-    if not judgement.completed_instants:
+def _effect_of(table: TableReader, service: Service, verdict: RunVerdict) -> ServiceEffect:
+    if not verdict.completed_instants:
         return ServiceEffect()
     try:
-        return table.effect_of(judgement.completed_instants)
+        return table.effect_of(verdict.completed_instants)
     except (LakeError, OSError) as error:
         log.warning("the effect of %s is not measured: %s", service, error)
         return ServiceEffect()
@@ -189,21 +189,21 @@ _PLAIN_IN_PATHS = "/:@!$&'()*+,;=-._~"
 
 
 def emit_asset_event(
-    context: Any, request: JobRequest, service: Service, judgement: Judgement, effect: ServiceEffect
+    context: Any, request: JobRequest, service: Service, verdict: RunVerdict, effect: ServiceEffect
 ) -> None:
     """Add an event to the table's asset, for DAGs that begin after a service; none when it completed no instant.
 
     Airflow records it when the task succeeds.
     """
     events = context.get("outlet_events")
-    if events is None or not judgement.completed_instants:
+    if events is None or not verdict.completed_instants:
         return
     events[TABLE_ASSETS].add(
         table_asset(request.base_path),
         extra={
             "table": request.table_name,
             "service": service.value,
-            "instants": list(judgement.completed_instants),
+            "instants": list(verdict.completed_instants),
             "files_before": effect.files_before,
             "files_after": effect.files_after,
             "files_deleted": effect.files_deleted,
@@ -221,11 +221,11 @@ class ServiceLineage:
     table_name: str
     service: str
     mode: str
-    _lineage: tuple[Judgement, ServiceEffect] | None = None
+    _lineage: tuple[RunVerdict, ServiceEffect] | None = None
 
-    def keep_lineage(self, judgement: Judgement, effect: ServiceEffect) -> None:
+    def keep_lineage(self, verdict: RunVerdict, effect: ServiceEffect) -> None:
         """Store what a try did, for the event that follows it."""
-        self._lineage = (judgement, effect)
+        self._lineage = (verdict, effect)
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
         """Return the table that the try will read and write."""
@@ -235,17 +235,17 @@ class ServiceLineage:
         """Return what the try did, by the timeline; only the table for a try that ended before its verdict."""
         if self._lineage is None:
             return self._to_lineage({})
-        judgement, effect = self._lineage
+        verdict, effect = self._lineage
         done = {
-            "outcome": judgement.outcome.value,
-            "reason": judgement.reason,
-            "completedInstants": list(judgement.completed_instants),
-            "pendingInstants": list(judgement.pending_instants),
+            "outcome": verdict.outcome.value,
+            "reason": verdict.reason,
+            "completedInstants": list(verdict.completed_instants),
+            "pendingInstants": list(verdict.pending_instants),
             "filesBefore": effect.files_before,
             "filesAfter": effect.files_after,
             "filesDeleted": effect.files_deleted,
         }
-        return self._to_lineage(done, effect, judgement.completed_instants)
+        return self._to_lineage(done, effect, verdict.completed_instants)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         """Return the table of the failed try."""

@@ -90,7 +90,7 @@ MOST_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CandidateStanding:
     """Where a candidate stands: whether it may start, and otherwise why not, and in which budget it is short."""
 
     waiting: StartDecision | None
@@ -162,17 +162,17 @@ class Backlog:
         quote: Quote,
         limits: Sequence[RunLimit],
         active: list[ServiceRun],
-    ) -> Standing:
+    ) -> CandidateStanding:
         """Return whether a candidate may start now. `key` is its table and service, `active` are all active runs."""
         if not limits:
-            return Standing(None)
+            return CandidateStanding(None)
         now_ms, need = self._registry.now_ms(), Need(quote.core_ms, quote.bytes)
         active = self._with_scopes(session, limits, active)
         for limit in limits:
             found = self._wait_by_itself(key, quote, limit, now_ms)
             if found is not None:
                 return found
-        worst_found: Standing | None = None
+        worst_found: CandidateStanding | None = None
         for limit in limits:
             turn, room = self._find_turn(session, key, quote, limit, active, now_ms)
             if turn.may_start:
@@ -181,11 +181,11 @@ class Backlog:
             place = min(turn.ahead + 1, MOST_AHEAD)
             again_ms = now_ms + min(max(SOON_MS, 1000 * place), LATE_MS)
             waiting = StartDecision(StartVerdict.WAITING, "", reason, again_ms, dict(quote.price))
-            worst_found = worst_found or Standing(waiting, limit.scope)
-        return worst_found or Standing(None)
+            worst_found = worst_found or CandidateStanding(waiting, limit.scope)
+        return worst_found or CandidateStanding(None)
 
     @staticmethod
-    def _wait_by_itself(key: tuple[str, str], quote: Quote, limit: RunLimit, now_ms: int) -> Standing | None:
+    def _wait_by_itself(key: tuple[str, str], quote: Quote, limit: RunLimit, now_ms: int) -> CandidateStanding | None:
         """Return that a candidate waits for no other one: it costs more than the whole budget, or has a pause."""
         need = Need(quote.core_ms, quote.bytes)
         dear = find_too_dear(need, limit.room)
@@ -209,7 +209,7 @@ class Backlog:
         if not reason:
             return None
         waiting = StartDecision(StartVerdict.WAITING, "", reason, again_ms, dict(quote.price))
-        return Standing(waiting, limit.scope, is_candidate=False)
+        return CandidateStanding(waiting, limit.scope, is_candidate=False)
 
     def _find_turn(
         self,
@@ -254,7 +254,12 @@ class Backlog:
     # --- records -------------------------------------------------------------------------------------------
 
     def enqueue(
-        self, session: Session, key: tuple[str, str], quote: Quote, standing: Standing, limits: Sequence[RunLimit]
+        self,
+        session: Session,
+        key: tuple[str, str],
+        quote: Quote,
+        standing: CandidateStanding,
+        limits: Sequence[RunLimit],
     ) -> None:
         """Record that a candidate waits. The budgets' rows are locked, so no two transactions insert the same row."""
         now_ms, (table_id, service) = self._registry.now_ms(), key

@@ -67,7 +67,7 @@ Admit: TypeAlias = "Callable[[TableView, TablePolicy, Decision, int], Decision]"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ServiceEvaluation:
     """A decision, and the start of its run when it was due."""
 
     decision: Decision
@@ -109,7 +109,7 @@ class _Found:
     lease: TableLease
     view: TableView
     policy: TablePolicy
-    outcomes: list[Outcome]
+    outcomes: list[ServiceEvaluation]
     last_runs: LastRuns
     now_ms: int
     checked: Checked
@@ -169,7 +169,7 @@ class TableEvaluation:
         if any(start.verdict is StartVerdict.WAITING for start in starts):
             self.run_scheduler.backlog.touch(lease.table_id)
         of = dict(zip((decision.service for decision in due), starts, strict=True))
-        outcomes = [Outcome(decision, of.get(decision.service)) for decision in decided]
+        outcomes = [ServiceEvaluation(decision, of.get(decision.service)) for decision in decided]
         return _Found(lease, view, policy, outcomes, last_runs, now_ms, checked)
 
     def _find_outcomes(self, lease: TableLease, last_runs: LastRuns) -> _Found:
@@ -207,7 +207,7 @@ class TableEvaluation:
             other = self._registry.find_other_path(lease, table_id_of(os.path.realpath(lease.base_path)))
         if other is not None:
             why = f"the same table as {other['base_path']}, by a link, and served there"
-            # What made this evaluation due may be news of that table.
+            # What made this evaluation due may be a change of that table.
             self._registry.mark_dirty(Notice(other["base_path"], other["table_name"], Source.HINT))
             self._wake()
         return only_observe(decided, why)
@@ -270,7 +270,7 @@ class TableEvaluation:
         known = {"", *before.open_run_ids()}
         return last_runs, known.issuperset(waits) and known.issuperset(run.run_id for run in active)
 
-    def _notify_stuck(self, lease: TableLease, outcomes: list[Outcome], now_ms: int) -> None:
+    def _notify_stuck(self, lease: TableLease, outcomes: list[ServiceEvaluation], now_ms: int) -> None:
         """Notify people once of services that were given up, and once of those that have been blocked for long."""
         given_up = [o for o in outcomes if o.standing == StartVerdict.ABANDONED]
         blocked = [o for o in outcomes if o.decision.verdict is Verdict.BLOCKED]
@@ -283,7 +283,7 @@ class TableEvaluation:
                 instance = Instance(services, InstanceState.ABANDONED, PEOPLE, "; ".join(reasons), since_ms=since_ms)
                 self._on_stuck(lease.base_path, instance)
 
-    def _retry_ms(self, lease: TableLease, outcomes: list[Outcome], next_evaluation_ms: int) -> int | None:
+    def _retry_ms(self, lease: TableLease, outcomes: list[ServiceEvaluation], next_evaluation_ms: int) -> int | None:
         """Return when to evaluate again without a notice; None when there is no reason."""
         retry_ms = _earliest_retry_ms(outcomes, next_evaluation_ms)
         starts = [outcome.start.verdict for outcome in outcomes if outcome.start is not None]
@@ -301,7 +301,7 @@ class TableEvaluation:
 
     def _act(
         self, lease: TableLease, policy: TablePolicy, decisions: Sequence[Decision], last_runs: LastRuns
-    ) -> tuple[list[Outcome], LastRuns]:
+    ) -> tuple[list[ServiceEvaluation], LastRuns]:
         outcomes = []
         for decision in decisions:
             start = None
@@ -309,11 +309,11 @@ class TableEvaluation:
                 start = self.run_scheduler.start(lease, policy, decision, last_runs)
             if start is not None and start.verdict is StartVerdict.START:
                 last_runs = last_runs.started(decision, start.run_id)
-            outcomes.append(Outcome(decision, start))
+            outcomes.append(ServiceEvaluation(decision, start))
         return outcomes, last_runs
 
     def _keep_backlog(
-        self, lease: TableLease, policy: TablePolicy, would: Sequence[Decision], outcomes: Sequence[Outcome]
+        self, lease: TableLease, policy: TablePolicy, would: Sequence[Decision], outcomes: Sequence[ServiceEvaluation]
     ) -> None:
         """Record what waits, and what is only observed; it decides nothing about this evaluation."""
         waits = [o for o in outcomes if o.start is not None and o.start.verdict is StartVerdict.WAITING]
@@ -326,7 +326,7 @@ class TableEvaluation:
         backlog.keep(lease.table_id, waiting, paused, observed)
 
     def silent_ms(self, base_path: str, policy: TablePolicy) -> int:
-        """Return when a table without news counts as silent and is evaluated again, ms since the epoch."""
+        """Return when a table without a notice counts as silent and is evaluated again, ms since the epoch."""
         # The timelines' own heartbeat comes first and follows the table's commit interval; this is the fallback.
         heartbeat_s = policy.heartbeat_timeout_s or max(
             self._settings.heartbeat_timeout_s, 2 * self._timelines.pause_s(base_path)
@@ -334,7 +334,7 @@ class TableEvaluation:
         return self._registry.now_ms() + int(heartbeat_s * 1000)
 
 
-def _with_times(outcomes: list[Outcome], before_json: str, now_ms: int) -> list[Outcome]:
+def _with_times(outcomes: list[ServiceEvaluation], before_json: str, now_ms: int) -> list[ServiceEvaluation]:
     before = {(found["service"], found.get("standing")): found.get("since_ms") for found in _parse(before_json)}
     return [replace(o, since_ms=before.get((o.decision.service.value, o.standing)) or now_ms) for o in outcomes]
 
@@ -344,7 +344,7 @@ def _parse(decisions_json: str) -> list[dict[str, Any]]:
     return decisions
 
 
-def _earliest_retry_ms(outcomes: list[Outcome], next_evaluation_ms: int) -> int | None:
+def _earliest_retry_ms(outcomes: list[ServiceEvaluation], next_evaluation_ms: int) -> int | None:
     times = [
         o.start.evaluate_again_ms for o in outcomes if o.start is not None and o.start.evaluate_again_ms is not None
     ]
@@ -354,7 +354,7 @@ def _earliest_retry_ms(outcomes: list[Outcome], next_evaluation_ms: int) -> int 
     return min(times, default=None)
 
 
-def _log_outcome(lease: TableLease, outcome: Outcome) -> None:
+def _log_outcome(lease: TableLease, outcome: ServiceEvaluation) -> None:
     decision, start = outcome.decision, outcome.start
     if start is None:
         log.info("table %s: %s %s: %s", lease.base_path, decision.service, decision.verdict, decision.reason)

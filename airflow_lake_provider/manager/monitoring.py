@@ -17,7 +17,7 @@ from sqlalchemy import select, update
 
 from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.config.tables_file import TablesConfig
-from airflow_lake_provider.doctor.treatment import TableDoctor
+from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.manager.backlog import load_scopes, pressure_of_states
@@ -268,7 +268,7 @@ def _own_name(row: RowMapping | None) -> str:
 # --- Notifies people of findings of the doctor that no service repairs: each kind and instant once
 
 
-class StuckTables:
+class StuckNotifier:
     """Records notifications in the database, so that servers and restarts do not repeat them."""
 
     def __init__(self, registry: Registry, metrics: Metrics | None = None, notifier: Notifier | None = None) -> None:
@@ -329,7 +329,7 @@ class RepairRound:
         load_tables: Callable[[], TablesConfig],
         open_table: Callable[[str], Storage],
         metrics: Metrics | None = None,
-        stuck: StuckTables | None = None,
+        stuck: StuckNotifier | None = None,
     ) -> None:
         self._registry = registry
         self._load_tables = load_tables

@@ -131,7 +131,7 @@ class Reports:
     run_scheduler: RunScheduler
     admit: Admit
     find_net: Callable[[], Net]
-    places: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(EXPLAINED_AT_ONCE))
+    slots: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(EXPLAINED_AT_ONCE))
 
     def find_problems(self) -> list[str]:
         """Return what stops or delays all tables, the gravest first."""
@@ -236,14 +236,14 @@ class Reports:
         }
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """Hold one of the few places of explanations. Raises PagesBusyError when all are taken."""
-        if not self.places.acquire(blocking=False):
+    def slot(self) -> Iterator[None]:
+        """Hold one of the few slots of explanations. Raises PagesBusyError when all are taken."""
+        if not self.slots.acquire(blocking=False):
             raise PagesBusyError(f"{EXPLAINED_AT_ONCE} tables are being explained, maybe from a store that hangs")
         try:
             yield
         finally:
-            self.places.release()
+            self.slots.release()
 
     def explain(self, base_path: str) -> dict[str, Any]:
         """Return every service of a table with its rules, what was found, what blocks it, what would start now.

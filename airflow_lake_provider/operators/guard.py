@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from airflow_lake_provider.backoff import backoff
 from airflow_lake_provider.conflict.activity import open_conflict_table
-from airflow_lake_provider.conflict.guard import GuardWatch, Judgement, Outlook, describe_end
+from airflow_lake_provider.conflict.guard import GuardWatch, Outlook, WriteForecast, describe_end
 from airflow_lake_provider.conflict.guard_register import GuardRegister, PartitionReservation
 from airflow_lake_provider.errors import LakeError, WriteConflictError
 from airflow_lake_provider.hooks.open_tables import hudi_options_of, table_opener
@@ -77,7 +77,7 @@ class HudiWriterGuard:
         wait_s: float = 60.0,
     ) -> None:
         self.base_path = normalise_base_path(base_path)
-        self.judgement = Judgement(Outlook.NOT_BEGUN)
+        self.forecast = WriteForecast(Outlook.NOT_BEGUN)
         self.ended = ""
         """Why the write was ended; empty while it was not."""
         self._cancel = cancel
@@ -138,7 +138,7 @@ class HudiWriterGuard:
         if not self.ended:
             return False
         if has_committed:
-            log.warning("table %s: write %s committed before it could be ended", self.base_path, self.judgement.instant)
+            log.warning("table %s: write %s committed before it could be ended", self.base_path, self.forecast.instant)
             return isinstance(error, Exception)
         if error is not None and not isinstance(error, Exception):
             return False  # the task itself is being ended
@@ -146,7 +146,7 @@ class HudiWriterGuard:
 
     def wait_for_rivals(self, most_s: float) -> bool:
         """Wait until none of the instants that the write lost to is at work any more; False after `most_s`."""
-        rivals = frozenset(clash.instant for clash in self.judgement.clashes)
+        rivals = frozenset(clash.instant for clash in self.forecast.clashes)
         deadline_s = time.monotonic() + most_s
         while self._watch is not None and time.monotonic() < deadline_s:
             try:
@@ -213,25 +213,25 @@ class HudiWriterGuard:
             try:
                 if self._reservation is not None:
                     self._reservation.beat()
-                self.judgement = watch.check(_now_ms())
+                self.forecast = watch.check(_now_ms())
             except LakeError as error:
                 log.warning("table %s: the guard cannot read the table for now: %s", self.base_path, error)
                 continue
             except Exception:
                 log.exception("table %s: a check of the guard failed; the write goes on", self.base_path)
                 continue
-            self._report(self.judgement)
-            if self.judgement.outlook is Outlook.LOSES:
-                self.ended = describe_end(self.base_path, self.judgement, watch.rule, time.monotonic() - self._began_s)
+            self._report(self.forecast)
+            if self.forecast.outlook is Outlook.LOSES:
+                self.ended = describe_end(self.base_path, self.forecast, watch.rule, time.monotonic() - self._began_s)
                 log.warning("%s", self.ended)
                 self._end_job()
                 return
 
-    def _report(self, judgement: Judgement) -> None:
-        for note in judgement.notes:
+    def _report(self, forecast: WriteForecast) -> None:
+        for note in forecast.notes:
             if note not in self._notes:
-                log.info("table %s: write %s goes on; not certain: %s", self.base_path, judgement.instant, note)
-        self._notes = judgement.notes
+                log.info("table %s: write %s goes on; not certain: %s", self.base_path, forecast.instant, note)
+        self._notes = forecast.notes
 
     def _end_job(self) -> None:
         # The job may still be starting, or between two Spark jobs: so this ends it repeatedly.

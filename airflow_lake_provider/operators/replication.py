@@ -50,7 +50,7 @@ from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_o
 from airflow_lake_provider.job_contract import FailureKind, to_json
 from airflow_lake_provider.metrics import REPLICATION_FAILURES
 from airflow_lake_provider.operators.table_service import LakeTableLink
-from airflow_lake_provider.replication.change import Mode
+from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.job import (
     ReplicationRequest,
     ReplicationResult,
@@ -163,7 +163,7 @@ class HudiReplicationOperator(BaseOperator):
         sink: str,
         table_name: str = "",
         name: str = "",
-        mode: str = Mode.CHANGES.value,
+        mode: str = ChangeMode.CHANGES.value,
         key: Sequence[str] = (),
         options: dict[str, str] | str | None = None,
         ttl_s: float | str = 86_400.0,
@@ -292,7 +292,7 @@ class HudiReplicationOperator(BaseOperator):
             kind=self.sink,
             order=order,
             result_path=result_path,
-            mode=Mode(self.mode),
+            mode=ChangeMode(self.mode),
             key=tuple(self.key),
             options=resolve_secrets(options_with_connection(self.sink, parse_settings(self.options, "options"))),
             is_verification=self.action == "verify",
@@ -352,7 +352,7 @@ class _ProgressReporter:
         self._run_id = run_id
         self._on_lost = on_lost
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="lake-replication-news", daemon=True)
+        self._thread = threading.Thread(target=self._loop, name="lake-replication-progress", daemon=True)
         self.lost: SinkBusyError | None = None
         """The error that names the run with the sink; None while this run has it."""
 

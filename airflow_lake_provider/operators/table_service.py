@@ -86,7 +86,7 @@ from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.job_contract import SAFEPOINT, FailureKind, JobRequest, Mode, Outcome, Service
 from airflow_lake_provider.metrics import outcomes
 from airflow_lake_provider.planner.rules import require_lock
-from airflow_lake_provider.planner.verdict import PLANNED_AS, Judgement, judge
+from airflow_lake_provider.planner.verdict import PLANNED_AS, RunVerdict, judge
 from airflow_lake_provider.triggers.polls import WorkTrigger
 
 if TYPE_CHECKING:
@@ -203,9 +203,9 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         """Run the service; return outcome, reason and instants for people (XCom), not for decisions."""
         return self._answer(context, self._run)
 
-    def _answer(self, context: Context, run: Callable[[Context], Judgement]) -> dict[str, Any]:
+    def _answer(self, context: Context, run: Callable[[Context], RunVerdict]) -> dict[str, Any]:
         try:
-            judgement = run(context)
+            verdict = run(context)
         except LakeError as error:
             raise as_task_error(error, context) from error
         except OSError as error:
@@ -213,10 +213,10 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             unusable = WorkDirError(f"[lake] work_dir {work_dir()} is not usable: {error}; free or mount it")
             raise as_task_error(unusable, context) from error
         return {
-            "outcome": judgement.outcome.value,
-            "reason": judgement.reason,
-            "completed_instants": list(judgement.completed_instants),
-            "pending_instants": list(judgement.pending_instants),
+            "outcome": verdict.outcome.value,
+            "reason": verdict.reason,
+            "completed_instants": list(verdict.completed_instants),
+            "pending_instants": list(verdict.pending_instants),
         }
 
     def on_kill(self) -> None:
@@ -249,7 +249,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             raise as_task_error(error, context) from error
         return settings.timeout_s or TablePolicy().timeout_s
 
-    def _run(self, context: Context) -> Judgement:
+    def _run(self, context: Context) -> RunVerdict:
         base_path = normalise_base_path(self.base_path)
         require_allowed_table(base_path)
         wanted = parse_request(self.service, self.mode, self.instants)
@@ -303,28 +303,28 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         execute: Callable[[], JobRequest],
         began_s: float,
         then: LakeError | None = None,
-    ) -> Judgement:
+    ) -> RunVerdict:
         """Execute the job, or take what it left, and judge it; then notify, measure and report, or raise `then`."""
         hook = self._hook or LakeHook(self.lake_conn_id)
         completed: tuple[str, ...] = ()
         try:
-            judgement = self._judge(table, before, execute())
-            completed = judgement.completed_instants
+            verdict = self._judge(table, before, execute())
+            completed = verdict.completed_instants
         except Exception:
             report_run(hook, job.request, context, Outcome.FAILED.value, time.time() - began_s)
             raise
         finally:
             self._notify_manager(hook, job.request, completed)
-        self.log.info("table %s: %s: %s", table.base_path, judgement.outcome, judgement.reason)
+        self.log.info("table %s: %s: %s", table.base_path, verdict.outcome, verdict.reason)
         if then is not None:
             raise then
         took_s = time.time() - began_s
         service = job.request.services[0].service
-        effect = measure_service(AirflowMetrics(), table, service, judgement, took_s)
-        report_run(hook, job.request, context, judgement.outcome.value, took_s, effect)
-        emit_asset_event(context, job.request, service, judgement, effect)
-        self.keep_lineage(judgement, effect)
-        return judgement
+        effect = measure_service(AirflowMetrics(), table, service, verdict, took_s)
+        report_run(hook, job.request, context, verdict.outcome.value, took_s, effect)
+        emit_asset_event(context, job.request, service, verdict, effect)
+        self.keep_lineage(verdict, effect)
+        return verdict
 
     # --- Warm Spark: the task waits in the triggerer while a standing application runs its job
 
@@ -359,7 +359,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         """Judge the job whose item has ended; a job that no standing application can run runs here, alone."""
         return self._answer(context, partial(self._resume, event=event))
 
-    def _resume(self, context: Context, event: Mapping[str, Any]) -> Judgement:
+    def _resume(self, context: Context, event: Mapping[str, Any]) -> RunVerdict:
         job = job_from_dict(event["job"])
         (wanted,) = job.request.services
         hook = self._hook = LakeHook(self.lake_conn_id, manager_patience_s())
@@ -439,12 +439,12 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         safepoint = hook.find_safepoint(table_id_of(base_path))
         return {} if safepoint is None else {SAFEPOINT: safepoint}
 
-    def _dry_run(self, before: Timeline, job: EngineJob) -> Judgement:
+    def _dry_run(self, before: Timeline, job: EngineJob) -> RunVerdict:
         (wanted,) = job.request.services
         action = PLANNED_AS.get(wanted.service)
         pending = () if action is None else tuple(instant.requested_time for instant in before.pending(action))
         self.log.info("dry run: nothing is started. A run would start:\n%s", describe(job, pending))
-        return Judgement(Outcome.NOTHING_TO_DO, f"dry run of {wanted.service} {wanted.mode}", (), pending)
+        return RunVerdict(Outcome.NOTHING_TO_DO, f"dry run of {wanted.service} {wanted.mode}", (), pending)
 
     def _admission(self, base_path: str, settings: TableSettings) -> ServiceAdmission:
         policy = parse_conflict_policy(settings.conflict, base_path)
@@ -493,20 +493,20 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             self.log.info("%s", error)
             return run.job.request
 
-    def _judge(self, table: TableReader, before: Timeline, request: JobRequest) -> Judgement:
+    def _judge(self, table: TableReader, before: Timeline, request: JobRequest) -> RunVerdict:
         result = read_result(request.result_path)
         answer = result.services[0] if result is not None and result.services else None
-        judgement = judge(before, table.timeline_of(request.services[0].service), request.services[0], answer)
-        if judgement.done:
-            return judgement
+        verdict = judge(before, table.timeline_of(request.services[0].service), request.services[0], answer)
+        if verdict.done:
+            return verdict
         if result is None:
             # Raises OSError: a full or read-only work_dir took no result either, which says nothing about the plan.
             require_writable(request.result_path)
         AirflowMetrics().incr(outcomes(request.services[0].service, Outcome.FAILED))
-        message = f"table {table.base_path}: {request.services[0].service} {judgement.reason}"
-        if judgement.failure_kind in {FailureKind.PLAN_GONE, FailureKind.REFUSED}:
+        message = f"table {table.base_path}: {request.services[0].service} {verdict.reason}"
+        if verdict.failure_kind in {FailureKind.PLAN_GONE, FailureKind.REFUSED}:
             raise ServiceRefusedError(message)
-        kind = judgement.failure_kind or FailureKind.OTHER
+        kind = verdict.failure_kind or FailureKind.OTHER
         if kind is FailureKind.OUT_OF_MEMORY and self._has_more_memory:
             # Still more memory would not help either; a pause may.
             kind, message = FailureKind.OTHER, f"{message}; it had twice the memory already: set more in spark_conf"

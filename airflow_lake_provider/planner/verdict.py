@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class RunVerdict:
     """The verdict on one service, with the instants it rests on and the reason in words."""
 
     outcome: Outcome
@@ -35,7 +35,7 @@ class Judgement:
         return self.outcome is not Outcome.FAILED
 
 
-Judge: TypeAlias = "Callable[[Timeline, Timeline, ServiceRequest, ServiceResult | None], Judgement]"
+Judge: TypeAlias = "Callable[[Timeline, Timeline, ServiceRequest, ServiceResult | None], RunVerdict]"
 
 PLANNED_AS: Mapping[Service, Action] = MappingProxyType(
     {
@@ -49,7 +49,7 @@ PLANNED_AS: Mapping[Service, Action] = MappingProxyType(
 """Under which action a service's plan is pending. The other services have no plan on the table's own timeline."""
 
 
-def judge(before: Timeline, after: Timeline, request: ServiceRequest, result: ServiceResult | None) -> Judgement:
+def judge(before: Timeline, after: Timeline, request: ServiceRequest, result: ServiceResult | None) -> RunVerdict:
     """Judge a job by the timelines before and after it.
 
     `result` is the job's report, None when the job died without one; it only identifies the job's own plan. For
@@ -79,44 +79,44 @@ def judge(before: Timeline, after: Timeline, request: ServiceRequest, result: Se
         reason = f"{request.service} {', '.join(done)} is completed on the timeline"
         if _is_more_precise(request, result):
             return _failed(reason, result, done, pending)
-        return Judgement(Outcome.COMPLETED, reason, done, pending)
+        return RunVerdict(Outcome.COMPLETED, reason, done, pending)
     if result is None or result.outcome is Outcome.FAILED:
         return _failed("no plan of this run is on the timeline", result, (), pending)
     message = f": {result.message}" if result.message else ""
-    return Judgement(Outcome.NOTHING_TO_DO, f"Hudi found nothing to do for {request.service}{message}", (), pending)
+    return RunVerdict(Outcome.NOTHING_TO_DO, f"Hudi found nothing to do for {request.service}{message}", (), pending)
 
 
 def _judge_withdrawal(
     request: ServiceRequest, completed: frozenset[str], pending: tuple[str, ...], result: ServiceResult | None
-) -> Judgement:
+) -> RunVerdict:
     still = tuple(time for time in request.instants if time in pending)
     if still:
         return _failed(f"plan {', '.join(still)} is still on the timeline", result, (), pending)
     done = tuple(time for time in request.instants if time in completed)
     if done:
         reason = f"{request.service} {', '.join(done)} had completed before"
-        return Judgement(Outcome.NOTHING_TO_DO, reason, done, pending)
-    return Judgement(
+        return RunVerdict(Outcome.NOTHING_TO_DO, reason, done, pending)
+    return RunVerdict(
         Outcome.COMPLETED, f"plan {', '.join(request.instants)} is removed from the timeline", pending_instants=pending
     )
 
 
 def _judge_archive(
     before: Timeline, after: Timeline, _request: ServiceRequest, result: ServiceResult | None
-) -> Judgement:
+) -> RunVerdict:
     left = {(i.requested_time, i.action) for i in after.completed()}
     removed = [i.requested_time for i in before.completed() if (i.requested_time, i.action) not in left]
     if result is None or result.outcome is Outcome.FAILED:
         # What left is safely archived: Hudi writes the archive first. But the job did not end.
         return _failed(f"{len(removed)} instants left the active timeline", result, (), ())
     if removed:
-        return Judgement(Outcome.COMPLETED, f"{len(removed)} instants left the active timeline, up to {max(removed)}")
-    return Judgement(Outcome.NOTHING_TO_DO, result.message or "Hudi found nothing to archive")
+        return RunVerdict(Outcome.COMPLETED, f"{len(removed)} instants left the active timeline, up to {max(removed)}")
+    return RunVerdict(Outcome.NOTHING_TO_DO, result.message or "Hudi found nothing to archive")
 
 
 def _judge_rollback(
     before: Timeline, after: Timeline, request: ServiceRequest, result: ServiceResult | None
-) -> Judgement:
+) -> RunVerdict:
     left = {instant.requested_time for instant in after.instants}
     finished = {instant.requested_time for instant in after.completed() if instant.action is Action.ROLLBACK}
     # A rollback that died after it had deleted the write's instants is itself the requested one.
@@ -130,11 +130,13 @@ def _judge_rollback(
         return _failed(what, result, removed, pending)
     if removed or request.instants:
         reason = f"{', '.join(removed) or 'nothing'} was rolled back, and no requested instant is pending"
-        return Judgement(Outcome.COMPLETED if removed else Outcome.NOTHING_TO_DO, reason, removed, pending)
-    return Judgement(Outcome.NOTHING_TO_DO, "no pending write has a dead writer", (), pending)
+        return RunVerdict(Outcome.COMPLETED if removed else Outcome.NOTHING_TO_DO, reason, removed, pending)
+    return RunVerdict(Outcome.NOTHING_TO_DO, "no pending write has a dead writer", (), pending)
 
 
-def _judge_ttl(_before: Timeline, after: Timeline, _request: ServiceRequest, result: ServiceResult | None) -> Judgement:
+def _judge_ttl(
+    _before: Timeline, after: Timeline, _request: ServiceRequest, result: ServiceResult | None
+) -> RunVerdict:
     if result is None or result.outcome is Outcome.FAILED:
         return _failed("this run reported no deleted partition", result, (), ())
     completed = frozenset(instant.requested_time for instant in after.completed())
@@ -142,13 +144,13 @@ def _judge_ttl(_before: Timeline, after: Timeline, _request: ServiceRequest, res
     if missing:
         return _failed(f"replacecommit {', '.join(missing)} is not completed on the timeline", result, (), missing)
     if result.completed_instants:
-        return Judgement(Outcome.COMPLETED, result.message or "partitions were deleted", result.completed_instants)
-    return Judgement(Outcome.NOTHING_TO_DO, result.message or "no partition is expired")
+        return RunVerdict(Outcome.COMPLETED, result.message or "partitions were deleted", result.completed_instants)
+    return RunVerdict(Outcome.NOTHING_TO_DO, result.message or "no partition is expired")
 
 
 def _judge_savepoint(
     before: Timeline, after: Timeline, _request: ServiceRequest, result: ServiceResult | None
-) -> Judgement:
+) -> RunVerdict:
     saved, left = (
         frozenset(i.requested_time for i in timeline.completed() if i.action is Action.SAVEPOINT)
         for timeline in (before, after)
@@ -160,17 +162,17 @@ def _judge_savepoint(
     if missing:
         return _failed(f"savepoint {', '.join(missing)} is not completed on the timeline", result, (), missing)
     if made or removed:
-        return Judgement(Outcome.COMPLETED, result.message or "savepoints were made or removed", made)
-    return Judgement(Outcome.NOTHING_TO_DO, result.message or "no savepoint was to be made or removed")
+        return RunVerdict(Outcome.COMPLETED, result.message or "savepoints were made or removed", made)
+    return RunVerdict(Outcome.NOTHING_TO_DO, result.message or "no savepoint was to be made or removed")
 
 
 def _judge_orphans(
     _before: Timeline, _after: Timeline, _request: ServiceRequest, result: ServiceResult | None
-) -> Judgement:
+) -> RunVerdict:
     # The service changes no instant: the manifest in the table's quarantine is its record.
     if result is None or result.outcome is Outcome.FAILED:
         return _failed("this run reported no end of the search for orphan files", result, (), ())
-    return Judgement(result.outcome, result.message or "no orphan file was found")
+    return RunVerdict(result.outcome, result.message or "no orphan file was found")
 
 
 _UNPLANNED: Mapping[Service, Judge] = MappingProxyType(
@@ -190,7 +192,7 @@ def _judge_schedule(
     pending: tuple[str, ...],
     request: ServiceRequest,
     result: ServiceResult | None,
-) -> Judgement:
+) -> RunVerdict:
     named = result.scheduled_instants if result is not None else ()
     planned = tuple(time for time in (*named, *pending) if time not in known)
     planned = tuple(dict.fromkeys(planned))
@@ -200,10 +202,10 @@ def _judge_schedule(
     if planned and _is_more_precise(request, result):
         return _failed(f"plan {', '.join(planned)} is on the timeline", result, (), pending)
     if planned:
-        return Judgement(Outcome.SCHEDULED, f"plan {', '.join(planned)} is on the timeline", (), pending)
+        return RunVerdict(Outcome.SCHEDULED, f"plan {', '.join(planned)} is on the timeline", (), pending)
     if result is None or result.outcome is Outcome.FAILED:
         return _failed("no new plan is on the timeline", result, (), pending)
-    return Judgement(Outcome.NOTHING_TO_DO, "Hudi found nothing to plan", (), pending)
+    return RunVerdict(Outcome.NOTHING_TO_DO, "Hudi found nothing to plan", (), pending)
 
 
 def _is_more_precise(request: ServiceRequest, result: ServiceResult | None) -> bool:
@@ -258,9 +260,11 @@ def _is_of(view: TableView, service: str, instant: Instant) -> bool:
     return metadata is not None and metadata.operation == _COMPLETED_AS[Service(service)]
 
 
-def _failed(what: str, result: ServiceResult | None, completed: tuple[str, ...], pending: tuple[str, ...]) -> Judgement:
+def _failed(
+    what: str, result: ServiceResult | None, completed: tuple[str, ...], pending: tuple[str, ...]
+) -> RunVerdict:
     message = (
         "the job died without a result" if result is None else result.message or f"the job reported {result.outcome}"
     )
     kind = result.failure_kind if result is not None else None
-    return Judgement(Outcome.FAILED, f"{what}; {message}", completed, pending, kind or FailureKind.OTHER)
+    return RunVerdict(Outcome.FAILED, f"{what}; {message}", completed, pending, kind or FailureKind.OTHER)

@@ -84,7 +84,7 @@ def open_services() -> ManagerServices:
     from airflow_lake_provider.manager.db.leases import Executors
     from airflow_lake_provider.manager.evaluation import AdmissionController
     from airflow_lake_provider.manager.instances import VanishedExecutors
-    from airflow_lake_provider.manager.monitoring import DeadlineSweep, RepairRound, StuckTables
+    from airflow_lake_provider.manager.monitoring import DeadlineSweep, RepairRound, StuckNotifier
     from airflow_lake_provider.manager.reconciler import ManagerLoop
     from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
     from airflow_lake_provider.manager.writers import WriterChecks
@@ -103,7 +103,7 @@ def open_services() -> ManagerServices:
     timeline_server = build_timeline_server(settings, registry, tables.load)
     notifier = BackgroundNotifier(configured_notifiers(), metrics)
     views, instance_gateway = TableViewCache(timeline_server.timelines), AirflowInstanceGateway()
-    stuck = StuckTables(registry, metrics, notifier)
+    stuck = StuckNotifier(registry, metrics, notifier)
     executors = Executors(registry, settings.executor_lease_s)
     loop = ManagerLoop(
         settings=settings,

@@ -24,7 +24,7 @@ class Op(StrEnum):
     READ = "r"
 
 
-class Mode(StrEnum):
+class ChangeMode(StrEnum):
     """What a sink receives of a change."""
 
     CHANGES = "changes"
@@ -72,9 +72,9 @@ class Batch:
     """The table's Avro schema (JSON) as the commit wrote it, for sinks with typed formats; empty without one."""
 
 
-def message_of(change: Change, commit: CommitRef, mode: Mode) -> str | None:
+def message_of(change: Change, commit: CommitRef, mode: ChangeMode) -> str | None:
     """Return the text that readers get; None is a tombstone (mode `latest`, a deleted row)."""
-    if mode is Mode.LATEST:
+    if mode is ChangeMode.LATEST:
         return change.after
     return (
         f'{{"op":"{change.op.value}","commit":"{commit.requested_time}","completed":"{commit.completed_time}",'

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.job_contract import FailureKind, Submitter
-from airflow_lake_provider.replication.change import Mode
+from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.pump import Order
 from airflow_lake_provider.replication.sink import SinkSettings
 
@@ -36,7 +36,7 @@ class ReplicationRequest:
     """The sink's name in the registry, for example `kafka`."""
     order: Order
     result_path: str
-    mode: Mode = Mode.CHANGES
+    mode: ChangeMode = ChangeMode.CHANGES
     key: tuple[str, ...] = ()
     """Fields of the record key; empty takes the table's own."""
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

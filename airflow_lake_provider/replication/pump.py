@@ -35,7 +35,7 @@ TIMELINE, READ, WRITE, COMMIT = PHASES = ("timeline", "read", "write", "commit")
 """What a run spends its time on: reading the timeline, waiting for rows, handing them to the sink, its commits."""
 
 
-class Source(Protocol):
+class ChangeSource(Protocol):
     """A table as the pump reads it."""
 
     def read_timeline(self, known: Checkpoint | None = None) -> SourceTimeline:
@@ -90,7 +90,11 @@ class Pump:
     """One run over one table and one sink."""
 
     def __init__(
-        self, source: Source, sink: Sink, order: Order, on_checkpoint: Callable[[Checkpoint], None] = lambda _: None
+        self,
+        source: ChangeSource,
+        sink: Sink,
+        order: Order,
+        on_checkpoint: Callable[[Checkpoint], None] = lambda _: None,
     ) -> None:
         self._source = source
         self._sink = sink

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
 
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.replication.change import Mode, canonical, load_json
+from airflow_lake_provider.replication.change import ChangeMode, canonical, load_json
 from airflow_lake_provider.replication.checkpoint import to_text
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class SinkSettings:
     stream: str
     """`<table id>.<sink>`: names the checkpoint, and the writer, of which only one may exist."""
     table_name: str
-    mode: Mode = Mode.CHANGES
+    mode: ChangeMode = ChangeMode.CHANGES
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -79,9 +79,9 @@ def json_row(change: Change) -> Row:
     return canonical(load_json(change.key)), load_json(change.after) if change.after is not None else None
 
 
-def row_of_message(message: Mapping[str, Any], key: Sequence[str], mode: Mode) -> Row:
+def row_of_message(message: Mapping[str, Any], key: Sequence[str], mode: ChangeMode) -> Row:
     """Return the row that a message in JSON leaves, in a sink that has no other place for its key."""
-    if mode is Mode.CHANGES:
+    if mode is ChangeMode.CHANGES:
         return canonical(message["key"]), message["after"]
     if message.get("deleted") is True and message.keys() == {"key", "deleted"}:
         return canonical(message["key"]), None

@@ -86,7 +86,7 @@ class TimelineServer:
         self._feed = feed
         # Both start threads only when there is more to do than before.
         most = options.refresh_threads * (_MOST_STORES_STUCK + 1)
-        self._refresh_pool = ThreadPoolExecutor(most, thread_name_prefix="lake-look")
+        self._refresh_pool = ThreadPoolExecutor(most, thread_name_prefix="lake-timeline-refresh")
         self._readers = ThreadPoolExecutor(most, thread_name_prefix="lake-read")
         self._loops = ThreadPoolExecutor(_LOOPS, thread_name_prefix="lake-loop")
         self._busy: Counter[str] = Counter()

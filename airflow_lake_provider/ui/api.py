@@ -514,7 +514,7 @@ def row_of(row: Mapping[Any, Any], now_ms: int, services: list[LakeService]) -> 
     )
 
 
-# --- Keys of pages, ETags, places
+# --- Keys of pages, ETags, slots
 
 
 def _print_key(key: tuple[Any, ...]) -> str:
@@ -540,18 +540,18 @@ def _run_key(text: str) -> tuple[int, str] | None:
 
 
 @contextmanager
-def storage_place(request: Request) -> Iterator[None]:
-    """Hold one of the places of requests that read storage, in threads that all routes of the API server share.
+def storage_slot(request: Request) -> Iterator[None]:
+    """Hold one of the slots of requests that read storage, in threads that all routes of the API server share.
 
     Raises PagesBusyError when all are taken.
     """
-    places: threading.BoundedSemaphore = request.app.state.places
-    if not places.acquire(blocking=False):
+    slots: threading.BoundedSemaphore = request.app.state.slots
+    if not slots.acquire(blocking=False):
         raise PagesBusyError(f"{PAGES_AT_ONCE} pages of tables are being read, maybe from a store that does not answer")
     try:
         yield
     finally:
-        places.release()
+        slots.release()
 
 
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "private, no-cache"}

@@ -66,7 +66,7 @@ def create_pages(
     app = FastAPI(title="Lake", version=__version__, openapi_url=None, dependencies=[Depends(keep_viewer)])
     app.state.open_services = open_services
     app.state.record_action = record_action
-    app.state.places = threading.BoundedSemaphore(PAGES_AT_ONCE)
+    app.state.slots = threading.BoundedSemaphore(PAGES_AT_ONCE)
     for router in (api.router, table_routes.router, api.bundle_router):
         app.include_router(router)
     app.add_exception_handler(LakeError, _answer_error)

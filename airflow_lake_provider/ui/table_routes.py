@@ -17,7 +17,7 @@ from airflow_lake_provider.config.tables_source import pause_in_overrides, setti
 from airflow_lake_provider.conflict.activity import open_conflict_table
 from airflow_lake_provider.conflict.contention import describe_activity
 from airflow_lake_provider.doctor.evidence import find_zone_trouble
-from airflow_lake_provider.doctor.treatment import TableDoctor
+from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import ConfigError, ForbiddenError, LakeError, MalformedRequestError
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import instant_time_ms
@@ -34,7 +34,7 @@ from airflow_lake_provider.ui.api import (
     load_tables,
     policy_of_row,
     row_of,
-    storage_place,
+    storage_slot,
     to_response,
 )
 from airflow_lake_provider.ui.table_facts import (
@@ -250,7 +250,7 @@ def get_lake_table(request: Request, services: Services, seen: Seen, table_id: s
     row, now_ms, tables = _find_row(services, seen, table_id), registry.now_ms(), load_tables(services)
     decisions = services_of_row(row["decisions"], policy_of_row(tables, row))
     report, checked_ms = recorded_report(row)
-    with storage_place(request):
+    with storage_slot(request):
         found = load_instances(registry, services.instance_gateway, services.views, table_id, MOST_ENDED)
     answer = LakeTable(
         row=row_of(row, now_ms, decisions),
@@ -312,7 +312,7 @@ def get_lake_timeline(request: Request, services: Services, memory: Memory, seen
     A table that cannot be read is answered with its problem.
     """
     row, now_ms = _find_row(services, seen, table_id), services.registry.now_ms()
-    with storage_place(request):
+    with storage_slot(request):
         try:
             view = services.views.refresh(row["base_path"])
             stamps = services.views.load_stamps(view)
@@ -353,7 +353,7 @@ def examine_lake_table(request: Request, services: Services, seen: Seen, table_i
     row = _find_row(services, seen, table_id)
     policy = policy_of_row(load_tables(services), row)
     answer = LakeExamination(problems=[], findings=[], active=[], lags=[])
-    with storage_place(request):
+    with storage_slot(request):
         storage = services.repairs.open_table(row["base_path"])
         for examine in (_find_stuck, _find_active, _find_lags):
             try:

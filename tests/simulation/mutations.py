@@ -24,7 +24,7 @@ from airflow_lake_provider.manager.evaluators import Evaluators
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.manager.scheduling import decide_start
-from airflow_lake_provider.planner.verdict import Judgement, judge
+from airflow_lake_provider.planner.verdict import RunVerdict, judge
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from tests.simulation import task as task_module
 from tests.simulation.faults import Faults, hot, hot_with, only, workers_are_lost
@@ -79,7 +79,7 @@ def marks_cover_nothing(patch: Patch) -> None:
 def the_job_is_believed(patch: Patch) -> None:
     """A driver that died counts as done."""
 
-    def believe(*evidence: Any) -> Judgement:
+    def believe(*evidence: Any) -> RunVerdict:
         return replace(judge(*evidence), outcome=Outcome.COMPLETED)
 
     patch.setattr(task_module, "judge", believe)

@@ -11,7 +11,15 @@ import random
 from dataclasses import dataclass, field
 
 from airflow_lake_provider.instant_clock import DAY_MS, HOUR_MS, format_instant_time
-from lake_jobs.services.orphan_rules import AgeLimits, DataFile, Finding, Names, Standing, TableEvidence, judge_files
+from lake_jobs.services.orphan_rules import (
+    AgeLimits,
+    DataFile,
+    FileFinding,
+    FileStanding,
+    Names,
+    TableEvidence,
+    judge_files,
+)
 
 BEGIN_MS = 1_700_000_000_000
 PARTITIONS = ("p=1", "p=2", "")
@@ -354,13 +362,13 @@ class ModelTable:
         """Whether the job would refuse to move anything."""
         return any(w.state == "pending" and w.is_alive and not w.is_announced for w in self.writes)
 
-    def search(self, evidence: TableEvidence) -> tuple[Finding, ...]:
+    def search(self, evidence: TableEvidence) -> tuple[FileFinding, ...]:
         listing = [DataFile(file.path, 1, file.modified_ms) for file in self.files.values()]
         return judge_files(listing, evidence, self.limits())
 
-    def take(self, findings: tuple[Finding, ...]) -> list[File]:
+    def take(self, findings: tuple[FileFinding, ...]) -> list[File]:
         """Move the orphans away. Raises NeededFileMovedError when one of them is needed."""
-        taken = [self.files[found.file.path] for found in findings if found.standing is Standing.ORPHAN]
+        taken = [self.files[found.file.path] for found in findings if found.standing is FileStanding.ORPHAN]
         for file in taken:
             need = self.find_need(file)
             if need:

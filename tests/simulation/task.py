@@ -262,13 +262,13 @@ class Task:
                 self.world.say(f"{self.name} could not give the lease back")
 
     def _judge(self, said: ServiceResult | None) -> None:
-        judgement = judge(self._before, self._reader.timeline(), self.request, said)
-        self.world.say(f"{self.name} judged {judgement.outcome}: {judgement.reason[:100]}")
-        if judgement.done:
+        verdict = judge(self._before, self._reader.timeline(), self.request, said)
+        self.world.say(f"{self.name} judged {verdict.outcome}: {verdict.reason[:100]}")
+        if verdict.done:
             return
-        if judgement.failure_kind in {FailureKind.PLAN_GONE, FailureKind.REFUSED}:
-            raise ServiceRefusedError(judgement.reason)
-        raise ServiceFailedError(judgement.reason)
+        if verdict.failure_kind in {FailureKind.PLAN_GONE, FailureKind.REFUSED}:
+            raise ServiceRefusedError(verdict.reason)
+        raise ServiceFailedError(verdict.reason)
 
     def _notify_manager(self) -> None:
         notice = Notice(self.base_path, str(self.run.conf["table_name"]), Source.HINT)

@@ -16,7 +16,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "spark_jobs"))
 
-from lake_jobs.services.orphan_rules import Names, Standing, TableEvidence
+from lake_jobs.services.orphan_rules import FileStanding, Names, TableEvidence
 from tests.simulation.orphan_model import (
     File,
     ModelTable,
@@ -56,7 +56,7 @@ def test_nothing_that_is_needed_is_moved_and_what_is_certain_is_found() -> None:
         left = [file.path for file in table.files.values() if table.is_certain_orphan(file)]
         assert not left, f"history {seed}: {left[0]} is an orphan that no search found"
         moved += len(taken)
-        doubtful += sum(found.standing is Standing.AMBIGUOUS for found in table.search(table.evidence()))
+        doubtful += sum(found.standing is FileStanding.AMBIGUOUS for found in table.search(table.evidence()))
     # A search that moves nothing, or that is sure of everything, would prove nothing.
     assert moved > 2 * HISTORIES
     assert doubtful > HISTORIES // 10

@@ -154,7 +154,7 @@ def report_explanation(services: Services, reader: Reader, table: Named) -> dict
     """
     found = _find(services, reader, table)
     require_allowed(found.base_path, services.settings.allowed_roots)
-    with services.reports.place():
+    with services.reports.slot():
         explanation = services.reports.explain(found.base_path)
     return explanation if reader.roots is None else explanation | {"settings_problem": ""}
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import fastavro
 
 from airflow_lake_provider.errors import ConfigError, RecordRefusedError, SinkRefusedError, SinkUnavailableError
-from airflow_lake_provider.replication.change import Mode
+from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.formats.row_types import RowTypes
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class AvroFormat:
     """Prints changes of one stream. `register` returns the number of a schema; None: the schema is in each message."""
 
-    def __init__(self, mode: Mode, register: Callable[[str], int] | None = None) -> None:
+    def __init__(self, mode: ChangeMode, register: Callable[[str], int] | None = None) -> None:
         self._mode = mode
         self._register = register
         self._schema_text = ""
@@ -39,7 +39,7 @@ class AvroFormat:
 
     def message_of(self, change: Change, commit: CommitRef, schema: str) -> bytes | None:
         """Return the message; None is a tombstone. `schema` is the table's Avro schema as the commit wrote it."""
-        if self._mode is Mode.LATEST and change.after is None:
+        if self._mode is ChangeMode.LATEST and change.after is None:
             return None
         if self._printer is None or schema != self._schema_text:
             self._printer = _Printer(RowTypes(schema), self._mode, change.key, self._register)
@@ -50,11 +50,11 @@ class AvroFormat:
 class _Printer:
     """Prints the changes of commits with one schema."""
 
-    def __init__(self, types: RowTypes, mode: Mode, key: str, register: Callable[[str], int] | None) -> None:
+    def __init__(self, types: RowTypes, mode: ChangeMode, key: str, register: Callable[[str], int] | None) -> None:
         self._types = types
         self._mode = mode
         self._key_schema = types.key_record(key)
-        body = types.record if mode is Mode.LATEST else envelope_schema(types.record, self._key_schema)
+        body = types.record if mode is ChangeMode.LATEST else envelope_schema(types.record, self._key_schema)
         text = json.dumps(body, sort_keys=True)
         self._schema = fastavro.parse_schema(body)
         # One marker for each schema instead of a random one: messages of a batch then compress well.
@@ -63,7 +63,7 @@ class _Printer:
 
     def print(self, change: Change, commit: CommitRef) -> bytes:
         record = self._types.row(change.after)
-        if self._mode is not Mode.LATEST:
+        if self._mode is not ChangeMode.LATEST:
             record = {
                 "op": change.op.value,
                 "commit": commit.requested_time,

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_lake_provider.errors import CheckpointDamagedError, RecordRefusedError, SourceRefusedError
-from airflow_lake_provider.replication.change import Mode
+from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.formats.row_types import RowTypes
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _SCALARS: Mapping[str, Callable[[], pa.DataType]] = {
 class ParquetPart:
     """One file: `op`, `commit`, `completed`, `key`, `before`, `after`; in mode latest `key`, `deleted` and `row`."""
 
-    def __init__(self, stream: BinaryIO, mode: Mode) -> None:
+    def __init__(self, stream: BinaryIO, mode: ChangeMode) -> None:
         self._stream = stream
         self._mode = mode
         self._writer: pq.ParquetWriter | None = None
@@ -82,7 +82,7 @@ class ParquetPart:
         types = self._types = RowTypes(batch.schema, pairs=True)
         self._key_schema = types.key_record(batch.changes[0].key)
         row, key = arrow_type(types, types.record), arrow_type(types, self._key_schema)
-        if self._mode is Mode.LATEST:
+        if self._mode is ChangeMode.LATEST:
             fields = [("key", key), ("deleted", pa.bool_()), ("row", row)]
         else:
             fields = [(name, pa.string()) for name in ("op", "commit", "completed")]
@@ -92,7 +92,7 @@ class ParquetPart:
 
     def _row_of(self, change: Change, batch: Batch, types: RowTypes) -> dict[str, Any]:
         key, after = types.row(change.key, self._key_schema), types.row(change.after)
-        if self._mode is Mode.LATEST:
+        if self._mode is ChangeMode.LATEST:
             return {"key": key, "deleted": after is None, "row": after}
         return {
             "op": change.op.value,

@@ -25,7 +25,7 @@ from airflow_lake_provider.replication.sink import json_row, row_of_message
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from airflow_lake_provider.replication.change import Batch, Change, Mode
+    from airflow_lake_provider.replication.change import Batch, Change, ChangeMode
     from airflow_lake_provider.replication.checkpoint import Checkpoint
     from airflow_lake_provider.replication.sink import Row, SinkSettings
 
@@ -191,11 +191,11 @@ class FileSink:
             shutil.copyfileobj(part, stream)
 
 
-def _json() -> tuple[Callable[[BinaryIO, Mode], Part], Callable[[BinaryIO, str], str]]:
+def _json() -> tuple[Callable[[BinaryIO, ChangeMode], Part], Callable[[BinaryIO, str], str]]:
     return JsonLinesPart, checkpoint_in
 
 
-def _parquet() -> tuple[Callable[[BinaryIO, Mode], Part], Callable[[BinaryIO, str], str]]:
+def _parquet() -> tuple[Callable[[BinaryIO, ChangeMode], Part], Callable[[BinaryIO, str], str]]:
     try:
         # Not at the top: JSON must do without it.
         from airflow_lake_provider.replication.formats import parquet
@@ -215,7 +215,7 @@ _TAIL_BYTES = 16_384
 class JsonLinesPart:
     """One file that is not visible yet."""
 
-    def __init__(self, stream: BinaryIO, mode: Mode) -> None:
+    def __init__(self, stream: BinaryIO, mode: ChangeMode) -> None:
         self._stream = stream
         self._mode = mode
 

@@ -21,7 +21,7 @@ from airflow_lake_provider.errors import (
     SinkFencedError,
     SinkUnavailableError,
 )
-from airflow_lake_provider.replication.change import Mode, canonical, load_json, message_of
+from airflow_lake_provider.replication.change import ChangeMode, canonical, load_json, message_of
 from airflow_lake_provider.replication.checkpoint import from_text, to_text
 from airflow_lake_provider.replication.formats.debezium import DebeziumFormat
 from airflow_lake_provider.replication.sink import json_row
@@ -166,7 +166,10 @@ class KafkaSink:
                 continue
             text = record.value()
             body = None if text is None else load_json(text.decode())
-            yield canonical(load_json(record.key().decode())), body["after"] if body and mode is Mode.CHANGES else body
+            yield (
+                canonical(load_json(record.key().decode())),
+                body["after"] if body and mode is ChangeMode.CHANGES else body,
+            )
 
     def as_read(self, change: Change) -> Row:
         """Return a row as its record has it."""

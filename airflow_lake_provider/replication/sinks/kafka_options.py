@@ -15,7 +15,7 @@ from airflow_lake_provider.errors import (
     SinkRefusedError,
     SinkUnavailableError,
 )
-from airflow_lake_provider.replication.change import Mode
+from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.formats.debezium import parse_debezium_options
 
 if TYPE_CHECKING:
@@ -116,8 +116,10 @@ def _require_fit(parsed: KafkaOptions, settings: SinkSettings) -> None:
     for name, form in (("schema_registry", AVRO), ("control_records", JSON)):
         if getattr(parsed, name) and parsed.format != form:
             raise ConfigError(f"the kafka sink of {settings.table_name}: {name} is for format: {form}")
-    if parsed.debezium is not None and settings.mode is not Mode.CHANGES:
-        raise ConfigError(f"the kafka sink of {settings.table_name}: format: {DEBEZIUM} is for mode: {Mode.CHANGES}")
+    if parsed.debezium is not None and settings.mode is not ChangeMode.CHANGES:
+        raise ConfigError(
+            f"the kafka sink of {settings.table_name}: format: {DEBEZIUM} is for mode: {ChangeMode.CHANGES}"
+        )
 
 
 # --- What Kafka's errors mean to a stream: retry, give up, or make way for another run
@@ -166,7 +168,7 @@ def transaction_overdue(options: KafkaOptions, stream: str, commit: str, took_s:
 # --- Avro for a topic. Not in the sink's module: only a run with Avro needs its library in Spark's driver
 
 
-def open_avro(options: KafkaOptions, mode: Mode) -> AvroFormat:
+def open_avro(options: KafkaOptions, mode: ChangeMode) -> AvroFormat:
     """Return the format of the options. Raises ConfigError where fastavro is not installed."""
     try:
         # Not at the top: JSON must do without it.

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from airflow_lake_provider.errors import ReadIncompleteError, ReplicationGapError, SourceRefusedError
 from airflow_lake_provider.instant_clock import shift_instant_time
-from airflow_lake_provider.replication.change import Change, CommitRef, Mode, Op
+from airflow_lake_provider.replication.change import Change, ChangeMode, CommitRef, Op
 from airflow_lake_provider.replication.feed import OPERATIONS_WITHOUT_CHANGES, SourceTimeline
 from airflow_lake_provider.replication.job import Reader
 from lake_jobs.hudi.files import open_path
@@ -61,7 +61,12 @@ class HudiSource:
     """Reads one table. The session's time zone must be UTC. Raises SourceRefusedError for what Hudi would garble."""
 
     def __init__(
-        self, spark: SparkSession, base_path: str, mode: Mode, key: tuple[str, ...] = (), reader: Reader = Reader.AUTO
+        self,
+        spark: SparkSession,
+        base_path: str,
+        mode: ChangeMode,
+        key: tuple[str, ...] = (),
+        reader: Reader = Reader.AUTO,
     ) -> None:
         self._spark = spark
         self._base_path = base_path
@@ -96,7 +101,7 @@ class HudiSource:
             self._version, bool(config.isCDCEnabled()), self._table.table_type == MERGE_ON_READ, unfit or ""
         )
         obstacle = find_obstacle(self._traits)
-        if reader is Reader.CDC and (obstacle or mode is Mode.LATEST):
+        if reader is Reader.CDC and (obstacle or mode is ChangeMode.LATEST):
             raise SourceRefusedError(
                 f"table {base_path} has reader: cdc, and {obstacle or 'mode latest needs no change data'}: set "
                 "reader: auto, which compares file slices instead"
@@ -255,7 +260,7 @@ class HudiSource:
         return "" if known is None else str(known.schema)
 
     def _choose(self, commit: CommitRef, statistics: Sequence[GroupStatistics]) -> Choice:
-        if self._mode is Mode.LATEST:
+        if self._mode is ChangeMode.LATEST:
             return Choice(Reader.SLICES, "mode latest needs no change data")
         return choose_reader(self._reader, self._traits, statistics, self.schema_of(commit), self._newest_schema)
 
@@ -272,7 +277,7 @@ class HudiSource:
             commit,
             self._key,
             self._version,
-            with_before=self._mode is Mode.CHANGES,
+            with_before=self._mode is ChangeMode.CHANGES,
             keeps_versions=self._merging.keeps_versions,
         )
         groups = find_groups(self._slices, self._table, commit, statistics, times)

@@ -204,7 +204,7 @@ def min_age_ms(rules: OrphanRules, commits: Iterable[tuple[str, str]]) -> int:
 # --- The decision
 
 
-class Standing(StrEnum):
+class FileStanding(StrEnum):
     """What a file is to the table."""
 
     KNOWN = "known"
@@ -219,17 +219,17 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class FileFinding:
     """One file with its standing, and why."""
 
     file: DataFile
-    standing: Standing
+    standing: FileStanding
     reason: str
 
 
 def judge_files(
     files: Collection[DataFile], evidence: TableEvidence, limits: AgeLimits, among: Collection[DataFile] = ()
-) -> tuple[Finding, ...]:
+) -> tuple[FileFinding, ...]:
     """Return the standing of each file. `among` are all files of the table, by default these."""
     held = _groups_held(among or files, evidence)
     return tuple(_judge(file, evidence, limits, held) for file in files)
@@ -246,26 +246,28 @@ def _groups_held(files: Iterable[DataFile], evidence: TableEvidence) -> Mapping[
     return newest
 
 
-def _judge(file: DataFile, evidence: TableEvidence, limits: AgeLimits, held: Mapping[tuple[str, str], str]) -> Finding:
+def _judge(
+    file: DataFile, evidence: TableEvidence, limits: AgeLimits, held: Mapping[tuple[str, str], str]
+) -> FileFinding:
     if file.name.startswith(PARTITION_METADATA):
-        return Finding(file, Standing.KNOWN, "the partition's own metadata")
+        return FileFinding(file, FileStanding.KNOWN, "the partition's own metadata")
     parts = parse_name(file.name)
     if parts is None:
-        return Finding(file, Standing.AMBIGUOUS, "not a name that Hudi gives to a data file")
+        return FileFinding(file, FileStanding.AMBIGUOUS, "not a name that Hudi gives to a data file")
     if file.name in evidence.named:
-        return Finding(file, Standing.KNOWN, "a completed write names it")
+        return FileFinding(file, FileStanding.KNOWN, "a completed write names it")
     for what, names in (*evidence.mentioned, ("the metadata table", evidence.listed)):
         if file.name in names:
-            return Finding(file, Standing.KNOWN, f"{what} names it")
+            return FileFinding(file, FileStanding.KNOWN, f"{what} names it")
     user = _find_user(file, parts, evidence)
     if user:
-        return Finding(file, Standing.IN_USE, user)
+        return FileFinding(file, FileStanding.IN_USE, user)
     doubt = _find_doubt(file, parts, evidence)
     if doubt:
-        return Finding(file, Standing.AMBIGUOUS, doubt)
+        return FileFinding(file, FileStanding.AMBIGUOUS, doubt)
     youth = _find_youth(file, parts, evidence, limits)
     if youth:
-        return Finding(file, Standing.YOUNG, youth)
+        return FileFinding(file, FileStanding.YOUNG, youth)
     return _judge_by_write(file, parts, evidence, held)
 
 
@@ -301,43 +303,51 @@ def _find_youth(file: DataFile, parts: HudiName, evidence: TableEvidence, limits
 
 def _judge_by_write(
     file: DataFile, parts: HudiName, evidence: TableEvidence, held: Mapping[tuple[str, str], str]
-) -> Finding:
+) -> FileFinding:
     write = parts.instant
     problem = evidence.completed.get(write)
     if problem:
-        return Finding(file, Standing.AMBIGUOUS, f"the metadata of its write {write} is not readable: {problem}")
+        return FileFinding(
+            file, FileStanding.AMBIGUOUS, f"the metadata of its write {write} is not readable: {problem}"
+        )
     if problem is None:
         if not evidence.known_from:
-            return Finding(file, Standing.AMBIGUOUS, f"the archive, which may know {write}, is not readable")
+            return FileFinding(file, FileStanding.AMBIGUOUS, f"the archive, which may know {write}, is not readable")
         if write <= evidence.known_from:
             reason = f"its write {write} is older than what active and archived timeline know ({evidence.known_from})"
-            return Finding(file, Standing.AMBIGUOUS, reason)
+            return FileFinding(file, FileStanding.AMBIGUOUS, reason)
         reason = f"its write {write} never completed, or was rolled back: it is on neither timeline"
-        return Finding(file, Standing.ORPHAN, reason)
+        return FileFinding(file, FileStanding.ORPHAN, reason)
     # Only a group of which nothing else is left, and which others know, may hold rows here alone.
     newest = held.get((file.partition, parts.group))
     if newest is None and evidence.named.has_group(parts.group):
         reason = f"the file that {write} names in its place is missing, and so is every later one of its file group"
-        return Finding(file, Standing.AMBIGUOUS, reason)
-    return Finding(file, Standing.ORPHAN, f"an attempt that failed: the completed write {write} does not name it")
+        return FileFinding(file, FileStanding.AMBIGUOUS, reason)
+    return FileFinding(
+        file, FileStanding.ORPHAN, f"an attempt that failed: the completed write {write} does not name it"
+    )
 
 
 # --- The report of a run
 
 
-def describe_findings(findings: Collection[Finding], examples: int = 5) -> str:
+def describe_findings(findings: Collection[FileFinding], examples: int = 5) -> str:
     """Return the findings in one sentence: counts, bytes and examples of the orphans, and of what stays in doubt."""
-    orphans = [finding for finding in findings if finding.standing is Standing.ORPHAN]
+    orphans = [finding for finding in findings if finding.standing is FileStanding.ORPHAN]
     counts = Counter(finding.standing for finding in findings)
     text = (
         f"{len(orphans)} orphan files of {sum(finding.file.size_bytes for finding in orphans):,} bytes among "
         f"{len(findings)} files"
     )
-    rest = [f"{counts[kind]} {kind.replace('_', ' ')}" for kind in Standing if counts[kind] and kind != Standing.ORPHAN]
+    rest = [
+        f"{counts[kind]} {kind.replace('_', ' ')}"
+        for kind in FileStanding
+        if counts[kind] and kind != FileStanding.ORPHAN
+    ]
     text += f" ({', '.join(rest)})" if rest else ""
     if orphans:
         text += f"; for example {', '.join(finding.file.path for finding in orphans[:examples])}"
-    doubtful = Counter(finding.reason for finding in findings if finding.standing is Standing.AMBIGUOUS)
+    doubtful = Counter(finding.reason for finding in findings if finding.standing is FileStanding.AMBIGUOUS)
     if doubtful:
         reason, count = doubtful.most_common(1)[0]
         text += f"; {sum(doubtful.values())} files stay because it is not certain, mostly ({count}): {reason}"

@@ -36,9 +36,9 @@ from lake_jobs.services.orphan_evidence import (
 from lake_jobs.services.orphan_rules import (
     AgeLimits,
     DataFile,
-    Finding,
+    FileFinding,
+    FileStanding,
     OrphanRules,
-    Standing,
     describe_findings,
     judge_files,
     min_age_ms,
@@ -120,7 +120,7 @@ def _quarantine(context: ServiceContext, quarantine: Quarantine, rules: OrphanRu
     return ServiceResult(Service.ORPHANS, outcome, message="; ".join(parts))
 
 
-def _search(context: ServiceContext, quarantine: Quarantine, rules: OrphanRules) -> tuple[Finding, ...]:
+def _search(context: ServiceContext, quarantine: Quarantine, rules: OrphanRules) -> tuple[FileFinding, ...]:
     """Return every file of the table's partitions with its standing, and the files outside of them as doubtful."""
     started = time.monotonic()
     # The listing comes first: what is written after it is not judged, and what was written before it is known by now.
@@ -129,7 +129,7 @@ def _search(context: ServiceContext, quarantine: Quarantine, rules: OrphanRules)
         findings = _decide(context, client, quarantine, rules, listing.files)
     context.log_progress(f"judged {len(listing.files)} files in {seconds_since(started)}")
     outside = "it lies in no partition of the table"
-    return (*findings, *(Finding(file, Standing.AMBIGUOUS, outside) for file in listing.strangers))
+    return (*findings, *(FileFinding(file, FileStanding.AMBIGUOUS, outside) for file in listing.strangers))
 
 
 def _decide(
@@ -139,7 +139,7 @@ def _decide(
     rules: OrphanRules,
     files: Collection[DataFile],
     among: Collection[DataFile] = (),
-) -> tuple[Finding, ...]:
+) -> tuple[FileFinding, ...]:
     """Judge files by the table as it is now. The archive and the metadata table are read for what is in question."""
     state = context.read_table_state()
     evidence = load_evidence(context, state, quarantine.list_put_back())
@@ -153,8 +153,8 @@ def _decide(
     return judge_files(files, evidence, limits, among)
 
 
-def _is_orphan(finding: Finding) -> bool:
-    return finding.standing is Standing.ORPHAN
+def _is_orphan(finding: FileFinding) -> bool:
+    return finding.standing is FileStanding.ORPHAN
 
 
 def _limits(context: ServiceContext, state: TableState, rules: OrphanRules) -> AgeLimits:
@@ -205,8 +205,8 @@ def _require_known_writers(context: ServiceContext) -> None:
             )
 
 
-def _log(context: ServiceContext, findings: Collection[Finding]) -> None:
-    for standing in (Standing.ORPHAN, Standing.AMBIGUOUS):
+def _log(context: ServiceContext, findings: Collection[FileFinding]) -> None:
+    for standing in (FileStanding.ORPHAN, FileStanding.AMBIGUOUS):
         named = [finding for finding in findings if finding.standing is standing]
         for finding in named[:MOST_LOGGED]:
             context.log_progress(

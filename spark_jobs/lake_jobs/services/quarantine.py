@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from lake_jobs.services.orphan_rules import Finding
+    from lake_jobs.services.orphan_rules import FileFinding
 
 FOLDER = ".hoodie/.aux/lake_quarantine"
 MANIFEST = "manifest.json"
@@ -121,7 +121,7 @@ class Quarantine:
         id: str,
         made_ms: int,
         job_id: str,
-        findings: Sequence[Finding],
+        findings: Sequence[FileFinding],
         may_go_on: Callable[[], bool] = lambda: True,
     ) -> Total:
         """Move files into a new quarantine; return what was moved. A file that has vanished is left out.

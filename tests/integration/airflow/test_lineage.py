@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_lake_provider.job_contract import Outcome, Service
-from airflow_lake_provider.planner.verdict import Judgement
+from airflow_lake_provider.planner.verdict import RunVerdict
 from tests.support.tables import HandMadeTable
 
 pytestmark = pytest.mark.integration
@@ -72,9 +72,9 @@ def test_completed_service_reads_and_writes_its_table_with_its_numbers(table: Ha
     from airflow_lake_provider.storage.table_storage import open_storage
 
     operator = operator_of(str(table.path))
-    judgement = Judgement(Outcome.COMPLETED, "compaction is completed on the timeline", (T,))
+    verdict = RunVerdict(Outcome.COMPLETED, "compaction is completed on the timeline", (T,))
     reader = TableReader(str(table.path), open_storage)
-    operator.keep_lineage(judgement, measure_service(NoMetrics(), reader, Service.COMPACTION, judgement, 1.0))
+    operator.keep_lineage(verdict, measure_service(NoMetrics(), reader, Service.COMPACTION, verdict, 1.0))
     event = emit(operator, TaskInstanceState.SUCCESS, tmp_path / "events.jsonl")
 
     (source,), (target,) = event["inputs"], event["outputs"]

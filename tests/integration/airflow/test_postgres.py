@@ -31,7 +31,7 @@ from local_stack.postgres import LocalPostgres
 pytestmark = pytest.mark.integration
 
 FOLDER = Path(__file__).parent
-SAME_CLAIMS = ("test_service_runs.py", "test_run_door.py", "test_database.py")
+SAME_CLAIMS = ("test_service_runs.py", "test_run_gateway.py", "test_database.py")
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
 from airflow_lake_provider.replication.job import ReplicationResult
 from tests.integration.airflow.test_commands import run
-from tests.integration.airflow.test_replication_doors import writes
+from tests.integration.airflow.test_replication_ways_in import writes
 from tests.support.fixture_tables import unpack
 
 pytestmark = pytest.mark.integration

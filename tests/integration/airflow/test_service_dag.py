@@ -139,12 +139,12 @@ def test_each_completed_service_is_an_event_of_its_tables_asset(monkeypatch: pyt
     from airflow_lake_provider.execution.table_reader import ServiceEffect
     from airflow_lake_provider.job_contract import JobRequest, Outcome, Service
     from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
-    from airflow_lake_provider.planner.verdict import Judgement
+    from airflow_lake_provider.planner.verdict import RunVerdict
 
     done = {"first": ("20260101000000001",), "idle": (), "second": ("20260101000000002",), "other": ("3",)}
 
-    def run(self: HudiTableServiceOperator, context: Any) -> Judgement:
-        judged = Judgement(Outcome.COMPLETED, "", done[self.table_name], ())
+    def run(self: HudiTableServiceOperator, context: Any) -> RunVerdict:
+        judged = RunVerdict(Outcome.COMPLETED, "", done[self.table_name], ())
         request = JobRequest("j", self.base_path, self.table_name, (), "/r")
         emit_asset_event(context, request, Service(self.service), judged, ServiceEffect(files_before=4, files_after=1))
         return judged

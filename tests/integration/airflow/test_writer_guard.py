@@ -84,7 +84,7 @@ def test_write_without_a_conflict_and_errors_of_its_own_pass_through(table: Path
 
     def write() -> None:
         deadline_s = time.monotonic() + PATIENCE_S
-        while watched.judgement.outlook is not Outlook.CAN_WIN:
+        while watched.forecast.outlook is not Outlook.CAN_WIN:
             assert time.monotonic() < deadline_s
         raise ZeroDivisionError
 
@@ -114,7 +114,7 @@ def test_without_a_way_to_know_its_instant_it_ends_nothing_and_says_so(
     with guard(table, lambda: None, instant=None) as watched:
         plant(table, OLDER, ("Oslo", "f1-0"))
         plant(table, MINE, ("Oslo", "f1-0"))
-    assert watched.judgement.outlook is Outlook.NOT_BEGUN
+    assert watched.forecast.outlook is Outlook.NOT_BEGUN
     assert "every_writer_is_guarded" in caplog.text
 
 

@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from airflow_lake_provider.replication.change import Mode
+from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.pump import Order, Pump
 from airflow_lake_provider.replication.sink import Sink, SinkSettings, create_sink
 from tests.unit.replication.table_model import ModelTable
@@ -76,7 +76,7 @@ def main() -> None:
         timer.daemon = True
         timer.start()
     table = load_table(Path(request["table"]))
-    settings = SinkSettings(request["stream"], "orders", Mode.CHANGES, request["options"])
+    settings = SinkSettings(request["stream"], "orders", ChangeMode.CHANGES, request["options"])
     sink = DyingSink(create_sink(request["kind"], settings), plan)
     report = Pump(table, sink, Order(request["stream"], batch_rows=3, snapshot_part_rows=7)).run()
     print(json.dumps({"commits": report.commits, "rows": report.rows}), flush=True)

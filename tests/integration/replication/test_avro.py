@@ -10,7 +10,7 @@ import fastavro
 import pytest
 
 from airflow_lake_provider.errors import SinkRefusedError, SinkUnavailableError
-from airflow_lake_provider.replication.change import Batch, Mode
+from airflow_lake_provider.replication.change import Batch, ChangeMode
 from airflow_lake_provider.replication.sink import Sink
 from airflow_lake_provider.replication.sink_contract import SinkContract, batch, checkpoint, commit_ref, delete, insert
 from local_stack.kafka import LocalKafka
@@ -47,7 +47,9 @@ def registry() -> Iterator[Registry]:
         yield served
 
 
-def sink_with(registry: Registry, broker: LocalKafka, stream: str, mode: Mode = Mode.CHANGES, **options: str) -> Sink:
+def sink_with(
+    registry: Registry, broker: LocalKafka, stream: str, mode: ChangeMode = ChangeMode.CHANGES, **options: str
+) -> Sink:
     login = {"schema_registry_user": "lake", "schema_registry_password": "secret"}
     return kafka_sink(broker, stream, mode, format="avro", schema_registry=registry.url, **(login | options))
 
@@ -76,7 +78,7 @@ def test_every_type_comes_back_by_the_registry_s_schema(broker: LocalKafka, regi
 def test_latest_has_tombstones_and_runs_share_a_schema(broker: LocalKafka, registry: Registry) -> None:
     stream = new_stream()
     for number, change in enumerate((insert(1, 10), delete(1, 10)), 1):
-        sink = sink_with(registry, broker, stream, Mode.LATEST)
+        sink = sink_with(registry, broker, stream, ChangeMode.LATEST)
         sink.open()
         sink.write(batch(number, [change, insert(2, 20 + number)]))
         sink.commit(checkpoint(stream, number))

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_lake_provider.errors import RecordRefusedError, SinkFencedError, SinkRefusedError, SinkUnavailableError
-from airflow_lake_provider.replication.change import Mode
+from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.checkpoint import SnapshotProgress
 from airflow_lake_provider.replication.sink import Sink, SinkSettings, create_sink
 from airflow_lake_provider.replication.sink_contract import (
@@ -32,7 +32,7 @@ from tests.integration.replication.conftest import LOGIN_PASSWORD, LOGIN_USER
 from tests.support.database_sink_contract import DatabaseSinkContract
 
 
-def kafka_sink(broker: LocalKafka, stream: str, mode: Mode = Mode.CHANGES, **options: str) -> Sink:
+def kafka_sink(broker: LocalKafka, stream: str, mode: ChangeMode = ChangeMode.CHANGES, **options: str) -> Sink:
     settings = {
         "bootstrap_servers": broker.bootstrap,
         "topic": stream,
@@ -75,7 +75,7 @@ class TestDatabaseSinkOnPostgres(DatabaseSinkContract):
     def make_sink(self, stream: str) -> Sink:
         self._run(f'create table if not exists "{stream[:-5]}" (id bigint primary key, value integer)')
         options = {"url": self.url, "table": stream[:-5]}
-        return create_sink("database", SinkSettings(stream, "orders", Mode.LATEST, options))
+        return create_sink("database", SinkSettings(stream, "orders", ChangeMode.LATEST, options))
 
     def read_back(self, stream: str) -> list[tuple[int, int | None]]:
         return [(row[0], row[1]) for row in self._run(f'select id, value from "{stream[:-5]}" order by id')]
@@ -89,7 +89,7 @@ class TestDatabaseSinkOnPostgres(DatabaseSinkContract):
         sink.commit(checkpoint(stream, 1))
         sink.close()
         options = {"url": self.url, "table": f"public.{stream[:-5]}"}
-        second = create_sink("database", SinkSettings("customers.mirror", "customers", Mode.LATEST, options))
+        second = create_sink("database", SinkSettings("customers.mirror", "customers", ChangeMode.LATEST, options))
         with pytest.raises(SinkRefusedError, match=f"stream {stream}'s, and a snapshot of stream customers.mirror"):
             second.open()
         second.close()
@@ -140,7 +140,7 @@ def new_stream() -> str:
 
 def test_deleted_row_is_a_tombstone_in_mode_latest(broker: LocalKafka) -> None:
     stream = new_stream()
-    sink = kafka_sink(broker, stream, Mode.LATEST)
+    sink = kafka_sink(broker, stream, ChangeMode.LATEST)
     sink.open()
     sink.write(batch(1, [insert(1, 10), update(1, 11), delete(1, 11)]))
     sink.commit(checkpoint(stream, 1))

@@ -20,7 +20,7 @@ from held_writers import HeldWriter, start_writer, start_writer_of
 from airflow_lake_provider.config.policies import ConflictPolicy
 from airflow_lake_provider.conflict.activity import ConflictTable
 from airflow_lake_provider.conflict.admission import Admission, AdmissionVerdict, ask_admission
-from airflow_lake_provider.conflict.contention import Claim, ClashKind, Verdict
+from airflow_lake_provider.conflict.contention import ClashCheck, ClashKind, WriteIntent
 from airflow_lake_provider.conflict.service_watch import BUILT_IN, ServiceWatch, StrategySettings, make_strategy
 from airflow_lake_provider.hudi.commit_metadata import load_commit_metadata
 from airflow_lake_provider.hudi.markers import file_group_key
@@ -50,15 +50,15 @@ def open_table(table: Table) -> ConflictTable:
     return ConflictTable(storage, lambda: refresh(storage, None, Depth.LIST, now_ms()).snapshot)
 
 
-def claim_of(table: ConflictTable, writer: HeldWriter) -> Claim:
+def claim_of(table: ConflictTable, writer: HeldWriter) -> WriteIntent:
     (active,) = (active for active in table.read_activity(now_ms()).actives if active.instant == writer.instant)
-    return Claim(writer.instant, active.markers.file_groups(), since=writer.instant)
+    return WriteIntent(writer.instant, active.markers.file_groups(), since=writer.instant)
 
 
-def check(table: ConflictTable, claim: Claim) -> Verdict:
+def check(table: ConflictTable, intent: WriteIntent) -> ClashCheck:
     """Return what all strategies say of a claim; they differ in what they read, never in what they find."""
     at_once = StrategySettings(period_s=0)
-    verdict, *others = [make_strategy(name, at_once).check(table, claim, now_ms()) for name in BUILT_IN]
+    verdict, *others = [make_strategy(name, at_once).check(table, intent, now_ms()) for name in BUILT_IN]
     assert others == [verdict] * len(others)
     return verdict
 
@@ -133,7 +133,7 @@ def test_each_pair_is_found_before_the_commit_when_hudi_rejects_it_there(
         assert all(after[instant] >= count for instant, count in before.items()), "markers are only ever added"
     older, younger, elsewhere = writers
     claims = [claim_of(opened, writer) for writer in writers]
-    verdicts = [check(opened, claim) for claim in claims]
+    verdicts = [check(opened, intent) for intent in claims]
     assert [[(clash.instant, clash.kind) for clash in verdict.clashes] for verdict in verdicts] == [
         [],
         [(older.instant, ClashKind.MARKER)],
@@ -145,7 +145,7 @@ def test_each_pair_is_found_before_the_commit_when_hudi_rejects_it_there(
         # A compaction of the same file groups: Hudi lets both commit, and nobody is warned.
         result = run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE))
         assert result.outcome is Outcome.COMPLETED, result.message
-        assert [check(opened, claim).is_free for claim in claims] == [True, False, True]
+        assert [check(opened, intent).is_free for intent in claims] == [True, False, True]
 
     # A clustering and writers: all three said what they touch, so it is planned around them and hurts nobody.
     admission = ask(table)
@@ -166,11 +166,11 @@ def test_each_pair_is_found_before_the_commit_when_hudi_rejects_it_there(
     admission = ask(table)
     assert admission.verdict is AdmissionVerdict.SHRINK, admission.reason
     assert "Aachen" not in admission.options[SELECTED]
-    claim = claim_of(opened, late)
-    assert check(opened, claim).is_free
+    intent = claim_of(opened, late)
+    assert check(opened, intent).is_free
     result = run(spark, clustering(table, Mode.SCHEDULE_AND_EXECUTE, options=only("Aachen")))
     assert result.outcome is Outcome.COMPLETED, result.message
-    (clash,) = check(opened, claim).clashes
+    (clash,) = check(opened, intent).clashes
     assert (clash.instant, clash.kind) == (result.completed_instants[0], ClashKind.COMMIT)
     assert late.release() == REJECTED
 
@@ -216,13 +216,13 @@ def test_log_compaction_and_compaction_of_old_tables_wait_for_writers_that_they_
     opened = open_table(table)
     assert ask(table, service=service).verdict is AdmissionVerdict.GO
     writer = start_writer(spark, table, "Bilbao", tmp_path / "lock", DIRECT)
-    claim = claim_of(opened, writer)
+    intent = claim_of(opened, writer)
     admission = ask(table, service=service)
     assert (admission.verdict, admission.in_the_way) == (AdmissionVerdict.WAIT, (writer.instant,)), admission.reason
     options = {"hoodie.log.compaction.blocks.threshold": "2"} if service is Service.LOGCOMPACTION else {}
     result = run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE, service=service, service_options=options))
     assert result.outcome is Outcome.COMPLETED, result.message
-    (clash,) = check(opened, claim).clashes
+    (clash,) = check(opened, intent).clashes
     assert (clash.instant, clash.kind) == (result.completed_instants[0], ClashKind.COMMIT)
     assert writer.release() == REJECTED
 
@@ -267,13 +267,13 @@ def test_writer_counts_as_long_as_its_heartbeat_lives(
     table = make_table(type="COW")
     opened = open_table(table)
     first, second = (start_writer(spark, table, "Bilbao", tmp_path / f"lock-{n}", DIRECT) for n in range(2))
-    claim, heartbeat = claim_of(opened, second), table.path / ".hoodie" / ".heartbeat" / first.instant
-    assert not opened.check(claim, now_ms()).is_free
+    intent, heartbeat = claim_of(opened, second), table.path / ".hoodie" / ".heartbeat" / first.instant
+    assert not opened.check(intent, now_ms()).is_free
     expired_s = time.time() - 121
     os.utime(heartbeat, (expired_s, expired_s))
-    assert opened.check(claim, now_ms()).is_free
+    assert opened.check(intent, now_ms()).is_free
     os.utime(heartbeat)
-    assert not opened.check(claim, now_ms()).is_free
+    assert not opened.check(intent, now_ms()).is_free
     assert [first.release(), second.release()] == ["", REJECTED]
 
 
@@ -292,10 +292,10 @@ def test_writers_of_two_file_groups_of_one_partition_raise_no_alarm_and_both_com
     ]
     opened = open_table(table)
     claims = [claim_of(opened, writer) for writer in writers]
-    assert [claim.file_groups for claim in claims] == [{file_group_key(*group)} for group in groups]
-    assert [check(opened, claim).is_free for claim in claims] == [True, True]
+    assert [intent.file_groups for intent in claims] == [{file_group_key(*group)} for group in groups]
+    assert [check(opened, intent).is_free for intent in claims] == [True, True]
     # The same two, had they met.
-    both = Claim(writers[1].instant, claims[0].file_groups | claims[1].file_groups, since=writers[1].instant)
+    both = WriteIntent(writers[1].instant, claims[0].file_groups | claims[1].file_groups, since=writers[1].instant)
     assert [clash.file_groups for clash in check(opened, both).clashes] == [claims[0].file_groups]
     assert [writer.release() for writer in writers] == ["", ""]
 
@@ -318,10 +318,12 @@ def test_insert_overwrite_in_flight_counts_for_every_file_group_of_its_partition
     assert not active.markers.overlap(bilbao)
     later = f"{int(writer.instant) + 1}"
     (clash,) = [
-        clash for clash in check(opened, Claim(later, bilbao, since=later)).clashes if clash.action == "replacecommit"
+        clash
+        for clash in check(opened, WriteIntent(later, bilbao, since=later)).clashes
+        if clash.action == "replacecommit"
     ]
     assert (clash.instant, clash.file_groups) == (writer.instant, bilbao)
-    elsewhere = check(opened, Claim(later, aachen, since=later))
+    elsewhere = check(opened, WriteIntent(later, aachen, since=later))
     assert (elsewhere.clashes, elsewhere.is_free) == ((), False)
     admission = ask(table, plan)
     assert (admission.verdict, admission.withdraw) == (AdmissionVerdict.WAIT, (plan,)), admission.reason

@@ -16,7 +16,7 @@ from pyspark.sql import functions
 from airflow_lake_provider.config.policies import DoctorPolicy, StuckKind, TablePolicy
 from airflow_lake_provider.doctor import diagnosis
 from airflow_lake_provider.doctor.repairs import Record, Repair, ServiceCall, load_records
-from airflow_lake_provider.doctor.treatment import TableDoctor
+from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import RepairRefusedError
 from airflow_lake_provider.job_contract import Mode, Outcome, Service
 from airflow_lake_provider.storage.table_storage import open_storage

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JJavaError
 
 from airflow_lake_provider.conflict.activity import open_conflict_table
 from airflow_lake_provider.conflict.claim_lock import Reservation
-from airflow_lake_provider.conflict.contention import Claim, Verdict
+from airflow_lake_provider.conflict.contention import ClashCheck, WriteIntent
 from airflow_lake_provider.conflict.service_watch import StrategySettings, make_strategy
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.storage.table_storage import open_storage
@@ -127,13 +127,15 @@ def test_stock_writer_respects_our_reservation_and_only_its_file_groups(
     assert not (table.path / ".hoodie" / ".heartbeat" / reservation.instant).exists()
 
 
-def reserve(table: Table, file_groups: frozenset[bytes]) -> Verdict:
+def reserve(table: Table, file_groups: frozenset[bytes]) -> ClashCheck:
     """Claim file groups in the name of an instant that is older than every writer's."""
     storage = open_storage(str(table.path))
     settings = StrategySettings(reserve=lambda instant: Reservation(storage, instant))
     strategy = make_strategy("SimpleTransactionDirectMarkerBased", settings)
     now_ms = int(time.time() * 1000)
-    return strategy.check(open_conflict_table(storage, {}), Claim(LONG_AGO, file_groups, since=FROM_NOW_ON), now_ms)
+    return strategy.check(
+        open_conflict_table(storage, {}), WriteIntent(LONG_AGO, file_groups, since=FROM_NOW_ON), now_ms
+    )
 
 
 @pytest.mark.soak

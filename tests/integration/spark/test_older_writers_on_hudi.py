@@ -24,7 +24,7 @@ from test_real_processes import wait_for
 from test_rollback_on_hudi import make_old
 
 from airflow_lake_provider.job_contract import Mode, Outcome, Service, ServiceResult
-from airflow_lake_provider.replication.change import Mode as Delivery
+from airflow_lake_provider.replication.change import ChangeMode as Delivery
 from airflow_lake_provider.replication.job import ReplicationRequest
 from airflow_lake_provider.replication.pump import Order
 from lake_jobs.services import ttl_rules

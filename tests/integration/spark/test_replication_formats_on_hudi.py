@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import functions as F
 from test_replication_on_hudi import Lake, _time_zone  # noqa: F401 - the fixture holds here as well
 
-from airflow_lake_provider.replication.change import Mode, Op
+from airflow_lake_provider.replication.change import ChangeMode, Op
 from airflow_lake_provider.replication.formats.avro import AvroFormat
 
 if TYPE_CHECKING:
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 PRICE = decimal.Decimal("1234567890123456789012345678.0123456789")
 
 
-def wide(rows: DataFrame, mode: Mode) -> DataFrame:
+def wide(rows: DataFrame, mode: ChangeMode) -> DataFrame:
     """Add what JSON has no type for, and nulls in every other row.
 
     Hudi 1.2's change data loses decimals, and entries of a map whose value is null: these are for mode latest.
     """
     name = F.lit('Zoë 漢字 🚀 "q"\n')
-    none = F.lit(None).cast("string") if mode is Mode.LATEST else F.lit("")
+    none = F.lit(None).cast("string") if mode is ChangeMode.LATEST else F.lit("")
     notes = F.map_from_arrays(F.array(F.lit("k"), F.lit("none")), F.array(name, none))
     rows = rows.withColumn("name", F.when(F.col("id") % 2 == 0, name)).withColumn("notes", notes)
     rows = rows.withColumn("lines", F.array(F.struct(F.lit(1).alias("n"), name.alias("sku"))))
     rows = rows.withColumn("day", F.when(F.col("id") % 2 == 0, F.col("day")))
-    return rows.withColumn("price", F.lit(PRICE).cast("decimal(38,10)")) if mode is Mode.LATEST else rows
+    return rows.withColumn("price", F.lit(PRICE).cast("decimal(38,10)")) if mode is ChangeMode.LATEST else rows
 
 
 def as_written(value: Any) -> Any:
@@ -51,8 +51,8 @@ def as_written(value: Any) -> Any:
     return value.astimezone(datetime.UTC) if isinstance(value, datetime.datetime) else value
 
 
-@pytest.mark.parametrize("mode", list(Mode))
-def test_rows_of_a_real_table_come_back_from_avro(spark: SparkSession, tmp_path: Path, mode: Mode) -> None:
+@pytest.mark.parametrize("mode", list(ChangeMode))
+def test_rows_of_a_real_table_come_back_from_avro(spark: SparkSession, tmp_path: Path, mode: ChangeMode) -> None:
     lake = Lake(spark, tmp_path)
     lake.write(wide(lake.rows([1, 2, 3], ts=1), mode))
     lake.write(wide(lake.rows([2, 4], ts=2), mode))
@@ -64,7 +64,7 @@ def test_rows_of_a_real_table_come_back_from_avro(spark: SparkSession, tmp_path:
         for change in source.read(commit):
             message = form.message_of(change, commit, source.schema_of(commit))
             record = None if message is None else next(iter(fastavro.reader(io.BytesIO(message))))
-            if mode is Mode.CHANGES:
+            if mode is ChangeMode.CHANGES:
                 assert record["op"] == change.op.value
                 assert (record["after"] is None) == (change.op is Op.DELETE)
                 key, record = record["key"]["id"], record["after"]
@@ -76,5 +76,5 @@ def test_rows_of_a_real_table_come_back_from_avro(spark: SparkSession, tmp_path:
     table = {row.id: as_written(row) for row in stored.select(*fields).collect()}
     assert set(table) == {1, 2, 4}
     assert replica == table | {3: None}
-    if mode is Mode.LATEST:
+    if mode is ChangeMode.LATEST:
         assert replica[4]["price"] == PRICE

@@ -36,7 +36,7 @@ from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import ProcessClock
 from airflow_lake_provider.manager.db.schema import metadata
 from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks
-from airflow_lake_provider.replication.change import Change, CommitRef, Mode, Op, checksum_of
+from airflow_lake_provider.replication.change import Change, ChangeMode, CommitRef, Op, checksum_of
 from airflow_lake_provider.replication.checkpoint import Checkpoint, from_text
 from airflow_lake_provider.replication.job import Reader, ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.pump import Order
@@ -121,11 +121,11 @@ class Lake:
         timeline = self.source().read_timeline()
         return sorted(timeline.completed, key=lambda commit: commit.order)
 
-    def source(self, mode: Mode = Mode.CHANGES) -> HudiSource:
+    def source(self, mode: ChangeMode = ChangeMode.CHANGES) -> HudiSource:
         return HudiSource(self.spark, self.path, mode)
 
     def replicate(
-        self, mode: Mode = Mode.CHANGES, sink: str = "files", reader: Reader = Reader.AUTO, **order: Any
+        self, mode: ChangeMode = ChangeMode.CHANGES, sink: str = "files", reader: Reader = Reader.AUTO, **order: Any
     ) -> ReplicationResult:
         return replicate(
             self.spark,
@@ -322,10 +322,10 @@ def test_mode_latest_without_change_data_has_tombstones_and_decimals(
     lake = Lake(spark, tmp_path, type, version, **{"hoodie.table.cdc.enabled": "false"})
     price = F.lit(decimal.Decimal("12.50")).cast("decimal(12,2)")
     lake.write(lake.rows(range(6), 1).withColumn("price", price))
-    assert lake.replicate(Mode.LATEST).message == ""
+    assert lake.replicate(ChangeMode.LATEST).message == ""
     lake.write(lake.rows([0, 7], 2).withColumn("price", price))
     lake.write(lake.rows([1, 2], 3).withColumn("price", price), "delete")
-    result = lake.replicate(Mode.LATEST)
+    result = lake.replicate(ChangeMode.LATEST)
     assert (result.message, result.commits, result.rows) == ("", 2, 4)
     assert lake.replica() == lake.table()
     assert lake.replica()[7]["price"] == 12.5
@@ -355,7 +355,7 @@ def test_snapshot_is_resumed_by_part_and_changes_go_on_from_exactly_there(spark:
     from airflow_lake_provider.replication.pump import Pump
     from airflow_lake_provider.replication.sink import SinkSettings, create_sink
 
-    settings = SinkSettings("events.files", "events", Mode.CHANGES, {"path": str(tmp_path / "files")})
+    settings = SinkSettings("events.files", "events", ChangeMode.CHANGES, {"path": str(tmp_path / "files")})
     source.read_snapshot = dies  # type: ignore[method-assign]
     with pytest.raises(Died):
         Pump(source, create_sink("file", settings), Order("events.files", snapshot_part_rows=5)).run()
@@ -699,8 +699,10 @@ def test_one_millisecond_before_midnight() -> None:
     assert Op("u") is Op.UPDATE
 
 
-@pytest.mark.parametrize("mode", [Mode.CHANGES, Mode.LATEST])
-def test_sink_is_compared_with_its_table_after_it_caught_up(spark: SparkSession, tmp_path: Path, mode: Mode) -> None:
+@pytest.mark.parametrize("mode", [ChangeMode.CHANGES, ChangeMode.LATEST])
+def test_sink_is_compared_with_its_table_after_it_caught_up(
+    spark: SparkSession, tmp_path: Path, mode: ChangeMode
+) -> None:
     lake = Lake(spark, tmp_path, "MOR", **{"hoodie.table.cdc.enabled": "false"})
 
     def verify() -> ReplicationResult:

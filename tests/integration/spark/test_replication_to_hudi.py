@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 from test_replication_on_hudi import Lake, _time_zone  # noqa: F401 - the fixture holds here as well
 
 from airflow_lake_provider.errors import ConfigError, LakeError, SinkFencedError, SinkRefusedError
-from airflow_lake_provider.replication.change import Mode
+from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.checkpoint import SnapshotProgress, from_text
 from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.pump import Order
@@ -194,7 +194,9 @@ class TestHudiSink(SinkContract):
         assert self.read_back(stream) == []
 
 
-def follow(spark: SparkSession, lake: Lake, mode: Mode = Mode.CHANGES, *, verify: bool = False) -> ReplicationResult:
+def follow(
+    spark: SparkSession, lake: Lake, mode: ChangeMode = ChangeMode.CHANGES, *, verify: bool = False
+) -> ReplicationResult:
     options = {"path": other(lake), **ONE_TASK}
     order, result_path = Order(STREAM, snapshot_part_rows=3), str(lake.folder / "result.json")
     request = ReplicationRequest(lake.path, "events", "hudi", order, result_path, mode, options=options)
@@ -241,8 +243,8 @@ def test_table_of_another_lake_is_the_table_that_it_follows(spark: SparkSession,
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("mode", [Mode.CHANGES, Mode.LATEST])
-def test_lake_follows_moves_overwrites_and_restores(spark: SparkSession, tmp_path: Path, mode: Mode) -> None:
+@pytest.mark.parametrize("mode", [ChangeMode.CHANGES, ChangeMode.LATEST])
+def test_lake_follows_moves_overwrites_and_restores(spark: SparkSession, tmp_path: Path, mode: ChangeMode) -> None:
     lake = Lake(spark, tmp_path, "COW", **ONE_TASK)
     lake.write(lake.rows(range(8), 1))
     assert follow(spark, lake, mode).message == ""

@@ -30,7 +30,7 @@ from replication_histories import ADDED, History, Kind, Rows, as_json, begin, ex
 from test_replication_on_hudi import _time_zone  # noqa: F401 - the fixture holds here as well
 
 from airflow_lake_provider.replication import feed
-from airflow_lake_provider.replication.change import Mode
+from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.checkpoint import from_text
 from airflow_lake_provider.replication.job import Reader, ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.pump import Order
@@ -71,7 +71,7 @@ class Stream:
     plant: Plant | None = None
     checkpoint: str = ""
 
-    mode: ClassVar[Mode] = Mode.CHANGES
+    mode: ClassVar[ChangeMode] = ChangeMode.CHANGES
     kind: ClassVar[str] = "file"
 
     @property
@@ -161,7 +161,7 @@ class Changes(Stream):
 class Mirror(Stream):
     """A database table of mode `latest`. Its price is a text: SQLite's own numbers are floats."""
 
-    mode: ClassVar[Mode] = Mode.LATEST
+    mode: ClassVar[ChangeMode] = ChangeMode.LATEST
     kind: ClassVar[str] = "database"
 
     def options(self) -> dict[str, str]:

@@ -23,7 +23,7 @@ from conftest import ROOT, SPARK_JOBS, MakeTable, Table, rows, rows_written, run
 
 from airflow_lake_provider.config.policies import StuckKind, TablePolicy
 from airflow_lake_provider.doctor.diagnosis import Finding
-from airflow_lake_provider.doctor.treatment import TableDoctor
+from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.job_contract import (
     FailureKind,
     JobResult,

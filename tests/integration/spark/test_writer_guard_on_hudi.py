@@ -1,4 +1,4 @@
-"""The writer guard's judgement next to real writers: Hudi decides at each commit whether it was right.
+"""The writer guard's forecast next to real writers: Hudi decides at each commit whether it was right.
 
 `LAKE_GUARD_SCHEDULES` sets how many random schedules the long form plays.
 """
@@ -59,8 +59,8 @@ class Guarded:
         self.check()
 
     def check(self) -> Outlook:
-        self.judgement = self.watch.check(now_ms())
-        return self.judgement.outlook
+        self.forecast = self.watch.check(now_ms())
+        return self.forecast.outlook
 
 
 def orders_of(spark: SparkSession, table: Table, cities: Collection[str]) -> DataFrame:
@@ -78,7 +78,7 @@ def find_survivors(writers: list[Guarded], committed: list[Guarded]) -> set[str]
 
 
 def play(spark: SparkSession, table: Table, folder: Path, seed: int, most: int) -> None:
-    """Start writers, compare each judgement with who shares a city, and let Hudi decide on every one of them."""
+    """Start writers, compare each forecast with who shares a city, and let Hudi decide on every one of them."""
     draw = random.Random(seed)
     writers, committed = [], []
     for number in range(draw.randint(2, most)):
@@ -96,7 +96,7 @@ def play(spark: SparkSession, table: Table, folder: Path, seed: int, most: int) 
         if guarded not in committed:
             expected = Outlook.CAN_WIN if guarded.writer.instant in survivors else Outlook.LOSES
             assert not guarded.writer.outcome.done(), (seed, guarded.writer.outcome.exception())
-            assert guarded.check() is expected, (seed, guarded.judgement)
+            assert guarded.check() is expected, (seed, guarded.forecast)
     rest = [guarded for guarded in writers if guarded not in committed]
     winners = [guarded for guarded in rest if guarded.writer.instant in survivors]
     for guarded in draw.sample(winners, len(winners)):
@@ -143,5 +143,5 @@ def test_writers_of_non_blocking_concurrency_are_left_alone_and_commit(
     options = {**DIRECT, **BUCKET, CONCURRENCY_MODE: "NON_BLOCKING_CONCURRENCY_CONTROL"}
     orders = orders_of(spark, table, ["Bilbao"])
     writers = [Guarded(orders, table, tmp_path / str(n), ["Bilbao"], options) for n in range(2)]
-    assert [(guarded.check(), guarded.judgement.clashes) for guarded in writers] == [(Outlook.UNKNOWN, ())] * 2
+    assert [(guarded.check(), guarded.forecast.clashes) for guarded in writers] == [(Outlook.UNKNOWN, ())] * 2
     assert [guarded.writer.release() for guarded in writers] == ["", ""]

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_lake_provider.conflict.activity import ConflictTable
 from airflow_lake_provider.conflict.claim_lock import LOCK_FOLDER, Reservation, ReservedError
-from airflow_lake_provider.conflict.contention import Claim, Verdict
+from airflow_lake_provider.conflict.contention import ClashCheck, WriteIntent
 from airflow_lake_provider.conflict.service_watch import StrategySettings, make_strategy
 from airflow_lake_provider.hudi.markers import MarkerKind
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
@@ -61,10 +61,10 @@ class TableOnLake:
         except FileNotFoundError:
             return []
 
-    def check(self, *groups: tuple[str, str], ahead_ms: int = 0) -> Verdict:
+    def check(self, *groups: tuple[str, str], ahead_ms: int = 0) -> ClashCheck:
         """Compare the younger writer's claim."""
-        claim = Claim(YOUNGER, keys(list(groups)), since=YOUNGER)
-        return self.opened.check(claim, now_ms() + ahead_ms)
+        intent = WriteIntent(YOUNGER, keys(list(groups)), since=YOUNGER)
+        return self.opened.check(intent, now_ms() + ahead_ms)
 
     def clashes(self, *groups: tuple[str, str], ahead_ms: int = 0) -> list[str]:
         return [clash.instant for clash in self.check(*groups, ahead_ms=ahead_ms).clashes]
@@ -74,7 +74,7 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def until_certain(check: Callable[[], Verdict]) -> Verdict:
+def until_certain(check: Callable[[], ClashCheck]) -> ClashCheck:
     """Ask again as long as the answer is neither yes nor no."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not ((verdict := check()).is_free or verdict.clashes):
@@ -156,12 +156,14 @@ def test_one_of_several_claims_on_a_file_group_wins(table: TableOnLake) -> None:
         for n in range(ROUNDS):
             group, together = ("city=Oslo", f"f{n}-0"), threading.Barrier(len(CLAIMANTS))
 
-            def claim(instant: str, group: tuple[str, str] = group, together: threading.Barrier = together) -> Verdict:
+            def intent(
+                instant: str, group: tuple[str, str] = group, together: threading.Barrier = together
+            ) -> ClashCheck:
                 opened, strategy = table.open(), make_strategy("SimpleTransactionDirectMarkerBased", table.settings)
                 together.wait(PATIENCE_S)
-                return until_certain(lambda: strategy.check(opened, Claim(instant, keys([group])), now_ms()))
+                return until_certain(lambda: strategy.check(opened, WriteIntent(instant, keys([group])), now_ms()))
 
-            verdicts = dict(zip(CLAIMANTS, pool.map(claim, CLAIMANTS), strict=True))
+            verdicts = dict(zip(CLAIMANTS, pool.map(intent, CLAIMANTS), strict=True))
             (winner,) = [instant for instant, verdict in verdicts.items() if verdict.is_free]
             losers = [verdict for instant, verdict in verdicts.items() if instant != winner]
             assert [[clash.instant for clash in verdict.clashes] for verdict in losers] == [[winner]] * len(losers)
@@ -172,7 +174,7 @@ def test_one_of_several_claims_on_a_file_group_wins(table: TableOnLake) -> None:
 def test_reservation_is_seen_until_it_is_released(table: TableOnLake) -> None:
     mine = make_strategy("SimpleTransactionDirectMarkerBased", table.settings)
     for _ in range(2):  # the second time its own markers are no obstacle
-        assert mine.check(table.opened, Claim(OLDER, keys([OSLO, ROME])), now_ms()).is_free
+        assert mine.check(table.opened, WriteIntent(OLDER, keys([OSLO, ROME])), now_ms()).is_free
     assert (table.clashes(ROME), table.clashes(BONN)) == ([OLDER], [])
     Reservation(table.lake.open(table.path), OLDER).release()
     assert table.check(OSLO, ROME).is_free

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_lake_provider.config.policies import DoctorPolicy, StuckKind, TablePolicy
 from airflow_lake_provider.doctor.repairs import load_records
-from airflow_lake_provider.doctor.treatment import TableDoctor
+from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import RepairRefusedError
 from airflow_lake_provider.storage.table_storage import Storage
 from tests.integration.storage.lakes import Lake

@@ -19,7 +19,7 @@ import pytest
 from airflow_lake_provider.conflict import claim_lock
 from airflow_lake_provider.conflict.activity import ConflictTable
 from airflow_lake_provider.conflict.claim_lock import LOCK_FOLDER, ClaimLock, Reservation, ReservedError
-from airflow_lake_provider.conflict.contention import Claim, Verdict
+from airflow_lake_provider.conflict.contention import ClashCheck, WriteIntent
 from airflow_lake_provider.conflict.service_watch import StrategySettings, make_strategy
 from airflow_lake_provider.hudi.heartbeat import HeartbeatRule
 from airflow_lake_provider.storage.store import FileEntry
@@ -47,11 +47,11 @@ class Steps:
         self._arrived.release()
         self._me.turn.acquire()
 
-    def run(self, tasks: dict[str, Callable[[], Verdict]]) -> dict[str, Verdict]:
+    def run(self, tasks: dict[str, Callable[[], ClashCheck]]) -> dict[str, ClashCheck]:
         self._turns = {name: threading.Semaphore(0) for name in tasks}
         left = list(tasks)
 
-        def play(name: str) -> Verdict:
+        def play(name: str) -> ClashCheck:
             self._me.turn = self._turns[name]
             self()
             try:
@@ -107,13 +107,13 @@ class SteppedStore(FakeStore):
             del self.files[name]
 
 
-def claim_until_told(table: ConflictTable, storage: Storage, instant: str, now_ms: Callable[[], int]) -> Verdict:
+def claim_until_told(table: ConflictTable, storage: Storage, instant: str, now_ms: Callable[[], int]) -> ClashCheck:
     """Ask until the answer is certain, as every caller does."""
     settings = StrategySettings(reserve=lambda name: Reservation(storage, name))
     strategy = make_strategy("SimpleTransactionDirectMarkerBased", settings)
-    claim = Claim(instant, keys(CLAIMS[instant]), since=instant)
+    intent = WriteIntent(instant, keys(CLAIMS[instant]), since=instant)
     while True:
-        verdict = strategy.check(table, claim, now_ms())
+        verdict = strategy.check(table, intent, now_ms())
         if verdict.is_free or verdict.clashes:
             return verdict
 
@@ -125,7 +125,7 @@ def play(seed: int) -> str:
     store = SteppedStore(step=steps, draw=draw)
     fake, storage = FakeTable(), Storage(BASE, store, BASE)
 
-    def claimant(instant: str) -> Callable[[], Verdict]:
+    def claimant(instant: str) -> Callable[[], ClashCheck]:
         table = ConflictTable(storage, fake.snapshot, FOREVER)
         return lambda: claim_until_told(table, storage, instant, lambda: store.now_ms)
 

@@ -1,4 +1,4 @@
-"""The guard's judgement of a user's own write: when it has lost, when it can win, and when nothing is certain."""
+"""The guard's forecast of a user's own write: when it has lost, when it can win, and when nothing is certain."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_lake_provider.conflict.contention import (
     ClashKind,
     find_writer_rule,
 )
-from airflow_lake_provider.conflict.guard import GuardWatch, Judgement, Outlook, describe_end
+from airflow_lake_provider.conflict.guard import GuardWatch, Outlook, WriteForecast, describe_end
 from airflow_lake_provider.conflict.guard_register import GUARD_FOLDER, GuardRegister, PartitionReservation
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.job_contract import CONCURRENCY_MODE
@@ -35,7 +35,7 @@ def watch(table: FakeTable, instant: str, options: dict[str, str] | None = None)
     return GuardWatch(opened, table.snapshot, lambda _: instant, PATIENCE_S)
 
 
-def judge(table: FakeTable, instant: str, options: dict[str, str] | None = None) -> Judgement:
+def judge(table: FakeTable, instant: str, options: dict[str, str] | None = None) -> WriteForecast:
     return watch(table, instant, options).check(table.now_ms)
 
 
@@ -78,8 +78,8 @@ def test_commit_counts_for_certain_once_the_write_had_planned_its_work() -> None
     table.announce(W1, [OSLO])
     assert watched.check(table.now_ms).outlook is Outlook.CAN_WIN
     table.commit(W2, "20261121100005000", [OSLO])
-    judgement = watched.check(table.now_ms)
-    assert (judgement.outlook, judgement.clashes[0].kind) == (Outlook.LOSES, ClashKind.COMMIT)
+    forecast = watched.check(table.now_ms)
+    assert (forecast.outlook, forecast.clashes[0].kind) == (Outlook.LOSES, ClashKind.COMMIT)
     # A guard that came later does not know what the write began with.
     unsure = judge(table, W1)
     assert (unsure.outlook, unsure.clashes) == (Outlook.UNKNOWN, ())
@@ -114,9 +114,9 @@ def test_marker_file_that_is_cut_off_ends_no_write() -> None:
         table.begin(instant)
     table.mark_direct(W2, [OSLO])
     table.mark_by_server(W1, [BONN], cut=5)
-    judgement = judge(table, W2)
-    assert (judgement.outlook, judgement.clashes) == (Outlook.UNKNOWN, ())
-    assert "MARKERS0" in judgement.notes[0]
+    forecast = judge(table, W2)
+    assert (forecast.outlook, forecast.clashes) == (Outlook.UNKNOWN, ())
+    assert "MARKERS0" in forecast.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -173,9 +173,9 @@ def test_log_compaction_and_restore_are_reported_and_end_nothing() -> None:
     table.plan_compaction(W1, [OSLO], "logcompaction")
     table.write(f"timeline/{W1}.logcompaction.inflight")
     table.write(f"timeline/{W3}.restore.requested")
-    judgement = judge(table, W2)
-    assert (judgement.outlook, judgement.clashes) == (Outlook.UNKNOWN, ())
-    assert any(W3 in note for note in judgement.notes)
+    forecast = judge(table, W2)
+    assert (forecast.outlook, forecast.clashes) == (Outlook.UNKNOWN, ())
+    assert any(W3 in note for note in forecast.notes)
 
 
 def test_insert_overwrite_of_a_partition_meets_each_of_its_file_groups() -> None:

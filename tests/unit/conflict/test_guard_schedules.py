@@ -127,11 +127,11 @@ def leave(table: FakeTable, writer: Writer) -> None:
 
 def check(table: FakeTable, writer: Writer, now: int) -> None:
     assert writer.watch is not None
-    judgement = writer.watch.check(now)
+    forecast = writer.watch.check(now)
     if writer.plans <= now and not writer.seen_planned:
         writer.seen_planned = now
-    assert not judgement.clashes or judgement.outlook is Outlook.LOSES
-    if judgement.outlook is Outlook.LOSES:
+    assert not forecast.clashes or forecast.outlook is Outlook.LOSES
+    if forecast.outlook is Outlook.LOSES:
         assert writer.is_rejected() or any(
             other.instant in may_win(writer.all, now) and other.instant < writer.instant and writer.meets(other)
             for other in writer.all

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from airflow_lake_provider.conflict.contention import Claim
+from airflow_lake_provider.conflict.contention import WriteIntent
 from airflow_lake_provider.conflict.service_watch import BUILT_IN, StrategySettings, make_strategy
 from tests.unit.conflict.fake_table import RULE, FakeTable, keys
 
@@ -105,8 +105,8 @@ def tick(clock: list[int]) -> str:
     return f"2026112110{clock[0]:07d}"
 
 
-def claim_of(writer: Writer) -> Claim:
-    return Claim(writer.instant, keys(writer.wanted), since=writer.instant)
+def claim_of(writer: Writer) -> WriteIntent:
+    return WriteIntent(writer.instant, keys(writer.wanted), since=writer.instant)
 
 
 def compare(verdict: object, table: FakeTable, writers: list[Writer], me: Writer) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from airflow_lake_provider.config.policies import ConflictPolicy
 from airflow_lake_provider.conflict.activity import ConflictTable
 from airflow_lake_provider.conflict.claim_lock import LOCK_FOLDER, Reservation
-from airflow_lake_provider.conflict.contention import Claim, Verdict
+from airflow_lake_provider.conflict.contention import ClashCheck, WriteIntent
 from airflow_lake_provider.conflict.service_watch import (
     BUILT_IN,
     ENTRY_POINTS,
@@ -27,23 +27,23 @@ W1, W2, W3 = "20261121100000001", "20261121100000002", "20261121100000003"
 OSLO, BONN = ("Oslo", "f1-0"), ("", "f2-0")
 
 
-def claim(instant: str, *groups: tuple[str, str]) -> Claim:
-    return Claim(instant, keys(list(groups)), since=instant)
+def intent(instant: str, *groups: tuple[str, str]) -> WriteIntent:
+    return WriteIntent(instant, keys(list(groups)), since=instant)
 
 
 def test_periodic_checker_waits_and_repeats_what_it_saw() -> None:
     table = FakeTable()
     opened = table.open()
     checker = make_strategy("AsyncTimelineMarkerBased", StrategySettings(period_s=10, initial_delay_s=5))
-    assert not checker.check(opened, claim(W2, OSLO), table.now_ms).is_free, "nothing was looked at yet"
+    assert not checker.check(opened, intent(W2, OSLO), table.now_ms).is_free, "nothing was looked at yet"
     table.now_ms += 5_000
-    assert checker.check(opened, claim(W2, OSLO), table.now_ms).is_free
+    assert checker.check(opened, intent(W2, OSLO), table.now_ms).is_free
     table.begin(W1)
     table.mark_by_server(W1, [OSLO])
     table.now_ms += 9_999
-    assert checker.check(opened, claim(W2, OSLO), table.now_ms).is_free
+    assert checker.check(opened, intent(W2, OSLO), table.now_ms).is_free
     table.now_ms += 1
-    assert [clash.instant for clash in checker.check(opened, claim(W2, OSLO), table.now_ms).clashes] == [W1]
+    assert [clash.instant for clash in checker.check(opened, intent(W2, OSLO), table.now_ms).clashes] == [W1]
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
@@ -55,8 +55,8 @@ def test_every_strategy_sees_markers_of_both_kinds(name: str, tmp_path: Path) ->
         table.begin(W1)
         mark(table, W1, [OSLO])
         opened = table.open()
-        assert make_strategy(name, settings).check(opened, claim(W2, OSLO), table.now_ms).clashes
-        assert make_strategy(name, settings).check(opened, claim(W3, BONN), table.now_ms).is_free
+        assert make_strategy(name, settings).check(opened, intent(W2, OSLO), table.now_ms).clashes
+        assert make_strategy(name, settings).check(opened, intent(W3, BONN), table.now_ms).is_free
 
 
 @pytest.fixture
@@ -70,13 +70,13 @@ def test_transaction_leaves_a_claim_that_the_next_one_sees(disk: tuple[ConflictT
     now_ms = int(time.time() * 1000)
     settings = StrategySettings(reserve=lambda instant: Reservation(storage, instant))
     strategy = make_strategy("SimpleTransactionDirectMarkerBased", settings)
-    assert strategy.check(table, claim(W1, OSLO, BONN), now_ms).is_free
-    assert strategy.check(table, claim(W1, OSLO, BONN), now_ms).is_free, "one's own claim is no obstacle"
-    assert [clash.instant for clash in strategy.check(table, claim(W2, BONN), now_ms).clashes] == [W1]
+    assert strategy.check(table, intent(W1, OSLO, BONN), now_ms).is_free
+    assert strategy.check(table, intent(W1, OSLO, BONN), now_ms).is_free, "one's own claim is no obstacle"
+    assert [clash.instant for clash in strategy.check(table, intent(W2, BONN), now_ms).clashes] == [W1]
     assert os.listdir(f"{storage.root}/{LOCK_FOLDER}") == [], "locks are given back"
     Reservation(storage, W1).release()
-    assert strategy.check(table, claim(W2, BONN), now_ms).is_free
-    assert [clash.instant for clash in strategy.check(table, claim(W1, BONN), now_ms).clashes] == [W2], "it came first"
+    assert strategy.check(table, intent(W2, BONN), now_ms).is_free
+    assert [clash.instant for clash in strategy.check(table, intent(W1, BONN), now_ms).clashes] == [W2], "it came first"
 
 
 def test_transaction_is_not_free_while_another_claim_is_being_made(disk: tuple[ConflictTable, Storage]) -> None:
@@ -85,7 +85,7 @@ def test_transaction_is_not_free_while_another_claim_is_being_made(disk: tuple[C
     settings = StrategySettings(reserve=lambda instant: Reservation(storage, instant))
     strategy = make_strategy("SimpleTransactionDirectMarkerBased", settings)
     with Reservation(storage, W1).lock(keys([OSLO])):
-        verdict = strategy.check(table, claim(W2, OSLO, BONN), now_ms)
+        verdict = strategy.check(table, intent(W2, OSLO, BONN), now_ms)
         assert (verdict.clashes, verdict.is_free) == ((), False)
         with Reservation(storage, W3).lock(keys([BONN])):
             """Another file group is free."""
@@ -113,8 +113,8 @@ class AlwaysFree:
     def __init__(self, settings: StrategySettings) -> None:
         self.settings = settings
 
-    def check(self, table: ConflictTable, claim: Claim, now_ms: int) -> Verdict:
-        return Verdict()
+    def check(self, table: ConflictTable, intent: WriteIntent, now_ms: int) -> ClashCheck:
+        return ClashCheck()
 
 
 def install(folder: Path, package: str, *lines: str) -> None:

@@ -133,8 +133,8 @@ def test_timeline_that_cannot_be_read_is_no_withdrawal(table: FakeTimeline, job:
 def test_clustering_that_completed_before_it_was_stopped_succeeds(table: FakeTimeline, job: EngineJob) -> None:
     table.complete(PLAN)
     request = give_way(table, job, never)
-    judgement = judge(Timeline(), table.look(), request.services[0], None)
-    assert (judgement.outcome, judgement.completed_instants) == (Outcome.COMPLETED, (PLAN,))
+    verdict = judge(Timeline(), table.look(), request.services[0], None)
+    assert (verdict.outcome, verdict.completed_instants) == (Outcome.COMPLETED, (PLAN,))
 
 
 def test_clustering_that_completes_while_it_is_withdrawn_succeeds(table: FakeTimeline, job: EngineJob) -> None:
@@ -147,9 +147,9 @@ def test_other_plans_that_the_ended_job_left_open_are_still_wanted(table: FakeTi
     before = table.look()
     table.complete(PLAN)
     request = PlanWithdrawal(before, table.look).give_way(STOPPED, job.request, job, never)
-    judgement = judge(before, table.look(), request.services[0], None)
-    assert (judgement.outcome, judgement.completed_instants) == (Outcome.FAILED, (PLAN,))
-    assert OTHER in judgement.reason
+    verdict = judge(before, table.look(), request.services[0], None)
+    assert (verdict.outcome, verdict.completed_instants) == (Outcome.FAILED, (PLAN,))
+    assert OTHER in verdict.reason
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])

@@ -10,7 +10,7 @@ from airflow_lake_provider.execution.reporting import measure_service, measure_t
 from airflow_lake_provider.execution.table_reader import ServiceEffect, TableReader
 from airflow_lake_provider.job_contract import Outcome, Service
 from airflow_lake_provider.metrics import EFFECT_NAMES
-from airflow_lake_provider.planner.verdict import Judgement
+from airflow_lake_provider.planner.verdict import RunVerdict
 from airflow_lake_provider.storage.table_storage import open_storage
 from tests.support.tables import HandMadeTable
 
@@ -33,7 +33,7 @@ def test_completed_service_is_measured_by_its_own_commit_metadata(tmp_path: Path
     table = HandMadeTable.create(tmp_path / "orders")
     instants = [table.commit(1, log_bytes=300), table.commit(2, log_bytes=50)]
     metrics, reader = FakeMetrics(), TableReader(str(table.path), open_storage)
-    measure_service(metrics, reader, Service.CLUSTERING, Judgement(Outcome.COMPLETED, "", tuple(instants)), 2.5)
+    measure_service(metrics, reader, Service.CLUSTERING, RunVerdict(Outcome.COMPLETED, "", tuple(instants)), 2.5)
     assert metrics.said == {
         "lake.clustering.completed": 1,
         "lake.clustering.duration": 2500,
@@ -51,7 +51,7 @@ def test_every_part_of_an_effect_has_a_name() -> None:
 
 def test_service_without_instants_has_no_sizes(tmp_path: Path) -> None:
     metrics, reader = FakeMetrics(), TableReader(str(tmp_path), open_storage)
-    measure_service(metrics, reader, Service.ARCHIVE, Judgement(Outcome.NOTHING_TO_DO, ""), 1)
+    measure_service(metrics, reader, Service.ARCHIVE, RunVerdict(Outcome.NOTHING_TO_DO, ""), 1)
     assert metrics.said == {"lake.archive.nothing_to_do": 1, "lake.archive.duration": 1000}
 
 

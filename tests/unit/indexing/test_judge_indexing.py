@@ -46,7 +46,7 @@ FAILED = ServiceResult(Service.INDEXING, Outcome.FAILED, failure_kind=FailureKin
         pytest.param([], None, (), Outcome.FAILED, (), id="died-without-a-trace"),
     ],
 )
-def test_judgement(
+def test_verdict(
     after: list[Instant],
     result: ServiceResult | None,
     instants: tuple[str, ...],

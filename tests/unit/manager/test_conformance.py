@@ -20,7 +20,7 @@ from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.registry import Registry, parse_instants
 from airflow_lake_provider.manager.instances import Instance, NoNotifier
-from airflow_lake_provider.manager.monitoring import StuckTables
+from airflow_lake_provider.manager.monitoring import StuckNotifier
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.manager.writers import EVERY_MS, WriterChecks, recorded_report
@@ -89,7 +89,7 @@ class World:
                 self.views,
                 gateway,
                 lambda: TablesConfig(defaults=self.policy),
-                on_stuck=StuckTables(registry, notifier=self.inbox).notify_once,
+                on_stuck=StuckNotifier(registry, notifier=self.inbox).notify_once,
                 writers=WriterChecks(registry, self.views, FakeInstanceDoor()),
             )
             for _ in range(2)

@@ -14,7 +14,7 @@ from airflow_lake_provider.config.tables_file import TablesConfig
 from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.instances import Instance, NoNotifier
-from airflow_lake_provider.manager.monitoring import DeadlineSweep, StuckTables
+from airflow_lake_provider.manager.monitoring import DeadlineSweep, StuckNotifier
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.scheduling import RunState
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
@@ -52,7 +52,7 @@ class World:
                 TableViewCache(server.timelines),
                 gateway,
                 lambda: TablesConfig(defaults=self.policy),
-                on_stuck=StuckTables(registry, notifier=self.inbox).notify_once,
+                on_stuck=StuckNotifier(registry, notifier=self.inbox).notify_once,
             )
             for _ in range(2)
         ]

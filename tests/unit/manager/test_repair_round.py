@@ -14,7 +14,7 @@ from airflow_lake_provider.manager import monitoring as repair_round
 from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.instances import PEOPLE, Instance, NoNotifier
-from airflow_lake_provider.manager.monitoring import EVERY_MS, RepairRound, StuckTables
+from airflow_lake_provider.manager.monitoring import EVERY_MS, RepairRound, StuckNotifier
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.metrics import NoMetrics
 from airflow_lake_provider.storage.table_storage import open_storage
@@ -113,7 +113,7 @@ def test_people_are_told_once_of_what_nothing_mends(
     heard, metrics = Heard(), FakeMetrics()
 
     def run_round() -> None:
-        stuck = StuckTables(registry, metrics, heard)
+        stuck = StuckNotifier(registry, metrics, heard)
         RepairRound(registry, lambda: tables, open_storage, metrics, stuck).run()
 
     run_round()
@@ -135,7 +135,7 @@ def test_people_are_told_of_a_damaged_commit_that_a_look_has_found(
     file.write_text("{broken")
     make_loop().drain()
     heard = Heard()
-    stuck = StuckTables(registry, NoMetrics(), heard)
+    stuck = StuckNotifier(registry, NoMetrics(), heard)
     RepairRound(registry, TablesConfig, open_storage, stuck=stuck).run()
     ((_, instance),) = heard.stucks
     assert (instance.service, instance.owner) == ("unreadable_file", PEOPLE)

@@ -18,7 +18,7 @@ from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.registry import Registry
-from airflow_lake_provider.manager.monitoring import RepairRound, StuckTables
+from airflow_lake_provider.manager.monitoring import RepairRound, StuckNotifier
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.planner.decide import DECIDED, decide_now, load_facts
 from airflow_lake_provider.planner.rules import Verdict
@@ -126,7 +126,7 @@ def test_round_tells_people_once(registry: Registry, table: HandMadeTable, clock
     registry.mark_dirty(Notice(str(table.path), "orders", Source.HINT))
     heard = Heard()
     for _ in range(2):
-        RepairRound(registry, TablesConfig, open_storage, None, StuckTables(registry, None, heard)).run()
+        RepairRound(registry, TablesConfig, open_storage, None, StuckNotifier(registry, None, heard)).run()
         clock.advance(601)
     ((base_path, instance),) = heard.stucks
     assert (base_path, instance.service) == (str(table.path), "foreign_time_zone")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_lake_provider.errors import ConfigError, RecordRefusedError, SourceRefusedError
-from airflow_lake_provider.replication.change import Batch, Change, Mode, Op
+from airflow_lake_provider.replication.change import Batch, Change, ChangeMode, Op
 from airflow_lake_provider.replication.formats.debezium import DebeziumFormat, parse_debezium_options
 from airflow_lake_provider.replication.sink import SinkSettings, create_sink
 from airflow_lake_provider.replication.sink_contract import SCHEMA, batch, commit_ref, delete, insert, read, update
@@ -233,14 +233,14 @@ def test_what_does_not_fit_is_named(schema: str, row: str, error: type[Exception
 @pytest.mark.parametrize(
     ("options", "mode", "said"),
     [
-        ({"decimal.handling.mode": "exact"}, Mode.CHANGES, "decimal.handling.mode is 'exact', allowed: precise"),
-        ({"schemas.enable": "yes"}, Mode.CHANGES, "schemas.enable is 'yes', allowed: true, false"),
-        ({"skipped.operations": "c"}, Mode.CHANGES, "skipped.operations is 'c', allowed: t, none"),
-        ({}, Mode.LATEST, "format: debezium is for mode: changes"),
-        ({"format": "json", "schemas.enable": "true"}, Mode.CHANGES, "knows no setting schemas.enable"),
+        ({"decimal.handling.mode": "exact"}, ChangeMode.CHANGES, "decimal.handling.mode is 'exact', allowed: precise"),
+        ({"schemas.enable": "yes"}, ChangeMode.CHANGES, "schemas.enable is 'yes', allowed: true, false"),
+        ({"skipped.operations": "c"}, ChangeMode.CHANGES, "skipped.operations is 'c', allowed: t, none"),
+        ({}, ChangeMode.LATEST, "format: debezium is for mode: changes"),
+        ({"format": "json", "schemas.enable": "true"}, ChangeMode.CHANGES, "knows no setting schemas.enable"),
     ],
 )
-def test_settings_that_cannot_be(options: dict[str, str], mode: Mode, said: str) -> None:
+def test_settings_that_cannot_be(options: dict[str, str], mode: ChangeMode, said: str) -> None:
     settings = {"topic": "t", "bootstrap_servers": "b", "format": "debezium", **options}
     with pytest.raises(ConfigError, match=said):
         create_sink("kafka", SinkSettings("orders.kafka", "orders", mode, settings))

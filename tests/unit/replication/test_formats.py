@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_lake_provider.errors import CheckpointDamagedError, ConfigError, RecordRefusedError, SourceRefusedError
-from airflow_lake_provider.replication.change import Batch, Change, Mode, Op
+from airflow_lake_provider.replication.change import Batch, Change, ChangeMode, Op
 from airflow_lake_provider.replication.formats.avro import AvroFormat
 from airflow_lake_provider.replication.sink import Sink, SinkSettings, create_sink
 from airflow_lake_provider.replication.sink_contract import (
@@ -104,7 +104,7 @@ def read_container(message: bytes) -> Any:
 
 
 def test_rows_come_back_from_avro_with_their_types() -> None:
-    form = AvroFormat(Mode.CHANGES)
+    form = AvroFormat(ChangeMode.CHANGES)
     records = []
     for change in WIDE_CHANGES:
         message = form.message_of(change, commit_ref(1), WIDE_SCHEMA)
@@ -115,7 +115,7 @@ def test_rows_come_back_from_avro_with_their_types() -> None:
 
 
 def test_latest_is_the_row_itself_and_a_tombstone() -> None:
-    form = AvroFormat(Mode.LATEST)
+    form = AvroFormat(ChangeMode.LATEST)
     message = form.message_of(WIDE_CHANGES[0], commit_ref(1), WIDE_SCHEMA)
     assert message is not None
     assert read_container(message) == WIDE
@@ -129,7 +129,7 @@ def test_schema_is_registered_once_and_again_when_it_changes() -> None:
         registered.append(schema)
         return 258 + len(registered)
 
-    form = AvroFormat(Mode.LATEST, register)
+    form = AvroFormat(ChangeMode.LATEST, register)
     wider = SCHEMA.removesuffix("]}") + ',{"name":"city","type":["null","string"],"default":null}]}'
     messages = [form.message_of(insert(1, 10), commit_ref(n), s) for n, s in ((1, SCHEMA), (2, SCHEMA), (3, wider))]
     assert len(registered) == 2
@@ -154,17 +154,17 @@ def test_schema_is_registered_once_and_again_when_it_changes() -> None:
 )
 def test_what_does_not_fit_is_named(schema: str, row: str, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
-        AvroFormat(Mode.CHANGES).message_of(Change(Op.INSERT, '{"id":1}', None, row), commit_ref(1), schema)
+        AvroFormat(ChangeMode.CHANGES).message_of(Change(Op.INSERT, '{"id":1}', None, row), commit_ref(1), schema)
 
 
 def test_field_that_came_later_is_left_out_of_an_earlier_commit() -> None:
     change = Change(Op.INSERT, '{"id":1}', None, '{"id":1,"value":2,"city":null}')
-    message = AvroFormat(Mode.LATEST).message_of(change, commit_ref(1), SCHEMA)
+    message = AvroFormat(ChangeMode.LATEST).message_of(change, commit_ref(1), SCHEMA)
     assert message is not None
     assert read_container(message) == {"id": 1, "value": 2}
 
 
-def parquet_sink(path: Path, mode: Mode = Mode.CHANGES) -> Sink:
+def parquet_sink(path: Path, mode: ChangeMode = ChangeMode.CHANGES) -> Sink:
     return create_sink("file", SinkSettings(path.name, "orders", mode, {"path": str(path), "format": "parquet"}))
 
 
@@ -218,7 +218,7 @@ def test_rows_come_back_from_parquet_with_their_types(tmp_path: Path) -> None:
 
 
 def test_latest_in_parquet_says_what_is_deleted(tmp_path: Path) -> None:
-    sink = parquet_sink(tmp_path / "latest", Mode.LATEST)
+    sink = parquet_sink(tmp_path / "latest", ChangeMode.LATEST)
     sink.open()
     sink.write(batch(1, [insert(1, 10), delete(1, 10)]))
     sink.commit(checkpoint("latest", 1))

@@ -10,7 +10,7 @@ import pytest
 from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.job_contract import ContractError, FailureKind, Submitter, from_json, to_json
-from airflow_lake_provider.replication.change import Change, CommitRef, Mode, Op, checksum_of, message_of
+from airflow_lake_provider.replication.change import Change, ChangeMode, CommitRef, Op, checksum_of, message_of
 from airflow_lake_provider.replication.job import (
     ReplicationRequest,
     ReplicationResult,
@@ -22,8 +22,8 @@ COMMIT = CommitRef("20260101000000001", "20260101000000002")
 
 def test_request_and_result_survive_printing() -> None:
     request = ReplicationRequest(
-        "/lake/orders", "orders", "kafka", Order("t.kafka", "r1", True, "", 7), "/w/result.json", Mode.LATEST, ("id",),
-        {"topic": "t", "kafka.sasl.password": "geheim"}, Submitter("h", 1, 2),
+        "/lake/orders", "orders", "kafka", Order("t.kafka", "r1", True, "", 7), "/w/result.json",
+        ChangeMode.LATEST, ("id",), {"topic": "t", "kafka.sasl.password": "geheim"}, Submitter("h", 1, 2),
     )  # fmt: skip
     assert from_json(ReplicationRequest, to_json(request)) == request
     result = ReplicationResult("t.kafka", True, "{}", 3, 4, "asked for", FailureKind.LOCK, "no lock")
@@ -51,11 +51,11 @@ def test_request_of_replication_names_the_field_that_does_not_fit() -> None:
 @pytest.mark.parametrize(
     ("change", "mode", "expected"),
     [
-        pytest.param(Change(Op.INSERT, '{"id":1}', None, '{"id":1}'), Mode.LATEST, {"id": 1}, id="latest"),
-        pytest.param(Change(Op.DELETE, '{"id":1}', '{"id":1}', None), Mode.LATEST, None, id="tombstone"),
+        pytest.param(Change(Op.INSERT, '{"id":1}', None, '{"id":1}'), ChangeMode.LATEST, {"id": 1}, id="latest"),
+        pytest.param(Change(Op.DELETE, '{"id":1}', '{"id":1}', None), ChangeMode.LATEST, None, id="tombstone"),
         pytest.param(
             Change(Op.UPDATE, '{"id":1}', '{"id":1,"v":"a"}', '{"id":1,"v":"b"}'),
-            Mode.CHANGES,
+            ChangeMode.CHANGES,
             {
                 "op": "u",
                 "commit": COMMIT.requested_time,
@@ -68,7 +68,7 @@ def test_request_of_replication_names_the_field_that_does_not_fit() -> None:
         ),
     ],
 )
-def test_message(change: Change, mode: Mode, expected: object) -> None:
+def test_message(change: Change, mode: ChangeMode, expected: object) -> None:
     text = message_of(change, COMMIT, mode)
     assert (None if text is None else json.loads(text)) == expected
 

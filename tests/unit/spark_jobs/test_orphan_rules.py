@@ -12,11 +12,11 @@ from airflow_lake_provider.instant_clock import DAY_MS, HOUR_MS
 from lake_jobs.services.orphan_rules import (
     AgeLimits,
     DataFile,
-    Finding,
+    FileFinding,
+    FileStanding,
     Names,
     OrphanRules,
     OrphanSettingError,
-    Standing,
     TableEvidence,
     describe_findings,
     judge_files,
@@ -46,7 +46,7 @@ def evidence(*named: str, **changes: Any) -> TableEvidence:
     return replace(known, **changes)
 
 
-def judge(path: str, known: TableEvidence, *others: str, modified_ms: int = OLD_MS) -> Finding:
+def judge(path: str, known: TableEvidence, *others: str, modified_ms: int = OLD_MS) -> FileFinding:
     files = [DataFile(path, 10, modified_ms), *(DataFile(other, 10, OLD_MS) for other in others)]
     return judge_files(files, known, LIMITS)[0]
 
@@ -81,33 +81,33 @@ def test_names_of_data_files_are_understood(name: str, instant: str, is_log: boo
 def test_any_other_name_stays_and_is_reported(name: str) -> None:
     assert parse_name(name) is None
     found = judge(f"city=Oslo/{name}", evidence())
-    assert (found.standing, "not a name" in found.reason) == (Standing.AMBIGUOUS, True)
+    assert (found.standing, "not a name" in found.reason) == (FileStanding.AMBIGUOUS, True)
 
 
 def test_partition_metadata_is_part_of_the_table() -> None:
-    assert judge("city=Oslo/.hoodie_partition_metadata", evidence()).standing is Standing.KNOWN
-    assert judge(".hoodie_partition_metadata.parquet", evidence()).standing is Standing.KNOWN
+    assert judge("city=Oslo/.hoodie_partition_metadata", evidence()).standing is FileStanding.KNOWN
+    assert judge(".hoodie_partition_metadata.parquet", evidence()).standing is FileStanding.KNOWN
 
 
 def test_failed_attempt_of_a_completed_write_is_an_orphan() -> None:
     committed, failed = base(), base(token="0-9-7")
     known = evidence(committed)
-    assert judge(committed, known).standing is Standing.KNOWN
+    assert judge(committed, known).standing is FileStanding.KNOWN
     found = judge(failed, known, committed)
-    assert found.standing is Standing.ORPHAN
+    assert found.standing is FileStanding.ORPHAN
     assert WRITE in found.reason
     # A task that made new file groups; a log file; a change log.
     for path in (base(group=OTHER), log(group=OTHER), log(group=OTHER, suffix=".cdc")):
-        assert judge(path, known, committed).standing is Standing.ORPHAN, path
+        assert judge(path, known, committed).standing is FileStanding.ORPHAN, path
 
 
 def test_failed_attempt_stays_where_the_committed_file_and_all_later_ones_are_missing() -> None:
     found = judge(base(token="0-9-7"), evidence(base()))
-    assert (found.standing, "missing" in found.reason) == (Standing.AMBIGUOUS, True)
+    assert (found.standing, "missing" in found.reason) == (FileStanding.AMBIGUOUS, True)
     # A later version of the group is there, by a write or by the metadata table: the committed one was cleaned.
     listed = evidence(base(), listed=Names([base(LATER).encode()]))
-    assert judge(base(token="0-9-7"), listed, base(LATER)).standing is Standing.ORPHAN
-    assert judge(base(token="0-9-7"), evidence(base(), base(LATER)), base(LATER)).standing is Standing.ORPHAN
+    assert judge(base(token="0-9-7"), listed, base(LATER)).standing is FileStanding.ORPHAN
+    assert judge(base(token="0-9-7"), evidence(base(), base(LATER)), base(LATER)).standing is FileStanding.ORPHAN
 
 
 @pytest.mark.parametrize(
@@ -124,11 +124,11 @@ def test_failed_attempt_stays_where_the_committed_file_and_all_later_ones_are_mi
 @pytest.mark.parametrize("path", [base(token="0-9-7"), log(), log(suffix=".cdc")])
 def test_a_file_that_any_field_of_any_document_names_stays(document: bytes, path: str) -> None:
     names = Names([document % path.rpartition("/")[2].encode()])
-    assert judge(path, evidence(named=names)).standing is Standing.KNOWN
+    assert judge(path, evidence(named=names)).standing is FileStanding.KNOWN
     found = judge(path, evidence(mentioned=(("the pending clean 1", names),)))
-    assert (found.standing, found.reason) == (Standing.KNOWN, "the pending clean 1 names it")
+    assert (found.standing, found.reason) == (FileStanding.KNOWN, "the pending clean 1 names it")
     found = judge(path, evidence(listed=names))
-    assert (found.standing, found.reason) == (Standing.KNOWN, "the metadata table names it")
+    assert (found.standing, found.reason) == (FileStanding.KNOWN, "the metadata table names it")
 
 
 def test_name_within_a_name_is_not_that_name() -> None:
@@ -143,56 +143,56 @@ def test_name_within_a_name_is_not_that_name() -> None:
 def test_what_is_pending_or_alive_keeps_its_files(field: str) -> None:
     mine: Mapping[str, Any] = {field: {"20261111100000000": "the pending commit 20261111100000000"}}
     found = judge(base("20261111100000000"), evidence(**mine))
-    assert (found.standing, found.reason) == (Standing.IN_USE, "it belongs to the pending commit 20261111100000000")
-    assert judge(base("20261111100000001"), evidence(**mine)).standing is Standing.ORPHAN
+    assert (found.standing, found.reason) == (FileStanding.IN_USE, "it belongs to the pending commit 20261111100000000")
+    assert judge(base("20261111100000001"), evidence(**mine)).standing is FileStanding.ORPHAN
 
 
 def test_partition_of_a_living_writer_stays_as_it_is() -> None:
     known = evidence(busy_partitions={"city=Oslo": LATER})
-    assert judge(base(group=OTHER), known).standing is Standing.IN_USE
-    assert judge(base(group=OTHER, partition="city=Rome"), known).standing is Standing.ORPHAN
+    assert judge(base(group=OTHER), known).standing is FileStanding.IN_USE
+    assert judge(base(group=OTHER, partition="city=Rome"), known).standing is FileStanding.ORPHAN
 
 
 def test_write_that_no_timeline_knows_is_an_orphan_only_as_far_back_as_they_know_all() -> None:
     lost = base("20261111100000000")
-    assert judge(lost, evidence()).standing is Standing.ORPHAN
+    assert judge(lost, evidence()).standing is FileStanding.ORPHAN
     for known_from, word in (("", "not readable"), ("20261111100000000", "older than"), (LATER, "older than")):
         found = judge(lost, evidence(known_from=known_from))
-        assert (found.standing, word in found.reason) == (Standing.AMBIGUOUS, True), known_from
+        assert (found.standing, word in found.reason) == (FileStanding.AMBIGUOUS, True), known_from
 
 
 def test_write_whose_metadata_is_not_readable_keeps_all_its_files() -> None:
     found = judge(base(), evidence(completed={WRITE: "damaged"}))
-    assert (found.standing, "damaged" in found.reason) == (Standing.AMBIGUOUS, True)
+    assert (found.standing, "damaged" in found.reason) == (FileStanding.AMBIGUOUS, True)
 
 
 @pytest.mark.parametrize(("version", "first"), [(6, 6), (9, 6), (6, 9)])
 def test_log_files_that_do_not_name_their_write_stay(version: int, first: int) -> None:
     known = evidence(table_version=version, first_version=first)
-    assert judge(log(), known).standing is Standing.AMBIGUOUS
-    assert judge(log(suffix=".cdc"), known).standing is Standing.AMBIGUOUS
-    assert judge(base(group=OTHER), known).standing is Standing.ORPHAN
+    assert judge(log(), known).standing is FileStanding.AMBIGUOUS
+    assert judge(log(suffix=".cdc"), known).standing is FileStanding.AMBIGUOUS
+    assert judge(base(group=OTHER), known).standing is FileStanding.ORPHAN
 
 
 @pytest.mark.parametrize("instant", ["00000000000001", "00000000000000002", "20261399999999999"])
 def test_files_of_a_bootstrap_stay(instant: str) -> None:
-    assert judge(base(instant), evidence(known_from="0")).standing is Standing.AMBIGUOUS
+    assert judge(base(instant), evidence(known_from="0")).standing is FileStanding.AMBIGUOUS
 
 
 def test_young_files_stay_by_modification_by_instant_and_by_markers() -> None:
     path = base(group=OTHER)
-    assert judge(path, evidence(), modified_ms=LIMITS.modified_before_ms).standing is Standing.YOUNG
-    assert judge(path, evidence(), modified_ms=LIMITS.modified_before_ms - 1).standing is Standing.ORPHAN
-    assert judge(path, evidence(), modified_ms=0).standing is Standing.AMBIGUOUS
+    assert judge(path, evidence(), modified_ms=LIMITS.modified_before_ms).standing is FileStanding.YOUNG
+    assert judge(path, evidence(), modified_ms=LIMITS.modified_before_ms - 1).standing is FileStanding.ORPHAN
+    assert judge(path, evidence(), modified_ms=0).standing is FileStanding.AMBIGUOUS
     recent = base(LIMITS.requested_before, OTHER)
-    assert judge(recent, evidence()).standing is Standing.YOUNG
-    assert judge(path, evidence(markers_ms={WRITE: 2000})).standing is Standing.YOUNG
-    assert judge(path, evidence(markers_ms={WRITE: 1999})).standing is Standing.ORPHAN
+    assert judge(recent, evidence()).standing is FileStanding.YOUNG
+    assert judge(path, evidence(markers_ms={WRITE: 2000})).standing is FileStanding.YOUNG
+    assert judge(path, evidence(markers_ms={WRITE: 1999})).standing is FileStanding.ORPHAN
 
 
 def test_what_a_person_put_back_stays() -> None:
     path = base(group=OTHER)
-    assert judge(path, evidence(put_back={path})).standing is Standing.AMBIGUOUS
+    assert judge(path, evidence(put_back={path})).standing is FileStanding.AMBIGUOUS
 
 
 def test_no_orphan_is_younger_than_the_longest_commit() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.errors import ConfigError, LakeError, SinkUnavailableError
-from airflow_lake_provider.replication.change import Batch, Change, CommitRef, Mode, Op, canonical, load_json
+from airflow_lake_provider.replication.change import Batch, Change, ChangeMode, CommitRef, Op, canonical, load_json
 from airflow_lake_provider.replication.checkpoint import Checkpoint
 from airflow_lake_provider.replication.feed import SourceTimeline
 from airflow_lake_provider.replication.sink import NoopSink, Sink, SinkSettings, create_sink
@@ -47,11 +47,11 @@ class Table:
         return lambda: iter(found)
 
 
-def file_sink(folder: Path, mode: Mode) -> Sink:
+def file_sink(folder: Path, mode: ChangeMode) -> Sink:
     return create_sink("file", SinkSettings("t.sink", "t", mode, {"path": str(folder / "files")}))
 
 
-def database_sink(folder: Path, mode: Mode) -> Sink:
+def database_sink(folder: Path, mode: ChangeMode) -> Sink:
     with closing(sqlite3.connect(folder / "mirror.db")) as connection:
         connection.execute(
             "create table if not exists mirror (id integer primary key, price text, at datetime, tags text, city text)"
@@ -72,16 +72,16 @@ def snapshot(rows: dict[int, str]) -> list[Change]:
 
 
 SINKS = [
-    pytest.param(file_sink, Mode.CHANGES, id="file-changes"),
-    pytest.param(file_sink, Mode.LATEST, id="file-latest"),
-    pytest.param(database_sink, Mode.LATEST, id="database"),
+    pytest.param(file_sink, ChangeMode.CHANGES, id="file-changes"),
+    pytest.param(file_sink, ChangeMode.LATEST, id="file-latest"),
+    pytest.param(database_sink, ChangeMode.LATEST, id="database"),
 ]
-MakeSink = Callable[[Path, Mode], Sink]
+MakeSink = Callable[[Path, ChangeMode], Sink]
 
 
 @pytest.mark.parametrize(("make", "mode"), SINKS)
 def test_sink_that_has_the_tables_rows_is_the_same_whatever_form_they_have(
-    tmp_path: Path, make: MakeSink, mode: Mode
+    tmp_path: Path, make: MakeSink, mode: ChangeMode
 ) -> None:
     rows = {i: row(i) for i in range(20)}
     # Of an earlier generation, a row that the table has no more; since then another version, and one deleted.
@@ -102,7 +102,7 @@ def test_sink_that_has_the_tables_rows_is_the_same_whatever_form_they_have(
 
 
 @pytest.mark.parametrize(("make", "mode"), SINKS)
-def test_what_differs_is_counted_and_named(tmp_path: Path, make: MakeSink, mode: Mode) -> None:
+def test_what_differs_is_counted_and_named(tmp_path: Path, make: MakeSink, mode: ChangeMode) -> None:
     rows = {i: row(i) for i in range(10)}
     wrong = {**rows, 2: row(2, "1234567890123456.5001"), 70: row(70)}
     del wrong[4], wrong[5]
@@ -117,14 +117,14 @@ def test_what_differs_is_counted_and_named(tmp_path: Path, make: MakeSink, mode:
 
 def test_rows_are_of_a_moment_at_which_the_sink_has_all_commits(tmp_path: Path) -> None:
     rows = {1: row(1)}
-    deliver(file_sink(tmp_path, Mode.CHANGES), DONE, *snapshot(rows), begins=True)
+    deliver(file_sink(tmp_path, ChangeMode.CHANGES), DONE, *snapshot(rows), begins=True)
     # Each time a commit completes between the two looks, all begins anew.
     busy, tries = Table(rows, busy=1), []
     with pytest.raises(SinkUnavailableError, match="commits came faster"):
-        verify(busy, file_sink(tmp_path, Mode.CHANGES), lambda: tries.append(1) or DONE)
+        verify(busy, file_sink(tmp_path, ChangeMode.CHANGES), lambda: tries.append(1) or DONE)
     assert len(tries) == MOST_TRIES
     with pytest.raises(LakeError, match="no snapshot of the table yet"):
-        verify(Table(rows), file_sink(tmp_path, Mode.CHANGES), lambda: None)
+        verify(Table(rows), file_sink(tmp_path, ChangeMode.CHANGES), lambda: None)
 
 
 def test_sink_without_a_way_back_is_refused(tmp_path: Path) -> None:

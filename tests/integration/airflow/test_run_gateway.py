@@ -1,4 +1,4 @@
-"""The manager's door to Airflow's DAG runs, on Airflow's real tables."""
+"""The manager's gateway to Airflow's DAG runs, on Airflow's real tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replication's doors in Airflow: lag, refused arguments, connections, and what the manager is told."""
+"""Where replication meets Airflow: lag, refused arguments, connections, and what is reported to the manager."""
 
 from __future__ import annotations
 

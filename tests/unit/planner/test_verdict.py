@@ -62,26 +62,26 @@ def said(outcome: Outcome, *, scheduled: tuple[str, ...] = (), done: tuple[str, 
     ],
 )
 def test_judge(before: Timeline, after: Timeline, mode: Mode, result: ServiceResult | None, outcome: Outcome) -> None:
-    judgement = judge(before, after, ServiceRequest(Service.COMPACTION, mode), result)
-    assert judgement.outcome is outcome
-    assert judgement.done is (outcome is not Outcome.FAILED)
+    verdict = judge(before, after, ServiceRequest(Service.COMPACTION, mode), result)
+    assert verdict.outcome is outcome
+    assert verdict.done is (outcome is not Outcome.FAILED)
 
 
 def test_judge_of_named_plans_needs_each_of_them() -> None:
     request = ServiceRequest(Service.COMPACTION, Mode.EXECUTE, (at(5), at(7)))
-    judgement = judge(PLANNED, COMPACTED, request, None)
-    assert judgement.outcome is Outcome.FAILED
-    assert judgement.completed_instants == (at(5),)
-    assert at(7) in judgement.reason
+    verdict = judge(PLANNED, COMPACTED, request, None)
+    assert verdict.outcome is Outcome.FAILED
+    assert verdict.completed_instants == (at(5),)
+    assert at(7) in verdict.reason
 
 
 def test_judge_that_failed_keeps_the_jobs_kind_and_words() -> None:
     result = ServiceResult(
         Service.COMPACTION, Outcome.FAILED, failure_kind=FailureKind.LOCK, message="no lock within 60 s"
     )
-    judgement = judge(EMPTY, EMPTY, ServiceRequest(Service.COMPACTION, BOTH), result)
-    assert judgement.failure_kind is FailureKind.LOCK
-    assert "no lock within 60 s" in judgement.reason
+    verdict = judge(EMPTY, EMPTY, ServiceRequest(Service.COMPACTION, BOTH), result)
+    assert verdict.failure_kind is FailureKind.LOCK
+    assert "no lock within 60 s" in verdict.reason
 
 
 ARCHIVED = Timeline((completed(3), completed(5)))
@@ -102,8 +102,8 @@ def test_archive_is_judged_by_what_left_the_active_timeline(
 ) -> None:
     request = ServiceRequest(Service.ARCHIVE, Mode.EXECUTE)
     word = None if result is None else ServiceResult(Service.ARCHIVE, result, message="as the job said")
-    judgement = judge(before, after, request, word)
-    assert (judgement.outcome, text in judgement.reason) == (outcome, True)
+    verdict = judge(before, after, request, word)
+    assert (verdict.outcome, text in verdict.reason) == (outcome, True)
 
 
 @pytest.mark.parametrize(
@@ -151,9 +151,9 @@ def test_rollback_is_judged_by_what_is_no_longer_pending(
     before: Timeline, after: Timeline, instants: tuple[str, ...], result: Outcome | None, outcome: Outcome
 ) -> None:
     word = None if result is None else ServiceResult(Service.ROLLBACK, result)
-    judgement = judge(before, after, ServiceRequest(Service.ROLLBACK, Mode.EXECUTE, instants), word)
-    assert judgement.outcome is outcome
-    assert judgement.completed_instants == ((at(5),) if outcome is Outcome.COMPLETED else ())
+    verdict = judge(before, after, ServiceRequest(Service.ROLLBACK, Mode.EXECUTE, instants), word)
+    assert verdict.outcome is outcome
+    assert verdict.completed_instants == ((at(5),) if outcome is Outcome.COMPLETED else ())
 
 
 HALF = Timeline((completed(1), pending(9, Action.ROLLBACK, State.INFLIGHT)))
@@ -171,9 +171,9 @@ def test_rollback_that_was_begun_is_judged_by_its_own_completion(
     after: Timeline, result: Outcome | None, outcome: Outcome
 ) -> None:
     word = None if result is None else ServiceResult(Service.ROLLBACK, result)
-    judgement = judge(HALF, after, ServiceRequest(Service.ROLLBACK, Mode.EXECUTE, (at(9),)), word)
-    assert judgement.outcome is outcome
-    assert judgement.completed_instants == ((at(9),) if outcome is Outcome.COMPLETED else ())
+    verdict = judge(HALF, after, ServiceRequest(Service.ROLLBACK, Mode.EXECUTE, (at(9),)), word)
+    assert verdict.outcome is outcome
+    assert verdict.completed_instants == ((at(9),) if outcome is Outcome.COMPLETED else ())
 
 
 DELETED = Timeline((completed(1), completed(5, Action.REPLACECOMMIT)))
@@ -221,6 +221,6 @@ def test_savepoints_are_judged_by_the_timeline(
 def test_search_for_orphan_files_is_done_when_its_job_says_so(result: Outcome | None) -> None:
     """It leaves no instant: the quarantine's manifest is its record."""
     word = None if result is None else ServiceResult(Service.ORPHANS, result, message="2 orphan files")
-    judgement = judge(EMPTY, EMPTY, ServiceRequest(Service.ORPHANS, Mode.EXECUTE), word)
-    assert judgement.outcome is (result or Outcome.FAILED)
-    assert result is None or "2 orphan files" in judgement.reason
+    verdict = judge(EMPTY, EMPTY, ServiceRequest(Service.ORPHANS, Mode.EXECUTE), word)
+    assert verdict.outcome is (result or Outcome.FAILED)
+    assert result is None or "2 orphan files" in verdict.reason

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_lake_provider.config.policies import DoctorPolicy, StuckKind, TablePolicy
 from airflow_lake_provider.doctor.repairs import RECORDS, Repair, ServiceCall, load_records
-from airflow_lake_provider.doctor.treatment import TableDoctor
+from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import RepairRefusedError, StorageError
 from airflow_lake_provider.storage.store import LocalStore
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
