@@ -2,7 +2,8 @@
 
 A lease that is not renewed ends, so a dead worker blocks others for the length of a lease at most; a worker that
 cannot renew must end its own job before the lease ends (the operator does), so two executors never overlap (G2). Before
-its end a lease passes only to a task that has checked that the holder's process has ended.
+its end a lease passes only to a task that has checked that the holder's process has ended, or from a try whose item of
+work has ended: no standing application runs it any more.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from airflow_lake_provider.errors import ExecutorBusyError, LeaseHolder, LeaseLo
 from airflow_lake_provider.job_contract import Service, Standing
 from airflow_lake_provider.manager.db.operations import begin_run, record_run
 from airflow_lake_provider.manager.db.schema import lake_executor, lake_report
-from airflow_lake_provider.manager.db.work import require_no_item
+from airflow_lake_provider.manager.db.work import is_left, require_no_item
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,10 +74,8 @@ class Executors:
                     "acquired_ms": now_ms,
                     "lease_until_ms": now_ms + self._lease_ms,
                 }
-                free = lake_executor.c.lease_until_ms <= now_ms
-                taken: Any = session.execute(
-                    update(lake_executor).where(*mine, or_(free, _is_of(ended))).values(**values)
-                )
+                free = or_(lake_executor.c.lease_until_ms <= now_ms, is_left(now_ms), _is_of(ended))
+                taken: Any = session.execute(update(lake_executor).where(*mine, free).values(**values))
                 if taken.rowcount == 0:
                     session.execute(lake_executor.insert().values(table_id=table_id, service=service.value, **values))
         except IntegrityError as error:
@@ -131,7 +130,7 @@ class Executors:
         with self._registry.transaction() as session:
             now_ms = self._registry.clock.read_ms(session)
             held = select(lake_executor.c.token).where(*mine, lake_executor.c.lease_until_ms > now_ms)
-            return session.execute(held.where(not_(_is_of(ended)))).first() is None
+            return session.execute(held.where(not_(_is_of(ended)), not_(is_left(now_ms)))).first() is None
 
     def _record(self, table_id: str, service: Service, run_id: str, now_ms: int) -> None:
         """Record the run: the manager does so when it creates one, but nothing else announces a run by hand."""

@@ -26,7 +26,7 @@ from airflow_lake_provider.manager.db.schema import lake_application, lake_execu
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from sqlalchemy import RowMapping, Select
+    from sqlalchemy import ColumnElement, RowMapping, Select
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.manager.db.registry import Registry
@@ -41,6 +41,8 @@ UNASKED_MS = 1_800_000
 MOST_DEATHS = 2
 """So many applications may end while they run an item; then it runs alone."""
 START_AGAIN_S, MOST_START_AGAIN_S = 30.0, 900.0
+LEAVE_MS = 10_000
+"""So long after an item's end its task may hold the lease: it hears of the end within a second, and releases it."""
 GATHER_MS = 20_000
 """So long after its run was created, a service that comes first (`IN_TURN`) is waited for until its item is there."""
 
@@ -476,6 +478,22 @@ def require_no_item(registry: Registry, table_id: str, service: str, me: tuple[s
             f"a standing application still runs {service} of table {table_id} for run {run_id} (try {try_number}); it "
             "is being ended"
         )
+
+
+def is_left(now_ms: int) -> ColumnElement[bool]:
+    """Return whether the item of a lease's try has ended, and its task has left the lease.
+
+    That is a task that was marked before a triggerer had begun its trigger: Airflow then calls no `on_kill`.
+    """
+    item, lease = lake_work.c, lake_executor.c
+    same = (item.table_id == lease.table_id) & (item.service == lease.service) & (item.run_id == lease.run_id)
+    ended = select(item.item_id).where(
+        same,
+        item.try_number == lease.try_number,
+        item.state.in_((WorkState.ENDED, WorkState.CANCELLED)),
+        item.ended_ms <= now_ms - LEAVE_MS,
+    )
+    return ended.correlate(lake_executor).exists()
 
 
 def _run_alone(now_ms: int) -> Select[tuple[str]]:

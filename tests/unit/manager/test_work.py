@@ -20,6 +20,7 @@ from airflow_lake_provider.manager.db.operations import record_run
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.work import (
     GATHER_MS,
+    LEAVE_MS,
     UNASKED_MS,
     IllegalMoveError,
     Question,
@@ -321,6 +322,26 @@ def test_run_that_does_not_get_the_lease_cancels_nothing(stage: Stage) -> None:
     assert stage.state("a") is WorkState.WAITING
     stage.executors.acquire("orders", Service.COMPACTION, "run", 2, ended=LeaseHolder("run", 1))
     assert stage.state("a") is WorkState.CANCELLED
+
+
+def test_lease_of_a_try_whose_item_has_ended_is_free_soon(stage: Stage) -> None:
+    """A task that was marked before its trigger began: nothing releases its lease, whose end is far off."""
+    for service in (Service.COMPACTION, Service.CLEAN):
+        stage.executors.acquire("orders", service, "marked", 1)
+    stage.queue.submit(stage.item("a", "orders", "marked"))
+    token = stage.begin()
+    stage.queue.pull(KEY, token, 1, {})
+    stage.clock.advance(LEAVE_MS / 1000)
+    with pytest.raises(ExecutorBusyError, match="run marked executes compaction"):
+        stage.executors.acquire("orders", Service.COMPACTION, "later", 1)
+    stage.queue.finish(KEY, token, "lake-a", "{}")
+    stage.clock.advance(LEAVE_MS / 1000 - 1)
+    with pytest.raises(ExecutorBusyError, match="run marked executes compaction"):
+        stage.executors.acquire("orders", Service.COMPACTION, "later", 1)
+    stage.clock.advance(1)
+    assert stage.executors.acquire("orders", Service.COMPACTION, "later", 1).run_id == "later"
+    with pytest.raises(ExecutorBusyError, match="run marked executes clean"):
+        stage.executors.acquire("orders", Service.CLEAN, "later", 1)
 
 
 def test_item_that_waits_is_cancelled_at_once_for_the_next_try(stage: Stage) -> None:
