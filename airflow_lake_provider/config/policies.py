@@ -229,7 +229,18 @@ Index = Annotated[
 ]
 
 
-class CompactionPolicy(Settings):
+_BY_WHOM = "by whom and why, in up to 300 characters"
+
+
+class ServicePolicy(Settings):
+    """What the policies of all services have."""
+
+    paused: Annotated[Annotated[str, Text(r"[^\n]{1,300}", _BY_WHOM)] | None, NullMeans("not paused")] = None
+    """By whom, and why: the service is decided and shown, and never started, pending plans neither; runs by hand go on.
+    The Lake's page writes it into the Variable over this file."""
+
+
+class CompactionPolicy(ServicePolicy):
     """When compaction is due."""
 
     enabled: bool = True
@@ -246,7 +257,7 @@ class CompactionPolicy(Settings):
     """Whether any rule makes it due, or only all that are on together."""
 
 
-class LogCompactionPolicy(Settings):
+class LogCompactionPolicy(ServicePolicy):
     """When log compaction is due: many small log files of a file slice become one. Off unless asked for."""
 
     enabled: Annotated[bool | None, NullMeans("others' plans only")] = None
@@ -259,7 +270,7 @@ class LogCompactionPolicy(Settings):
     """Whether any rule makes it due, or only all that are on together."""
 
 
-class ClusteringPolicy(Settings):
+class ClusteringPolicy(ServicePolicy):
     """When clustering is due. Off unless asked for: it rewrites data, and fails writers that update it meanwhile."""
 
     enabled: Annotated[bool | None, NullMeans("others' plans only")] = None
@@ -276,7 +287,7 @@ class ClusteringPolicy(Settings):
     """Whether any rule makes it due, or only all that are on together."""
 
 
-class CleanPolicy(Settings):
+class CleanPolicy(ServicePolicy):
     """When cleaning is due, and what it keeps."""
 
     enabled: bool = True
@@ -297,7 +308,7 @@ class CleanPolicy(Settings):
     """`hoodie.clean.fileversions.retained`, for `policy: versions`: so many of each file group, however old."""
 
 
-class ArchivePolicy(Settings):
+class ArchivePolicy(ServicePolicy):
     """When archiving is due."""
 
     enabled: bool = True
@@ -308,7 +319,7 @@ class ArchivePolicy(Settings):
     """`hoodie.keep.max.commits`: with more than these it is due."""
 
 
-class RollbackPolicy(Settings):
+class RollbackPolicy(ServicePolicy):
     """When pending writes are rolled back: their heartbeat has expired. A write that never had one is left alone."""
 
     enabled: bool = True
@@ -317,7 +328,7 @@ class RollbackPolicy(Settings):
     """A pending write younger than this is left alone, whatever its heartbeat says."""
 
 
-class TtlPolicy(Settings):
+class TtlPolicy(ServicePolicy):
     """When partitions expire. None does unless asked for: their rows are deleted."""
 
     retained_days: From1 | None = None
@@ -328,7 +339,7 @@ class TtlPolicy(Settings):
     """At most so many go in one run, the oldest first."""
 
 
-class SavepointPolicy(Settings):
+class SavepointPolicy(ServicePolicy):
     """Savepoints at intervals, and how long they stay. None unless asked for: they hold cleaning and archiving back."""
 
     every_s: Seconds | None = None
@@ -339,7 +350,7 @@ class SavepointPolicy(Settings):
     """The service also removes those of its savepoints that are older than this, but for its newest one."""
 
 
-class OrphanPolicy(Settings):
+class OrphanPolicy(ServicePolicy):
     """When orphan files are searched for: files in the partitions that no instant, plan or savepoint knows."""
 
     enabled: bool = False
@@ -356,7 +367,7 @@ class OrphanPolicy(Settings):
     """At most so many go in one run, the oldest first: the table's lock is held while they are moved."""
 
 
-class MetadataCompactionPolicy(Settings):
+class MetadataCompactionPolicy(ServicePolicy):
     """When the metadata table is compacted, which Hudi's writers do themselves unless that is delegated or fails."""
 
     enabled: bool = True
@@ -365,7 +376,7 @@ class MetadataCompactionPolicy(Settings):
     """More completed writes than this since its last compaction; Hudi's writers compact it after 10."""
 
 
-class IndexingPolicy(Settings):
+class IndexingPolicy(ServicePolicy):
     """Which indexes the provider builds in the metadata table (docs/indexing.md). Pending builds run in any case."""
 
     enabled: bool = True
@@ -477,6 +488,11 @@ class TablePolicy(Settings):
     """Services of the table that may run at once."""
     maintenance_window: MaintenanceWindow | None = None
     """When new plans may be made; None is always. Pending plans hold others up and are executed at any time."""
+
+    def find_pause(self, service: str) -> str:
+        """Return by whom a service is paused, and why; empty when it is not, or when no section has that name."""
+        rules = getattr(self, service, None)
+        return rules.paused or "" if isinstance(rules, ServicePolicy) else ""
 
     def find_why_observed(self, *, is_only_discovered: bool) -> str:
         """Return why nothing may start on the table, and what to do; empty when the table is managed."""

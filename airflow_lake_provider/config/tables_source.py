@@ -266,18 +266,49 @@ def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
-# --- Pausing one table: an entry of the Variable with `mode: observe`, which decides and starts nothing
+# --- Pausing one table, or one service of it: an entry of the Variable with `mode: observe`, or with `paused` of the
+# service, which decides and starts nothing
 
 _MASKED = "***"
 
 
-def pause_in_overrides(text: str, base_path: str, name: str, *, is_paused: bool) -> str:
-    """Return the Variable's text with one table paused, or not paused any more; only `mode` of that table changes.
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """What is paused, or not paused any more: a table, or one service of it."""
+
+    is_paused: bool
+    service: str = ""
+    """Empty: the table."""
+    by: str = ""
+    """By whom a service is paused, and why."""
+
+    def is_in(self, entry: Mapping[str, Any]) -> bool:
+        """Whether an entry pauses it."""
+        if not self.service:
+            return entry.get("mode") == "observe"
+        return bool((entry.get(self.service) or {}).get("paused"))
+
+    def write(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the entry with the pause."""
+        if not self.service:
+            return {**entry, "mode": "observe"}
+        return {**entry, self.service: {**(entry.get(self.service) or {}), "paused": self.by}}
+
+    def remove(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the entry without the pause."""
+        if not self.service:
+            return _without(entry, "mode")
+        rest = _without(entry[self.service], "paused")
+        return {**entry, self.service: rest} if rest else _without(entry, self.service)
+
+
+def pause_in_overrides(text: str, base_path: str, name: str, pause: Pause) -> str:
+    """Return the Variable's text with one table or service paused, or not any more; nothing else of it changes.
 
     The first entry that matches a table holds, so a table that a pattern matches gets a copy of that entry in front of
     it. Raises ConfigError for a text that cannot be written back as it is, and for a pause that stands elsewhere.
     """
-    if _MASKED in text:
+    if _MASKED in text or _MASKED in pause.by:
         raise ConfigError("the Variable has values that Airflow masks, which cannot be written back: edit it by hand")
     parse_tables(text, "the Variable")
     if any(line.lstrip().startswith("#") for line in text.splitlines()):
@@ -286,27 +317,32 @@ def pause_in_overrides(text: str, base_path: str, name: str, *, is_paused: bool)
     tables: list[dict[str, Any]] = list(data.get("tables") or ())
     found = next((n for n, entry in enumerate(tables) if _speaks_of(entry, base_path, name)), None)
     own = found if found is not None and _names(tables[found], base_path) else None
-    if is_paused and own is None:
+    if pause.is_paused and own is None:
         below = {} if found is None else tables[found]
-        tables.insert(0, {**_without(below, "base_path", "name", "discover", "discover_depth"), "base_path": base_path})
+        tables.insert(0, {**_without(below, *_CHOICE), "base_path": base_path})
         own = 0
-    if is_paused and own is not None:
-        tables[own] = {**tables[own], "mode": "observe"}
-    elif own is None or tables[own].get("mode") != "observe":
+    if pause.is_paused and own is not None:
+        tables[own] = pause.write(tables[own])
+    elif own is None or not pause.is_in(tables[own]):
         raise ConfigError("no entry of the Variable that names this table pauses it: see the table's policy")
     else:
-        _resume(tables, own, base_path, name)
+        _resume(tables, own, (base_path, name), pause)
     after = {**data, "tables": tables}
     is_json = not text.strip() or text.lstrip().startswith("{")
-    return json.dumps(after, indent=2) if is_json else yaml.safe_dump(after, sort_keys=False, allow_unicode=True)
+    changed = json.dumps(after, indent=2) if is_json else yaml.safe_dump(after, sort_keys=False, allow_unicode=True)
+    # Hours without quotes are numbers to YAML: such a text would be written back wrong.
+    parse_tables(changed, "the Variable, written back")
+    return changed
 
 
-def _resume(tables: list[dict[str, Any]], own: int, base_path: str, name: str) -> None:
-    rest = _without(tables[own], "mode")
-    behind = next((entry for entry in tables[own + 1 :] if _speaks_of(entry, base_path, name)), {})
-    settings = _without(behind, "base_path", "name", "discover", "discover_depth")
+_CHOICE = tuple(TableChoice.model_fields)
+
+
+def _resume(tables: list[dict[str, Any]], own: int, table: tuple[str, str], pause: Pause) -> None:
+    rest = pause.remove(tables[own])
+    behind = next((entry for entry in tables[own + 1 :] if _speaks_of(entry, *table)), {})
     # What only the pause had added goes with it.
-    if _without(rest, "base_path", "name") == settings and "mode" not in settings:
+    if _without(rest, "base_path", "name") == _without(behind, *_CHOICE) and not pause.is_in(behind):
         del tables[own]
     else:
         tables[own] = rest

@@ -350,7 +350,7 @@ def _service(decision: Decision, policy: TablePolicy, start: StartDecision | Non
         "service": decision.service.value,
         "verdict": decision.verdict.value,
         "reason": decision.reason,
-        "rules": section.model_dump(mode="json") if isinstance(section, Settings) else {},
+        "rules": section.model_dump(mode="json", exclude={"paused"}) if isinstance(section, Settings) else {},
         "found": {key: value for key, value in decision.evidence.items() if value not in {None, ""}},
         "now": "",
         "run_id": "",

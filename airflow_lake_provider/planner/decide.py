@@ -38,7 +38,7 @@ from airflow_lake_provider.planner.periodic import (
     ttl_options,
 )
 from airflow_lake_provider.planner.retention import archive_options, clean_options, decide_archive, decide_clean
-from airflow_lake_provider.planner.rules import Verdict, block_foreign_zone
+from airflow_lake_provider.planner.rules import Verdict, block_foreign_zone, hold_paused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,14 +91,12 @@ def decide(
     service whose last run is longest ago comes next. Without any runs: what failed writers left, then what readers feel
     (compaction), what rewrites (clustering), what removes (expired partitions, cleaning), then archiving, because
     cleaning plans by what is on the active timeline, and last what has a period of its own. `in_fair_order` bounds the
-    wait of each of them.
+    wait of each of them. No other service waits for a paused one that is due.
     """
-    rollback = decide_rollback(facts, policy, now_ms)
-    compaction = decide_compaction(facts, policy, now_ms)
+    rollback = hold_paused(decide_rollback(facts, policy, now_ms), policy)
+    compaction = hold_paused(decide_compaction(facts, policy, now_ms), policy)
     retained_from = facts.find_retained_from(facts.retained_writes(policy.clean, now_ms))
-    decisions = (
-        rollback,
-        compaction,
+    others = (
         decide_log_compaction(facts, policy, compaction, now_ms),
         decide_clustering(facts, policy, now_ms),
         decide_ttl(facts, policy, now_ms),
@@ -109,6 +107,7 @@ def decide(
         decide_savepoint(facts, policy, now_ms),
         decide_orphans(facts, policy, now_ms),
     )
+    decisions = (rollback, compaction, *(hold_paused(found, policy) for found in others))
     based = [replace(found, basis=basis_of(found, facts, retained_from)) for found in decisions]
     waiting = [wait_for_change(found, last_runs, facts, policy, now_ms) for found in based]
     unguarded = find_unguarded_writes(facts, policy, now_ms)

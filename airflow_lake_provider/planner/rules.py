@@ -209,6 +209,16 @@ def _observed(decision: Decision, why: str) -> Decision:
     return not_due(decision.service, reason, decision.evidence, decision.evaluate_again_ms)
 
 
+def hold_paused(decision: Decision, policy: TablePolicy) -> Decision:
+    """Return a decision, or, while its service is paused, that the service need not run: by whom, and what is found."""
+    by = policy.find_pause(decision.service)
+    if not by:
+        return decision
+    else_ = "" if decision.verdict is Verdict.NOT_DUE else f"else {decision.verdict}: "
+    reason = f"paused by {by}; {else_}{decision.reason}"
+    return not_due(decision.service, reason, decision.evidence, decision.evaluate_again_ms)
+
+
 def block_without_lock(due: Decision, hudi_options: Mapping[str, str]) -> Decision:
     """Return a due decision, or, when the options hold no lock that reaches the writers, that it is blocked."""
     problem = find_lock_problem(hudi_options)

@@ -49,6 +49,8 @@ class LakeService(Wire):
     service: str
     is_active: bool
     """Whether the table's policy asks for it; a plan that another process left is executed all the same."""
+    paused: str
+    """By whom it is paused, and why; empty when it is not."""
     state: TableState
     verdict: str
     """`due`, `not_due` or `blocked`."""
@@ -75,6 +77,7 @@ def services_of_row(decisions_json: str, policy: TablePolicy) -> list[LakeServic
             LakeService(
                 service=name,
                 is_active=_is_active(name, policy, evidence),
+                paused=policy.find_pause(name),
                 state=state_of_decision(decision),
                 verdict=str(decision.get("verdict", "")),
                 reason=str(decision.get("reason", "")),
@@ -164,7 +167,12 @@ def headline(row: Mapping[Any, Any], services: Sequence[LakeService]) -> str:
 
 def _next(services: Sequence[LakeService]) -> str:
     nearest = max(
-        ((meter.found / meter.threshold, one, meter) for one in services if one.is_active for meter in one.meters),
+        (
+            (meter.found / meter.threshold, one, meter)
+            for one in services
+            if one.is_active and not one.paused
+            for meter in one.meters
+        ),
         key=lambda found: found[0],
         default=None,
     )

@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from airflow_lake_provider.config.tables_source import pause_in_overrides, settings_in_force
+from airflow_lake_provider.config.tables_source import Pause, pause_in_overrides, settings_in_force
 from airflow_lake_provider.conflict.activity import open_conflict_table
 from airflow_lake_provider.conflict.contention import describe_activity
 from airflow_lake_provider.doctor.evidence import find_zone_trouble
@@ -21,6 +22,7 @@ from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import ConfigError, ForbiddenError, LakeError, MalformedRequestError
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import instant_time_ms
+from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.search import find_summary
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.instances import InstanceState, load_instances
@@ -103,6 +105,8 @@ class PauseBody(BaseModel):
 
     text: str = Field(max_length=1_000_000, description="The Variable as Airflow has it now; empty when there is none")
     paused: bool
+    service: Service | None = Field(None, description="One service of the table; null: the table")
+    why: str = Field("", max_length=200, pattern=r"^[^\r\n]*$", description="Why a service is paused")
 
 
 class NothingBody(BaseModel):
@@ -110,7 +114,7 @@ class NothingBody(BaseModel):
 
 
 class LakePause(Wire):
-    """The Variable with one table paused, or not paused any more."""
+    """The Variable with one table, or one service of it, paused, or not paused any more."""
 
     text: str
 
@@ -145,6 +149,8 @@ class LakeTable(Wire):
     """Why the manager starts nothing on the table; empty when it does."""
     is_paused: bool
     """Whether the Variable over the tables file pauses it."""
+    paused_services: list[str]
+    """Services that the Variable pauses; a pause in the tables file itself is not among them."""
     writers: list[LakeRequirement]
     """By the last check after a commit; none before the first."""
     writers_checked_ms: int | None
@@ -264,6 +270,7 @@ def get_lake_table(request: Request, services: Services, seen: Seen, table_id: s
         problems=problem_sentence(row, decisions),
         observed=_observed(tables, row),
         is_paused=tables is not None and _is_paused(tables, row),
+        paused_services=[] if tables is None else _find_paused_services(tables, row),
         writers=[LakeRequirement.model_validate(row_to_dict(one)) for one in report.rows],
         writers_checked_ms=checked_ms or None,
     )
@@ -271,11 +278,21 @@ def get_lake_table(request: Request, services: Services, seen: Seen, table_id: s
 
 
 @router.post("/tables/{table_id}/pause", response_model=LakePause)
-def edit_pause(services: Services, seen: Seen, table_id: str, body: PauseBody) -> LakePause:
-    """Return the Variable's text with the table paused or resumed. It writes nothing: Airflow's own route does."""
+def edit_pause(request: Request, services: Services, seen: Seen, table_id: str, body: PauseBody) -> LakePause:
+    """Return the Variable's text with the table, or a service of it, paused or resumed; a service with by whom and why.
+
+    It writes nothing: Airflow's own route does.
+    """
     row = _find_row(services, seen, table_id)
+    if body.paused and body.service is not None and (why := _observed(load_tables(services), row)):
+        # The entry that the pause adds names the table's path, which would let a discovered table run.
+        raise MalformedRequestError(f"the manager starts nothing on this table, so no service can be paused: {why}")
+    at = datetime.fromtimestamp(services.registry.now_ms() / 1000, UTC)
+    by = f"{request.state.viewer.name or 'a user'} on {at:%Y-%m-%d %H:%M} UTC"
+    by = f"{by}: {body.why.strip()}" if body.why.strip() else by
     try:
-        text = pause_in_overrides(body.text, row["base_path"], row["table_name"], is_paused=body.paused)
+        pause = Pause(body.paused, "" if body.service is None else body.service.value, by)
+        text = pause_in_overrides(body.text, row["base_path"], row["table_name"], pause)
     except ConfigError as error:
         raise MalformedRequestError(str(error)) from error
     return LakePause(text=text)
@@ -426,6 +443,12 @@ def _is_paused(tables: TablesConfig, row: Mapping[Any, Any]) -> bool:
         policy.mode == "observe" for policy in (tables.policy_for(*table), tables.policy_without_overrides(*table))
     ]
     return is_observed == [True, False]
+
+
+def _find_paused_services(tables: TablesConfig, row: Mapping[Any, Any]) -> list[str]:
+    table = row["base_path"], row["table_name"]
+    policy, below = tables.policy_for(*table), tables.policy_without_overrides(*table)
+    return [one.value for one in Service if policy.find_pause(one) and not below.find_pause(one)]
 
 
 def _sink(row: RowMapping, now_ms: int) -> LakeSink:

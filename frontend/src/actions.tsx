@@ -2,7 +2,7 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useEffect, useRef, useState, type ReactNode } from "react";
 
-import { airflow, get, HttpError, nowMs, send, type Table, type User } from "./api";
+import { airflow, get, HttpError, nowMs, send, type Service, type Table, type User } from "./api";
 import { title } from "./names";
 import { RunLink, SERVICE_DAG, Trouble } from "./parts";
 
@@ -32,13 +32,14 @@ interface Offer {
 
 /** A button that says in a dialog what will happen, and does it when that is confirmed. */
 export function Action(offer: Offer) {
-  const [isOpen, setOpen] = useState(false);
+  // As it was when it was opened: what the dialog has done must not turn it into its opposite.
+  const [opened, setOpened] = useState<Offer>();
   return (
     <>
-      <button type="button" className="button small" aria-haspopup="dialog" onClick={() => setOpen(true)}>
+      <button type="button" className="button small" aria-haspopup="dialog" onClick={() => setOpened(offer)}>
         {offer.label}
       </button>
-      {isOpen && <Confirmation {...offer} close={() => setOpen(false)} />}
+      {opened !== undefined && <Confirmation {...opened} close={() => setOpened(undefined)} />}
     </>
   );
 }
@@ -129,7 +130,7 @@ export function RunActions({ table, service }: { table: Table; service: string }
   }
   const what = title(service).toLowerCase();
   return (
-    <span className="actions">
+    <>
       <Action label="Dry run" name={`Dry run: ${what} of ${table.row.name}`} act={() => startService(table, user, { service }, true)}>
         <p>
           Airflow starts a run of <code>{SERVICE_DAG}</code> that changes nothing: its log shows which plans are pending, and what would be
@@ -143,7 +144,7 @@ export function RunActions({ table, service }: { table: Table; service: string }
         </p>
         <p>The settings are the table's in the tables file. While another executor has this service of the table, the run waits and is retried.</p>
       </Action>
-    </span>
+    </>
   );
 }
 
@@ -204,6 +205,49 @@ export function IndexAction({ table, index, isComplete }: { table: Table; index:
   );
 }
 
+// --- Pause and resume: a change of the Variable over the tables file
+
+/** Pause or resume one service of a table; what the tables file itself pauses is resumed there. */
+export function PauseAction({ table, service }: { table: Table; service: Service }) {
+  const user = useUser();
+  const why = useRef<HTMLInputElement>(null);
+  const isResume = table.paused_services.includes(service.service);
+  const canPause = service.paused === "" && table.observed === "";
+  if (user?.may_pause !== true || !(isResume || canPause)) {
+    return null;
+  }
+  const what = title(service.service).toLowerCase();
+  const verb = isResume ? "Resume" : "Pause";
+  const change = () => ({ paused: !isResume, service: service.service, why: why.current?.value ?? "" });
+  return (
+    <Action
+      label={verb}
+      name={`${verb} ${what} of ${table.row.name}`}
+      act={() => setPaused(table, user.variable, change())}
+      done={`Variable ${user.variable} is written. It takes effect within 15 s.`}
+    >
+      {isResume ? (
+        <p>
+          The page takes <code>{`${service.service}.paused`}</code> of this table out of Airflow's Variable <code>{user.variable}</code>. The manager starts
+          the service again when it is due.
+        </p>
+      ) : (
+        <>
+          <p>
+            The page writes <code>{`${service.service}.paused`}</code> with your name for this table into Airflow's Variable <code>{user.variable}</code>, which
+            lies over the tables file. The manager continues to decide about the service, and starts it no more, pending plans neither. Other services, an active
+            run and runs by hand go on.
+          </p>
+          <label className="why">
+            <span>Why</span>
+            <input ref={why} maxLength={200} />
+          </label>
+        </>
+      )}
+    </Action>
+  );
+}
+
 // --- The table as a whole
 
 export function TableActions({ table }: { table: Table }) {
@@ -219,7 +263,7 @@ export function TableActions({ table }: { table: Table }) {
         <Action
           label={isResume ? "Resume" : "Pause"}
           name={`${isResume ? "Resume" : "Pause"} ${table.row.name}`}
-          act={() => setPaused(table, user.variable, !isResume)}
+          act={() => setPaused(table, user.variable, { paused: !isResume })}
           done={`Variable ${user.variable} is written. It takes effect within 15 s.`}
         >
           {isResume ? (
@@ -251,7 +295,13 @@ async function forget(table: Table): Promise<undefined> {
   await send(`tables/${encodeURIComponent(table.row.table_id)}/forget`, {});
 }
 
-async function setPaused(table: Table, variable: string, paused: boolean): Promise<undefined> {
+interface Change {
+  paused: boolean;
+  service?: string;
+  why?: string;
+}
+
+async function setPaused(table: Table, variable: string, change: Change): Promise<undefined> {
   const path = `variables/${encodeURIComponent(variable)}`;
   let known: { value: string } | undefined;
   try {
@@ -262,7 +312,7 @@ async function setPaused(table: Table, variable: string, paused: boolean): Promi
     }
   }
   const id = encodeURIComponent(table.row.table_id);
-  const { text } = await send<{ text: string }>(`tables/${id}/pause`, { text: known?.value ?? "", paused });
+  const { text } = await send<{ text: string }>(`tables/${id}/pause`, { text: known?.value ?? "", ...change });
   if (known === undefined) {
     await airflow("POST", "variables", { key: variable, value: text });
   } else {

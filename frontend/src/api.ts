@@ -10,6 +10,7 @@ export interface Meter {
 export interface Service {
   service: string;
   is_active: boolean;
+  paused: string;
   state: State;
   verdict: "due" | "not_due" | "blocked";
   reason: string;
@@ -162,6 +163,7 @@ export interface Table {
   problems: string[];
   observed: string;
   is_paused: boolean;
+  paused_services: string[];
   writers: Requirement[];
   writers_checked_ms: number | null;
 }

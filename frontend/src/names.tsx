@@ -44,7 +44,7 @@ export function StateChip({ state, word }: { state: string; word?: string }) {
 export function nearest(services: Service[]): { service: string; meter: Meter; share: number } | undefined {
   let found: { service: string; meter: Meter; share: number } | undefined;
   for (const service of services) {
-    for (const meter of service.is_active ? service.meters : []) {
+    for (const meter of service.is_active && service.paused === "" ? service.meters : []) {
       const share = meter.found / meter.threshold;
       if (found === undefined || share > found.share) {
         found = { service: service.service, meter, share };

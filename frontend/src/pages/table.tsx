@@ -1,7 +1,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "react-router-dom";
 
-import { RunActions, TableActions } from "../actions";
+import { PauseAction, RunActions, TableActions } from "../actions";
 import { get, HttpError, type Operations, type Service, type Table, type Timeline } from "../api";
 import { ago, moment, plural, useNow, useZone } from "../format";
 import { Bar, hue, meterText, StateChip, title } from "../names";
@@ -118,7 +118,7 @@ function Head({ table, type }: { table: Table; type: Timeline | undefined }) {
 function Meters({ table }: { table: Table }) {
   const now = useNow();
   const { services } = table;
-  const active = services.filter((one) => one.is_active || one.state !== "healthy");
+  const active = services.filter((one) => one.is_active || one.state !== "healthy" || one.paused !== "");
   const off = services.filter((one) => !active.includes(one));
   if (services.length === 0) {
     return null;
@@ -131,7 +131,7 @@ function Meters({ table }: { table: Table }) {
           <article key={one.service} className="card" style={{ borderTopColor: hue(one.service) }}>
             <h3>
               {title(one.service)}
-              <StateChip state={one.state} word={word(one)} />
+              <StateChip state={one.paused === "" ? one.state : "waiting"} word={word(one)} />
             </h3>
             {one.meters.map((meter) => (
               <div className="meter" key={meter.unit}>
@@ -139,14 +139,17 @@ function Meters({ table }: { table: Table }) {
                 <span>{meterText(meter)}</span>
               </div>
             ))}
-            {(one.meters.length === 0 || one.state !== "healthy") && <p>{one.run_reason !== "" && one.state !== "blocked" ? one.run_reason : one.reason}</p>}
+            {(one.meters.length === 0 || one.state !== "healthy" || one.paused !== "") && <p>{reasonOf(one)}</p>}
             {one.run_id !== "" && (
               <p className="card-foot">
                 <RunLink runId={one.run_id}>open the run</RunLink>
                 {one.since_ms !== null && <span>{`since ${ago(one.since_ms, now)}`}</span>}
               </p>
             )}
-            <RunActions table={table} service={one.service} />
+            <span className="actions">
+              <RunActions table={table} service={one.service} />
+              <PauseAction table={table} service={one} />
+            </span>
           </article>
         ))}
       </div>
@@ -158,7 +161,10 @@ function Meters({ table }: { table: Table }) {
               <div key={one.service}>
                 <dt>{title(one.service)}</dt>
                 <dd>
-                  {one.reason} <RunActions table={table} service={one.service} />
+                  {one.reason}{" "}
+                  <span className="actions">
+                    <RunActions table={table} service={one.service} />
+                  </span>
                 </dd>
               </div>
             ))}
@@ -169,7 +175,18 @@ function Meters({ table }: { table: Table }) {
   );
 }
 
+function reasonOf(one: Service): string {
+  // Until the next evaluation its reason does not know of the pause.
+  if (one.paused !== "" && !one.reason.startsWith("paused by")) {
+    return `paused by ${one.paused}; ${one.reason}`;
+  }
+  return one.run_reason !== "" && one.state !== "blocked" ? one.run_reason : one.reason;
+}
+
 function word(one: Service): string {
+  if (one.paused !== "") {
+    return "paused";
+  }
   if (one.run === "already_ran") {
     return "nothing to do";
   }

@@ -5,6 +5,7 @@ The page has the globals of Airflow's page; `tests/system/test_lake_pages.py` op
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 from sqlalchemy import insert, update
 
 from airflow_lake_provider.config.access import TokensSource
+from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.manager.backlog import list_waiting
 from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.operations import OBSERVED, Quote
@@ -496,7 +498,7 @@ def test_pause_goes_into_the_variable_and_leaves_its_other_entries(pages: Served
         page = opened.page
         page.route("**/api/v2/variables/**", answer)
         page.goto(f"{pages.url}/plugin/lake/tables/{pages.table_id}")
-        page.get_by_role("button", name="Pause").click()
+        page.locator(".title-line").get_by_role("button", name="Pause").click()
         dialog = page.get_by_role("dialog", name="Pause orders")
         dialog.get_by_role("button", name="Pause").click()
         dialog.get_by_text("Variable lake_tables is written").wait_for()
@@ -504,6 +506,63 @@ def test_pause_goes_into_the_variable_and_leaves_its_other_entries(pages: Served
     assert method == "PATCH"
     own = {"base_path": str(pages.folder / "orders"), "mode": "observe"}
     assert json.loads(body["value"])["tables"] == [own, *known["tables"]]
+
+
+def test_one_service_is_paused_with_name_and_reason_and_resumed(
+    pages: ServedPages, browser: Any, tmp_path: Path
+) -> None:
+    services, before = pages.services, pages.services.tables
+    variable = {"text": ""}
+
+    def answer(route: Any) -> None:
+        if route.request.method == "GET" and not variable["text"]:
+            route.fulfill(status=404, json={"detail": "not found"})
+        elif route.request.method == "GET":
+            route.fulfill(json={"key": "lake_tables", "value": variable["text"]})
+        else:
+            variable["text"] = route.request.post_data_json["value"]
+            route.fulfill(json={})
+
+    file = tmp_path / "tables.yaml"
+    file.write_text("tables: []\n", encoding="utf-8")
+    object.__setattr__(services, "tables", TablesSource(str(file), lambda: variable["text"], monotonic_s=every_look()))
+    try:
+        with open_page(browser) as opened:
+            page = opened.page
+            page.route("**/api/v2/variables**", answer)
+            page.route("**/api/v2/variables/**", answer)
+            page.goto(f"{pages.url}/plugin/lake/tables/{pages.table_id}")
+            card = page.locator("article.card").filter(has_text="Clean").first
+            card.get_by_role("button", name="Pause").click()
+            dialog = page.get_by_role("dialog", name="Pause clean of orders")
+            dialog.get_by_text("pending plans neither").wait_for()
+            dialog.get_by_label("Why").fill("<b>an audit</b>")
+            assert opened.violations() == []
+            dialog.get_by_role("button", name="Pause").click()
+            dialog.get_by_text("Variable lake_tables is written").wait_for()
+            dialog.get_by_role("button", name="Close").click()
+            (entry,) = json.loads(variable["text"])["tables"]
+            assert entry["base_path"] == str(pages.folder / "orders")
+            assert set(entry) == {"base_path", "clean"}
+            assert entry["clean"]["paused"].startswith("ada on ")
+            assert entry["clean"]["paused"].endswith(" UTC: <b>an audit</b>")
+            card.locator(".chip", has_text="paused").wait_for()
+            for other in page.locator("article.card").filter(has_not_text="Clean").all():
+                assert other.get_by_role("button", name="Resume").count() == 0
+            card.get_by_role("button", name="Resume").click()
+            dialog = page.get_by_role("dialog", name="Resume clean of orders")
+            dialog.get_by_role("button", name="Resume").click()
+            dialog.get_by_text("Variable lake_tables is written").wait_for()
+            dialog.get_by_role("button", name="Close").click()
+            card.get_by_role("button", name="Pause").wait_for()
+            assert json.loads(variable["text"]) == {"tables": []}
+    finally:
+        object.__setattr__(services, "tables", before)
+
+
+def every_look() -> Any:
+    """Return a clock by which each read of the Variable is old at the next one."""
+    return itertools.count(0, 60).__next__
 
 
 def test_failed_run_is_cleared_and_a_viewer_sees_no_action(pages: ServedPages, browser: Any) -> None:

@@ -18,8 +18,9 @@ from airflow_lake_provider.config.tables_file import (
     parse_tables,
     parse_tables_file,
 )
-from airflow_lake_provider.config.tables_source import OVERRIDES_MAX_AGE_S, TablesSource, pause_in_overrides
+from airflow_lake_provider.config.tables_source import OVERRIDES_MAX_AGE_S, Pause, TablesSource, pause_in_overrides
 from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.job_contract import Service
 
 FILE = """
 defaults: {compaction: {delta_commits: 4}, hudi_options: {hoodie.a: 1, hoodie.b: 1}}
@@ -157,7 +158,9 @@ def test_the_first_entry_that_matches_is_the_one_of_a_reading_from_top_to_bottom
         assert tables.policy_for(path, name).retries == (fitting[0] if fitting else TablePolicy().retries)
 
 
-# --- One table paused by the page
+# --- One table, or one service of it, paused by the page
+
+PAUSED = Pause(is_paused=True)
 
 
 def mode_of(variable: str, path: str, name: str = "orders") -> str | None:
@@ -178,14 +181,57 @@ def mode_of(variable: str, path: str, name: str = "orders") -> str | None:
 )
 def test_a_pause_changes_the_mode_of_one_table_and_nothing_else(variable: str) -> None:
     path, others = "/lake/sales/orders", ("/lake/sales/clicks", "/lake/hr/staff", "/lake/x")
-    paused = pause_in_overrides(variable, path, "orders", is_paused=True)
+    paused = pause_in_overrides(variable, path, "orders", PAUSED)
     assert mode_of(paused, path) == "observe"
     before, after = merged(variable), merged(paused)
     mine = after.policy_for(path, "orders").model_copy(update={"mode": None})
     assert mine == before.policy_for(path, "orders")
     assert all(before.policy_for(one, "staff") == after.policy_for(one, "staff") for one in others)
-    assert merged(pause_in_overrides(paused, path, "orders", is_paused=True)) == after
-    assert merged(pause_in_overrides(paused, path, "orders", is_paused=False)) == before
+    assert merged(pause_in_overrides(paused, path, "orders", PAUSED)) == after
+    assert merged(pause_in_overrides(paused, path, "orders", Pause(is_paused=False))) == before
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        pytest.param("", id="no-variable"),
+        pytest.param('{"tables": [{"base_path": "/lake/sales/*", "clean": {"commits": 3}}]}', id="pattern"),
+        pytest.param("tables:\n- base_path: /lake/sales/orders\n  clean: {commits: 3}\n", id="yaml"),
+        pytest.param('{"tables": [{"base_path": "/lake/sales/orders", "mode": "observe"}]}', id="table-is-paused"),
+        pytest.param('{"tables": [{"base_path": "/lake/sales/orders", "clean": {}}]}', id="empty-section"),
+    ],
+)
+@pytest.mark.parametrize("service", ["clean", "clustering"])
+def test_a_pause_of_a_service_leaves_its_rules_the_other_services_and_the_other_tables(
+    variable: str, service: str
+) -> None:
+    path, others = "/lake/sales/orders", ("/lake/sales/clicks", "/lake/hr/staff", "/lake/x")
+    paused = pause_in_overrides(variable, path, "orders", Pause(True, service, "ada: a backfill"))
+    before, after = merged(variable), merged(paused)
+    mine = after.policy_for(path, "orders")
+    assert [one.value for one in Service if mine.find_pause(one)] == [service]
+    assert mine.find_pause(service) == "ada: a backfill"
+    section = getattr(mine, service).model_copy(update={"paused": None})
+    assert mine.model_copy(update={service: section}) == before.policy_for(path, "orders")
+    assert all(before.policy_for(one, "staff") == after.policy_for(one, "staff") for one in others)
+    resumed = pause_in_overrides(paused, path, "orders", Pause(False, service))
+    for one, name in ((path, "orders"), *((other, "staff") for other in others)):
+        assert merged(resumed).policy_for(one, name) == before.policy_for(one, name)
+    with pytest.raises(ConfigError, match="no entry of the Variable"):
+        pause_in_overrides(resumed, path, "orders", Pause(False, service))
+
+
+def test_pauses_of_a_table_and_of_its_services_come_and_go_apart() -> None:
+    path = "/lake/sales/orders"
+    text = pause_in_overrides("", path, "orders", PAUSED)
+    for service in ("clean", "compaction"):
+        text = pause_in_overrides(text, path, "orders", Pause(True, service, "ada"))
+    text = pause_in_overrides(text, path, "orders", Pause(is_paused=False))
+    policy = merged(text).policy_for(path, "orders")
+    assert (policy.mode, policy.find_pause("clean"), policy.find_pause("compaction")) == (None, "ada", "ada")
+    for service in ("clean", "compaction"):
+        text = pause_in_overrides(text, path, "orders", Pause(False, service))
+    assert json.loads(text) == {"tables": []}
 
 
 @pytest.mark.parametrize(
@@ -194,10 +240,16 @@ def test_a_pause_changes_the_mode_of_one_table_and_nothing_else(variable: str) -
         pytest.param("# why\ntables: []\n", True, "comments", id="comments-would-be-lost"),
         pytest.param('{"tables": [{"name": "x", "pool": "***"}]}', True, "masks", id="masked-by-airflow"),
         pytest.param('{"tables": [{"name": "x", "pol": "y"}]}', True, "unknown setting", id="already-wrong"),
+        pytest.param(
+            "tables:\n- {name: x, maintenance_window: {begin: 22:30, end: 23:30}}\n",
+            True,
+            "a time such as 22:30, in quotes",
+            id="hours-without-quotes",
+        ),
         pytest.param("", False, "no entry of the Variable", id="not-paused"),
         pytest.param('{"tables": [{"base_path": "/lake/*", "mode": "observe"}]}', False, "no entry", id="by-a-pattern"),
     ],
 )
 def test_a_variable_that_cannot_be_written_back_stays_as_it_is(variable: str, is_paused: bool, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        pause_in_overrides(variable, "/lake/sales/orders", "orders", is_paused=is_paused)
+        pause_in_overrides(variable, "/lake/sales/orders", "orders", Pause(is_paused))

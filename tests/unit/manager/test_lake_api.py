@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -693,6 +694,37 @@ def test_pause_is_prepared_and_nothing_is_written(services: ManagerServices, ord
     refused = client.post(f"/api/tables/{orders}/pause", json={"text": "# mine\n", "paused": True})
     assert refused.status_code == 422
     assert "comments" in refused.json()["detail"]
+
+
+def test_pause_of_a_service_is_prepared_with_the_users_name_and_why_and_shown_on_the_table(
+    services: ManagerServices, orders: str, tmp_path: Path
+) -> None:
+    client = client_of(services, OPERATOR)
+    path, body = (
+        f"/api/tables/{orders}/pause",
+        {"text": "", "paused": True, "service": "compaction", "why": "a backfill"},
+    )
+    text_of = client.post(path, json=body).json()["text"]
+    (entry,) = json.loads(text_of)["tables"]
+    assert set(entry) == {"base_path", "compaction"}
+    assert re.fullmatch(r"olga on \d{4}-\d\d-\d\d \d\d:\d\d UTC: a backfill", entry["compaction"]["paused"])
+    object.__setattr__(services, "tables", TablesSource("", lambda: text_of))
+    table = client.get(f"/api/tables/{orders}").json()
+    assert table["paused_services"] == ["compaction"]
+    assert {one["service"]: one["paused"] for one in table["services"]}["compaction"] == entry["compaction"]["paused"]
+    # What the file itself pauses cannot be resumed by the Variable that lies over it.
+    (tmp_path / "t.yaml").write_text("defaults: {compaction: {paused: ops}}\ntables: []\n", encoding="utf-8")
+    object.__setattr__(services, "tables", TablesSource(str(tmp_path / "t.yaml")))
+    table = client.get(f"/api/tables/{orders}").json()
+    assert table["paused_services"] == []
+    assert {one["service"]: one["paused"] for one in table["services"]}["compaction"] == "ops"
+    for wrong in ({"why": "two\nlines"}, {"service": "compactions"}, {"why": "x" * 201}, {"why": "***"}):
+        assert client.post(path, json=body | wrong).status_code == 422, wrong
+    # An entry that names its path would let a table run that discovery has found.
+    object.__setattr__(services, "tables", TablesSource("", lambda: "defaults: {mode: observe}"))
+    refused = client.post(path, json=body)
+    assert refused.status_code == 422
+    assert "mode: observe" in refused.json()["detail"]
 
 
 def test_table_is_forgotten_by_a_user_with_the_right(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,30 @@ def test_discovered_table_shows_what_is_due_and_starts_nothing_until_its_writer_
     mark(registry, table, Source.COMMIT_CALLBACK)
     make_loop().drain()
     assert len(gateway.runs) == 1
+
+
+def test_paused_service_is_decided_and_never_started_until_it_is_resumed(
+    registry: Registry, settings: LakeSettings, timeline_server: TimelineServer, gateway: FakeDoor,
+    tables: TablesConfig, table: HandMadeTable,
+) -> None:  # fmt: skip
+    known = {"tables": paused_in(tables, "ada: a backfill")}
+    views = TableViewCache(timeline_server.timelines)
+    loop = ManagerLoop(
+        settings, registry, TimelineServerGateway(timeline_server), views, gateway, lambda: known["tables"]
+    )
+    table_id = mark(registry, table, Source.COMMIT_CALLBACK)
+    loop.drain()
+    assert gateway.runs == []
+    assert "paused by ada: a backfill; else due: 3 delta commits" in registry.get(table_id)["decisions"]
+    known["tables"] = paused_in(tables, None)
+    mark(registry, table, Source.COMMIT_CALLBACK)
+    loop.drain()
+    assert len(gateway.runs) == 1
+
+
+def paused_in(tables: TablesConfig, by: str | None) -> TablesConfig:
+    compaction = tables.defaults.compaction.replace(paused=by)
+    return replace(tables, defaults=tables.defaults.replace(compaction=compaction))
 
 
 def test_observed_table_is_not_asked_for_its_writers(

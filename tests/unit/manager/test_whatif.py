@@ -98,6 +98,7 @@ def test_other_policies_leave_out_join_and_add_decisions() -> None:
     assert decided("defaults: {compaction: {delta_commits: 5}}") == [("t1", 2)] * 6
     assert decided("defaults: {compaction: {delta_commits: 15}}") == [("t1", 6)] * 2
     assert decided("defaults: {compaction: {enabled: false}}") == []
+    assert decided("defaults: {compaction: {paused: ada}}") == []
     assert decided("defaults: {mode: observe}") == []
     assert decided("defaults: {mode: manage}")[-1] == ("t2", 2)
 

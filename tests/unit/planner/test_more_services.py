@@ -344,3 +344,28 @@ def test_all_asks_for_every_rule() -> None:
     assert (young.verdict, young.evaluate_again_ms) == (Verdict.NOT_DUE, NOON_MS + 101_000)
     any_rule = policy.replace(compaction=later.compaction.replace(combine="any"))
     assert find(Service.COMPACTION, logs(5), any_rule).verdict is Verdict.DUE
+
+
+# --- A service that is paused -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("service", list(Service))
+def test_paused_service_is_not_due_says_by_whom_and_keeps_its_evidence(service: Service) -> None:
+    table = logs(7, plans=(pending(40, Action.CLUSTERING), pending(50, Action.CLEAN)))
+    paused = POLICY.replace(**{service.value: getattr(POLICY, service.value).replace(paused="ada: a backfill")})
+    before, after = find(service, table), find(service, table, paused)
+    assert after.verdict is Verdict.NOT_DUE
+    said = "" if before.verdict is Verdict.NOT_DUE else f"else {before.verdict}: "
+    assert after.reason == f"paused by ada: a backfill; {said}{before.reason}"
+    assert after.evidence == before.evidence
+    others = [one for one in decide(TableFacts(table), paused, NOW_MS) if one.service is not service]
+    assert not any("paused" in one.reason for one in others)
+
+
+def test_clean_does_not_wait_for_a_rollback_that_is_paused() -> None:
+    plans = (pending(30, Action.COMMIT, State.INFLIGHT),)
+    table = replace(cow(9, plans=plans), heartbeats_ms=MappingProxyType({at(30): NOON_MS - 120_000}))
+    assert find(Service.ROLLBACK, table).verdict is Verdict.DUE
+    assert "the rollback of failed writes comes first" in find(Service.CLEAN, table).reason
+    paused = POLICY.replace(rollback=POLICY.rollback.replace(paused="ada"))
+    assert find(Service.CLEAN, table, paused).verdict is Verdict.DUE
