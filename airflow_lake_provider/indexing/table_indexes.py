@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.hudi.heartbeat import HeartbeatRule, load_heartbeats
 from airflow_lake_provider.hudi.instant import COMPARABLE_ACTION, WRITE_ACTIONS
-from airflow_lake_provider.hudi.plans import PendingIndexPlan, load_pending_plans
+from airflow_lake_provider.hudi.plans import PendingIndexPlan, load_pending_plans, resolve_clusterings
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.indexing.index_spec import parse_index
@@ -78,8 +78,9 @@ def find_holes(
 ) -> Holes:
     """Return what is pending among the writes, and what completed beyond.
 
-    `touched_ms` gives each pending instant's file's modification time by requested time, `heartbeats` the last beats,
-    both in ms since the epoch. `rule` defines when a writer counts as dead, by the table's Hudi settings.
+    `timeline` is as `resolve_clusterings` returns it: layout 1 names a plan of clustering like a write. `touched_ms`
+    gives each pending instant's file's modification time by requested time, `heartbeats` the last beats, both in ms
+    since the epoch. `rule` defines when a writer counts as dead, by the table's Hudi settings.
     """
     pending = timeline.pending(*WRITE_ACTIONS)
     holes = tuple(_hole(instant, touched_ms, heartbeats, now_ms, rule) for instant in pending)
@@ -175,8 +176,7 @@ def load_table_indexes(storage: Storage, now_ms: int, rule: HeartbeatRule = DEFA
     properties = load_table_properties(storage)
     timeline = load_timeline(storage, properties)
     plans = load_pending_plans(storage, properties, timeline)
-    touched_ms = _touched_ms(storage, properties, timeline)
-    return TableIndexes(properties, plans, find_holes(timeline, touched_ms, heartbeats, now_ms, rule))
+    return TableIndexes(properties, plans, _load_holes(storage, (properties, timeline), heartbeats, now_ms, rule))
 
 
 def load_holes(storage: Storage, now_ms: int, rule: HeartbeatRule = DEFAULT_RULE) -> Holes:
@@ -186,8 +186,19 @@ def load_holes(storage: Storage, now_ms: int, rule: HeartbeatRule = DEFAULT_RULE
     """
     heartbeats = load_heartbeats(storage)
     properties = load_table_properties(storage)
-    timeline = load_timeline(storage, properties)
-    return find_holes(timeline, _touched_ms(storage, properties, timeline), heartbeats, now_ms, rule)
+    return _load_holes(storage, (properties, load_timeline(storage, properties)), heartbeats, now_ms, rule)
+
+
+def _load_holes(
+    storage: Storage,
+    table: tuple[TableProperties, Timeline],
+    heartbeats: Mapping[str, int],
+    now_ms: int,
+    rule: HeartbeatRule,
+) -> Holes:
+    properties, timeline = table
+    resolved = resolve_clusterings(storage, properties, timeline)
+    return find_holes(resolved, _touched_ms(storage, properties, timeline), heartbeats, now_ms, rule)
 
 
 def load_readiness(storage: Storage, index: str) -> Readiness:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 from pathlib import Path
 
@@ -113,3 +114,23 @@ def test_hole_is_found_with_its_heartbeat(table: Path, storage: Storage) -> None
     assert load_holes(storage, now_ms=1_060_000) == found.holes
     hole = found.holes.holes[-1]
     assert (hole.instant, hole.beat_age_s, hole.is_live) == (INSTANT, 60.0, True)
+
+
+def test_pending_clustering_of_version_6_is_a_plan_and_an_insert_overwrite_a_write(tmp_path: Path) -> None:
+    hoodie = tmp_path / ".hoodie"
+    hoodie.mkdir()
+    hoodie.joinpath("hoodie.properties").write_text("hoodie.table.name=orders\nhoodie.table.version=6\n")
+    slices = [{"partitionPath": "p", "fileId": "a"}]
+    plans = {
+        "20260101000000001": {"operationType": "CLUSTER", "clusteringPlan": {"inputGroups": [{"slices": slices}]}},
+        "20260101000000002": {"operationType": "INSERT_OVERWRITE", "clusteringPlan": None},
+    }
+    for time, body in plans.items():
+        hoodie.joinpath(f"{time}.replacecommit.requested").write_text(json.dumps(body))
+    storage = open_storage(str(tmp_path))
+    holes = load_holes(storage, now_ms=4_000_000_000_000)
+    assert [(hole.instant, hole.owner) for hole in holes.holes] == [
+        ("20260101000000001", "table service"),
+        ("20260101000000002", "writer"),
+    ]
+    assert load_table_indexes(storage, now_ms=4_000_000_000_000).holes == holes
