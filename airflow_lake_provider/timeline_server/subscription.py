@@ -171,6 +171,12 @@ class TimelineStream:
         """Tables that are named to the server for this version of theirs, without an answer yet."""
         self._refresh_pool = ThreadPoolExecutor(_REFRESH_THREADS, thread_name_prefix="lake-watch")
 
+    def close(self) -> None:
+        """End its threads and connections; refreshes that run go on to their end."""
+        self._refresh_pool.shutdown(wait=False, cancel_futures=True)
+        if self._archives is not None:
+            self._archives.close()
+
     async def events(self) -> AsyncIterator[Seen]:
         """Yield what changed, without end."""
         endpoint = self._options.endpoint

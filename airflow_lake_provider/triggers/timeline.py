@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
@@ -14,13 +16,21 @@ from airflow_lake_provider.timeline_server.subscription import TimelineStream
 from airflow_lake_provider.timeline_server.watch import TableChange, Watch, WatchKind, archive_query, examine, found
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Hashable
+    from collections.abc import AsyncGenerator, AsyncIterator, Hashable
 
     from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
     from airflow_lake_provider.timeline_server.subscription import Seen
 
-# Triggers of one key in this process; Airflow runs all of them in one event loop.
-_STREAMS: dict[str, TimelineStream] = {}
+
+@dataclass
+class _SharedStream:
+    stream: TimelineStream
+    users: int = 0
+
+
+# Streams in use, by key; Airflow runs all triggers of this process in one event loop. The last user closes the stream:
+# credentials that change would leave one behind each time, with its threads.
+_STREAMS: dict[str, _SharedStream] = {}
 
 
 class TimelineTrigger(BaseEventTrigger):
@@ -73,13 +83,18 @@ class TimelineTrigger(BaseEventTrigger):
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Any]:
         """Yield which tables changed, for all triggers of the key."""
         lake_conn_id, storage_options = kwargs["lake_conn_id"], kwargs["storage_options"]
-        stream = await _open_stream(lake_conn_id, storage_options)
-        async for seen in stream.events():
-            yield seen
+        async with _use_stream(lake_conn_id, storage_options) as stream:
+            async for seen in stream.events():
+                yield seen
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
         """Pick this trigger's tables out of the stream; fire once."""
-        stream = await _open_stream(self.lake_conn_id, self.storage_options)
+        async with _use_stream(self.lake_conn_id, self.storage_options) as stream:
+            async with aclosing(self._follow(stream, shared_stream)) as events:
+                async for event in events:
+                    yield event
+
+    async def _follow(self, stream: TimelineStream, shared_stream: AsyncIterator[Any]) -> AsyncGenerator[TriggerEvent]:
         watch = Watch(
             WatchKind(self.kind),
             tuple((base_path, after) for base_path, after in self.tables),
@@ -106,10 +121,9 @@ class TimelineTrigger(BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Do the same with the stream for itself; used where streams are not shared."""
-        stream = await _open_stream(self.lake_conn_id, self.storage_options)
-        async for event in self.filter_shared_stream(stream.events()):
-            yield event
-            return
+        async with _use_stream(self.lake_conn_id, self.storage_options) as stream:
+            async for event in self._follow(stream, stream.events()):
+                yield event
 
     async def _examine(
         self, stream: TimelineStream, watch: Watch, seen: Seen, permanent: dict[str, TableChange]
@@ -149,13 +163,21 @@ def stream_key(lake_conn_id: str, storage_options: dict[str, Any]) -> str:
     return json.dumps([lake_conn_id, storage_options], sort_keys=True, default=str)
 
 
-async def _open_stream(lake_conn_id: str, storage_options: dict[str, Any]) -> TimelineStream:
+@asynccontextmanager
+async def _use_stream(lake_conn_id: str, storage_options: dict[str, Any]) -> AsyncIterator[TimelineStream]:
     key = stream_key(lake_conn_id, storage_options)
-    stream = _STREAMS.get(key)
-    if stream is None:
+    if key not in _STREAMS:
         options = await stream_options(lake_conn_id, storage_options)
-        stream = _STREAMS.setdefault(key, TimelineStream(options))
-    return stream
+        _STREAMS.setdefault(key, _SharedStream(TimelineStream(options)))
+    shared = _STREAMS[key]
+    shared.users += 1
+    try:
+        yield shared.stream
+    finally:
+        shared.users -= 1
+        if not shared.users:
+            del _STREAMS[key]
+            shared.stream.close()
 
 
 def _event(**payload: Any) -> TriggerEvent:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,29 @@ def test_triggers_of_one_triggerer_share_one_stream(tmp_path: Path) -> None:
     for table, events in zip(tables, asyncio.run(fire_all()), strict=True):
         assert [event["status"] for event in events] == ["success"]
         assert [finding["base_path"] for finding in events[0]["findings"]] == [str(table.path)]
+    assert_no_stream_is_left()
+
+
+def test_stream_of_credentials_that_nobody_uses_any_more_is_closed_with_its_threads(table: HandMadeTable) -> None:
+    """Credentials that a DAG renews each hour, for a year."""
+    table.commit(1)
+
+    async def fire(number: int) -> Any:
+        sensor = commit_sensor(base_path=str(table.path), storage_options={"auto_mkdir": bool(number % 2)})
+        return [event.payload["status"] async for event in sensor.build_trigger().run()]
+
+    async def fire_all() -> list[Any]:
+        return [await fire(number) for number in range(4)]
+
+    assert asyncio.run(fire_all()) == [["success"]] * 4
+    assert_no_stream_is_left()
+
+
+def assert_no_stream_is_left() -> None:
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("lake-watch")]
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_trigger_of_a_missing_table_fires_an_error(tmp_path: Path) -> None:
