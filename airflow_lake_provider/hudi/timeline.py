@@ -129,6 +129,8 @@ def _completion_key(instant: Instant) -> tuple[str, str]:
     return instant.ordering_time, instant.requested_time
 
 
+_LAYOUT_2_FOLDER = "timeline"
+
 # What lies in the timeline's folder and is no instant: folders of either layout, and files of layout 1's `.hoodie`.
 _KNOWN_NAMES = frozenset(
     {
@@ -163,7 +165,10 @@ class TimelineListing:
 
 
 def load_timeline(storage: Storage, properties: TableProperties) -> Timeline:
-    """List the timeline's folder and build the timeline. Raises StorageError; DamagedFileError when it has vanished."""
+    """List the timeline's folder and build the timeline.
+
+    Raises StorageError; DamagedFileError when the folder has vanished, or while an upgrade moves the instants.
+    """
     return load_listing(storage, properties).timeline
 
 
@@ -175,6 +180,8 @@ def load_listing(
         if properties.layout.completion_is_modification:
             entries = storage.list_entries(properties.timeline_path)
             modified_ms = {entry.name: entry.modified_ms for entry in entries}
+            if _LAYOUT_2_FOLDER in modified_ms:
+                _require_not_moved(storage, f"{properties.timeline_path}/{_LAYOUT_2_FOLDER}")
             timeline = build_timeline(properties.layout, modified_ms, modified_ms, properties.time_zone)
             return TimelineListing(timeline, frozenset(modified_ms))
         names = storage.list_names(properties.timeline_path)
@@ -188,6 +195,23 @@ def load_listing(
         return TimelineListing(_with_legacy_completions(storage, properties, timeline), previous.names.union(added))
     timeline = build_timeline(properties.layout, names)
     return TimelineListing(_with_legacy_completions(storage, properties, timeline), frozenset(names))
+
+
+def _require_not_moved(storage: Storage, folder: str) -> None:
+    """Raise DamagedFileError while instants of a table of layout 1 lie in layout 2's folder.
+
+    An upgrade moves them there one by one before it writes the new version; a downgrade leaves an empty folder behind.
+    Source: Hudi 1.2 `SevenToEightUpgradeHandler`, `EightToSevenDowngradeHandler`.
+    """
+    try:
+        names = storage.list_names(folder)
+    except FileNotFoundError:
+        return
+    if any(Layout.V2.split_file_name(name) is not None for name in names):
+        raise DamagedFileError(
+            f"table {storage.base_path!r}: an upgrade to version 8 or later is moving its timeline to {folder}; wait "
+            "for its end, or run it again if it died"
+        )
 
 
 def _with_legacy_completions(storage: Storage, properties: TableProperties, timeline: Timeline) -> Timeline:

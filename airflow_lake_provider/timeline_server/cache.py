@@ -171,6 +171,8 @@ class TableMemory:
         self._kept: dict[str, None] = {}
         """The first one is evicted next, unless it was used since it came here: then it becomes the last one."""
         self._hot: OrderedDict[str, Known] = OrderedDict()
+        self._failed: dict[str, None] = {}
+        """Tables that nobody watched when their store failed, in this order."""
 
     def __len__(self) -> int:
         return len(self._timelines)
@@ -274,8 +276,28 @@ class TableMemory:
     def forget(self, base_path: str) -> None:
         """Drop a table altogether."""
         with self.lock:
-            for memory in (self._timelines, self._kept, self._hot, self._storages):
-                memory.pop(base_path, None)
+            self._forget(base_path)
+
+    def forget_soon(self, base_path: str, now_ms: int) -> None:
+        """Drop a table that failed, some time after its readers got its error (`_RETRY_AFTER_MS`).
+
+        Not if it is needed then, or has a snapshot: those are bounded as all others are.
+        """
+        with self.lock:
+            self._failed.pop(base_path, None)
+            self._failed[base_path] = None
+            for path in tuple(self._failed):
+                failed = self._timelines.get(path)
+                if failed is not None and failed.error is not None:
+                    if failed.failed_ms + _RETRY_AFTER_MS > now_ms:
+                        break
+                    if not failed.packed_bytes and not failed.is_followed(now_ms):
+                        self._forget(path)
+                del self._failed[path]
+
+    def _forget(self, base_path: str) -> None:
+        for memory in (self._timelines, self._kept, self._hot, self._storages):
+            memory.pop(base_path, None)
 
     def pick_gated(self) -> str | None:
         """Return a random table whose folder time is trusted; None when there is none."""
@@ -662,15 +684,15 @@ class SharedTimelines:
 
     def _schedule(self, base_path: str, cached: CachedTimeline) -> None:
         now_ms = self.now_ms()
-        if cached.error is not None:
-            is_permanent = (
-                not cached.error.retriable and not cached.is_registered and cached.watched_pause_s(now_ms) is None
-            )
-            if is_permanent:
-                self.memory.forget(base_path)
-            pause_s = backoff(_FIRST_BACKOFF_S, cached.failures, _MOST_BACKOFF_S)
-            self.due.put(cached.base_path, NEVER if is_permanent else now_ms + int(pause_s * 1000))
-        elif cached.is_registered or cached.watched_pause_s(now_ms) is not None:
-            self.due.put(cached.base_path, now_ms + pause_ms(base_path, cached, self.limits.heartbeat, now_ms))
-        else:
-            self.due.put(base_path, NEVER)
+        if cached.is_followed(now_ms):
+            pause = pause_ms(base_path, cached, self.limits.heartbeat, now_ms)
+            if cached.error is not None:
+                pause = int(backoff(_FIRST_BACKOFF_S, cached.failures, _MOST_BACKOFF_S) * 1000)
+            self.due.put(cached.base_path, now_ms + pause)
+            return
+        # Nobody gets the answer of a refresh; the next reader requests one.
+        self.due.put(base_path, NEVER)
+        if cached.error is not None and cached.error.retriable:
+            self.memory.forget_soon(base_path, now_ms)
+        elif cached.error is not None:
+            self.memory.forget(base_path)

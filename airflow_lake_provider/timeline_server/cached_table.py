@@ -266,7 +266,11 @@ class CachedTimeline:
 
     def is_needed(self, now_ms: int) -> bool:
         """Whether the table is registered, watched, or hinted."""
-        return self.is_registered or self.watched_until_ms > now_ms or self.hints.is_hinted
+        return self.is_followed(now_ms) or self.hints.is_hinted
+
+    def is_followed(self, now_ms: int) -> bool:
+        """Whether the table is registered or watched."""
+        return self.is_registered or self.watched_until_ms > now_ms
 
     def watched_pause_s(self, now_ms: int) -> float | None:
         """Return how often the watchers of the table would poll it; None without watchers."""

@@ -91,7 +91,7 @@ def refresh(storage: Storage, known: Known | None, depth: Depth, now_ms: int) ->
             return replace(known, snapshot=replace(known.snapshot, as_of_ms=now_ms), properties_stamp=stamp)
     try:
         listing = load_listing(storage, properties, _comparable(known, properties))
-    except DamagedFileError:  # the folder is missing: an upgrade moves the timeline, a drop removes all of it
+    except DamagedFileError:  # an upgrade moves the timeline, or has moved it; a drop removes all of it
         return _load(storage, now_ms)
     if not checks_properties and (_has_lost(known, listing) or _has_new_properties(known, listing)):
         again, stamp = _properties_again(storage, known)

@@ -89,10 +89,12 @@ class TimelineTrigger(BaseEventTrigger):
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
         """Pick this trigger's tables out of the stream; fire once."""
-        async with _use_stream(self.lake_conn_id, self.storage_options) as stream:
-            async with aclosing(self._follow(stream, shared_stream)) as events:
-                async for event in events:
-                    yield event
+        async with (
+            _use_stream(self.lake_conn_id, self.storage_options) as stream,
+            aclosing(self._follow(stream, shared_stream)) as events,
+        ):
+            async for event in events:
+                yield event
 
     async def _follow(self, stream: TimelineStream, shared_stream: AsyncIterator[Any]) -> AsyncGenerator[TriggerEvent]:
         watch = Watch(

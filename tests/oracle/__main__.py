@@ -17,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "spark_jobs"), str(ROOT)]
 
+from tests.oracle.cases import CASES  # noqa: E402
 from tests.oracle.history import History, chosen, draw_history  # noqa: E402
 from tests.oracle.hudi_answers import Hudi  # noqa: E402
 from tests.oracle.known import is_known  # noqa: E402
@@ -36,7 +37,9 @@ def main() -> int:
     parser.add_argument("--steps", default="", help="numbers of a seed's steps, or the steps themselves")
     parser.add_argument("--for-s", type=float, default=0.0, help="go on with the next seeds for so long")
     parser.add_argument("--shrink-s", type=float, default=0.0, help="shrink each difference for so long")
-    parser.add_argument("--plant", choices=sorted(PLANTS), help="bring a defect back first")
+    parser.add_argument(
+        "--plant", choices=sorted(PLANTS), help="bring a defect back first; --for-s ends when it is found"
+    )
     given = parser.parse_args()
     if given.plant:
         PLANTS[given.plant](setattr)
@@ -47,7 +50,9 @@ def main() -> int:
     if given.setup:
         outcomes = [run_history(hudi, History.parse(given.setup, given.steps), say=say)]
     elif given.for_s:
-        campaign = Campaign(hudi, say)
+        campaign = Campaign(
+            hudi, say, stop_at={case.kind for case in CASES if given.plant and case.plant == given.plant}
+        )
         campaign.run(given.seed, given.for_s)
         outcomes = campaign.outcomes
     else:

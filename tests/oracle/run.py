@@ -99,20 +99,24 @@ class Campaign:
 
     hudi: Hudi
     say: Say
+    stop_at: Collection[str] = ()
+    """Kinds of differences that end it: those of a defect that was brought back to see it found."""
     outcomes: list[Outcome] = field(default_factory=list)
 
     def run(self, first_seed: int, most_s: float) -> None:
-        """Run the histories of this seed and the next ones until the time is over."""
+        """Run the histories of this seed and the next ones until the time is over, or one shows such a difference."""
         until_s, seed = time.monotonic() + most_s, first_seed
         while time.monotonic() < until_s:
             self.run_seed(seed, until_s)
+            if self.outcomes[-1].kinds_of_difference() & set(self.stop_at):
+                break
             seed += 1
 
     def run_seed(self, seed: int, until_s: float = 1e18) -> None:
         """Run the history of one seed."""
         history = draw_history(seed)
         self.say(f"seed {seed}: {history.setup}")
-        outcome = run_history(self.hudi, history, say=self.say, until_s=until_s)
+        outcome = run_history(self.hudi, history, say=self.say, stop_at=self.stop_at, until_s=until_s)
         self.outcomes.append(outcome)
         self.say(f"seed {seed}: {outcome.steps} steps in {outcome.seconds:.0f} s")
 

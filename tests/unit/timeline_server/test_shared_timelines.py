@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import re
 import threading
 import tracemalloc
 from dataclasses import dataclass, field
@@ -18,11 +19,30 @@ from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
-from airflow_lake_provider.timeline_server.cache import SharedTimelines, TableLocks
-from airflow_lake_provider.timeline_server.refresh import PROPERTIES_AFTER_MS, SETTLED_AFTER_MS, Depth, restore, save
-from airflow_lake_provider.timeline_server.schedule import NEVER, DueQueue, HeartbeatLimits, SharedLimits
+from airflow_lake_provider.timeline_server.cache import PROPERTIES_AT_LATEST_MS, SharedTimelines, TableLocks
+from airflow_lake_provider.timeline_server.refresh import (
+    PROPERTIES_AFTER_MS,
+    SETTLED_AFTER_MS,
+    SETTLED_REMOTELY_AFTER_MS,
+    Depth,
+    restore,
+    save,
+)
+from airflow_lake_provider.timeline_server.schedule import (
+    NEVER,
+    SILENCE_SHARE,
+    SUSPICIOUS_AFTER_GAPS,
+    DueQueue,
+    HeartbeatLimits,
+    SharedLimits,
+)
+from airflow_lake_provider.timeline_server.server import ServerOptions
 from airflow_lake_provider.timeline_server.snapshot import NOW, Freshness, TimelineSnapshot, pack, version_of
-from airflow_lake_provider.timeline_server.views import FileSystemTimelineView, MemoryTimelineView
+from airflow_lake_provider.timeline_server.views import (
+    RETRY_SERVER_AFTER_S,
+    FileSystemTimelineView,
+    MemoryTimelineView,
+)
 from airflow_lake_provider.timeline_server.watch import Watch, WatchKind, find_changes
 from tests.support.fixture_tables import NAMES, unpack
 from tests.support.tables import HandMadeTable
@@ -458,6 +478,27 @@ def test_missing_table_is_forgotten_unless_somebody_needs_it(timelines: SharedTi
     assert len(timelines.snapshot(str(tmp_path / "later")).timeline.instants) == 1
 
 
+def test_table_that_nobody_watches_is_forgotten_soon_after_its_store_failed_and_not_asked_again(
+    timelines: SharedTimelines, opened: Opened, tmp_path: Path, clock: Clock
+) -> None:
+    paths = [str(HandMadeTable.create(tmp_path / f"t{number}").path) for number in range(20)]
+    opened.fails_with = StorageError("the store is away")
+    timelines.watch(paths[0], 60.0, clock.now_ms + 300_000)
+    for path in paths:
+        for _ in range(3):
+            with pytest.raises(StorageError, match="away"):
+                timelines.snapshot(path)
+        clock.now_ms += 2000
+    assert timelines.stats.read()["failed_refreshes"] == len(paths), "readers of one moment share the error"
+    assert len(timelines.memory) == 2, "the watched one, and the last"
+    clock.now_ms += 10_000
+    assert timelines.due.take(clock.now_ms, 100) == [(paths[0], False)]
+    clock.now_ms += 300_000
+    timelines.refresh_if_due(paths[0], is_hinted=False)
+    clock.now_ms += 86_400_000
+    assert timelines.due.take(clock.now_ms, 100) == [], "its watcher has left"
+
+
 def test_unexpected_error_of_a_store_becomes_a_storage_error_of_that_table(
     timelines: SharedTimelines, opened: Opened, table: HandMadeTable
 ) -> None:
@@ -735,8 +776,56 @@ def test_table_whose_timeline_folder_is_gone_says_so(timelines: SharedTimelines,
         timelines.snapshot(str(table.path), NOW)
 
 
-def test_limits_are_the_documented_ones() -> None:
-    assert HeartbeatLimits() == HeartbeatLimits(least_s=60, most_s=600, most_announced_s=21_600)
+def test_table_whose_upgrade_from_version_6_is_in_flight_shows_no_half_of_its_timeline(
+    timelines: SharedTimelines, tmp_path: Path
+) -> None:
+    table = unpack("mor_v6", tmp_path)
+    path, hoodie = str(table.path), table.path / ".hoodie"
+    before = timelines.snapshot(path)
+    (hoodie / "timeline" / "history").mkdir(parents=True)  # as a downgrade leaves it
+    assert timelines.snapshot(path, NOW).timeline.instants == before.timeline.instants
+    requested = {i.requested_time for i in before.timeline.instants}
+    for file in [entry for entry in hoodie.iterdir() if entry.name[:17] in requested]:
+        state = file.name[17:]
+        is_pending = state.endswith((".requested", ".inflight"))
+        name = f"{file.name[:17]}{'' if is_pending else '_20991121120000000'}{state}"
+        file.rename(hoodie / "timeline" / name)
+        for view in (timelines, SharedTimelines(now_ms=timelines.now_ms)):
+            with pytest.raises(DamagedFileError, match=r"upgrade .* is moving its timeline"):
+                view.refresh(path, Depth.LIST)
+    properties = hoodie / "hoodie.properties"
+    text = properties.read_text().replace("hoodie.table.version=6", "hoodie.table.version=8")
+    properties.write_text(text.replace("layout.version=1", "layout.version=2"))
+    after = timelines.refresh(path, Depth.LIST)
+    assert {i.requested_time for i in after.timeline.instants} == requested
+
+
+@pytest.mark.parametrize(
+    ("sentence", "limits"),
+    [
+        (
+            r"never longer than `heartbeat_timeout_s` \(([\d,]+)\), or `heartbeat_max_s` \(([\d,]+)\)",
+            (HeartbeatLimits().most_s, HeartbeatLimits().most_announced_s),
+        ),
+        (r"(three) times its usual gap between commits, later a (quarter)", (SUSPICIOUS_AFTER_GAPS, SILENCE_SHARE)),
+        (
+            r"older than (\d+) s on local disks, and than a (minute) on HDFS",
+            (SETTLED_AFTER_MS / 1000, SETTLED_REMOTELY_AFTER_MS / 1000),
+        ),
+        (
+            r"see that within (\d+) minutes, and within (\d+) while",
+            (PROPERTIES_AFTER_MS / 60_000, PROPERTIES_AT_LATEST_MS / 60_000),
+        ),
+        (r"a second call at most once in (\d+) minutes", (PROPERTIES_AT_LATEST_MS / 60_000,)),
+        (r"retry the server after (\d+) s", (RETRY_SERVER_AFTER_S,)),
+        (r"It writes a snapshot file each (minute)", (ServerOptions().save_interval_s,)),
+    ],
+)
+def test_limits_are_the_documented_ones(sentence: str, limits: tuple[float, ...]) -> None:
+    page = " ".join((Path(__file__).parents[3] / "docs" / "timelines.md").read_text(encoding="utf-8").split())
+    words = {"three": 3.0, "quarter": 0.25, "minute": 60.0}
+    (found,) = re.finditer(sentence, page)
+    assert tuple(words.get(word) or float(word.replace(",", "")) for word in found.groups()) == limits
 
 
 def test_heartbeat_of_an_unchanged_table_unpacks_nothing(
