@@ -453,6 +453,13 @@ class SharedTimelines:
         known = self.memory.known(base_path, cached) if self._is_current(cached, freshness, covering) else None
         return None if known is None else known.snapshot
 
+    def is_current(self, base_path: str, freshness: Freshness = ANY_AGE) -> bool:
+        """Whether `find_current` has an answer, as far as that shows without unpacking it."""
+        cached = self.memory.get(base_path)
+        is_current = self._is_current(cached, freshness, 0)
+        cached.was_used = cached.was_used or is_current
+        return is_current
+
     def find_shown(self, base_path: str) -> TimelineSnapshot | None:
         """Return the last refresh's result if it is cached, even when a hint waits; reads no storage."""
         cached = self.memory.get(base_path)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
 from fastapi.middleware.gzip import GZipMiddleware
-from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -32,11 +31,14 @@ from airflow_lake_provider.timeline_server.wire import (
     ProblemAnswer,
     TimelineAnswer,
     TimelineHealthAnswer,
+    encode_answer,
+    encode_list,
     snapshot_to_dict,
+    with_field,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from prometheus_client.core import Metric
 
@@ -88,46 +90,63 @@ WATCH_TTL_MS = 300_000
 """How long a named table counts as watched; callers name their tables again well before."""
 
 
-async def answer_poll(
-    server: TimelineServer, reader: Grant, body: PollBody, to_answer: Callable[[TimelineSnapshot], dict[str, Any]]
-) -> dict[str, Any]:
-    """Return the shape of a PollAnswer."""
+async def answer_poll(server: TimelineServer, reader: Grant, body: PollBody) -> bytes:
+    """Return a PollAnswer as JSON. Timelines are unpacked and encoded off the event loop: some are large."""
     timelines = server.timelines
     found = timelines.log.find_after(body.cursor)
     # The cursor is read before the tables are compared: the next poll returns what changes meanwhile.
     cursor = body.cursor if found is not None else timelines.log.cursor
-    changed = [entry for table in body.tables if (entry := _compare(timelines, table, to_answer)) is not None]
+    differing = [table for table in body.tables if _differs(timelines, table)]
+    changed: dict[str, bytes] = {}
+    if differing:
+        changed = await server.encode(lambda: _encode_states(server, differing))
     server.wake()
     is_unknown = bool(body.cursor) and found is None
     if not changed and not is_unknown and body.wait_s > 0:
         await timelines.log.wait(cursor, body.wait_s)
     found = timelines.log.find_after(cursor)
     if found is None:  # the log passed the cursor during the wait: the caller compares versions
-        return {"cursor": timelines.log.cursor, "resync": True, "changed": changed}
+        return _encode_poll(timelines.log.cursor, changed, is_resync=True)
     cursor, paths = found
-    named = {entry["base_path"] for entry in changed}
     # The log holds the changes of all tables.
-    changed += [_state_of(timelines, path) for path in paths if path not in named and reader.covers(path)]
-    return {"cursor": cursor, "resync": is_unknown, "changed": changed}
+    others = (path for path in paths if path not in changed and reader.covers(path))
+    changed |= {path: encode_answer(_state_of(timelines, path)) for path in others}
+    return _encode_poll(cursor, changed, is_resync=is_unknown)
 
 
-def _compare(
-    timelines: SharedTimelines, table: WatchedTable, to_answer: Callable[[TimelineSnapshot], dict[str, Any]]
-) -> dict[str, Any] | None:
+def _differs(timelines: SharedTimelines, table: WatchedTable) -> bool:
+    """Watch the table; return whether the caller has another version, or none of a table that cannot be read."""
     now_ms = timelines.now_ms()
     until_ms = now_ms + WATCH_TTL_MS
     timelines.watch(table.base_path, table.poll_interval_s, until_ms, table.unannounced_interval_s)
     cached = timelines.memory.get(table.base_path)
     if cached.error is not None:
-        return _state_of(timelines, table.base_path) if not table.version else None
+        return not table.version
     # The last refresh's result is enough, even when a hint waits: the log gets the result of its refresh.
-    if cached.shown and cached.version == table.version:
-        return None
+    return not (cached.shown and cached.version == table.version)
+
+
+def _encode_states(server: TimelineServer, tables: Iterable[WatchedTable]) -> dict[str, bytes]:
+    return {table.base_path: state for table in tables if (state := _encode_state(server, table)) is not None}
+
+
+def _encode_state(server: TimelineServer, table: WatchedTable) -> bytes | None:
+    """Return the table as a ChangedTable; None when its next refresh has to answer."""
+    timelines = server.timelines
+    if timelines.memory.get(table.base_path).error is not None:
+        return encode_answer(_state_of(timelines, table.base_path))
     known = timelines.find_shown(table.base_path)
     if known is None:
         timelines.await_refresh(table.base_path, table.version)
         return None
-    return _state_of(timelines, table.base_path) | {"version": known.version, "timeline": to_answer(known)}
+    state = _state_of(timelines, table.base_path) | {"version": known.version}
+    del state["timeline"]
+    return with_field(encode_answer(state), "timeline", encode_answer(timeline_answer(server, known)))
+
+
+def _encode_poll(cursor: str, changed: Mapping[str, bytes], *, is_resync: bool) -> bytes:
+    answer = encode_answer({"cursor": cursor, "resync": is_resync})
+    return with_field(answer, "changed", encode_list(changed.values()))
 
 
 def _state_of(timelines: SharedTimelines, base_path: str) -> dict[str, Any]:
@@ -198,6 +217,7 @@ class _Timelines(Collector):
 
 
 AS_OF_HEADER = "Lake-As-Of-Ms"
+JSON = "application/json"
 
 
 async def server_of(request: Request) -> TimelineServer:
@@ -251,13 +271,31 @@ async def get_view(
 ) -> Response:
     """Return a table's complete timeline; its version is the ETag."""
     freshness = Freshness(max_age_s, unannounced_max_age_s)
-    snapshot = server.timelines.find_current(table, freshness)
+    timelines = server.timelines
+    if timelines.is_current(table, freshness):
+        cached = timelines.memory.get(table)
+        version, as_of_ms = cached.version, cached.as_of_ms
+        if _is_named(version, if_none_match):
+            return Response(status_code=304, headers=_view_headers(version, as_of_ms))
+        snapshot = await server.encode(lambda: timelines.find_current(table, freshness))
+    else:
+        snapshot = None
     if snapshot is None:
-        snapshot = await server.read(lambda: server.timelines.snapshot(table, freshness), table)
-    headers = {"ETag": f'"{snapshot.version}"', "Cache-Control": "no-cache", AS_OF_HEADER: str(snapshot.as_of_ms)}
-    if if_none_match is not None and snapshot.version in if_none_match.replace("W/", "").replace('"', "").split(", "):
+        snapshot = await server.read(lambda: timelines.snapshot(table, freshness), table)
+    headers = _view_headers(snapshot.version, snapshot.as_of_ms)
+    if _is_named(snapshot.version, if_none_match):
         return Response(status_code=304, headers=headers)
-    return JSONResponse(timeline_answer(server, snapshot), headers=headers)
+    known = snapshot
+    body = await server.encode(lambda: encode_answer(timeline_answer(server, known)))
+    return Response(body, headers=headers, media_type=JSON)
+
+
+def _view_headers(version: str, as_of_ms: int) -> dict[str, str]:
+    return {"ETag": f'"{version}"', "Cache-Control": "no-cache", AS_OF_HEADER: str(as_of_ms)}
+
+
+def _is_named(version: str, if_none_match: str | None) -> bool:
+    return if_none_match is not None and version in if_none_match.replace("W/", "").replace('"', "").split(", ")
 
 
 @router.post("/changes", response_model=PollAnswer)
@@ -270,8 +308,7 @@ async def poll_changes(server: Server, reader: Reader, body: PollBody) -> Respon
         table.base_path = normalise_base_path(table.base_path)
         reader.require_path(table.base_path)
         server.require_allowed(table.base_path)
-    answer = await answer_poll(server, reader, body, lambda snapshot: timeline_answer(server, snapshot))
-    return JSONResponse(answer)
+    return Response(await answer_poll(server, reader, body), media_type=JSON)
 
 
 @router.get("/archive")

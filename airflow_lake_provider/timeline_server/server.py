@@ -35,6 +35,7 @@ _BUSY_STORE_MS = 500
 _STUCK_S = 10.0
 _MOST_STORES_STUCK = 8
 """For so many stores that never answer there are threads."""
+_ENCODERS = 2
 _LOOPS = 3
 """Jobs of the server itself: the feed, the verification, the file of snapshots."""
 
@@ -88,6 +89,7 @@ class TimelineServer:
         most = options.refresh_threads * (_MOST_STORES_STUCK + 1)
         self._refresh_pool = ThreadPoolExecutor(most, thread_name_prefix="lake-timeline-refresh")
         self._readers = ThreadPoolExecutor(most, thread_name_prefix="lake-read")
+        self._encoders = ThreadPoolExecutor(_ENCODERS, thread_name_prefix="lake-encode")
         self._loops = ThreadPoolExecutor(_LOOPS, thread_name_prefix="lake-loop")
         self._busy: Counter[str] = Counter()
         self._reading: dict[str, asyncio.Semaphore] = {}
@@ -121,6 +123,10 @@ class TimelineServer:
         async with free:
             return await asyncio.get_running_loop().run_in_executor(self._readers, query)
 
+    async def encode(self, make: Callable[[], T]) -> T:
+        """Run what takes long and reads no storage off the event loop; stores that do not answer delay it never."""
+        return await asyncio.get_running_loop().run_in_executor(self._encoders, make)
+
     async def run(self) -> None:
         """Work until cancelled; then save what is known."""
         self._event_loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
@@ -139,6 +145,7 @@ class TimelineServer:
         finally:
             self._refresh_pool.shutdown(wait=False, cancel_futures=True)
             self._readers.shutdown(wait=False, cancel_futures=True)
+            self._encoders.shutdown(wait=False, cancel_futures=True)
             self._loops.shutdown(wait=False, cancel_futures=True)
             self._save()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
@@ -13,7 +14,7 @@ from airflow_lake_provider.hudi.timeline import Timeline, TimelineProblem
 from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 MOST_TABLES = 1000
 MOST_WAIT_S = 60.0
@@ -148,3 +149,35 @@ def snapshot_from_dict(body: Mapping[str, Any]) -> TimelineSnapshot:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise TimelineServerUnavailableError(f"the timeline server's answer is not a timeline: {error!r}") from error
+
+
+# --- Answers as JSON. One call of the encoder keeps all other threads from running, so a long list takes many calls
+
+_MOST_ITEMS = 500
+
+
+def encode_answer(answer: Mapping[str, Any]) -> bytes:
+    """Return an answer as JSON, its list of instants in parts."""
+    head = _dumps({name: value for name, value in answer.items() if name != "instants"})
+    if "instants" not in answer:
+        return head
+    return with_field(head, "instants", _encode_list(answer["instants"]))
+
+
+def with_field(encoded: bytes, name: str, value: bytes) -> bytes:
+    """Return an object in JSON, which has fields, with one more; `value` is JSON as well."""
+    return b"%s,%s:%s}" % (encoded[:-1], _dumps(name), value)
+
+
+def encode_list(items: Iterable[bytes]) -> bytes:
+    """Return a list in JSON of what is JSON already."""
+    return b"[" + b",".join(items) + b"]"
+
+
+def _encode_list(items: Sequence[Any]) -> bytes:
+    parts = (_dumps(items[begin : begin + _MOST_ITEMS])[1:-1] for begin in range(0, len(items), _MOST_ITEMS))
+    return encode_list(parts)
+
+
+def _dumps(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from fastapi.testclient import TestClient
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.routes import create_timeline_app
 from airflow_lake_provider.timeline_server.server import ServerOptions, TableFeed, TimelineServer
+from airflow_lake_provider.timeline_server.wire import TimelineAnswer, snapshot_to_dict
 from tests.support.fixture_tables import unpack
 from tests.support.tables import HandMadeTable
 from tests.unit.timeline_server.hudi_archiver import HandMadeArchive
@@ -280,3 +283,58 @@ def test_archive_after_a_cursor_is_never_older_than_the_timeline_that_the_caller
     second.unlink()
     assert archived(shown) == [], "the timeline of this version still has it"
     assert archived("0" * 32) == [names[0][0]]
+
+
+def test_large_timelines_are_unpacked_and_encoded_outside_the_event_loop_and_unchanged(
+    client: TestClient, server: TimelineServer, table: HandMadeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timeline = table.path / ".hoodie" / "timeline"
+    for number in range(1234):
+        (timeline / f"2026112112{number:07}.deltacommit.inflight").touch()
+    (timeline / "ü.unknown").touch()
+    loops: list[str] = []
+
+    def record(name: str) -> None:
+        def noticed(*given: Any) -> Any:
+            try:
+                asyncio.get_running_loop()
+            except RuntimeError:
+                return really(*given)
+            loops.append(name)
+            return really(*given)
+
+        module, _, attribute = name.rpartition(".")
+        really = getattr(importlib.import_module(module), attribute)
+        monkeypatch.setattr(name, noticed)
+
+    for name in ("cached_table.unpack", "routes.snapshot_to_dict", "wire._dumps"):
+        record(f"airflow_lake_provider.timeline_server.{name}")
+    first = view(client, table)
+    server.timelines.memory._hot.clear()
+    again = view(client, table)
+    server.timelines.memory._hot.clear()
+    (polled,) = poll(client, table)["changed"]
+    assert set(loops) <= {"airflow_lake_provider.timeline_server.wire._dumps"}, "of the poll's cursor alone"
+    assert len(loops) <= 2
+    shown = server.timelines.snapshot(str(table.path))
+    ages = {"as_of_ms", "stale_ms", "next_evaluation_ms"}
+    expected = {key: value for key, value in snapshot_to_dict(shown).items() if key not in ages}
+    for answer in (first.json(), again.json(), polled["timeline"]):
+        assert {key: value for key, value in answer.items() if key in expected} == expected
+        assert ages < set(answer)
+    assert TimelineAnswer.model_validate(first.json()).version == shown.version == polled["version"]
+    assert len(shown.timeline.instants) == 1234
+
+
+def test_unchanged_view_is_answered_from_its_version_alone(
+    client: TestClient, server: TimelineServer, table: HandMadeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.commit(1)
+    tag = view(client, table).headers["ETag"]
+    server.timelines.memory._hot.clear()
+    unpacked: list[object] = []
+    monkeypatch.setattr(
+        "airflow_lake_provider.timeline_server.cached_table.unpack", lambda *given: unpacked.append(given)
+    )
+    answer = client.get(f"{BASE}/view", params={"base_path": str(table.path)}, headers={"If-None-Match": tag})
+    assert (answer.status_code, answer.headers["ETag"], unpacked) == (304, tag, [])
