@@ -96,9 +96,10 @@ class Timeline:
                 return instant
         return None
 
-    def latest_completed(self) -> Instant | None:
-        """Return the instant that completed last, of any action; None on an empty timeline."""
-        return max(self.completed(), key=_completion_key, default=None)
+    def latest_completed(self, *actions: Action) -> Instant | None:
+        """Return the instant that completed last, of the given actions or of all; None when there is none."""
+        completed = (instant for instant in self.completed() if not actions or instant.action in actions)
+        return max(completed, key=_completion_key, default=None)
 
     def latest_completed_time(self) -> str:
         """Return when an instant completed last (its requested time where layout 1 keeps no other); empty for never."""

@@ -13,11 +13,17 @@ import httpx
 
 from airflow_lake_provider import errors
 from airflow_lake_provider.errors import LakeError, TimelineServerUnavailableError
-from airflow_lake_provider.timeline_server.wire import MOST_WAIT_S, snapshot_from_dict
+from airflow_lake_provider.timeline_server.wire import (
+    MOST_WAIT_S,
+    LatestInstants,
+    latest_from_dict,
+    snapshot_from_dict,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from airflow_lake_provider.hudi.instant import Action
     from airflow_lake_provider.timeline_server.snapshot import Freshness, TimelineSnapshot
 
 # Errors that a server reports about a table, as opposed to the request or itself.
@@ -65,6 +71,13 @@ class TimelineClient:
         headers = {} if known is None else {"If-None-Match": f'"{known.version}"'}
         response = self._send("GET", "/view", params=view_params(base_path, freshness), headers=headers)
         return read_view(response, known)
+
+    def get_latest(
+        self, base_path: str, freshness: Freshness | None = None, actions: Sequence[Action] = ()
+    ) -> LatestInstants:
+        """Return the table's newest instants, of these actions or of all; see the route."""
+        params = view_params(base_path, freshness) | {"actions": [action.value for action in actions]}
+        return latest_from_dict(read_json(self._send("GET", "/latest", params=params)))
 
     def get_archive(
         self, base_path: str, after: str, until: str, completed_after: str = "", version: str = ""

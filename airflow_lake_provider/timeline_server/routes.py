@@ -17,7 +17,7 @@ from airflow_lake_provider import __version__
 from airflow_lake_provider.config.access import Grant, Right
 from airflow_lake_provider.http import BEARER, MOUNT_PATH, BodyGuard, add_error_handlers, token_of_bearer
 from airflow_lake_provider.hudi.base_path import normalise_base_path
-from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS
+from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, Action
 from airflow_lake_provider.timeline_server import routes as server_routes
 from airflow_lake_provider.timeline_server.cached_table import ArchiveQuery
 from airflow_lake_provider.timeline_server.server import TimelineServer
@@ -26,6 +26,7 @@ from airflow_lake_provider.timeline_server.views import MemoryTimelineView
 from airflow_lake_provider.timeline_server.wire import (
     ArchiveAnswer,
     ArchivedInstantAnswer,
+    LatestAnswer,
     PollAnswer,
     PollBody,
     ProblemAnswer,
@@ -33,6 +34,7 @@ from airflow_lake_provider.timeline_server.wire import (
     TimelineHealthAnswer,
     encode_answer,
     encode_list,
+    latest_to_dict,
     snapshot_to_dict,
     with_field,
 )
@@ -277,17 +279,22 @@ async def get_view(
         version, as_of_ms = cached.version, cached.as_of_ms
         if _is_named(version, if_none_match):
             return Response(status_code=304, headers=_view_headers(version, as_of_ms))
-        snapshot = await server.encode(lambda: timelines.find_current(table, freshness))
-    else:
-        snapshot = None
-    if snapshot is None:
-        snapshot = await server.read(lambda: timelines.snapshot(table, freshness), table)
+    snapshot = await _read_snapshot(server, table, freshness)
     headers = _view_headers(snapshot.version, snapshot.as_of_ms)
     if _is_named(snapshot.version, if_none_match):
         return Response(status_code=304, headers=headers)
-    known = snapshot
-    body = await server.encode(lambda: encode_answer(timeline_answer(server, known)))
+    body = await server.encode(lambda: encode_answer(timeline_answer(server, snapshot)))
     return Response(body, headers=headers, media_type=JSON)
+
+
+async def _read_snapshot(server: TimelineServer, table: str, freshness: Freshness) -> TimelineSnapshot:
+    """Return the table's timeline from memory, unpacked off the event loop, or from its storage."""
+    timelines = server.timelines
+    if timelines.is_current(table, freshness):
+        known = await server.encode(lambda: timelines.find_current(table, freshness))
+        if known is not None:
+            return known
+    return await server.read(lambda: timelines.snapshot(table, freshness), table)
 
 
 def _view_headers(version: str, as_of_ms: int) -> dict[str, str]:
@@ -296,6 +303,25 @@ def _view_headers(version: str, as_of_ms: int) -> dict[str, str]:
 
 def _is_named(version: str, if_none_match: str | None) -> bool:
     return if_none_match is not None and version in if_none_match.replace("W/", "").replace('"', "").split(", ")
+
+
+@router.get("/latest")
+async def get_latest(
+    server: Server,
+    table: Table,
+    actions: Annotated[
+        list[Action] | None, Query(description="Only instants of these actions; repeat it for several, without it: all")
+    ] = None,
+    max_age_s: Age = None,
+    unannounced_max_age_s: UnannouncedAge = None,
+) -> LatestAnswer:
+    """Return a table's newest instants: a few hundred bytes where the whole timeline may have megabytes.
+
+    No writer announces a plan, a clean or a write in flight: a caller that asks for those gives `max_age_s`.
+    """
+    snapshot = await _read_snapshot(server, table, Freshness(max_age_s, unannounced_max_age_s))
+    stale_ms = max(0, server.timelines.now_ms() - snapshot.as_of_ms)
+    return LatestAnswer.model_validate(latest_to_dict(snapshot, actions or ()) | {"stale_ms": stale_ms})
 
 
 @router.post("/changes", response_model=PollAnswer)

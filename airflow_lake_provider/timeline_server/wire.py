@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
@@ -15,6 +16,8 @@ from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from airflow_lake_provider.hudi.instant import Action, Instant
 
 MOST_TABLES = 1000
 MOST_WAIT_S = 60.0
@@ -49,6 +52,20 @@ class TimelineAnswer(BaseModel):
     properties: dict[str, str]
     instants: list[InstantAnswer]
     problems: list[ProblemAnswer]
+
+
+class LatestAnswer(BaseModel):
+    """The newest instants of a table's active timeline; null where it has none of the kind."""
+
+    base_path: str
+    version: str = Field(description="That of the whole timeline, as `GET /timeline/view` returns it")
+    as_of_ms: int = Field(description="When the storage was read")
+    stale_ms: int = Field(description="How long ago that was")
+    completed: InstantAnswer | None = Field(description="The one of the requested actions that completed last")
+    pending: InstantAnswer | None = Field(description="The one of them that was requested last and is not completed")
+    write_without_holes: InstantAnswer | None = Field(
+        description="The last completed write before the first pending one, whatever actions were requested"
+    )
 
 
 class WatchedTable(BaseModel):
@@ -128,9 +145,48 @@ def snapshot_to_dict(snapshot: TimelineSnapshot) -> dict[str, Any]:
         "version": snapshot.version,
         "as_of_ms": snapshot.as_of_ms,
         "properties": dict(snapshot.properties.raw),
-        "instants": [{**i.to_dict(), "file_name": i.file_name} for i in snapshot.timeline.instants],
+        "instants": [instant_to_dict(instant) for instant in snapshot.timeline.instants],
         "problems": [{"file_name": p.file_name, "reason": p.reason} for p in snapshot.timeline.problems],
     }
+
+
+def instant_to_dict(instant: Instant) -> dict[str, Any]:
+    """Return the shape of an InstantAnswer."""
+    return {**instant.to_dict(), "file_name": instant.file_name}
+
+
+def latest_to_dict(snapshot: TimelineSnapshot, actions: Sequence[Action]) -> dict[str, Any]:
+    """Return the part of a LatestAnswer that a snapshot has; without actions, of all."""
+    timeline = snapshot.timeline
+    pending = timeline.pending(*actions)
+    found = {
+        "completed": timeline.latest_completed(*actions),
+        "pending": pending[-1] if pending else None,
+        "write_without_holes": timeline.latest_write_without_holes(),
+    }
+    head = {"base_path": snapshot.base_path, "version": snapshot.version, "as_of_ms": snapshot.as_of_ms}
+    return head | {name: None if one is None else instant_to_dict(one) for name, one in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class LatestInstants:
+    """A LatestAnswer as the client returns it."""
+
+    version: str
+    as_of_ms: int
+    completed: Instant | None
+    pending: Instant | None
+    write_without_holes: Instant | None
+
+
+def latest_from_dict(body: Mapping[str, Any]) -> LatestInstants:
+    """Return what a LatestAnswer has. Raises TimelineServerUnavailableError for anything else."""
+    try:
+        names = ("completed", "pending", "write_without_holes")
+        found = {name: None if body[name] is None else instant_from_dict(body[name]) for name in names}
+        return LatestInstants(str(body["version"]), int(body["as_of_ms"]), **found)
+    except (KeyError, TypeError, ValueError) as error:
+        raise TimelineServerUnavailableError(f"the timeline server's answer has no instants: {error!r}") from error
 
 
 def snapshot_from_dict(body: Mapping[str, Any]) -> TimelineSnapshot:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from airflow_lake_provider.errors import (
     TimelineServerUnavailableError,
     UnsupportedTableError,
 )
-from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS
+from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, Action
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.cached_table import ArchiveQuery
 from airflow_lake_provider.timeline_server.client import TimelineClient, TimelineEndpoint
@@ -86,6 +87,44 @@ def test_every_view_of_a_real_table_is_the_same_snapshot(make_view: MakeView, la
     assert (shown.version, shown.timeline, shown.properties) == (other.version, other.timeline, other.properties)
     expected = {(i["requested_time"], i["action"], i["state"]) for i in table.expected}
     assert {(i.requested_time, i.action.value, i.state.value) for i in shown.timeline.instants} == expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_latest_instants_of_a_real_table_are_those_that_hudi_names(
+    server: ServerProcess, lake: Path, name: str
+) -> None:
+    table = unpack(name, lake)
+    client = TimelineClient(server.endpoint)
+    try:
+        latest = client.get_latest(str(table.path))
+        plans = client.get_latest(str(table.path), NOW, [Action.COMPACTION, Action.CLUSTERING])
+    finally:
+        client.close()
+    completed = [i for i in table.expected if i["state"] == "COMPLETED"]
+    pending = sorted(i["requested_time"] for i in table.expected if i["state"] != "COMPLETED")
+    of_plans = [i["requested_time"] for i in table.expected if i["action"] in {"compaction", "clustering"}]
+    times = [None if i is None else i.requested_time for i in (latest.pending, latest.write_without_holes)]
+    assert latest.completed.completed_time == max(i["completed_time"] for i in completed)
+    assert times == [pending[-1] if pending else None, table.latest_write_without_holes]
+    assert plans.completed is None, "completed ones have the actions of commits"
+    assert (plans.pending.requested_time if plans.pending else None) == max(of_plans, default=None)
+    assert plans.version == latest.version == FileSystemTimelineView(str(table.path)).snapshot().version
+
+
+def test_latest_instants_are_as_fresh_as_requested(server: ServerProcess, table: HandMadeTable) -> None:
+    client, path = TimelineClient(server.endpoint), str(table.path)
+    try:
+        first = table.commit(1)
+        assert client.get_latest(path).completed.requested_time == first
+        plan = table.plan(2)
+        latest = client.get_latest(path, NOW)
+        assert (latest.pending.requested_time, latest.write_without_holes.requested_time) == (plan, first)
+        with pytest.raises(TableNotFoundError):
+            client.get_latest(f"{path}-nothing")
+        with pytest.raises(TimelineServerUnavailableError, match="422"):
+            client.get_latest(path, actions=[SimpleNamespace(value="commits")])
+    finally:
+        client.close()
 
 
 @pytest.mark.parametrize("name", ["archived_v9", "archived_v6"])

@@ -212,6 +212,7 @@ def test_reader_of_a_team_changes_nothing_of_its_own_table(
         "/timeline/view",
         "/timeline/changes",
         "/timeline/archive",
+        "/timeline/latest",
     }
 
 

@@ -55,7 +55,14 @@ def poll(client: TestClient, *tables: HandMadeTable, cursor: str = "", wait_s: f
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("GET", "view"), ("POST", "changes"), ("GET", "archive"), ("GET", "health"), ("GET", "metrics")],
+    [
+        ("GET", "view"),
+        ("POST", "changes"),
+        ("GET", "archive"),
+        ("GET", "latest"),
+        ("GET", "health"),
+        ("GET", "metrics"),
+    ],
 )
 def test_every_route_wants_the_token(client: TestClient, method: str, path: str) -> None:
     wrong = {"Authorization": "Bearer wrong-secret"}
