@@ -178,3 +178,34 @@ def explain_secret(key: str) -> str:
         f"{key} holds a secret, and each run would show it: put it into an Airflow connection or Variable, and write "
         f"{REFERENCE}connection/<id>/password, {REFERENCE}connection/<id>/extra/<key> or {REFERENCE}variable/<name>"
     )
+
+
+# --- Kinds of indexes that Hudi 1.2 has in part, or that people expect of it, and that the provider does not build
+#
+# Source: Hudi 1.2.0 `MetadataPartitionType` (no vector index), `HoodieMetadataConfig` (record index of each partition),
+# `HoodieBackedTableMetadataWriter.maybeInitializeNewFileGroupsForPartitionedRLI`.
+
+_BY_PARTITION = (
+    "the provider builds the global record index only: write record_index where a key is in one partition only, or set "
+    "hoodie.metadata.record.level.index.enable=true in all writers, which then build one of each partition themselves"
+)
+_BLOOM_FILTERS_OF_EXPRESSIONS = (
+    "the provider builds an expression index of statistics only: write bloom_filters for those of the record keys, or "
+    "have Spark SQL build it while no writer runs (create index ... using bloom_filters(COLUMN) options(expr='...'))"
+)
+_UNBUILT_INDEXES: Mapping[str, str] = MappingProxyType(
+    {
+        r"vector_index(:.*)?": "Hudi 1.2 has no vector index: leave it out, and search with its table function "
+        "hudi_vector_search, which reads all rows",
+        r"(partitioned_record_index|record_level_index)(:.*)?|record_index:\s*partitioned": _BY_PARTITION,
+        r"expression_index:.*[:,]\s*[a-z_.]*type\s*=\s*bloom_filters?\b.*": _BLOOM_FILTERS_OF_EXPRESSIONS,
+    }
+)
+
+
+def explain_unbuilt_index(text: str) -> str:
+    """Return what to do instead of an index that the provider does not build; empty for all others."""
+    for pattern, advice in _UNBUILT_INDEXES.items():
+        if re.fullmatch(pattern, text.strip().lower(), re.DOTALL):
+            return advice
+    return ""

@@ -35,7 +35,7 @@ from airflow_lake_provider.config.kinds import (
     require_no_secret,
     texts_of,
 )
-from airflow_lake_provider.config.owned_options import OWNED_OPTIONS
+from airflow_lake_provider.config.owned_options import OWNED_OPTIONS, explain_unbuilt_index
 
 # --- The `replication` setting of a table: a list of sinks, each with what it receives and how long it may hold back
 
@@ -216,9 +216,17 @@ class StuckKind(StrEnum):
     """Writes that were archived although a savepoint before them stays: readers leave their files out."""
 
 
+def _require_built(text: str) -> str:
+    advice = explain_unbuilt_index(text)
+    if advice:
+        raise problem(f"{text!r}: {advice}")
+    return text
+
+
 _COLUMN = r"[A-Za-z_][A-Za-z0-9_.]*"
 Index = Annotated[
     str,
+    AfterValidator(_require_built),
     Text(
         rf"files|partition_stats|bloom_filters|record_index|column_stats(:{_COLUMN}(,{_COLUMN})*)?"
         rf"|secondary_index:{_COLUMN}"

@@ -22,6 +22,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.config.owned_options import explain_unbuilt_index
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.hudi.instant import Layout
 from airflow_lake_provider.job_contract import (
@@ -93,7 +94,10 @@ class IndexSpec:
 
 
 def parse_index(text: str) -> IndexSpec:
-    """Parse the spelling of one index. Raises ConfigError that names what is allowed."""
+    """Parse the spelling of one index. Raises ConfigError that names what is allowed, or what to do instead."""
+    advice = explain_unbuilt_index(text)
+    if advice:
+        raise ConfigError(f"{text!r}: {advice}")
     word, _, rest = text.strip().partition(":")
     try:
         kind = IndexKind(word.strip().lower())

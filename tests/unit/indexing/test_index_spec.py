@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
+from pydantic import ValidationError
 
 from airflow_lake_provider.config.policies import IndexingPolicy
 from airflow_lake_provider.errors import ConfigError
@@ -55,6 +57,25 @@ def test_spelling_becomes_what_hudi_calls_it(
 def test_unknown_spelling_is_refused_with_what_is_allowed(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_index(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("vector_index:embedding", "leave it out, and search with its table function hudi_vector_search"),
+        ("record_index:partitioned", "set hoodie.metadata.record.level.index.enable=true in all writers"),
+        ("partitioned_record_index", "write record_index where a key is in one partition only"),
+        ("record_level_index", "write record_index where a key is in one partition only"),
+        ("expression_index:e:lower(city):type=bloom_filters", "write bloom_filters for those of the record keys"),
+        ("expression_index:e:lower(city):index_type=BLOOM_FILTERS,format=x", "have Spark SQL build it"),
+    ],
+)
+def test_kind_that_the_provider_does_not_build_is_refused_with_what_to_do(text: str, advice: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(advice)) as refused:
+        parse_index(text)
+    assert str(refused.value).startswith(f"{text!r}: ")
+    with pytest.raises(ValidationError, match=re.escape(advice)):
+        IndexingPolicy.model_validate({"indexes": [text]})
 
 
 def test_indexes_come_in_the_order_in_which_hudi_can_build_them_and_once() -> None:
