@@ -172,7 +172,7 @@ class TableMemory:
         """The first one is evicted next, unless it was used since it came here: then it becomes the last one."""
         self._hot: OrderedDict[str, Known] = OrderedDict()
         self._failed: dict[str, None] = {}
-        """Tables that nobody watched when their store failed, in this order."""
+        """Tables that no reader watched when their store failed, in this order."""
 
     def __len__(self) -> int:
         return len(self._timelines)
@@ -697,7 +697,7 @@ class SharedTimelines:
                 pause = int(backoff(_FIRST_BACKOFF_S, cached.failures, _MOST_BACKOFF_S) * 1000)
             self.due.put(cached.base_path, now_ms + pause)
             return
-        # Nobody gets the answer of a refresh; the next reader requests one.
+        # No reader waits for a refresh; the next one requests it.
         self.due.put(base_path, NEVER)
         if cached.error is not None and cached.error.retriable:
             self.memory.forget_soon(base_path, now_ms)
