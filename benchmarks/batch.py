@@ -66,7 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, default=50)
     parser.add_argument("--at-once", type=int, default=4)
-    parser.add_argument("--only", choices=("each", "sequence", "ours"), help="one of the ways, for a look at it")
+    parser.add_argument("--only", choices=("each", "sequence", "ours"), help="measure one of the ways alone")
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     folder = Path(tempfile.mkdtemp(prefix="lake-batch-"))

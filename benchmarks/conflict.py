@@ -1,7 +1,7 @@
 """How long does one check for conflicting writers take? Ours against Hudi's own detector on a warm JVM, in one run.
 
 RFC-56's set-up: two writers, each with its markers in MARKERS0-19, on a local file system; there 1,500 markers took
-179 ms. Here each of the two has as many, on disjoint file groups, so that every marker must be looked at. The table is
+179 ms. Here each of the two has as many, on disjoint file groups, so that every marker must be read. The table is
 a real one with two writes planted in flight.
 
 A check begins with the younger writer's file groups in memory and reads the older one's markers, the heartbeats and

@@ -1,22 +1,22 @@
 """What does it cost to notice commits in 10,000 tables, and how late are they noticed? Polling against our server.
 
-Synthetic tables lie on local disk, each with ten completed delta commits in a rhythm that fits the rate and ends
+Synthetic tables lie on local disk, each with ten completed delta commits at intervals that fit the rate and end
 shortly before now. A fixed share of them gets a new commit per minute; every strategy is given the same schedule
 (the same tables at the same offsets). Detection runs in processes of its own, apart from the one that writes:
 
-`poll`: each table once per interval, spread evenly, a fresh look each time: properties, a listing, commits after the
+`poll`: each table once per interval, spread evenly, all read anew each time: properties, a listing, commits after the
 table's cursor. That is what a reader does without a server.
-`push`: a timeline server that is told of each commit, and one `TimelineStream` that waits for all tables. Commits are
+`push`: a timeline server that is notified of each commit, and one `TimelineStream` that waits for all tables. They are
 announced the slower of the two ways, through the feed that the server asks once a second (a server that takes the
 callback itself knows at once). The state is the one after some hours: each table's last commit was announced.
-`heartbeat`: the same server and stream, but nothing is announced: it finds commits by looking at each table at the
+`heartbeat`: the same server and stream, but nothing is announced: it finds commits by refreshing each table at the
 interval that the waiting stream names. A server that was just started works like this too, until a table's next commit
 is announced.
 
 Per strategy, measured over the window alone (the warm-up, which loads all tables, is printed):
 `fs_calls_per_min`: listings, opened files and stats, counted where the storage is asked.
 `cpu_s`: user and system seconds per minute of all processes that detect: the poller, or server and stream together.
-Much of it is waking up for each look: in a tight loop a poll takes a fraction.
+Much of it is waking up for each refresh: in a tight loop a poll takes a fraction.
 `bytes_per_table`: growth of the resident memory of the server (of the poller) since before it knew a table, divided by
 tables. With few tables this is noise.
 `delay_p50_s`, `delay_p99_s`: from the commit's file being written to the moment at which the reader holds the instant.
@@ -161,7 +161,7 @@ class Reader:
         }
 
     def serve(self, pipe: Connection, begin: Callable[[], None]) -> None:
-        """Say that the process is ready, begin when told to, then report as often as asked."""
+        """Say that the process is ready, begin when asked to, then report as often as asked."""
         pipe.send("ready")
         pipe.recv()
         threading.Thread(target=begin, daemon=True).start()
@@ -170,7 +170,7 @@ class Reader:
 
 
 def run_poller(pipe: Connection, paths: list[str], interval_s: float) -> None:
-    """Poll each table once per interval; a few threads, so that one slow look delays no other table's."""
+    """Poll each table once per interval; a few threads, so that one slow refresh delays no other table's."""
     reader = Reader()
 
     def poll_share(first: int, began: float) -> None:
@@ -397,12 +397,12 @@ def serving(paths: list[str], load: Load, folder: Path, is_push: bool) -> Iterat
         reader.begin()
         began = time.monotonic()
         wait_for(lambda: reader.report()["seen"] == len(paths), "the stream to hold every table")
-        say(f"  all tables loaded and told to the stream in {time.monotonic() - began:.1f} s")
+        say(f"  all tables loaded and reported to the stream in {time.monotonic() - began:.1f} s")
         if is_push:
             announce_all(server, len(paths))
             time.sleep(SETTLE_S)
         else:
-            time.sleep(load.interval_s)  # the first looks again, at what was loaded within a few seconds
+            time.sleep(load.interval_s)  # the first refreshes, of what was loaded within a few seconds
         yield Detector(
             "push" if is_push else "heartbeat",
             reader,
@@ -426,9 +426,9 @@ def announce_all(server: Server, tables: int) -> None:
     server.announce(range(tables))
     wait_for(
         lambda: server.metrics()["lake_timeline_hints_total"] - hints_before >= tables and not server.hints_waiting(),
-        "every table to be looked at after it was announced",
+        "every table to be refreshed after it was announced",
     )
-    say(f"  {tables} announcements at once were looked at in {time.monotonic() - began:.1f} s")
+    say(f"  {tables} announcements at once were followed by a refresh in {time.monotonic() - began:.1f} s")
 
 
 def describe(server: Server, reader: Child) -> None:
@@ -441,7 +441,7 @@ def describe(server: Server, reader: Child) -> None:
         "kept_bytes",
     )
     say("  server, since its start: " + ", ".join(f"{n} {metrics[f'lake_timeline_{n}']:.0f}" for n in interesting))
-    say(f"  stream: resident {reader.resident_bytes() / 1e6:.0f} MB, {reader.report()['errors']} errors told")
+    say(f"  stream: resident {reader.resident_bytes() / 1e6:.0f} MB, {reader.report()['errors']} errors reported")
 
 
 def measure(detector: Detector, load: Load, paths: list[str]) -> dict[str, Any]:

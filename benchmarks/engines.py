@@ -1,6 +1,6 @@
-"""Start-up of the two engines whose driver lives beside the task: `make bench NAME=engines`.
+"""Start-up of the two engines whose driver lives next to the task: `make bench NAME=engines`.
 
-Each starts, in turn, a job whose table does not exist: Spark starts, reads the request, looks, and ends. The median of
+Each starts, in turn, a job whose table does not exist: Spark starts, reads the request, and ends. The median of
 the wall times and of the processor times (all processes of the job) is printed as JSON.
 """
 

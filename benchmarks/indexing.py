@@ -1,6 +1,6 @@
 """What does an index build cost the table's writers? Ours against a writer that builds inside its own commit.
 
-A copy-on-write table of 1,000,000 rows gets a record index and column statistics, once by the index service beside a
+A copy-on-write table of 1,000,000 rows gets a record index and column statistics, once by the index service next to a
 writer that commits 100 rows again and again, once by the same writer, with the indexes in its settings (Hudi alone).
 
 `build_s` is the job without the start of its Spark, plan and cheap check included; the builder is a process of its own
@@ -114,24 +114,24 @@ class Lake:
 def measure(folder: Path, rows: int) -> dict[str, float]:
     """Run all parts in one session; return the keys of the benchmark."""
     lake = Lake(folder, rows)
-    beside, inside, killed = lake.copy("beside"), lake.copy("inside"), lake.copy("killed")
-    usual_s = statistics.median([lake.commit(beside, number) for number in range(1, 5)])
-    before_ms = lake.look_up_ms(beside, with_index=False)
+    next_to, inside, killed = lake.copy("next_to"), lake.copy("inside"), lake.copy("killed")
+    usual_s = statistics.median([lake.commit(next_to, number) for number in range(1, 5)])
+    before_ms = lake.look_up_ms(next_to, with_index=False)
     commits: list[float] = []
     ended = threading.Event()
 
     def write() -> None:
         number = 5
         while not ended.is_set():
-            commits.append(lake.commit(beside, number))
+            commits.append(lake.commit(next_to, number))
             number += 1
 
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
-    build_s = build_in_process(lake, beside)
+    build_s = build_in_process(lake, next_to)
     ended.set()
     writer.join()
-    after_ms = lake.look_up_ms(beside, with_index=True)
+    after_ms = lake.look_up_ms(next_to, with_index=True)
     sync_s = lake.commit(inside, 1, **IN_THE_WRITER)
     kill_builder(lake, killed)
     return {

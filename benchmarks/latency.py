@@ -45,7 +45,7 @@ class Latency:
     planned_s: float
     completed_s: float
     ended_s: float
-    """The run has succeeded: the timeline was looked at."""
+    """The run has succeeded: the timeline was read."""
 
 
 class Bench:

@@ -1,11 +1,11 @@
 """How much does the NameNode have to do for readers of timelines? A real HDFS, its own RPC counters.
 
-100 tables, 5 readers each, one look per reader and minute; a tenth of the tables gets a commit per minute. Counted
-are the NameNode's client RPCs while the readers look (writing the commits happens between two counts):
+100 tables, 5 readers each, one refresh per reader and minute; a tenth of the tables gets a commit per minute. Counted
+are the NameNode's client RPCs while the readers refresh (writing the commits happens between two counts):
 
 `direct_ops`: each reader loads the table afresh: hoodie.properties and a listing of the timeline.
 `gated_ops`: each reader keeps what it knows and stats the timeline's folder first (our view of the file system).
-`served_ops`: all readers ask one timeline server, which is told of each commit; its own looks are in.
+`served_ops`: all readers ask one timeline server, which is notified of each commit; its own refreshes are in.
 
 All three are per minute, mean over the rounds; the rounds follow one another without waiting a minute, so heartbeats of
 the server, fewer than one per table and hour, are not in. `hudi_*_ops_per_commit`: the same counters around upsert
@@ -126,16 +126,16 @@ class Lake:
 
 
 def measure(
-    name: str, lake: Lake, rounds: int, look: Callable[[], None], announce: Callable[[list[tuple[str, str]]], None]
+    name: str, lake: Lake, rounds: int, refresh: Callable[[], None], announce: Callable[[list[tuple[str, str]]], None]
 ) -> float:
     """Return NameNode operations per round of all readers."""
-    look()  # what a reader learns once at its start is not in
+    refresh()  # what a reader learns once at its start is not in
     total = 0
     for number in range(rounds):
         committed = lake.commit(0.1)
         before = namenode_operations(lake.hdfs.http_url)
         announce(committed)
-        look()
+        refresh()
         after = namenode_operations(lake.hdfs.http_url)
         spent = count_reads(after) - count_reads(before)
         total += spent
@@ -151,28 +151,28 @@ def _split(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     }
 
 
-def look_directly(path: str) -> None:
+def load_directly(path: str) -> None:
     storage = open_storage(path)
     load_timeline(storage, load_table_properties(storage))
 
 
 def all_of(views: list[TableTimelineView], freshness: Freshness) -> Callable[[], None]:
-    def look() -> None:
+    def refresh() -> None:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda view: view.snapshot(freshness), views))
 
-    return look
+    return refresh
 
 
 def run_readers(lake: Lake, readers: int, rounds: int) -> dict[str, float]:
     def direct() -> None:
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(look_directly, lake.paths * readers))
+            list(pool.map(load_directly, lake.paths * readers))
 
-    def nobody(_: list[tuple[str, str]]) -> None:
+    def announce_nothing(_: list[tuple[str, str]]) -> None:
         return
 
-    result = {"direct_ops": measure("direct", lake, rounds, direct, nobody)}
+    result = {"direct_ops": measure("direct", lake, rounds, direct, announce_nothing)}
     # Rounds stand for minutes, by a clock of the readers' own: a folder that changed a minute ago is believed, one that
     # changed just now is not. The bound is a sensor's: with a bound of 0 a reader stats hoodie.properties as well.
     ahead_ms = [0]
@@ -180,13 +180,13 @@ def run_readers(lake: Lake, readers: int, rounds: int) -> dict[str, float]:
         FileSystemTimelineView(path, now_ms=lambda: int(time.time() * 1000) + ahead_ms[0])
         for path in lake.paths * readers
     ]
-    look_gated = all_of(gated, Freshness(unannounced_max_age_s=POLL_INTERVAL_S / 2))
+    refresh_gated = all_of(gated, Freshness(unannounced_max_age_s=POLL_INTERVAL_S / 2))
 
     def gated_round() -> None:
         ahead_ms[0] += 61_000
-        look_gated()
+        refresh_gated()
 
-    result["gated_ops"] = measure("gated", lake, rounds, gated_round, nobody)
+    result["gated_ops"] = measure("gated", lake, rounds, gated_round, announce_nothing)
     result["served_ops"] = run_served(lake, readers, rounds)
     return result
 
@@ -209,15 +209,15 @@ def run_served(lake: Lake, readers: int, rounds: int) -> float:
     def announce(committed: list[tuple[str, str]]) -> None:
         for path, instant in committed:
             server.hint(TableFeed(path, instants=(instant,), is_by_writer=True))
-        wait_until(lambda: server.timelines.due.hints == 0, 30, "the looks")
+        wait_until(lambda: server.timelines.due.hints == 0, 30, "the refreshes")
 
     try:
         with closing(TimelineClient(endpoint)) as client:
             views: list[TableTimelineView] = [RemoteTimelineView(path, client) for path in lake.paths * readers]
-            look = all_of(views, Freshness(unannounced_max_age_s=POLL_INTERVAL_S / 2))
-            look()
+            refresh = all_of(views, Freshness(unannounced_max_age_s=POLL_INTERVAL_S / 2))
+            refresh()
             announce([(path, "20200101000000000") for path in lake.paths])  # each writer was heard once
-            return measure("served", lake, rounds, look, announce)
+            return measure("served", lake, rounds, refresh, announce)
     finally:
         http.should_exit = True
         thread.join(30)

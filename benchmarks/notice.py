@@ -130,7 +130,7 @@ def measure(name: str, database_url: str, rate_per_s: float, seconds: float) -> 
         before = count_notices(airflow)
         say(f"{name}: {rate_per_s:.0f} notices/s for {seconds:.0f} s")
         load = asyncio.run(run_load(notice_sender(airflow), rate_per_s, seconds))
-        wait_until(lambda: not any(table["dirty"] for table in airflow.tables()), 60, "the last look", [])
+        wait_until(lambda: not any(table["dirty"] for table in airflow.tables()), 60, "the last evaluation", [])
         lost = load.answered - (count_notices(airflow) - before)
         say(f"{name}: {load}, lost {lost}")
         peer = asyncio.run(run_load(asset_sender(airflow, asset_id), rate_per_s, seconds / 3))

@@ -1,6 +1,6 @@
 """How much of the best possible benefit does each order get out of a budget that does not suffice for all that is due?
 
-200 simulated tables with a history of 30 runs of each service: sizes, rhythms of writing, speeds of their stores and
+200 simulated tables with a history of 30 runs of each service: sizes, commit intervals, speeds of their stores and
 noise of their runs are drawn from a seed, with the spread of real lakes (a few large tables, many small ones). The
 seeds are not those that the weights were chosen with (1 to 10). All of it is due at once. Each order gets the same
 evidence and history; its list is run, at the true costs, until the budget (10, 30 and 60 % of what all of it costs) is
@@ -53,7 +53,7 @@ class Table:
     item_s: float
     noise: float
     kept: float
-    rhythm_s: float
+    commit_interval_s: float
 
 
 @dataclass
@@ -84,7 +84,7 @@ def draw_table(rng: random.Random, number: int) -> Table:
         item_s=rng.lognormvariate(-3.0, 0.7),
         noise=rng.uniform(0.05, 0.35),
         kept=rng.choice([1.0, 1.0, 1.0, 0.7, 0.3]),
-        rhythm_s=rng.lognormvariate(7.0, 1.3),
+        commit_interval_s=rng.lognormvariate(7.0, 1.3),
     )
 
 
@@ -149,7 +149,7 @@ def draw_lake(seed: int, tables: int) -> list[Candidate]:
         weighted = WEIGHTS[rank_class_of(decision, TablePolicy())] * points
         # Under a tight budget what is due has waited for up to hours, longer where a table is rarely written.
         since_ms = -round(min(rng.expovariate(1 / 3600), 6 * 3600) * 1000)
-        last_ms = since_ms - round(table.rhythm_s * rng.uniform(1, 5) * 1000)
+        last_ms = since_ms - round(table.commit_interval_s * rng.uniform(1, 5) * 1000)
         fleet.setdefault(service, []).extend(own[:3])
         benefit = benefit_of(service, decision.evidence)
         saved = benefit.files + benefit.instants

@@ -1,9 +1,9 @@
 """How many Spark seconds does a contended workload throw away? With Hudi's check at the commit alone, and with ours.
 
 Writers and clusterings of four cities' orders arrive at random, more than the table bears at once, in one Spark
-session on real Hudi. Whoever is rejected at its commit begins again, and what it had worked until then is thrown away.
+session on real Hudi. A writer that is rejected at its commit begins again, and its work until then is thrown away.
 
-`at_commit_s` is that sum when everybody begins at once; `ours_s` when each writer passes the pre-flight check of
+`at_commit_s` is that sum when all begin at once; `ours_s` when each writer passes the pre-flight check of
 `HudiConflictSensor` and each clustering asks for admission, as our services do. Both with the same arrivals. In
 parentheses the report says how long the whole took: waiting costs time, but no Spark seconds.
 """
@@ -119,7 +119,7 @@ def write(
         try:
             orders = lake_writer.orders_of_commit(spark, table, 2).where(f"city = '{city}' and id < 400")
             orders.write.format("hudi").options(**options).mode("append").save(table.base_path)
-        except Exception as error:  # noqa: BLE001 - told apart below
+        except Exception as error:  # noqa: BLE001 - distinguished below
             if "Conflict" not in str(error) and "ClusteringUpdate" not in str(error):
                 print(f"  a writer failed otherwise: {str(error)[:300]}", flush=True)
             tally.add(time.monotonic() - began, was_rejected=True)

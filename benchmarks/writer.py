@@ -5,11 +5,11 @@
 * async: Hudi's own compaction and cleaning in other threads of the same application; that is why all of it streams: a
   batch writer of Hudi has no asynchronous compaction
 * managed: by this product, as a user has it on one machine: multi-writer mode, the lock, the callback; Airflow and the
-  service jobs run beside the writer
+  service jobs run next to the writer
 * managed_niced: the same, with Airflow's and the jobs' priority below the writer's
 * managed_elsewhere: Airflow takes the notices, but no job runs on this machine (services switched off): what
   the writer itself pays; the difference to managed is competition for the cores
-* managed_elsewhere_synced: the same, told that clocks differ by 5 ms at most: in multi-writer mode Hudi waits that long
+* managed_elsewhere_synced: the same, with clocks that differ by 5 ms at most: in multi-writer mode Hudi waits that long
   (200 ms unless set) for each instant time
 
 Each with the writer's wall time, the log files that a snapshot query has to merge at the end, and such a query's time.
@@ -170,7 +170,7 @@ def niced_spark(home: Path) -> Path:
 
 
 def is_at_rest(airflow: LocalAirflow, name: str) -> bool:
-    """Whether the table was looked at after its last commit, and has no service that is due or at work."""
+    """Whether the table was evaluated after its last commit, and has no service that is due or at work."""
     runs = airflow.service_runs()
     if not runs or any(run["state"] in {"queued", "running"} for run in runs):
         return False

@@ -38,7 +38,7 @@ ARG_SERVICE = Arg(  # type: ignore[no-untyped-call]
     ("service",), choices=[service.value for service in Service], help="The service"
 )
 ARG_RUN_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Print the run's settings, and start nothing")  # type: ignore[no-untyped-call]
-ARG_HISTORY = Arg(("--history",), action="store_true", help="Print the repairs: by whom, and with what result")  # type: ignore[no-untyped-call]
+ARG_HISTORY = Arg(("--history",), action="store_true", help="Print the repairs, each with its user and its result")  # type: ignore[no-untyped-call]
 
 ARG_ALL = Arg(("--all",), action="store_true", help="One line per registered table, by its last check")  # type: ignore[no-untyped-call]
 ARG_CHECKED_TABLE = Arg(("table",), nargs="?", help="Base path, or the name or id of a table of the registry")  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
 """Decide about the services that are due once in each period, and about index builds. Pure.
 
-The active timeline shows neither when an old partition was written last, nor which files no instant names, nor by whom
-a savepoint was made. So the jobs find that out, and most runs find nothing.
+The active timeline shows neither when an old partition was written last, nor which files no instant names, nor which
+program made a savepoint. So the jobs find that out, and most runs find nothing.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Judge:
         truth = self.hudi.ask(self.world.path)
         self.world.now = truth
         self.ours.let_time_pass(DAY_MS)
-        found = [Difference("archive", said) for reader in self.ours.readers if (said := self.ours.look(reader))]
+        found = [Difference("archive", said) for reader in self.ours.readers if (said := self.ours.poll(reader))]
         commits = truth.commits()
         for reader in self.ours.readers:
             times = Counter(reader.found)
@@ -142,7 +142,7 @@ class Judge:
         for source in self.ours.views:
             pending = truth.pending("indexing")
             yield from _unequal(f"watcher-{source}", pending, self.ours.pending_builds(source))
-        for said in self.ours.look_now_and_then(chance, max(truth.commits().values(), default="")):
+        for said in self.ours.poll_now_and_then(chance, max(truth.commits().values(), default="")):
             yield Difference("archive", said)
 
     def _shown(self, kind: str, shown: TimelineSnapshot, truth: HudiAnswers) -> Iterator[Difference]:
@@ -196,7 +196,7 @@ class Judge:
         if result is None or before is None:
             return
         if "fails its check" in result.message or "FAILED" in result.message:
-            yield Difference("index-check", f"a build beside no writer: {result.message}")
+            yield Difference("index-check", f"a build without a writer: {result.message}")
         listed = set(truth.metadata_partitions)
         for instant in result.completed_instants:
             lacking = sorted(set(truth.built_by.get(instant, ())) - listed)

@@ -64,13 +64,13 @@ class FreshAnswers:
 
 @dataclass(slots=True)
 class Reader:
-    """A sensor with a cursor, which looks now and then; `began` is its first cursor."""
+    """A sensor with a cursor, which polls now and then; `began` is its first cursor."""
 
     source: str
     after: str
     began: str
     diligence: float
-    """How often it looks, of all steps. A seldom one is a DAG that was paused: commits are archived meanwhile."""
+    """How often it polls, of all steps. A seldom one is a DAG that was paused: commits are archived meanwhile."""
     found: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -191,8 +191,8 @@ class Ours:
     def add_reader(self, source: str, after: str, diligence: float) -> None:
         self.readers.append(Reader(source, after, after, diligence))
 
-    def look(self, reader: Reader) -> str:
-        """Let a sensor look once and move its cursor on; return what it says is amiss."""
+    def poll(self, reader: Reader) -> str:
+        """Let a sensor poll once and move its cursor on; return what it says is amiss."""
         change = self._find(reader.source, self._watch_of(WatchKind.COMMIT, reader.after))
         if change.error is not None:
             return str(change.error)
@@ -200,9 +200,9 @@ class Ours:
         reader.after = max(reader.after, str(change.to_dict()["after"]))
         return change.incomplete
 
-    def look_now_and_then(self, chance: random.Random, newest: str) -> list[str]:
-        """Let some sensors look, and begin a new one; return what they say is amiss."""
-        amiss = [said for reader in self.readers if chance.random() < reader.diligence and (said := self.look(reader))]
+    def poll_now_and_then(self, chance: random.Random, newest: str) -> list[str]:
+        """Let some sensors poll, and begin a new one; return what they say is amiss."""
+        amiss = [said for reader in self.readers if chance.random() < reader.diligence and (said := self.poll(reader))]
         if newest and len(self.readers) < 15:
             self.add_reader(chance.choice(tuple(self.views)), newest, chance.choice(DILIGENCES))
         return amiss

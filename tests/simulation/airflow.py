@@ -1,4 +1,4 @@
-"""Airflow without Airflow: DAG runs in the door's transactions, a scheduler that may be down, tries and retries."""
+"""Airflow without Airflow: DAG runs in the gateway's transactions, a scheduler that may be down, tries and retries."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Airflow:
         self.deleted: list[DagRun] = []
         self.retries = world.rng.choice(RETRIES)
 
-    # --- the door ------------------------------------------------------------------------------------------
+    # --- the gateway ------------------------------------------------------------------------------------------
 
     def find_runs(self, session: Any, run_id_prefix: str) -> Sequence[ServiceRun]:
         return [
@@ -178,7 +178,7 @@ class Airflow:
         run.task.start()
 
     def try_ended(self, task: Task, problem: str, *, is_final: bool = False) -> None:
-        """A try succeeded (no problem) or failed; what a try says that nobody waits for any more counts nothing."""
+        """A try succeeded (no problem) or failed; what a try says that is no longer awaited counts nothing."""
         run = task.run
         if run.task is not task:
             return
@@ -207,7 +207,7 @@ class Airflow:
     # --- faults --------------------------------------------------------------------------------------------
 
     def task_vanished(self, task: Task) -> None:
-        """The worker sees its process die at once, or nobody does before the heartbeat is missed."""
+        """The worker sees its process die at once, or none does before the heartbeat is missed."""
         delay_ms = self.world.rng.choice((1_000, 3_000, ZOMBIE_AFTER_MS))
         self.later(delay_ms, lambda: self.try_ended(task, KILLED))
 
@@ -226,7 +226,7 @@ class Airflow:
             task.end_by_order()
 
     def clear(self, run: DagRun) -> None:
-        """Somebody clears the run in the UI: a task that runs is ended, and tried afresh."""
+        """A person clears the run in the UI: a task that runs is ended, and tried afresh."""
         self.world.counts["runs cleared"] += 1
         self.world.say(f"run {run.run_id} is cleared, it was {run.state}")
         if run.task is not None:

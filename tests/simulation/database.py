@@ -1,4 +1,4 @@
-"""One metadata database in memory, wiped between schedules; transactions tell of commits, and undo on rollback."""
+"""One metadata database in memory, wiped between schedules; transactions report commits, and undo on rollback."""
 
 from __future__ import annotations
 

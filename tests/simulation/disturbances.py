@@ -51,7 +51,7 @@ def _kill_all_servers(world: World) -> None:
 
 
 def _cut_off_a_worker(world: World) -> None:
-    """Its tasks reach no server, everybody else does, and Airflow gives them up; only while things may go wrong."""
+    """Its tasks reach no server, all other processes do, and Airflow gives them up; only while things may go wrong."""
     at_work = [task for task in world.airflow.live_tasks() if task.is_alive and task.run.task is task]
     host = world.worker_rng.choice([task.host for task in at_work] or world.hosts)
     pause_ms = min(world.worker_rng.randrange(60_000, 600_000), max(0, world.faulty_until_ms - world.now_ms))

@@ -46,7 +46,7 @@ _RUN_MS = 40 * 60_000
 
 
 class Invariants:
-    """Told of everything that matters; raises Violated through the world."""
+    """Notified of everything that matters; raises Violated through the world."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -63,28 +63,28 @@ class Invariants:
         self._plans_of_run: dict[str, list[str]] = {}
         self._since: dict[tuple[Any, ...], int] = {}
 
-    # --- commits: what was answered is looked at -----------------------------------------------------------
+    # --- commits: what was answered is evaluated -----------------------------------------------------------
 
     def promised(self, notice: Notice) -> None:
-        """A notice was answered: from now on the table is dirty until a look has seen these instants."""
+        """A notice was answered: from now on the table is dirty until an evaluation has seen these instants."""
         self.promises += 1
         self._promised.setdefault(table_id_of(notice.base_path), set()).update(notice.instants)
 
     def saw(self, base_path: str, view: TableView) -> None:
-        """A look decides by this view."""
+        """An evaluation decides by this view."""
         seen = {instant.requested_time for instant in view.timeline.completed()}
         self._seen.setdefault(table_id_of(base_path), set()).update(seen)
 
     def after_release(self, server: Server, lease: TableLease, result: EvaluationResult) -> None:
-        """A clean row has no promise open; a look fails only of what was injected."""
+        """A clean row has no promise open; an evaluation fails only of what was injected."""
         world = self.world
         if result.failed and not any(part in result.problem for part in _INJECTED):
-            world.violate(f"a look failed of something that nobody injected: {result.problem}")
+            world.violate(f"an evaluation failed of something that was not injected: {result.problem}")
         _, dirty_since_ms = world.database.mark_state(lease.table_id)
         table = world.tables[lease.base_path]
         missing = self._promised.get(lease.table_id, set()) - self._seen.get(lease.table_id, set()) - table.archived
         if dirty_since_ms is None and missing:
-            world.violate(f"{server.name} says {lease.table_id} is clean, and nobody has seen {sorted(missing)}")
+            world.violate(f"{server.name} says {lease.table_id} is clean, and none has seen {sorted(missing)}")
 
     # --- plans: executed by one, completed once ------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class Invariants:
         world = self.world
         claim_ms = int(world.settings.claim_lease_s * 1000) + MOST_JUMP_MS
         lease_ms = int(world.settings.executor_lease_s * 1000) + MOST_JUMP_MS
-        look_ms = claim_ms + int(MAX_EVALUATION_BACKOFF_S * 1000)
+        evaluated_ms = claim_ms + int(MAX_EVALUATION_BACKOFF_S * 1000)
         states: dict[tuple[Any, ...], int] = {}
         stores = world.stores
         sick = {table_id_of(path) for path in world.tables if stores.is_sick(path) or stores.keeps_waiting(path)}
@@ -185,7 +185,7 @@ class Invariants:
             if row["table_id"] in sick:
                 continue
             if row["dirty_since_ms"] is not None or row["evaluation_failures"]:
-                states["dirty", row["table_id"]] = look_ms
+                states["dirty", row["table_id"]] = evaluated_ms
             if row["claim_token"] is not None:
                 states["claimed", row["table_id"], row["claim_token"]] = claim_ms
         # A run waits for a single writer, which may take an hour.
@@ -197,10 +197,10 @@ class Invariants:
         for table_id, service, token, until_ms in world.database.leases():
             if until_ms > world.now_ms and token not in holders:
                 states["lease of the dead", table_id, service, token] = lease_ms
-        plan_ms = look_ms + int(world.policy.doctor.unguarded_after_s * 1000)  # others may have begun it
+        plan_ms = evaluated_ms + int(world.policy.doctor.unguarded_after_s * 1000)  # others may have begun it
         states.update({("plan", path, plan): plan_ms for path, plan in self._plans_left_alone()})
         silent_ms = int((world.settings.heartbeat_timeout_s + 2 * world.settings.heartbeat_max_s) * 1000)
-        failed_ms = look_ms + silent_ms + int(world.policy.rollback.after_s * 1000) + HeartbeatRule().most_ms
+        failed_ms = evaluated_ms + silent_ms + int(world.policy.rollback.after_s * 1000) + HeartbeatRule().most_ms
         states.update({("failed", path, time): failed_ms for path, time in self._failures_left_alone()})
         return states
 
@@ -221,7 +221,7 @@ class Invariants:
         return left
 
     def _failures_left_alone(self) -> list[tuple[str, str]]:
-        """Return what dead writers left, and rollbacks that nobody goes on with."""
+        """Return what dead writers left, and rollbacks that no service continues."""
         world, left = self.world, []
         if not world.policy.rollback.enabled:
             return []
@@ -321,7 +321,7 @@ class Invariants:
             return ""  # the service's last job found nothing to do
         is_given_up = start.verdict is StartVerdict.ABANDONED or self._has_failed_in_a_row(table_id, decision)
         if not is_given_up:
-            return f"{decision.service} of {path} is due and nobody does it: {decision.reason}; {start.reason}"
+            return f"{decision.service} of {path} is due and no run does it: {decision.reason}; {start.reason}"
         if not any(entry.get("run") == "abandoned" and entry["run_reason"] for entry in recorded):
             return f"{decision.service} of {path} was given up and the registry does not say why"
         self.abandoned += 1

@@ -1,4 +1,4 @@
-"""The Spark driver as a process: looks, plans, executes, completes; `lake_jobs/services/planned.py` in steps."""
+"""The Spark driver as a process: reads, plans, executes, completes; `lake_jobs/services/planned.py` in steps."""
 
 from __future__ import annotations
 
@@ -298,5 +298,5 @@ class Driver:
             self._end(None)
 
     def end_within(self, most_ms: int) -> None:
-        """Whoever submitted it is gone, or wants it gone; it works on for a moment."""
+        """The submitter is gone, or wants it gone; it works on for a moment."""
         self.world.after(self.world.rng.randrange(most_ms), self.kill)

@@ -34,7 +34,7 @@ Patch = pytest.MonkeyPatch
 
 
 def release_always_cleans(patch: Patch) -> None:
-    """A look wipes the marks that arrived while it looked."""
+    """An evaluation wipes the marks that arrived while it ran."""
     honest = Registry.release
 
     def release(self: Registry, lease: TableLease, result: EvaluationResult) -> bool:
@@ -45,7 +45,7 @@ def release_always_cleans(patch: Patch) -> None:
 
 
 def active_runs_are_ignored(patch: Patch) -> None:
-    """A run is started beside one that is active."""
+    """A run is started next to one that is active."""
 
     def start(table_id: str, decision: Any, runs: Any, **limits: Any) -> Any:
         return decide_start(table_id, decision, [run for run in runs if not run.active], **limits)
@@ -53,8 +53,8 @@ def active_runs_are_ignored(patch: Patch) -> None:
     patch.setattr(starts_module, "decide_start", start)
 
 
-def leases_are_for_everybody(patch: Patch) -> None:
-    """Whoever asks gets the lease, and renews it."""
+def leases_are_for_all(patch: Patch) -> None:
+    """Every caller gets the lease, and renews it."""
 
     def acquire(self: Executors, *claim: Any) -> ExecutorLease:
         with self._registry.transaction() as session:
@@ -67,7 +67,7 @@ def leases_are_for_everybody(patch: Patch) -> None:
 
 
 def marks_cover_nothing(patch: Patch) -> None:
-    """A look is content with what its process knows, whatever mark another process took."""
+    """An evaluation is content with what its process knows, whatever mark another process took."""
     honest = SharedTimelines.snapshot
 
     def snapshot(self: SharedTimelines, base_path: str, freshness: Any = None, covering: int = 0) -> Any:
@@ -86,7 +86,7 @@ def the_job_is_believed(patch: Patch) -> None:
 
 
 def there_is_no_net(patch: Patch) -> None:
-    """Neither the heartbeats nor lake_watch speak of what nobody announced."""
+    """Neither the heartbeats nor lake_watch report what was not announced."""
     patch.setattr(Registry, "list_silent", lambda self, limit=1000: [])
     patch.setattr("tests.simulation.server.Server._mark_unannounced", lambda *found: None)
 
@@ -98,7 +98,7 @@ def leases_never_end(patch: Patch) -> None:
 
 
 def drivers_outlive_their_task(patch: Patch) -> None:
-    """Nobody ends the job of a task that is gone or has lost its lease."""
+    """No process ends the job of a task that is gone or has lost its lease."""
     patch.setattr("tests.simulation.job.Driver.end_within", lambda driver, most_ms: None)
     patch.setattr("tests.simulation.task.Task._end_what_was_left", lambda task: None)
 
@@ -114,7 +114,7 @@ def a_task_that_is_cut_off_works_on(patch: Patch) -> None:
 
 
 def silent_tables_are_left_alone(patch: Patch) -> None:
-    """Nobody looks at a table on which a write was begun and nothing was committed."""
+    """No server evaluates a table on which a write was begun and nothing was committed."""
     patch.setattr(ManagerLoop, "_may_have_pending", lambda self, base_path, dirty_seq: False)
 
 
@@ -122,7 +122,7 @@ def silent_tables_are_left_alone(patch: Patch) -> None:
 
 
 def evaluations_that_hang_are_not_reported(patch: Patch) -> None:
-    """An evaluation that never returns is on nobody's record."""
+    """An evaluation that never returns is on no record."""
     patch.setattr(Evaluators, "_list_stuck", lambda self: [])
 
 
@@ -141,7 +141,7 @@ def pauses_are_ignored(patch: Patch) -> None:
 
 
 def plans_of_others_are_taken(patch: Patch) -> None:
-    """A plan is executed whoever may be executing it."""
+    """A plan is executed whatever process may be executing it."""
 
     def find_all(plans: Any, *facts: Any) -> tuple[str, ...]:
         return tuple(plan.requested_time for plan in plans)
@@ -193,7 +193,7 @@ MUTATIONS: Mapping[Mutation, Callable[[Faults], Faults]] = MappingProxyType(
     {
         release_always_cleans: hot,
         active_runs_are_ignored: hot,
-        leases_are_for_everybody: hot,
+        leases_are_for_all: hot,
         marks_cover_nothing: hot,
         the_job_is_believed: hot,
         there_is_no_net: hot,

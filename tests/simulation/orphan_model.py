@@ -1,6 +1,6 @@
 """A small table with a random history, which knows by itself which of its files are needed, and by what.
 
-The model keeps objects, not names: what a file is to the table follows from who made it and what became of that. It
+The model keeps objects, not names: what a file is to the table follows from what made it and what became of that. It
 never asks the rules of the code under test. It writes the documents that Hudi would write, and those are the evidence.
 """
 

@@ -94,7 +94,7 @@ class SimRegistry(Registry):
 
 
 class SimViews(TableViewCache):
-    """The product's views; remembers which one a look was decided by."""
+    """The product's views; remembers by which one an evaluation was decided."""
 
     def __init__(self, server: Server, timelines: SharedTimelines) -> None:
         super().__init__(timelines)
@@ -125,7 +125,7 @@ class Server:
 
     @property
     def is_free(self) -> bool:
-        """Whether it is up, and neither its loop nor a look stands in the middle of something."""
+        """Whether it is up, and neither its loop nor an evaluation stands in the middle of something."""
         return self.is_alive and not self._busy
 
     def say(self, text: str) -> None:
@@ -187,7 +187,7 @@ class Server:
             self.world.after(self.world.rng.randrange(500, 60_000), self.start)
 
     def run(self, work: Callable[[], object], *, is_request: bool = False) -> None:
-        """Run work in a thread of this process; its loop and looks wait meanwhile, unless it waits for a store."""
+        """Run work in a thread of this process; loop and evaluations wait meanwhile, unless it waits for a store."""
         SimThread(self, lambda: self._run_busy(work), is_request=is_request).switch()
 
     def _run_busy(self, work: Callable[[], object]) -> None:
@@ -305,7 +305,7 @@ class Server:
             generation = self.generation
             world.counts["servers stood still"] += 1
             pause_ms = rng.choice((50, 500, 5_000, 70_000))
-            if world.requests:  # somebody waits for the answer, and not for ever
+            if world.requests:  # a caller waits for the answer, and not indefinitely
                 pause_ms = min(pause_ms, faults.slow_answer_ms)
             self.say(f"stands still for {pause_ms} ms, {where}")
             self._busy += 1
@@ -346,7 +346,7 @@ class Server:
             self._seen = seen
         wait_ms = self.process.timelines.timelines.due.wait_ms(self.now_ms(), 1 << 40)
         if wait_ms < 1 << 40:
-            self._plan("look", world.now_ms + wait_ms)
+            self._plan("evaluate", world.now_ms + wait_ms)
 
     def _plan(self, what: str, at_ms: int) -> None:
         planned = self._planned.get(what)
@@ -376,7 +376,7 @@ class Server:
     def _feed(self) -> None:
         self.process.timelines._take_feed()
 
-    def _look(self) -> None:
+    def _evaluate(self) -> None:
         server = self.process.timelines
         for base_path, is_hinted in server.timelines.due.take(self.now_ms(), 8):
             generation = self.generation
@@ -389,7 +389,7 @@ class Server:
         self.process.timelines._verify()
 
     def _mark_unannounced(self, unannounced: UnannouncedCommits, base_path: str, instants: tuple[Instant, ...]) -> None:
-        self.say(f"finds {len(instants)} commits of {base_path} that nobody announced")
+        self.say(f"finds {len(instants)} commits of {base_path} that were not announced")
         unannounced.mark(base_path, instants)
         if unannounced._waiting:
             self._plan("feed", self.world.now_ms + 1000)
@@ -400,5 +400,5 @@ class Server:
         self.say(f"clock off by {offset_ms} ms")
         self.offset_ms = offset_ms
         self._seen = (-1, -1)
-        for what in ("drain", "look"):
+        for what in ("drain", "evaluate"):
             self._planned.pop(what, None)

@@ -275,7 +275,7 @@ class Task:
         try:
             self._ask(lambda server: server.process.loop.notify(notice))
         except LakeError:
-            self.world.say(f"{self.name} could not tell the manager")
+            self.world.say(f"{self.name} could not notify the manager")
 
     # --- ends ----------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
-"""Seeded crashes in virtual time: no commit request is lost, no plan runs twice, nothing stays where it is for ever.
+"""Seeded crashes in virtual time: no commit request is lost, no plan runs twice, nothing stays stuck.
 
-`LAKE_SIMULATIONS=10000` is the long form; `LAKE_SIMULATION_SEED=123` plays one schedule and tells its story.
+`LAKE_SIMULATIONS=10000` is the long form; `LAKE_SIMULATION_SEED=123` plays one schedule and prints its story.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STORY_LINES = 40
 PEER_SCHEDULES = 30
 NOTICED_BY = {
     "release_always_cleans": 97,
-    "leases_are_for_everybody": 26,
+    "leases_are_for_all": 26,
     "the_job_is_believed": 34,
     "there_is_no_net": 15,
     "silent_tables_are_left_alone": 39,
@@ -98,7 +98,7 @@ def test_an_asset_queue_loses_commits_in_most_of_the_same_schedules(database: Da
         lost += bool(lost_commits(world.delivered, seed))
         lost_or_late += bool(lost_commits(world.delivered, seed, within_ms=15_000))
     print(
-        f"an asset queue loses commits for ever in {lost} of {PEER_SCHEDULES} schedules, in {lost_or_late} for a while"
+        f"an asset queue loses commits for good in {lost} of {PEER_SCHEDULES} schedules, in {lost_or_late} for a while"
     )
     assert lost > 0.3 * PEER_SCHEDULES
     assert lost_or_late > 0.5 * PEER_SCHEDULES
@@ -114,7 +114,7 @@ def test_a_guarantee_that_is_switched_off_is_noticed(
         if violated is not None and not known_mistake(str(violated)):
             print(f"noticed by schedule {seed}")
             return
-    pytest.fail(f"{mutation.__name__}: {mutation.__doc__} Nobody noticed in {MOST_SEEDS_PER_MUTATION} schedules")
+    pytest.fail(f"{mutation.__name__}: {mutation.__doc__} Unnoticed in {MOST_SEEDS_PER_MUTATION} schedules")
 
 
 def fail_with_story(world: World, violated: Violated) -> None:

@@ -55,10 +55,10 @@ def test_commits_during_the_execution_of_a_pending_plan_are_compacted_afterwards
     assert start.verdict is StartVerdict.START, start.reason
 
 
-def test_a_plan_that_a_retry_left_is_found_although_the_table_was_not_due_when_it_was_looked_at(
+def test_a_plan_that_a_retry_left_is_found_although_the_table_was_not_due_when_it_was_evaluated(
     database: Database,
 ) -> None:
-    """A try completes its plan and dies; a look finds nothing due; the next try plans again, dies, and tells nobody."""
+    """A try completes its plan and dies; an evaluation finds nothing due; the next try plans and dies in silence."""
     world = World(0, database, lambda faults: Faults(), is_idle=True)
     table, process = world.tables["/lake/a"], world.servers[0].process
     for _ in range(3):
@@ -195,7 +195,7 @@ def test_a_mark_is_seen_although_the_folder_time_did_not_tick_and_the_clock_is_a
     assert second in {instant.requested_time for instant in seen.timeline.completed()}
 
 
-def is_evaluated_beside_a_store_that_hangs(database: Database) -> bool:
+def is_evaluated_next_to_a_store_that_hangs(database: Database) -> bool:
     """Let a store answer everything but reads of commits; say whether a table of another one is evaluated meanwhile."""
     worlds = (World(seed, database, lambda faults: Faults(), is_idle=True) for seed in range(20))
     world = next(world for world in worlds if len(world.tables) == 2)
@@ -215,7 +215,7 @@ def is_evaluated_beside_a_store_that_hangs(database: Database) -> bool:
     return rows[well.base_path]["dirty_since_ms"] is None
 
 
-def test_a_thread_that_is_ended_returns_to_whoever_ended_it(database: Database) -> None:
+def test_a_thread_that_is_ended_returns_to_the_one_that_ended_it(database: Database) -> None:
     """Not to the one that let it run: that one stands aside itself, and would go on as if its store had answered."""
     server = World(0, database, lambda faults: Faults(), is_idle=True).servers[0]
     happened: list[str] = []
@@ -230,17 +230,17 @@ def test_a_thread_that_is_ended_returns_to_whoever_ended_it(database: Database) 
     first.switch()
     other.parent = first  # as when the first one let it go on
     other.end()
-    happened.append("whoever ended it goes on")
-    assert happened == ["whoever ended it goes on"]
+    happened.append("the process that ended it goes on")
+    assert happened == ["the process that ended it goes on"]
     server.end_threads()
 
 
 def test_a_store_that_hangs_holds_up_no_table_of_another_one(database: Database) -> None:
-    assert is_evaluated_beside_a_store_that_hangs(database)
+    assert is_evaluated_next_to_a_store_that_hangs(database)
 
 
 def test_tables_that_share_a_lock_are_held_up_by_a_store_that_hangs(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables_share_a_lock(monkeypatch)
-    assert not is_evaluated_beside_a_store_that_hangs(database)
+    assert not is_evaluated_next_to_a_store_that_hangs(database)

@@ -50,7 +50,7 @@ class SimThread(greenlet):  # type: ignore[misc]
         self.switch()
 
     def end(self) -> None:
-        """End it where it stands aside; whoever ends it goes on afterwards, not the one that let it run last."""
+        """End it where it stands aside; the process that ends it goes on afterwards, not the last that let it run."""
         self.parent = getcurrent()
         self.throw(GreenletExit)
 

@@ -130,7 +130,7 @@ class World:
         )
 
     def now(self) -> datetime:
-        """The database's time: what leases, marks and looks are counted by, whatever the servers' clocks say."""
+        """The database's time: what leases, marks and evaluations are counted by, whatever the servers' clocks say."""
         return datetime.fromtimestamp(self.now_ms / 1000, UTC)
 
     def open_tables(self) -> Callable[[], TablesConfig]:
@@ -145,7 +145,7 @@ class World:
         heapq.heappush(self._queue, (self.now_ms + max(delay_ms, 0), self._count, work))
 
     def pass_time(self, ms: int) -> None:
-        """Let the world go on for so long; whoever calls stands still meanwhile."""
+        """Let the world go on for so long; the caller stands still meanwhile."""
         if self.nested:
             self._pass_time(ms)
         else:

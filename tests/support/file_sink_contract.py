@@ -1,4 +1,4 @@
-"""What a file sink must do on a store, beside what every sink must do; tests of each store inherit from it."""
+"""What a file sink must do on a store, besides what every sink must do; tests of each store inherit from it."""
 
 from __future__ import annotations
 

@@ -443,7 +443,7 @@ ADMINISTRATOR = Viewer("ada", may_forget=True, may_run=True, may_clear=True, may
 
 
 def viewer_of(request: Request) -> Viewer:
-    """Return who asks: an administrator, unless a cookie names another user, who may only read."""
+    """Return the user: an administrator, unless a cookie names another user who may only read."""
     name = request.cookies.get("user", "")
     return Viewer(name) if name else ADMINISTRATOR
 

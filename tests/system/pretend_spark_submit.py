@@ -1,7 +1,7 @@
 """Stands in for spark-submit where many runs are wanted and no JVM: carries a request out on a hand-made table.
 
 It takes up the pending compaction, else plans one, works for a moment, and completes it. Each begin and end is a line
-of the journal (JSON, appended at once), whoever kills it. It ends with its submitter, as a real driver does.
+of the journal (JSON, appended at once), whatever kills it. It ends with its submitter, as a real driver does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(journal: Path, request_path: Path) -> None:
     request = json.loads(request_path.read_text(encoding="utf-8"))
     end_with_submitter(request["submitter"])
     timeline = Path(request["base_path"]) / ".hoodie" / "timeline"
-    tell(journal, "begin", request)
+    report(journal, "begin", request)
     completed = list(timeline.glob(f"{PLAN}_*.commit"))
     if not completed:
         (timeline / f"{PLAN}.compaction.requested").touch()
@@ -47,7 +47,7 @@ def main(journal: Path, request_path: Path) -> None:
         body = {"operationType": "COMPACT", "partitionToWriteStats": {}}
         done = timeline / f"{PLAN}_{datetime.now(UTC):%Y%m%d%H%M%S%f}"[:-3]
         done.with_name(f"{done.name}.commit").write_text(json.dumps(body), encoding="utf-8")
-        tell(journal, "completed", request)
+        report(journal, "completed", request)
         time.sleep(LINGER_S)
     result = {
         "contract_version": request["contract_version"],
@@ -68,10 +68,10 @@ def main(journal: Path, request_path: Path) -> None:
         ],
     }
     Path(request["result_path"]).write_text(json.dumps(result), encoding="utf-8")
-    tell(journal, "end", request)
+    report(journal, "end", request)
 
 
-def tell(journal: Path, what: str, request: dict[str, Any]) -> None:
+def report(journal: Path, what: str, request: dict[str, Any]) -> None:
     line = {"what": what, "table": request["table_name"], "job": request["job_id"], "pid": os.getpid()}
     with journal.open("a", encoding="utf-8") as stream:
         # One write of a short line to a file opened for appending is not mixed with another's.

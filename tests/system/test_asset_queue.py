@@ -1,7 +1,7 @@
 """Why not a plain asset-scheduled DAG: the same notices, kills and Airflow; one of the two loses commits.
 
 Each notice that arrives is handed to both, as Airflow's asset event and as Hudi's callback. `LAKE_PEER_ROUNDS` is the
-number of rounds. A commit counts as lost when everything has come to rest and nobody was given it. Part of `make soak`:
+number of rounds. A commit counts as lost when everything has come to rest and no reader got it. Part of `make soak`:
 before each landing tests/simulation says it of the queue, and the other files here of the manager.
 """
 
@@ -47,8 +47,8 @@ class Contest:
 
     def deliver(self, body: bytes, headers: Mapping[str, str]) -> int:
         """Hand a notice to both; what only one of them took was not delivered."""
-        told = json.loads(body)
-        event = {"asset_id": self.asset_id, "extra": {"commit": f"{told['tableName']}/{told['commitTime']}"}}
+        reported = json.loads(body)
+        event = {"asset_id": self.asset_id, "extra": {"commit": f"{reported['tableName']}/{reported['commitTime']}"}}
         try:
             answer = httpx.post(f"{self.airflow.url}/api/v2/assets/events", json=event, timeout=10)
         except httpx.HTTPError:
@@ -60,7 +60,7 @@ class Contest:
         text = self.journal.read_text(encoding="utf-8") if self.journal.exists() else ""
         return {json.loads(line) for line in text.splitlines()}
 
-    def looked_up_to(self, table: HandMadeTable) -> str:
+    def evaluated_up_to(self, table: HandMadeTable) -> str:
         """Return the completed time up to which the manager knows a table."""
         row = self.airflow.get(f"/v1/hoodie/tables/{table_id_of(str(table.path))}")
         return "" if row is None or row["dirty"] else str(row["completed_time"])
@@ -90,7 +90,7 @@ def contest(postgres: LocalPostgres) -> Iterator[Contest]:
 
 
 def configure(airflow: LocalAirflow, tables: list[HandMadeTable]) -> None:
-    """Name the tables, so that they are found if every notice is lost; no service may run, only looking counts here."""
+    """Name the tables, so that they are found if every notice is lost; no service may run, only evaluations count."""
     assert airflow.tables_file is not None
     entries = "\n".join(f"  - base_path: {table.path}" for table in tables)
     services = ("compaction", "clean", "archive")
@@ -156,9 +156,9 @@ def play(contest: Contest, plan: RoundPlan, tables: list[HandMadeTable]) -> tupl
     contest.airflow.wait_for_manager()
     contest.airflow.wait_until(lambda: not contest.has_active_run(), 180, "the end of the peer's runs")
     contest.airflow.wait_until(
-        lambda: all(contest.looked_up_to(table).endswith(f"{COMMITS:02d}500") for table in tables),
+        lambda: all(contest.evaluated_up_to(table).endswith(f"{COMMITS:02d}500") for table in tables),
         180,
-        "the manager's look at each table's last commit",
+        "the manager's evaluation of each table's last commit",
     )
     rest_until = time.monotonic() + REST_S
     while time.monotonic() < rest_until:

@@ -26,7 +26,7 @@ RUN, SENSOR_DAG = "watched", "wait_for_free_partitions"
 PATIENCE_S = 300.0
 """For a machine that is busy with others' work; alone it takes seconds."""
 COMMITS = 3
-"""In quick succession, so that the table's rhythm is one of seconds, and nothing is expected when it pauses."""
+"""In quick succession, so that the table's commit interval is some seconds, and nothing is expected when it pauses."""
 TABLE: dict[str, Any] = {"name": "orders", "type": "COW", "version": 9, "keys": 100_000, "rows": 400}
 # The writer may begin although a clustering of its file groups is pending; without it Hudi fails it at once.
 ALLOW_UPDATES = {
@@ -116,7 +116,7 @@ def test_clustering_is_stopped_and_withdrawn_for_a_writer_and_runs_when_it_has_c
 
     conflict = {"period_s": "0.5", "initial_delay_s": "0.1"}
     conf: dict[str, Any] = {"base_path": str(table), "table_name": TABLE["name"], "service": "clustering"}
-    # How often it has to wait for the writer, and then for the end of the table's rhythm, is up to the machine.
+    # How often it has to wait for the writer, and then until no write is expected, is up to the machine.
     trigger(airflow, RUN, hudi_options=LOCK_OPTIONS, conflict=conflict, retries=1000, **conf)
     begun = wait_for(lambda: list(timeline.glob("*.clustering.inflight")), "the clustering", airflow)
     plan = begun[0].name.partition(".")[0]
@@ -155,12 +155,12 @@ def write_commits(writer: StandingWriter, table: Path) -> None:
         writer.write({**TABLE, "base_path": str(table)}, commit)
 
 
-def wait_for(look: Callable[[], Any], what: str, airflow: LocalAirflow) -> Any:
+def wait_for(read: Callable[[], Any], what: str, airflow: LocalAirflow) -> Any:
     """Wait until there is something to see, and return it."""
     seen: list[Any] = []
 
     def ready() -> bool:
-        seen[:] = [look()]
+        seen[:] = [read()]
         return bool(seen[0])
 
     airflow.wait_until(ready, PATIENCE_S, what)

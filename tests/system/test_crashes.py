@@ -44,7 +44,7 @@ def counts() -> Iterator[Counter[str]]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_commits_become_one_compaction_whoever_is_killed(stage: Stage, counts: Counter[str], seed: int) -> None:
+def test_commits_become_one_compaction_whatever_is_killed(stage: Stage, counts: Counter[str], seed: int) -> None:
     report = Round(stage, draw(seed, clocks=can_move_clocks())).play()
     counts.update(report.counts)
     print(report)
@@ -54,6 +54,6 @@ def test_commits_become_one_compaction_whoever_is_killed(stage: Stage, counts: C
         )
 
 
-def test_rounds_killed_somebody(counts: Counter[str]) -> None:
-    """Rounds whose faults hit nobody would prove nothing."""
+def test_rounds_killed_a_process(counts: Counter[str]) -> None:
+    """Rounds whose faults hit no process would prove nothing."""
     assert sum(count for what, count in counts.items() if what.startswith("kills of")) > 0, dict(counts)

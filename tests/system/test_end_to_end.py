@@ -180,7 +180,7 @@ def test_service_says_in_openlineage_which_table_it_read_and_wrote(airflow: Loca
 
 
 def test_dropped_notice_is_repaired_by_the_heartbeat(airflow: LocalAirflow) -> None:
-    """Only with the commit that nobody announced is the compaction due."""
+    """Only with the commit that was not announced is the compaction due."""
     wait_for_success(airflow, "silent", timeout_s=240)
     assert len(compactions(airflow, "silent")) == 1
 
@@ -220,7 +220,7 @@ def test_worker_killed_in_the_middle_of_a_compaction_is_replaced_by_one(airflow:
     assert compactions(airflow, VICTIM) == [inflight.name.partition(".")[0]]
 
 
-def test_run_without_a_lock_provider_is_refused_before_spark_starts_and_people_are_told(
+def test_run_without_a_lock_provider_is_refused_before_spark_starts_and_people_are_notified(
     airflow: LocalAirflow, receiver: WebhookReceiver
 ) -> None:
     table = airflow.allowed_roots[0] / VICTIM
@@ -229,15 +229,15 @@ def test_run_without_a_lock_provider_is_refused_before_spark_starts_and_people_a
     log = task_log(airflow, "no-lock")
     assert "no hoodie.write.lock.provider is configured" in log
     assert "Spark-Submit cmd" not in log
-    told = wait_for_post(airflow, receiver, "no-lock")
-    assert (told["kind"], told["base_path"], told["service"]) == ("failed", str(table), "compaction")
-    assert "no hoodie.write.lock.provider is configured" in told["text"]
+    reported = wait_for_post(airflow, receiver, "no-lock")
+    assert (reported["kind"], reported["base_path"], reported["service"]) == ("failed", str(table), "compaction")
+    assert "no hoodie.write.lock.provider is configured" in reported["text"]
     events = {event["eventType"]: event for event in lineage_of(airflow, "no-lock")}
     assert events["FAIL"]["outputs"][0]["name"] == str(table)
     assert events["FAIL"]["run"]["facets"]["hudi_tableService"]["outcome"] == "failed"
 
 
-def test_people_are_told_of_a_run_that_nobody_begins_and_of_one_that_missed_its_deadline(
+def test_people_are_notified_of_a_run_that_no_worker_begins_and_of_one_that_missed_its_deadline(
     airflow: LocalAirflow, receiver: WebhookReceiver
 ) -> None:
     """A pool without slots holds both runs back; lake_watch sweeps each minute."""
@@ -252,7 +252,7 @@ def test_people_are_told_of_a_run_that_nobody_begins_and_of_one_that_missed_its_
     late = wait_for_post(airflow, receiver, "too-late")
     assert (late["kind"], late["state"], late["base_path"]) == ("deadline", "failed", table)
     assert "deadline_s" in late["text"]
-    # Both are told again by no later sweep, and the one that only waits is still there.
+    # No later sweep notifies of both again, and the one that only waits is still there.
     sweep(airflow)
     assert len(posts_of(receiver, "not-begun")) == len(posts_of(receiver, "too-late")) == 1
     states = {run["dag_run_id"]: run["state"] for run in airflow.service_runs()}
@@ -329,7 +329,7 @@ def posts_of(receiver: WebhookReceiver, run_id: str) -> list[dict[str, Any]]:
 
 
 def wait_for_post(airflow: LocalAirflow, receiver: WebhookReceiver, run_id: str) -> dict[str, Any]:
-    airflow.wait_until(lambda: bool(posts_of(receiver, run_id)), 150, f"what is told of {run_id}")
+    airflow.wait_until(lambda: bool(posts_of(receiver, run_id)), 150, f"what is notified of {run_id}")
     return posts_of(receiver, run_id)[0]
 
 

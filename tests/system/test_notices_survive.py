@@ -68,7 +68,7 @@ def test_hundred_notices_that_make_nothing_due_make_no_run(airflow: LocalAirflow
     for _ in range(100):
         assert send_notice(airflow, table.path, instant).status_code == 200
     quiet = airflow.get("/v1/hoodie/tables")
-    airflow.wait_until(lambda: _is_clean(airflow, "quiet"), 30, "the last look")
+    airflow.wait_until(lambda: _is_clean(airflow, "quiet"), 30, "the last evaluation")
     assert quiet is not None
     assert runs_of(airflow, "quiet") == {}
 
@@ -102,7 +102,7 @@ def test_burst_of_six_notices_for_two_tables_leaves_neither_behind(airflow: Loca
 def test_table_without_lock_provider_is_refused_with_the_setting(airflow: LocalAirflow) -> None:
     table, instant = due_table(airflow, "unlocked")
     send_notice(airflow, table.path, instant)
-    airflow.wait_until(lambda: _is_clean(airflow, "unlocked"), 30, "the look")
+    airflow.wait_until(lambda: _is_clean(airflow, "unlocked"), 30, "the evaluation")
     decisions = {decision["service"]: decision for decision in _table(airflow, "unlocked")["decisions"]}
     decision = decisions["compaction"]
     assert decision["verdict"] == "blocked"
@@ -180,10 +180,10 @@ def test_kill_of_the_api_server_right_after_the_answer_loses_nothing(airflow: Lo
 
 
 def test_commits_made_while_airflow_was_away_are_found_after_its_return(airflow: LocalAirflow) -> None:
-    """The writer's notice finds nobody; only the third commit makes a compaction due, and no later one tells of it."""
+    """The writer's notice finds no server; only the third commit makes a compaction due, and none announces it."""
     table, instant = due_table(airflow, "away", commits=2)
     assert send_notice(airflow, table.path, instant).status_code == 200
-    airflow.wait_until(lambda: _is_clean(airflow, "away"), 30, "the look")
+    airflow.wait_until(lambda: _is_clean(airflow, "away"), 30, "the evaluation")
     airflow.servers["api-server"].kill()
     with pytest.raises(httpx.ConnectError):
         send_notice(airflow, table.path, table.commit(3))

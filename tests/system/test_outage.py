@@ -24,7 +24,7 @@ pytestmark = pytest.mark.system
 AWAY_S = 45.0
 """With Airflow's defaults a task is ended after 37 s; a lease of 60 s ended its job after 23 to 38 s."""
 WORK_S = 30.0
-"""The job ends while nobody can be told: its task has to wait for the server as well."""
+"""The job ends while no server can be notified: its task has to wait for the server as well."""
 
 
 @pytest.fixture
@@ -50,14 +50,14 @@ def test_job_outlasts_an_api_server_that_is_away_and_its_first_try_succeeds(airf
     instant = [table.commit(second) for second in (1, 2, 3)][-1]
     assert send_notice(airflow, table.path, instant).status_code == 200
     journal = airflow.home / "journal.jsonl"
-    airflow.wait_until(lambda: told(journal, "begin") == 1, 60, "the driver at work")
+    airflow.wait_until(lambda: reported(journal, "begin") == 1, 60, "the driver at work")
     airflow.servers["api-server"].kill()
     time.sleep(AWAY_S)
-    assert told(journal, "completed") == 1
+    assert reported(journal, "completed") == 1
     airflow.start_component("api-server")
     airflow.wait_for_manager()
     airflow.wait_until(lambda: run_of(airflow).get("state") == "success", 60, "the run's success")
-    assert told(journal, "begin") == 1
+    assert reported(journal, "begin") == 1
     assert [task["try_number"] for task in tasks_of(airflow)] == [1]
 
 
@@ -78,7 +78,7 @@ def test_table_goes_on_soon_after_the_machine_of_a_finished_job_was_killed(airfl
     instant = [table.commit(second) for second in (1, 2, 3)][-1]
     assert send_notice(airflow, table.path, instant).status_code == 200
     journal = airflow.home / "journal.jsonl"
-    airflow.wait_until(lambda: told(journal, "completed") == 1, 60, "the plan's completion")
+    airflow.wait_until(lambda: reported(journal, "completed") == 1, 60, "the plan's completion")
     kill_all(members_of_session(airflow.servers["scheduler"].process.pid))
     airflow.servers["scheduler"].process.wait()
     killed_s = time.monotonic()
@@ -86,10 +86,10 @@ def test_table_goes_on_soon_after_the_machine_of_a_finished_job_was_killed(airfl
     airflow.wait_until(lambda: run_of(airflow).get("state") == "success", 150, "the end of the run")
     print(f"the run ended {time.monotonic() - killed_s:.0f} s after the kill")
     assert "the manager ended the run as successful" in (run_of(airflow).get("note") or "")
-    assert told(journal, "begin") == 1
+    assert reported(journal, "begin") == 1
 
 
-def told(journal: Path, what: str) -> int:
+def reported(journal: Path, what: str) -> int:
     lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
     return [json.loads(line)["what"] for line in lines].count(what)
 

@@ -61,12 +61,12 @@ class Shape:
     def wait_until(self, ready: Callable[[], bool], timeout_s: float, what: str) -> None:
         """Wait under supervision, as `LocalAirflow` does for one node."""
 
-        def look() -> bool:
+        def is_reached() -> bool:
             for node in self.nodes:
                 node.revive()
             return ready()
 
-        wait_until(look, timeout_s, what)
+        wait_until(is_reached, timeout_s, what)
 
 
 @pytest.fixture
@@ -174,4 +174,4 @@ def active_runs(shape: Shape) -> list[str]:
         )
 
     runs = shape.ask(ask)
-    return ["nobody answers"] if runs is None else runs
+    return ["no server answers"] if runs is None else runs

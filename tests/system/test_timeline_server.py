@@ -1,4 +1,4 @@
-"""A timeline server of its own beside a real Airflow: push across processes, and kill -9 while sensors wait."""
+"""A timeline server of its own next to a real Airflow: push across processes, and kill -9 while sensors wait."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def airflow() -> Iterator[LocalAirflow]:
         airflow.start()
         airflow.start_timeline_server()
         airflow.wait_for_dags()
-        airflow.pause("lake_watch")  # nothing but timeline server and triggerer shall notice a commit here
+        airflow.pause("lake_watch")  # nothing but timeline server and triggerer may notice a commit here
         yield airflow
     finally:
         airflow.stop()
@@ -64,7 +64,7 @@ def wait_for_success(
         assert commits[table.path.name] in found
 
 
-def test_commit_told_to_the_api_server_wakes_a_sensor_by_way_of_the_timeline_server(airflow: LocalAirflow) -> None:
+def test_commit_announced_to_the_api_server_wakes_a_sensor_by_way_of_the_timeline_server(airflow: LocalAirflow) -> None:
     """The callback goes to one process, the sensor asks another; the registry is between them. No poll would do."""
     tables = make_tables(airflow, "pushed", 2)
     defer(airflow, tables, "wait_for_push")
@@ -100,19 +100,19 @@ def test_sensors_survive_a_killed_triggerer(airflow: LocalAirflow) -> None:
 
 
 def test_lost_notice_is_repaired_by_the_watch_dag_while_the_timeline_server_is_dead(airflow: LocalAirflow) -> None:
-    """The net below the net: no heartbeat looks, no callback came."""
+    """The net below the net: no heartbeat refreshes, no callback came."""
     table = make_tables(airflow, "lost", 1)[0]
     assert send_notice(airflow, table.path, table.commit(1)).status_code == 200
-    airflow.wait_until(lambda: row_of(airflow, table).get("evaluated_ms") is not None, 30, "the first look")
+    airflow.wait_until(lambda: row_of(airflow, table).get("evaluated_ms") is not None, 30, "the first evaluation")
     airflow.servers["timeline-server"].kill()
     table.commit(2)
     airflow.pause("lake_watch", is_paused=False)
     airflow.wait_until(lambda: row_of(airflow, table).get("last_notice_source") == "hint", 180, "the watch DAG's hint")
     airflow.wait_until(
-        lambda: row_of(airflow, table).get("completed_time", "").endswith("02500"), 30, "the look after it"
+        lambda: row_of(airflow, table).get("completed_time", "").endswith("02500"), 30, "the evaluation after it"
     )
 
 
 def row_of(airflow: LocalAirflow, table: HandMadeTable) -> dict[str, Any]:
-    """Return the registry's row; nothing while nobody answers."""
+    """Return the registry's row; nothing while no server answers."""
     return next((row for row in airflow.tables() if row["base_path"] == str(table.path)), {})

@@ -191,7 +191,7 @@ def test_writes_that_sort_before_a_commit_made_earlier_are_named(layout: int) ->
     first = files.write(NOON + timedelta(minutes=11), "America/New_York")
     second = files.write(NOON + timedelta(minutes=12), "America/New_York")
     assert find_overtaken(files.stamps, IN_UTC.offset_ms) == Overtaken(compaction, "compaction", (first, second))
-    # It is so whichever zone one looks from.
+    # It is so from whichever zone.
     assert find_overtaken(files.stamps, JobZone("", NEW_YORK).offset_ms) is not None
 
 

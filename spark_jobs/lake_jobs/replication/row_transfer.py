@@ -131,7 +131,7 @@ class _Run(Generic[_Commit, _T]):
                             return
                 self._put(batch)
                 self._put(None)
-            except BaseException as error:  # noqa: BLE001 - raised by whom it concerns
+            except BaseException as error:  # noqa: BLE001 - raised where the rows are taken
                 self._put(error)
                 return
             if self._is_over.is_set():

@@ -1,4 +1,4 @@
-"""The shipped DAGs beside a user's own, and what is said while one of them is paused."""
+"""The shipped DAGs next to a user's own, and what is said while one of them is paused."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def test_conflicts_names_writers_file_groups_and_who_gives_way(
 ) -> None:
     path = unpack("mor_v9", tmp_path).path
     code, text = run(capsys, "conflicts", str(path))
-    assert code == 0, "a pending compaction stands in nobody's way"
+    assert code == 0, "a pending compaction stands in no writer's way"
     assert "compaction, pending; 4 file groups" in text
     meta = path / ".hoodie"
     (meta / ".heartbeat").mkdir(exist_ok=True)

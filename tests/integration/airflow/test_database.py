@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, inspect
 pytestmark = pytest.mark.integration
 
 
-def test_db_migrate_creates_our_tables_beside_airflows() -> None:
+def test_db_migrate_creates_the_providers_tables_next_to_airflows() -> None:
     from airflow import settings
 
     from airflow_lake_provider.manager.db.schema import VERSION_TABLE, metadata

@@ -48,7 +48,7 @@ class Cluster:
         self._loses = loses_at_commit
         self._ended = threading.Event()
 
-    def look(self) -> Timeline:
+    def read(self) -> Timeline:
         return build_timeline(Layout.V2, self.names)
 
     def start(self, job: EngineJob) -> Handle:
@@ -79,7 +79,7 @@ class FakeHook:
         return "token", 60.0
 
     def release_executor(self, *_: Any) -> None:
-        """Nobody else asks for it."""
+        """No other process asks for it."""
 
 
 def execute(
@@ -94,7 +94,7 @@ def execute(
     job = engine_job(tmp_path, wanted=ServiceRequest(Service.CLUSTERING, Mode.SCHEDULE_AND_EXECUTE))
     operator = table_service.HudiTableServiceOperator(task_id="run_service", base_path="/lake/orders")
     hook: Any = FakeHook()
-    plans = PlanWithdrawal(Timeline(), cluster.look)
+    plans = PlanWithdrawal(Timeline(), cluster.read)
     operator._execute_job(hook, JobFolder(str(tmp_path), "run", 1), job, admission, plans)
 
 

@@ -1,4 +1,4 @@
-"""The doors to indexing in a real Airflow: operator, sensor, DAG, command."""
+"""The ways to indexing in a real Airflow: operator, sensor, DAG, command."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_build_outside_its_window_waits_without_a_slot_and_begins_when_it_opens(
     with pytest.raises(TaskDeferred):
         waiting.execute_in_window(CONTEXT, opens)
     waiting.window = json.dumps(OPEN)
-    with pytest.raises(AirflowException, match="manager"):  # it goes on to the lease, and nobody serves that here
+    with pytest.raises(AirflowException, match="manager"):  # it goes on to the lease, which no server serves here
         waiting.execute_in_window(CONTEXT, opens)
 
 

@@ -103,7 +103,7 @@ def test_wrong_notifier_is_named_with_its_option(path: str, says: str, monkeypat
     notify_failure(failed_context())  # a task that failed is not failed twice
 
 
-def test_deadline_and_stuck_are_told_in_the_background(heard: list[dict[str, Any]]) -> None:
+def test_deadline_and_stuck_are_notified_in_the_background(heard: list[dict[str, Any]]) -> None:
     from airflow_lake_provider.manager.instances import Instance, InstanceState
     from airflow_lake_provider.metrics import NoMetrics
     from airflow_lake_provider.notifications.dispatch import BackgroundNotifier, load_notifiers
@@ -111,14 +111,14 @@ def test_deadline_and_stuck_are_told_in_the_background(heard: list[dict[str, Any
     notifier = BackgroundNotifier(load_notifiers([f"{__name__}.remember"]), NoMetrics())
     instance = Instance("clean", InstanceState.RUNNING, "worker", "has not ended", "run-1")
     notifier.deadline("/lake/orders", instance)
-    told: list[str] = []
-    notifier.stuck("/lake/orders", instance, lambda: told.append("stuck"))
+    reported: list[str] = []
+    notifier.stuck("/lake/orders", instance, lambda: reported.append("stuck"))
     notifier.drain()
-    assert told == ["stuck"]
+    assert reported == ["stuck"]
     assert [event["kind"] for event in heard] == ["deadline", "stuck"]
 
 
-def test_failed_run_of_the_service_dag_tells_the_configured_notifiers(
+def test_failed_run_of_the_service_dag_calls_the_configured_notifiers(
     heard: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow.dag_processing.dagbag import DagBag

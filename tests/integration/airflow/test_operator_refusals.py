@@ -41,7 +41,7 @@ def begin_write(table: HandMadeTable, *, with_heartbeat: bool) -> str:
     return requested
 
 
-def test_service_beside_a_writer_without_heartbeat_is_refused_and_retried(table: HandMadeTable) -> None:
+def test_service_next_to_a_writer_without_heartbeat_is_refused_and_retried(table: HandMadeTable) -> None:
     from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
     requested = begin_write(table, with_heartbeat=False)
@@ -50,11 +50,11 @@ def test_service_beside_a_writer_without_heartbeat_is_refused_and_retried(table:
     assert not isinstance(raised.value, AirflowFailException)
 
 
-def test_service_beside_a_writer_with_heartbeat_goes_on_to_the_lease(table: HandMadeTable) -> None:
+def test_service_next_to_a_writer_with_heartbeat_goes_on_to_the_lease(table: HandMadeTable) -> None:
     from airflow.sdk.exceptions import AirflowException
 
     begin_write(table, with_heartbeat=True)
-    with pytest.raises(AirflowException, match="manager"):  # nobody serves it here
+    with pytest.raises(AirflowException, match="manager"):  # no server serves it here
         operator(table).execute(CONTEXT)
 
 

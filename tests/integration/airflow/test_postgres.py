@@ -99,8 +99,8 @@ def test_airflow_on_postgresql_keeps_the_same_promises(url: str) -> None:
     assert ended.returncode == 0, ended.stdout[-5000:] + ended.stderr[-2000:]
 
 
-def test_servers_that_sweep_at_once_tell_people_once_and_examine_a_table_once(engine: Engine) -> None:
-    make, told, examined = sessionmaker(engine), list[str](), list[bool]()
+def test_servers_that_sweep_at_once_notify_people_once_and_examine_a_table_once(engine: Engine) -> None:
+    make, reported, examined = sessionmaker(engine), list[str](), list[bool]()
     first = Registry(make, DatabaseClock(make))
     table_id = first.mark_dirty(Notice("/lake/orders", "orders", Source.CONFIG)).table_id
     barrier = threading.Barrier(6)
@@ -111,7 +111,7 @@ def test_servers_that_sweep_at_once_tell_people_once_and_examine_a_table_once(en
         for number in range(20):
             barrier.wait(60)
             if reports.begin(report := report_id_of("/lake/orders", str(number))):
-                told.append(report)
+                reported.append(report)
                 reports.end(report)
         barrier.wait(60)
         examined.append(rounds._take(table_id))
@@ -121,7 +121,7 @@ def test_servers_that_sweep_at_once_tell_people_once_and_examine_a_table_once(en
         thread.start()
     for thread in threads:
         thread.join()
-    assert (len(told), len(set(told)), sum(examined)) == (20, 20, 1)
+    assert (len(reported), len(set(reported)), sum(examined)) == (20, 20, 1)
 
 
 # --- What the manager's queries cost when the database is large: rows that scans visit, which no machine changes

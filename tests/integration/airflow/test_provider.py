@@ -37,7 +37,7 @@ def test_manager_app_is_mounted_in_the_api_server() -> None:
     assert client.post("/v1/hoodie/callback", json={}).status_code == 401
 
 
-def test_pages_are_in_the_ui_for_whoever_may_read_the_dag(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_are_in_the_ui_for_users_that_may_read_the_dag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "False")
     from airflow.api_fastapi.app import create_app, get_auth_manager
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser

@@ -48,7 +48,7 @@ def test_replication_says_how_far_each_sink_is_and_what_it_holds(
 ) -> None:
     times = [commit.requested_time for commit in writes(table)]
     code, output = run(capsys, "replication", str(table), "-o", "json")
-    assert code == 1, "a sink with a problem is one for whoever called"
+    assert code == 1, "a sink with a problem is one for the caller"
     ahead, behind = json.loads(output)
     assert (ahead["sink"], ahead["state"], ahead["lag_commits"], ahead["lag_s"]) == ("ahead", "waiting", 0, 0)
     assert (behind["sink"], behind["state"], behind["lag_commits"]) == ("behind", "failing", 1)

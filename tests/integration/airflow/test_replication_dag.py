@@ -158,7 +158,7 @@ def test_second_run_of_a_sink_starts_no_job(replication: Replication) -> None:
         late.execute(context)
     with pytest.raises(AirflowException, match="run scheduled-1 has sink noop") as refused:
         by_hand.execute(context)
-    assert not isinstance(refused.value, AirflowSkipException), "somebody waits for it: it is tried again"
+    assert not isinstance(refused.value, AirflowSkipException), "a person waits for it: it is tried again"
     assert replication.asked == []
     assert replication.sinks.get(replication.table_id, "noop")["problem"] == ""
 
@@ -168,7 +168,7 @@ def test_second_run_of_a_sink_starts_no_job(replication: Replication) -> None:
     assert len(replication.asked) == 2
 
 
-def test_connection_that_is_not_there_is_told_of_the_sink(replication: Replication) -> None:
+def test_connection_that_is_not_there_is_reported_of_the_sink(replication: Replication) -> None:
     from airflow.sdk.exceptions import AirflowFailException
 
     from airflow_lake_provider.operators.replication import HudiReplicationOperator

@@ -136,7 +136,7 @@ def test_runs_of_manager_and_by_hand_are_listed_newest_first_and_counted(session
 
 
 def test_run_by_hand_is_listed_before_its_executor_has_begun(session: Session) -> None:
-    """Above the first page, until the lease has recorded it; once, and only to who may see its table."""
+    """Above the first page, until the lease has recorded it; once, and only to users that may see its table."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
 

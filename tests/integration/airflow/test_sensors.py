@@ -65,7 +65,7 @@ def test_commit_sensor_of_a_missing_table_fails_at_once_with_its_path(tmp_path: 
         commit_sensor(base_path=str(tmp_path / "nothing")).execute({})
 
 
-def test_commit_sensor_of_many_tables_looks_past_a_broken_one(table: HandMadeTable, tmp_path: Path) -> None:
+def test_commit_sensor_of_many_tables_passes_over_a_broken_one(table: HandMadeTable, tmp_path: Path) -> None:
     table.commit(1)
     tables = [{"base_path": str(tmp_path / "nothing"), "after": ""}, {"base_path": str(table.path), "after": ""}]
     result = commit_sensor(tables=tables).execute({})
@@ -110,7 +110,7 @@ def list_index(table: HandMadeTable, partition: str) -> None:
         properties.write(f"\nhoodie.table.metadata.partitions={partition}\n")
 
 
-def test_pending_index_sensor_misses_what_the_table_shall_have(table: HandMadeTable) -> None:
+def test_pending_index_sensor_misses_what_the_table_must_have(table: HandMadeTable) -> None:
     wanted = '["record_index", "secondary_index:city"]'
     sensor = index_sensor(table, indexes=wanted)
     assert not sensor.poke({}).is_done  # Hudi plans nothing before the first write
@@ -156,7 +156,7 @@ def test_pending_index_sensor_takes_the_tables_file_and_the_variable_over_it(
     assert not index_sensor(table, **both).poke({}).is_done
 
 
-def test_pending_index_sensor_with_a_wrong_policy_fails_for_one_table_and_looks_for_plans_of_many(
+def test_pending_index_sensor_with_a_wrong_policy_fails_for_one_table_and_searches_plans_of_many(
     table: HandMadeTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow.sdk.exceptions import AirflowException, AirflowFailException

@@ -71,7 +71,7 @@ def test_run_of_a_missing_pool_is_refused_with_what_to_do(session: Session) -> N
         create(session, conf_of(pool="nowhere"))
 
 
-def test_active_runs_are_told_with_pool_and_queue(session: Session, pool: str) -> None:
+def test_active_runs_are_listed_with_pool_and_queue(session: Session, pool: str) -> None:
     from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
 
     run_id = create(session, conf_of(pool=pool, queue="spark"))
@@ -90,7 +90,7 @@ def test_wrong_settings_of_a_run_by_hand_are_refused_by_name(
         create(session, conf_of(**settings))
 
 
-def test_instance_door_tells_runs_with_their_tasks_and_ends_them(session: Session) -> None:
+def test_instance_gateway_lists_runs_with_their_tasks_and_ends_them(session: Session) -> None:
     from airflow.utils.state import TaskInstanceState
 
     from airflow_lake_provider.manager.instances import InstanceState, Plans, instance_of_run

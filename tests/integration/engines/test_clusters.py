@@ -226,7 +226,7 @@ def test_submission_without_a_ticket_is_refused_or_waits_for_the_kdc(
 
 
 @pytest.mark.parametrize(("status", "is_away"), [(503, True), (500, True), (429, True), (403, False), (401, False)])
-def test_cluster_that_is_away_is_told_from_one_that_refuses(
+def test_cluster_that_is_away_is_distinguished_from_one_that_refuses(
     stage: Stage, status: int, is_away: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is away is waited for without a try; what refuses would refuse again, so it is a failed try."""
@@ -272,7 +272,7 @@ def test_application_that_is_rejected_while_the_cluster_answers_is_a_failed_try(
     assert not isinstance(raised.value, EngineAwayError)
 
 
-def test_cluster_that_does_not_answer_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_that_does_not_answer_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     set_connection(monkeypatch, "yarn", {"yarn_resourcemanager_webapp_address": "http://127.0.0.1:9"})
     with pytest.raises(EngineAwayError, match="ResourceManager does not report"):
         create_engine("spark-submit").stop(Handle(engine_job(tmp_path, conn_id="cluster")))

@@ -34,7 +34,7 @@ class FakeLivy:
     """Batches by id, with how often each is still seen running; it never ends by itself when that is None."""
 
     batches: list[dict[str, Any]] = field(default_factory=list)
-    looks_until_end: int | None = 2
+    polls_until_end: int | None = 2
 
     def route(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Answer:
         if method == "POST":
@@ -43,9 +43,9 @@ class FakeLivy:
         if method == "DELETE":
             self.batches[int(path.rpartition("/")[2])]["state"] = "killed"
             return 200, {"msg": "deleted"}
-        if self.looks_until_end is not None:
-            self.looks_until_end -= 1
-            if self.looks_until_end < 0:
+        if self.polls_until_end is not None:
+            self.polls_until_end -= 1
+            if self.polls_until_end < 0:
                 self.batches[-1]["state"] = "success"
         return 200, {"sessions": self.batches}
 
@@ -84,21 +84,21 @@ def test_job_runs_to_its_end(livy: FakeLivy, engine: Engine, tmp_path: Path) -> 
     assert batch["state"] == "success"
 
 
-def test_job_that_nobody_follows_any_more_is_ended_before_another_begins(
+def test_job_that_no_task_follows_any_more_is_ended_before_another_begins(
     livy: FakeLivy, engine: Engine, tmp_path: Path
 ) -> None:
-    livy.looks_until_end = None
+    livy.polls_until_end = None
     left = engine_job(tmp_path, engine=NAME)
     ExecutorRecord(str(tmp_path), "t", Service.COMPACTION).begin(left)
     engine.start(left)
     engine.stop(Handle(left))
     livy.batches[0]["state"] = "running"
-    livy.looks_until_end = 3
+    livy.polls_until_end = 3
     run(tmp_path, engine_job(tmp_path, engine=NAME, run_id="other"), engine)
     assert [batch["state"] for batch in livy.batches] == ["killed", "success"]
 
 
-def test_livy_that_does_not_answer_tells_nothing(
+def test_livy_that_does_not_answer_proves_nothing(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(os.environ, "LIVY_URL", "http://127.0.0.1:9")

@@ -52,7 +52,7 @@ def find_markers(stage: Stage) -> list[Path]:
 def test_worker_killed_then_worker_paused_and_still_the_plan_has_one_executor(
     stage: Stage, cluster: LocalSparkCluster
 ) -> None:
-    # Killed in the middle: executors write base files, and nobody is told.
+    # Killed in the middle: executors write base files, and no process is notified.
     killed = stage.start_task("first")
     deadline = time.monotonic() + 240
     while not find_markers(stage):
@@ -83,7 +83,7 @@ def test_worker_killed_then_worker_paused_and_still_the_plan_has_one_executor(
     assert paused.alive(), paused.log_tail(60)
     pause(paused.process.pid)
     time.sleep(LEASE_S + 1)
-    assert stage.drivers("first", 2), "the paused worker's driver lives on, so somebody must end it"
+    assert stage.drivers("first", 2), "the paused worker's driver lives on, so the next try must end it"
 
     # Another run takes the lease over: never do both drivers live.
     other = stage.start_task("second")

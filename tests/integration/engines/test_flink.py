@@ -90,7 +90,7 @@ def test_job_is_followed_and_gets_a_result(
     assert result.services[0].outcome is outcome
 
 
-def test_job_is_cancelled_though_nobody_recorded_its_id(flink: FakeFlink, job: EngineJob) -> None:
+def test_job_is_cancelled_though_its_id_was_not_recorded(flink: FakeFlink, job: EngineJob) -> None:
     flink.states = ["RUNNING"]
     job_id = create_engine("flink").start(job).external_id
     flink.jobs["stranger"] = ["RUNNING"]
@@ -106,7 +106,7 @@ def test_submission_that_fails_leaves_no_job(flink: FakeFlink, job: EngineJob) -
     assert list(flink.jobs.values()) == [["CANCELED"]]
 
 
-def test_flink_that_does_not_answer_tells_nothing(job: EngineJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flink_that_does_not_answer_proves_nothing(job: EngineJob, monkeypatch: pytest.MonkeyPatch) -> None:
     extra = json.dumps({"hudi-flink-bundle": "/jars/hudi-flink.jar"})
     connection = {"conn_type": "generic", "host": "127.0.0.1", "port": 9, "extra": extra}
     monkeypatch.setenv("AIRFLOW_CONN_FLINK", json.dumps(connection))

@@ -111,7 +111,7 @@ def test_users_own_policy_is_kept(tmp_path: Path) -> None:
     assert operator(tmp_path, retry_policy=policy).retry_policy is policy
 
 
-def test_engine_that_nobody_registered_fails_for_good_before_anything_begins(tmp_path: Path) -> None:
+def test_engine_that_no_package_registered_fails_for_good_before_anything_begins(tmp_path: Path) -> None:
     from airflow.sdk.exceptions import AirflowFailException
 
     table = HandMadeTable.create(tmp_path / "orders")

@@ -39,7 +39,7 @@ from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import FakeDoor, FakeInstanceDoor
+from tests.unit.manager.conftest import FakeInstanceGateway, FakeRunGateway
 
 pytestmark = pytest.mark.integration
 
@@ -65,8 +65,8 @@ def build_services(folder: Path) -> ManagerServices:
     registry = Registry(sessionmaker(engine), DatabaseClock(sessionmaker(engine)))
     server = TimelineServer(SharedTimelines(), ServerOptions(options.allowed_roots, (SECRET,)))
     gateway, views = TimelineServerGateway(server), TableViewCache(server.timelines)
-    loop = ManagerLoop(options, registry, gateway, views, FakeDoor(), TablesConfig)
-    instances = FakeInstanceDoor()
+    loop = ManagerLoop(options, registry, gateway, views, FakeRunGateway(), TablesConfig)
+    instances = FakeInstanceGateway()
     return ManagerServices(
         options,
         registry,

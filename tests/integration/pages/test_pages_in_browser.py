@@ -205,8 +205,10 @@ def test_tab_on_a_run_shows_where_its_time_went_and_what_it_changed(
     rows = pages.services.instance_gateway.rows  # type: ignore[attr-defined]
     run = next(one for one in rows if one.service == "compaction" and one.state == "success")
     report = replace(run.report, files_in=20, bytes_in=20 * 2**20, files_out=4, bytes_out=12 * 2**20, job_ms=90_000)
-    told = replace(run, started_ms=run.created_ms + 6_000, ended_ms=run.created_ms + 116_000, tries=1, report=report)
-    rows[rows.index(run)] = told
+    reported = replace(
+        run, started_ms=run.created_ms + 6_000, ended_ms=run.created_ms + 116_000, tries=1, report=report
+    )
+    rows[rows.index(run)] = reported
     try:
         with open_page(browser) as opened:
             page = opened.page
@@ -228,7 +230,7 @@ def test_tab_on_a_run_shows_where_its_time_went_and_what_it_changed(
             assert opened.violations() == []
             assert opened.complaints == []
     finally:
-        rows[rows.index(told)] = run
+        rows[rows.index(reported)] = run
 
 
 def test_page_follows_a_service_that_ends(pages: ServedPages, browser: Any) -> None:

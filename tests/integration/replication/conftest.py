@@ -24,7 +24,7 @@ LOGIN_USER, LOGIN_PASSWORD = "lake", "s3cret"
 
 
 def broker_with_a_login(folder: Path) -> tuple[LocalKafka, int]:
-    """Return a broker that serves anybody on its port, and on the second port only who logs in."""
+    """Return a broker that serves any client on its port, and on the second port only one that logs in."""
     broker, port = LocalKafka(folder), free_port()
     login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
     broker.settings = {
@@ -37,7 +37,7 @@ def broker_with_a_login(folder: Path) -> tuple[LocalKafka, int]:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
         "allow.everyone.if.no.acl.found": "true",
-        # How often it looks for transactions that are overdue; ten seconds unless set.
+        # How often it searches transactions that are overdue; ten seconds unless set.
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     }
     return broker, port

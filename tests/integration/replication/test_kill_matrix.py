@@ -108,10 +108,10 @@ class Story:
         delivered = defaultdict(list)
         for record in changes:
             delivered[record.headers["commit"]].append(as_change(record))
-        told = {c["commit"]["requested_time"]: c for c in checkpoints if c["snapshot"] is None}
+        reported = {c["commit"]["requested_time"]: c for c in checkpoints if c["snapshot"] is None}
         for ref, rows in self.table.commits.values():
             if ref.requested_time in delivered:
-                found, said = delivered[ref.requested_time], told[ref.requested_time]
+                found, said = delivered[ref.requested_time], reported[ref.requested_time]
                 assert len(found) == len(rows) == said["rows"]
                 assert f"{checksum_of(found):016x}" == said["checksum"]
                 assert checksum_of(found) == checksum_of(self.table.read(ref))

@@ -57,7 +57,7 @@ class TestKafkaSink(SinkContract):
         return [(record.key["id"], (record.value["after"] or {}).get("value")) for record in records]
 
     def test_new_generation_is_marked(self) -> None:
-        # Over three partitions only the order within a key is told.
+        # Over three partitions only the order within a key is known.
         stream, sink = self._opened()
         sink.write(batch(1, [insert(1, 10)], begins_snapshot=True))
         sink.commit(checkpoint(stream, 1))
@@ -406,7 +406,7 @@ def deliver(sink: Sink, stream: str, number: int) -> None:
 
 
 def deny_writes(broker: LocalKafka, topic: str) -> None:
-    """As an administrator does it: the login may look at the topic, and no longer write to it."""
+    """As an administrator does it: the login may read the topic, and no longer write to it."""
     kafka_admin = confluent_kafka.admin
     rule = kafka_admin.AclBinding(
         kafka_admin.ResourceType.TOPIC,

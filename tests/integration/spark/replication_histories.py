@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from held_writers import take_lock, wait_until
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from test_replication_beside_compaction import PATIENCE_S, gated_write
+from test_replication_next_to_compaction import PATIENCE_S, gated_write
 from test_replication_on_hudi import Lake
 
 from airflow_lake_provider.job_contract import SAFEPOINT, Outcome, Service

@@ -171,24 +171,24 @@ def test_sensor_finds_what_hudi_archived_behind_an_index_build_and_no_commit_mak
         timelines.hint(str(table.path), [commits[-1][0]], is_by_writer=True)
         assert decide_on_index(timelines, table).verdict is Verdict.NOT_DUE
         readers.append(SimpleNamespace(after=commits[-1][1], found=[]))
-        for reader in readers[::2]:  # the others look at the end only
-            reader.found += look_after(view, reader)
+        for reader in readers[::2]:  # the others read at the end only
+            reader.found += read_after(view, reader)
     assert active(table)[0] < archived(spark, table)[-1], "the index build stays at the head"
     commits = hudis_commits(spark, table)
     assert len(commits) == 8
     for (_, began), reader in zip(commits, readers, strict=True):
-        reader.found += look_after(view, reader)
+        reader.found += read_after(view, reader)
         assert reader.found == [requested for requested, completed in commits if completed > began]
 
 
 def decide_on_index(timelines: SharedTimelines, table: Table) -> Decision:
-    """Decide as the manager does when it is told of a commit."""
+    """Decide as the manager does when it is notified of a commit."""
     policy = TablePolicy(indexing=TablePolicy().indexing.replace(indexes=("column_stats:amount",)), hudi_options=LOCK)
     return decide_indexing(TableFacts(TableViewCache(timelines).refresh(str(table.path), 0)), policy, 0)
 
 
-def look_after(view: FileSystemTimelineView, reader: SimpleNamespace) -> list[str]:
-    """Look as a sensor does, and move its cursor on."""
+def read_after(view: FileSystemTimelineView, reader: SimpleNamespace) -> list[str]:
+    """Read as a sensor does, and move its cursor on."""
     watch = Watch(WatchKind.COMMIT, ((view.base_path, reader.after),))
     (finding,) = find_changes(watch, SimpleNamespace(get_view=lambda _: view), NOW)
     assert (finding.error, finding.incomplete) == (None, "")

@@ -1,4 +1,4 @@
-"""Tables that only the manager looks after, on real Hudi: each commit leaves room for one service, and it chooses.
+"""Tables that only the manager serves, on real Hudi: each commit leaves room for one service, and it chooses.
 
 Whether the timeline stays bounded, and everything is still there, Hudi's own timelines and reader say.
 """
@@ -50,7 +50,7 @@ class OneSlot:
     outcomes: Counter[tuple[Service, Outcome]] = field(default_factory=Counter)
     clean: str = ""
 
-    def look(self) -> None:
+    def evaluate(self) -> None:
         view, now_ms = self.views.refresh(str(self.table.path)), int(time.time() * 1000)
         facts = load_facts(self.views, view, POLICY, now_ms)
         self.last_runs = remember_cleaned(facts, POLICY, self.last_runs, now_ms)
@@ -80,14 +80,14 @@ class OneSlot:
         return True
 
 
-def write_and_look(spark: SparkSession, slot: OneSlot, first: int, commits: int, operation: str) -> int:
-    """Write commits, with a look after each; return how many writes were active at most after the looks."""
+def write_and_evaluate(spark: SparkSession, slot: OneSlot, first: int, commits: int, operation: str) -> int:
+    """Write commits, with an evaluation after each; return how many writes were active at most after them."""
     written, most = slot.table.written, 0
     options = {**NO_METADATA_TABLE, "hoodie.datasource.write.operation": operation}
     for commit in range(first, first + commits):
         settings = lake_writer.write_options(written, commit, None, {})
         lake_writer.write_commit(spark, written, commit, settings | options)
-        slot.look()
+        slot.evaluate()
         most = max(most, len(active_writes(spark, slot.table)))
     return most
 
@@ -110,7 +110,7 @@ def test_table_that_is_only_appended_to_is_archived_and_not_cleaned_for_nothing(
     slot = OneSlot(spark, table)
     everything = set(active_writes(spark, table))
     before = rows(spark, table)
-    most = write_and_look(spark, slot, 3, 9, "bulk_insert")
+    most = write_and_evaluate(spark, slot, 3, 9, "bulk_insert")
     assert most <= 7, slot.outcomes
     assert len(set(active_writes(spark, table)) & set(archived_writes(spark, table))) == 0
     assert len({*active_writes(spark, table), *archived_writes(spark, table)}) == len(everything) + 9
@@ -131,7 +131,7 @@ def test_table_whose_compaction_is_always_due_is_cleaned_and_archived(
 ) -> None:
     table = make_table(type="MOR", **NO_METADATA_TABLE)
     slot = OneSlot(spark, table)
-    most = write_and_look(spark, slot, 3, 10, "upsert")
+    most = write_and_evaluate(spark, slot, 3, 10, "upsert")
     assert slot.outcomes[Service.COMPACTION, Outcome.COMPLETED] >= 3, slot.outcomes
     assert slot.outcomes[Service.CLEAN, Outcome.COMPLETED] >= 2, slot.outcomes
     assert slot.outcomes[Service.ARCHIVE, Outcome.COMPLETED] >= 1, slot.outcomes

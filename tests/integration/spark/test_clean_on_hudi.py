@@ -126,7 +126,7 @@ def test_retention_by_hours_keeps_what_was_replaced_within_them(spark: SparkSess
 
 
 def test_clean_by_hand_waits_for_a_pending_clustering(spark: SparkSession, make_table: MakeTable) -> None:
-    """Who asks for it does not ask the manager, whose decisions keep this order."""
+    """A caller that asks for it does not ask the manager, whose decisions keep this order."""
     table = make_table(type="COW")
     (plan,) = run(spark, table.request(Mode.SCHEDULE, service=Service.CLUSTERING)).scheduled_instants
     before, timeline = data_files(table), table.files()
@@ -160,7 +160,7 @@ def test_clean_that_a_dead_executor_left_is_executed_and_no_other_is_planned(
     heartbeat = table.path / ".hoodie" / ".heartbeat" / instant
     if not inflight:
         heartbeat.unlink()
-    # Another executor's plan, who may be at work: what is left of our heartbeat says who made the plan, not who began.
+    # The plan of another executor, maybe at work: the heartbeat's rest says which one made the plan, not which began.
     for mode in (Mode.SCHEDULE_AND_EXECUTE, Mode.EXECUTE) if inflight else (Mode.SCHEDULE_AND_EXECUTE,):
         busy = run(spark, clean(table, mode, options=KEEP_ONE_VERSION))
         assert (busy.outcome, busy.failure_kind) == (Outcome.FAILED, FailureKind.BUSY), busy.message

@@ -77,7 +77,7 @@ def test_small_files_become_few_and_rows_stay(
     (instant,) = scheduled.scheduled_instants
     action = "clustering" if version >= 8 else "replacecommit"
     assert table.files() - files == {f"{instant}.{action}.requested"}
-    # The manager tells the plan from an insert overwrite, whatever its action is called.
+    # The manager distinguishes the plan from an insert overwrite, whatever its action is called.
     seen = TableViewCache().refresh(str(table.path)).timeline.pending(Action.CLUSTERING)
     assert [plan.requested_time for plan in seen] == [instant]
     executed = run(spark, clustering(table, Mode.EXECUTE))
@@ -109,7 +109,7 @@ def test_plan_strategy_of_the_caller_is_used_and_hudis_own_gate_is_open(
         **ONLY_BILBAO,
         "hoodie.clustering.inline.max.commits": "1000",
         "hoodie.clustering.async.max.commits": "1000",
-        # With it Hudi beats for the plan while nobody executes it.
+        # With it Hudi beats for the plan while no driver executes it.
         "hoodie.clustering.enable.expirations": "true",
     }
     result = run(spark, clustering(table, Mode.SCHEDULE_AND_EXECUTE, **options))
@@ -163,7 +163,7 @@ def test_plan_that_another_executor_has_begun_is_left_to_it(
     with open_client(spark, str(table.path), settings, {}) as client, ThreadPoolExecutor(1) as pool:
         none = spark._jvm.org.apache.hudi.common.util.Option.empty()
         plan = str(client.scheduleClustering(none).get())
-        assert clustering_of(table, 60).verdict is Verdict.NOT_DUE, "who planned it goes on to execute it"
+        assert clustering_of(table, 60).verdict is Verdict.NOT_DUE, "the driver that planned it goes on to execute it"
         hasty = run(spark, clustering(table, Mode.SCHEDULE_AND_EXECUTE))
         assert (hasty.outcome, hasty.failure_kind) == (Outcome.FAILED, FailureKind.BUSY), hasty.message
         assert plan in hasty.message
@@ -275,7 +275,7 @@ def test_clustering_that_gives_way_to_a_writer_says_conflict(spark: SparkSession
     result = run(spark, clustering(table, Mode.EXECUTE, **gives_way))
     assert (result.outcome, result.failure_kind) == (Outcome.FAILED, FailureKind.CONFLICT), result.message
     assert content(spark, table) == before
-    # It does not get better by waiting: the writer's commit stands in the plan's way for ever.
+    # It does not get better by waiting: the writer's commit stands in the plan's way indefinitely.
     again = run(spark, clustering(table, Mode.EXECUTE, instant, **gives_way))
     assert (again.outcome, again.failure_kind) == (Outcome.FAILED, FailureKind.CONFLICT), again.message
     assert content(spark, table) == before

@@ -135,7 +135,7 @@ def test_indexes_that_the_job_does_not_name_survive(spark: SparkSession, make_ta
     )
     indexes = table.properties()["hoodie.table.metadata.partitions"]
     assert {"bloom_filters", "record_index"} <= set(indexes.split(","))
-    # Not even a caller who asks for it gets them dropped.
+    # Not even a caller that asks for it gets them dropped.
     options = {**LOCK, "hoodie.metadata.auto.delete.partitions": "true"}
     result = run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE, options=options))
     assert result.outcome is Outcome.COMPLETED, result.message

@@ -1,4 +1,4 @@
-"""Early conflict detection beside real Hudi: what we find before the commit, Hudi rejects at it, and nothing else."""
+"""Early conflict detection next to real Hudi: what we find before the commit, Hudi rejects at it, and nothing else."""
 
 from __future__ import annotations
 
@@ -64,23 +64,23 @@ def check(table: ConflictTable, intent: WriteIntent) -> ClashCheck:
 
 
 @contextmanager
-def looking_on(table: Table) -> Iterator[list[dict[str, int]]]:
-    """Read all markers again and again while writers write them; yields how many each one had at each look."""
-    looks: list[dict[str, int]] = []
+def reading_along(table: Table) -> Iterator[list[dict[str, int]]]:
+    """Read all markers again and again while writers write them; yields how many each one had at each reading."""
+    readings: list[dict[str, int]] = []
     is_over = threading.Event()
 
-    def look_on() -> None:
+    def read_on() -> None:
         opened = open_table(table)
         while not is_over.wait(0.02):
-            looks.append({active.instant: active.markers.count for active in opened.read_activity(now_ms()).actives})
+            readings.append({active.instant: active.markers.count for active in opened.read_activity(now_ms()).actives})
 
     with ThreadPoolExecutor(1) as pool:
-        looker = pool.submit(look_on)
+        reader = pool.submit(read_on)
         try:
-            yield looks
+            yield readings
         finally:
             is_over.set()
-            looker.result()
+            reader.result()
 
 
 def ask(table: Table, *plans: str, service: Service = Service.CLUSTERING) -> Admission:
@@ -90,7 +90,7 @@ def ask(table: Table, *plans: str, service: Service = Service.CLUSTERING) -> Adm
         instant.requested_time: load_commit_metadata(storage, snapshot.properties.timeline_path, instant)
         for instant in snapshot.timeline.completed_writes
     }
-    # Tests write in a rhythm of seconds: in an hour's time nothing is expected any more.
+    # Tests write at intervals of seconds: in an hour's time nothing is expected any more.
     opened = open_table(table)
     opened.rule = type(opened.rule)(interval_ms=3_600_000, tolerable_misses=2)
     return ask_admission(service, opened, commits, plans, ConflictPolicy(), now_ms() + 3_600_000)
@@ -126,10 +126,10 @@ def test_each_pair_is_found_before_the_commit_when_hudi_rejects_it_there(
         return start_writer(spark, table, city, tmp_path / f"lock-{name}", options)
 
     # Writers and writers: the smaller instant survives, and disjoint file groups raise no alarm.
-    with looking_on(table) as looks:
+    with reading_along(table) as readings:
         writers = [start("older", "Bilbao"), start("younger", "Bilbao"), start("elsewhere", "Aachen")]
-    assert len(looks) > 1
-    for before, after in pairwise(looks):
+    assert len(readings) > 1
+    for before, after in pairwise(readings):
         assert all(after[instant] >= count for instant, count in before.items()), "markers are only ever added"
     older, younger, elsewhere = writers
     claims = [claim_of(opened, writer) for writer in writers]
@@ -142,19 +142,19 @@ def test_each_pair_is_found_before_the_commit_when_hudi_rejects_it_there(
     assert all(not verdict.unread for verdict in verdicts)
 
     if type == "MOR":
-        # A compaction of the same file groups: Hudi lets both commit, and nobody is warned.
+        # A compaction of the same file groups: Hudi lets both commit, and no writer is warned.
         result = run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE))
         assert result.outcome is Outcome.COMPLETED, result.message
         assert [check(opened, intent).is_free for intent in claims] == [True, False, True]
 
-    # A clustering and writers: all three said what they touch, so it is planned around them and hurts nobody.
+    # A clustering and writers: all three said what they touch, so it is planned around them and hurts none.
     admission = ask(table)
     assert admission.verdict is AdmissionVerdict.SHRINK, admission.reason
     assert admission.options == only("Cork", "Dublin")
     result = run(spark, clustering(table, Mode.SCHEDULE_AND_EXECUTE, options=admission.options))
     assert result.outcome is Outcome.COMPLETED, result.message
     assert older.release() == ""
-    # Its markers are gone, and its commit tells.
+    # Its markers are gone, and its commit names them.
     (clash,) = check(opened, claims[1]).clashes
     assert (clash.instant, clash.kind) == (older.instant, ClashKind.COMMIT)
     assert check(opened, claims[2]).is_free
@@ -251,7 +251,7 @@ def test_plan_of_a_killed_executor_is_withdrawn_with_what_it_wrote(spark: SparkS
     heartbeat = table.path / ".hoodie" / ".heartbeat" / plan
     heartbeat.parent.mkdir(exist_ok=True)
     heartbeat.touch()
-    # Its heartbeat looks alive for two minutes, unless whoever asks has ended the executor.
+    # Its heartbeat seems alive for two minutes, unless the caller has ended the executor.
     assert run(spark, clustering(table, Mode.WITHDRAW, plan)).outcome is Outcome.FAILED
     withdrawn = run(spark, clustering(table, Mode.WITHDRAW, plan, options={"lake.executor.ended": "true"}))
     assert withdrawn.outcome is Outcome.COMPLETED, withdrawn.message

@@ -78,7 +78,7 @@ def treat(table: Table, kind: StuckKind, starter: Starter | None = None) -> Reco
 
 
 def let_hours_pass(table: Table, hours: float = 7) -> None:
-    """Make everything that is pending, and every sign of life, look as old as that."""
+    """Make everything that is pending, and every sign of life, seem as old as that."""
     hoodie, then = table.path / ".hoodie", time.time() - hours * HOURS_S
     pending = [f for f in table.timeline.iterdir() if f.name.endswith((".requested", ".inflight"))]
     signs = [hoodie / "lock", *hoodie.glob(".heartbeat/*"), *hoodie.glob("metadata/.hoodie/.heartbeat/*")]
@@ -160,7 +160,7 @@ def test_failed_write_and_empty_ttl_run_are_holes_until_they_are_rolled_back(
     stuck = [("dangling_replacecommit", dangling), ("failed_write", failed)]
     assert shapes(table) == stuck
     write_on(spark, table, commit=4)
-    assert shapes(table) == stuck, "a writer in multi-writer mode rolls back nobody"
+    assert shapes(table) == stuck, "a writer in multi-writer mode rolls back no write"
     record = treat(table, StuckKind.DANGLING_REPLACECOMMIT, Starter(spark, table))
     assert record.run_id == f"rollback.{dangling}.{failed}"
     assert shapes(table) == []

@@ -94,7 +94,7 @@ def test_indexes_survive_and_stay_right(spark: SparkSession, make_table: MakeTab
     )
     indexes = table.properties()["hoodie.table.metadata.partitions"]
     assert {"bloom_filters", "record_index"} <= set(indexes.split(","))
-    # Not even a caller who asks for it gets them dropped.
+    # Not even a caller that asks for it gets them dropped.
     options = {"hoodie.metadata.auto.delete.partitions": "true", **KEEP_ONE_VERSION}
     expected = {
         Service.CLUSTERING: Outcome.COMPLETED,

@@ -1,4 +1,4 @@
-"""What the rule about unguarded writers rests on: who beats, and when, on real Hudi."""
+"""What the rule about unguarded writers rests on: which writers beat, and when, on real Hudi."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ SINGLE_WRITER = {
 
 
 def watch_writer(spark: SparkSession, table: lake_writer.WrittenTable, commit: int) -> tuple[int, int]:
-    """Write one commit and look at the table all the while, as the operator does; return looks and refusals."""
+    """Write one commit and read the table all the while, as the operator does; return reads and refusals."""
     options = lake_writer.write_options(table, commit, None, {})
     writer = threading.Thread(target=lake_writer.write_commit, args=(spark, table, commit, options))
-    looks = refusals = 0
+    reads = refusals = 0
     writer.start()
     while writer.is_alive():
         heartbeats = beats(table)
         pending = pending_writes(table)
         if pending:
-            looks += 1
+            reads += 1
             try:
                 require_guarded_writers(pending, heartbeats | beats(table), table.base_path)
             except WriterUnguardedError:
                 refusals += 1
         time.sleep(0.005)
     writer.join()
-    return looks, refusals
+    return reads, refusals
 
 
 def beats(table: lake_writer.WrittenTable) -> set[str]:
@@ -58,14 +58,14 @@ def pending_writes(table: lake_writer.WrittenTable) -> set[str]:
 
 
 @pytest.mark.parametrize(("options", "guarded"), [({}, True), (SINGLE_WRITER, False)], ids=["multi", "single"])
-def test_writer_in_flight_is_told_by_its_heartbeat(
+def test_writer_in_flight_is_recognised_by_its_heartbeat(
     spark: SparkSession, tmp_path: Path, options: dict[str, str], *, guarded: bool
 ) -> None:
     table = lake_writer.WrittenTable("watched", str(tmp_path / "watched"), keys=40, rows=8)
     table = replace(table, hudi_options=options)
-    looks, refusals = 0, 0
+    reads, refusals = 0, 0
     for commit in (0, 1):
         seen, refused = watch_writer(spark, table, commit)
-        looks, refusals = looks + seen, refusals + refused
-    assert looks > 10
+        reads, refusals = reads + seen, refusals + refused
+    assert reads > 10
     assert (refusals == 0) if guarded else (refusals > 0)

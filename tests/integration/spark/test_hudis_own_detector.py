@@ -28,7 +28,7 @@ EARLY = {"hoodie.write.concurrency.early.conflict.detection.enable": "true"}
 DIRECT = {"hoodie.write.markers.type": "DIRECT", "hoodie.embed.timeline.server": "false"}
 SERVER = {"hoodie.write.markers.type": "TIMELINE_SERVER_BASED", "hoodie.embed.timeline.server": "true"}
 REJECTED = "HoodieWriteConflictException"
-FOREVER_MS = 10**12
+ENDLESS_MS = 10**12
 LONG_AGO, FROM_NOW_ON = "19700101000000000", "9"
 
 
@@ -80,7 +80,7 @@ def test_it_leaves_clusterings_and_compactions_out(spark: SparkSession, make_tab
     temp = spark._jvm.org.apache.hudi.storage.StoragePath(f"{table.path}/.hoodie/.temp")
     folders = marker_utils(spark).getAllMarkerDir(temp, storage)
     found = marker_utils(spark).getCandidateInstants(
-        timeline, folders, "29991231000000000", FOREVER_MS, storage, str(table.path)
+        timeline, folders, "29991231000000000", ENDLESS_MS, storage, str(table.path)
     )
     assert [Path(folder).name for folder in found] == [writer]
 
@@ -145,7 +145,7 @@ def test_with_direct_markers_the_younger_of_two_writers_fails_at_its_first_marke
     table = make_table(type="COW")
     older = start_writer(spark, table, "Bilbao", tmp_path / "lock-0", {**DIRECT, **EARLY})
     (file_group, *_) = {path.name.split("_")[0] for path in older.marker_folder.rglob("*.marker.MERGE")}
-    assert reserve(table, frozenset({f"Bilbao/{file_group}".encode()})).clashes, "who came first, keeps it"
+    assert reserve(table, frozenset({f"Bilbao/{file_group}".encode()})).clashes, "the first keeps it"
     younger = start_writer(spark, table, "Bilbao", tmp_path / "lock-1", {**DIRECT, **EARLY})
     assert "HoodieEarlyConflictDetectionException" in str(younger.outcome.exception(PATIENCE_S))
     elsewhere = start_writer(spark, table, "Aachen", tmp_path / "lock-2", {**DIRECT, **EARLY})

@@ -39,7 +39,7 @@ Submit = Callable[[JobRequest], "subprocess.Popen[str]"]
 
 
 class GoingOn:
-    """A writer that inserts one commit after the other until it is told to stop."""
+    """A writer that inserts one commit after the other until it is asked to stop."""
 
     def __init__(self, spark: SparkSession, table: Table) -> None:
         self.first_ids: list[int] = []
@@ -192,7 +192,7 @@ def test_writer_commits_while_the_builder_stands_still_half_way(
     table = make_table(**STREAMING_OFF)
     builder = submit(indexing(table, BOTH, "record_index", **MANY_GROUPS))
     stop_when(builder, lambda: half_built(table) == "record_index" and not has_lock(table))
-    # From its announcement on, the index is every writer's business: nobody waits, and nobody fails.
+    # From its announcement on, the index is every writer's business: none waits, and none fails.
     for first_id in (70_000, 71_000):
         insert(spark, table, first_id, **STREAMING_OFF)
     (instant,) = plans(table)

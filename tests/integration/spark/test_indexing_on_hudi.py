@@ -1,4 +1,4 @@
-"""Index builds on real tables, beside real writers, inside the test's own Spark session."""
+"""Index builds on real tables, next to real writers, inside the test's own Spark session."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class InThread:
 
 
 @pytest.fixture(autouse=True)
-def _frequent_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def _frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Notice at once when what a build waits for has come; in production it may take two seconds longer."""
     for module in (build, finish, schedule):
         monkeypatch.setattr(module, "BARRIER_INTERVAL_S", 0.1)
@@ -142,7 +142,7 @@ def test_every_kind_of_index_is_built_and_survives_writers(
 FULL_OPTION = {"lake__index__check": "full"}
 
 
-def test_plan_is_written_once_and_a_second_one_of_somebody_else_is_removed(
+def test_plan_is_written_once_and_a_second_one_of_another_builder_is_removed(
     spark: SparkSession, make_table: MakeTable
 ) -> None:
     table = make_table(**STREAMING_OFF)
@@ -284,7 +284,7 @@ def test_writer_in_flight_that_does_not_stream_goes_on_and_is_in_the_index(
     run(spark, indexing(table, Mode.SCHEDULE, "record_index"))
     writer = start_paused_writer(spark, table, tmp_path, 70_000, **STREAMING_OFF)
     job = InThread(spark, indexing(table, Mode.EXECUTE, "record_index", **FULL_OPTION))
-    wait_until(lambda: "record_index" in complete(table) or job.outcome.done(), "the build beside the writer")
+    wait_until(lambda: "record_index" in complete(table) or job.outcome.done(), "the build next to the writer")
     # Another one begins and commits while the first is in flight. The build waits for neither: they know of the index.
     insert(spark, table, 80_000, **STREAMING_OFF)
     result = job.result()
@@ -338,7 +338,7 @@ def test_run_that_times_out_with_a_hole_in_front_is_completed_by_the_next_one(
     built = run(spark, indexing(table, BOTH, "record_index"))
     (instant,) = built.completed_instants
     die_before_completing(table, instant)
-    # Writers of this table settle what they update at their beginning: for all that can be told, before the index was.
+    # Writers of this table settle what they update at their beginning: maybe before the index was.
     writer = start_paused_writer(spark, table, tmp_path, 70_000)
     timeout = {"hoodie__metadata__index__check__timeout__seconds": "1"}
     first = run(spark, indexing(table, BOTH, "record_index", **timeout))
@@ -363,7 +363,7 @@ def test_writer_that_takes_no_part_in_locking_keeps_a_built_index_from_being_cal
     table = make_table(**STREAMING_OFF)
     (instant,) = run(spark, indexing(table, BOTH, "record_index")).completed_instants
     die_before_completing(table, instant)
-    # It begins when the build is past its fence, and nobody's lock keeps it from committing.
+    # It begins when the build is past its fence, and no lock keeps it from committing.
     unguarded = begin_write(spark, table)
     (table.path / ".hoodie" / ".heartbeat" / unguarded).unlink()
     timeout = {"hoodie__metadata__index__check__timeout__seconds": "1"}
@@ -429,8 +429,8 @@ def die_before_completing(table: Table, instant: str) -> None:
 
 
 def hudis_own_settings(spark: SparkSession, table: Table) -> dict[str, str]:
-    look = read_table_state(spark, str(table.path))
-    return service_settings(Service.INDEXING, LOCK, look.table_version, look.metadata_partitions)
+    state = read_table_state(spark, str(table.path))
+    return service_settings(Service.INDEXING, LOCK, state.table_version, state.metadata_partitions)
 
 
 def schedule_with_hudi(spark: SparkSession, table: Table, *indexes: str) -> str:
@@ -450,7 +450,7 @@ def test_writer_that_dies_while_the_index_is_built_holds_nothing_up(spark: Spark
     dead = begin_write(spark, table)
     before = max(table.completed("deltacommit"))
     result = run(spark, indexing(table, Mode.EXECUTE, "record_index", **FULL_OPTION))
-    # It began before the build, and lives as far as anybody can tell: what it commits, it would add to the index.
+    # It began before the build, and lives as far as storage shows: what it commits, it would add to the index.
     assert result.outcome is Outcome.COMPLETED, result.message
     assert before < dead
     make_old(table.path / ".hoodie" / ".heartbeat" / dead)
@@ -518,7 +518,7 @@ def test_writer_that_takes_no_part_in_locking_keeps_the_build_away(spark: SparkS
     assert (refused.outcome, refused.failure_kind) == (Outcome.FAILED, FailureKind.CONFLICT)
     assert unguarded in refused.message
     assert "hoodie.write.concurrency.mode" in refused.message
-    # Nor does it help to say that nobody writes.
+    # Nor does it help to say that no writer writes.
     denied = run(spark, indexing(table, BOTH, "record_index", lake__index__wait_s="0", lake__index__no_writer="true"))
     assert denied.outcome is Outcome.FAILED
     assert "says that no writer runs" in denied.message
@@ -546,7 +546,7 @@ def test_writer_that_takes_no_part_in_locking_keeps_the_build_away(spark: SparkS
 def test_table_that_hudi_1_0_writes_is_refused_before_anything_is_touched(
     spark: SparkSession, make_table: MakeTable
 ) -> None:
-    """Real writers of 1.0.2 write in test_indexing_beside_older_hudi; here is what their log files begin with."""
+    """Real writers of 1.0.2 write in test_indexing_next_to_older_hudi; here is what their log files begin with."""
     table = make_table(type="COW", version=8, **STREAMING_OFF)
     header = b'#HUDI#{"type":"record","name":"HoodieMetadataRecord","fields":[{"name":"isTightBound"}]}'
     log = table.path / ".hoodie" / "metadata" / "files" / ".files-0000-0_20991231000000000.log.1_0-1-1"
@@ -589,7 +589,7 @@ def test_index_is_dropped_under_the_lock_under_which_no_writer_was_in_the_way(
     assert missing(spark, table) == []
 
 
-def test_index_that_is_dropped_beside_a_streaming_writer_leaves_it_its_files(
+def test_index_that_is_dropped_next_to_a_streaming_writer_leaves_it_its_files(
     spark: SparkSession, make_table: MakeTable, tmp_path: Path
 ) -> None:
     table = make_table()
@@ -625,9 +625,9 @@ def test_damaged_index_is_reported_with_what_differs_and_built_anew(spark: Spark
     # Also in a run that builds another one, and while a writer has begun a file that has no footer yet.
     folder = min(file.parent for file in table.path.rglob("*.parquet") if ".hoodie" not in file.parts)
     (folder / f"{uuid.UUID(int=0)}-0_0-1-1_20990101000000000.parquet").write_bytes(b"PAR1")
-    beside = run(spark, indexing(table, BOTH, "column_stats", "record_index", **FULL_OPTION))
-    assert (beside.outcome, len(beside.completed_instants)) == (Outcome.FAILED, 1)
-    assert "record_index is damaged: 20 entries missing" in beside.message
+    meanwhile = run(spark, indexing(table, BOTH, "column_stats", "record_index", **FULL_OPTION))
+    assert (meanwhile.outcome, len(meanwhile.completed_instants)) == (Outcome.FAILED, 1)
+    assert "record_index is damaged: 20 entries missing" in meanwhile.message
 
     dropped = {"lake__index__drop_first": "true", "lake__index__wait_s": "0"}
     request = indexing(table, BOTH, "files", "record_index", **FULL_OPTION, **dropped)
@@ -755,13 +755,13 @@ class Readings:
     def _read(self) -> None:
         definitions = self._meta / ".index_defs" / "index.json"
         while not self._stop.wait(0.0005):
-            self._look_at(self._meta / "hoodie.properties", "hoodie.table.checksum=")
+            self._check_whole(self._meta / "hoodie.properties", "hoodie.table.checksum=")
             # Before the first index with a definition there is none.
             if definitions.exists():
-                self._look_at(definitions, "\n}")
+                self._check_whole(definitions, "\n}")
             self.count += 1
 
-    def _look_at(self, file: Path, part: str) -> None:
+    def _check_whole(self, file: Path, part: str) -> None:
         try:
             text = file.read_text()
         except FileNotFoundError:

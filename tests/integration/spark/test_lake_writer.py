@@ -54,7 +54,7 @@ def manager() -> Iterator[FakeManager]:
         thread.join()
 
 
-def test_each_commit_but_the_dropped_one_is_told_with_token_and_headers(
+def test_each_commit_but_the_dropped_one_is_announced_with_token_and_headers(
     spark: SparkSession, make_table: MakeTable, manager: FakeManager
 ) -> None:
     table = make_table()

@@ -47,7 +47,7 @@ def test_log_files_become_one_and_rows_stay(spark: SparkSession, make_table: Mak
     assert again.outcome is Outcome.NOTHING_TO_DO, again.message
 
 
-def test_nothing_is_planned_beside_a_pending_compaction(spark: SparkSession, make_table: MakeTable) -> None:
+def test_nothing_is_planned_next_to_a_pending_compaction(spark: SparkSession, make_table: MakeTable) -> None:
     table = make_table()
     (compaction,) = run(spark, table.request(Mode.SCHEDULE)).scheduled_instants
     files = table.files()

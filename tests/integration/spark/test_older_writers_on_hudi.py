@@ -1,7 +1,7 @@
 """Services of ours on tables that stock writers of older Hudi write, of the table version that each writes by itself.
 
 After each service the table is read by its own version of Hudi and by ours, and its writer writes on. Part of
-`make soak`, which fetches the bundles; indexes: test_indexing_beside_older_hudi.py.
+`make soak`, which fetches the bundles; indexes: test_indexing_next_to_older_hudi.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 from conftest import Table, rows, rows_written, run
 from test_archive_on_hudi import COMPACTION_COUNTS_ONE, EAGER_ARCHIVE
 from test_clean_on_hudi import KEEP_ONE_VERSION
-from test_indexing_beside_older_hudi import processes  # noqa: F401 - a fixture
+from test_indexing_next_to_older_hudi import processes  # noqa: F401 - a fixture
 from test_log_compaction_on_hudi import TWO_LOG_FILES
 from test_orphans_on_hudi import Clock, attempt_of, base_files, clock, plant, search  # noqa: F401 - a fixture
 from test_partition_ttl_on_hudi import pass_days, ttl

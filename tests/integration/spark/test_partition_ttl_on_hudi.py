@@ -38,7 +38,7 @@ def pass_days(patch: pytest.MonkeyPatch, days: int) -> None:
 
 
 @pytest.mark.parametrize("type", ["COW", "MOR"])
-def test_partitions_that_nobody_wrote_to_go_and_others_stay(
+def test_partitions_without_a_recent_write_go_and_others_stay(
     spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, type: str
 ) -> None:
     table = make_table(type=type)
@@ -121,7 +121,7 @@ def test_pending_plan_is_waited_for(
         pytest.param({"version": 6}, {}, "upgrade it to version 8", id="mor-6"),
     ],
 )
-def test_what_cannot_be_told_is_refused(
+def test_what_is_unknown_is_refused(
     spark: SparkSession, make_table: MakeTable, table: dict[str, object], request_of: dict[str, str], says: str
 ) -> None:
     made = make_table(**table)

@@ -188,7 +188,7 @@ def test_plan_killed_in_the_middle_is_completed_by_the_retry(
     assert table.completed(completes_as) == set()
     assert not os.path.exists(request.result_path)
 
-    # Nobody can know yet that the executor is dead.
+    # No process can know yet that the executor is dead.
     early = run(spark, request)
     assert (early.outcome, early.failure_kind) == (Outcome.FAILED, FailureKind.BUSY), early.message
     _age_heartbeat(table, instant)
@@ -204,7 +204,7 @@ def test_driver_ends_with_its_submitter_even_while_java_blocks(
 ) -> None:
     table = make_table()
     files = table.files()
-    # Somebody holds the lock for ever, so the driver sits in a Java call.
+    # Another process holds the lock indefinitely, so the driver sits in a Java call.
     (table.path / ".hoodie" / "lock").touch()
     options = {**LOCK, "hoodie.write.lock.filesystem.expire": "0", "hoodie.write.lock.client.num_retries": "10000"}
     worker = subprocess.Popen(["sleep", "600"])
@@ -228,7 +228,7 @@ def test_driver_ends_with_its_submitter_even_while_java_blocks(
     output, _ = process.communicate(timeout=30)
     assert process.returncode != 0
     assert f"the submitting process {worker.pid}" in output
-    # What is left may be a zombie, where nobody reaps orphans.
+    # What is left may be a zombie, where no process reaps orphans.
     assert len(driver) >= 2
     assert {_state(pid) for pid in driver} <= {"gone", "Z"}
     assert not os.path.exists(request.result_path)

@@ -483,7 +483,7 @@ def test_our_clean_and_archive_leave_what_a_sink_needs_until_its_time_to_live_is
     sinks = sinks_in(tmp_path, clock)
     sinks.configure("t", {"files": TTL_S})
     lake.write(lake.rows(range(4), 1))
-    tell(sinks, lake.replicate())
+    report(sinks, lake.replicate())
     # The sink is away from here on.
     for ts in range(2, 7):
         lake.write(lake.rows([0, 1], ts))
@@ -503,7 +503,7 @@ def test_our_clean_and_archive_leave_what_a_sink_needs_until_its_time_to_live_is
     needs_snapshot = bool(sinks.begin_run("t", "files", TTL_S, "run")["needs_snapshot"])
     assert needs_snapshot is is_over
     result = lake.replicate(request="released" if is_over else "", snapshot=is_over)
-    tell(sinks, result)
+    report(sinks, result)
     assert bool(result.snapshot_reason) is is_over
     assert lake.delivered()[-1][0].generation == (2 if is_over else 1)
     assert lake.replica() == lake.table()
@@ -551,7 +551,7 @@ def test_clean_plan_that_passes_the_safepoint_is_not_executed(
     for ts in range(2, 5):
         lake.write(lake.rows([0, 1], ts))
     retention = {"hoodie.clean.commits.retained": "1"}
-    # Whoever makes a plan knows no safepoint, or an older one.
+    # The maker of a plan knows no safepoint, or an older one.
     assert lake.service(Service.CLEAN, ServiceMode.SCHEDULE, **retention).outcome is Outcome.SCHEDULED
     hoodie = Path(lake.path) / ".hoodie"
     (plan,) = (path.name.split(".")[0] for path in hoodie.glob("timeline/*.clean.requested"))
@@ -591,8 +591,8 @@ def sinks_in(folder: Path, clock: SetClock) -> Sinks:
     return Sinks(Registry(sessionmaker(engine), ProcessClock(clock)))
 
 
-def tell(sinks: Sinks, result: ReplicationResult) -> None:
-    """Tell what the operator tells at the end of a run."""
+def report(sinks: Sinks, result: ReplicationResult) -> None:
+    """Report what the operator reports at the end of a run."""
     assert result.message == ""
     sinks.record_progress("t", "files", RunProgress("run", result.checkpoint, "1", ended=True))
 

@@ -123,7 +123,7 @@ class Stream:
 
 @dataclass
 class Changes(Stream):
-    """A reader of mode `changes`, who obeys the key of each message and the generation."""
+    """A reader of mode `changes`, which obeys the key of each message and the generation."""
 
     state: dict[str, dict[str, Any]] = field(default_factory=dict)
     generation: int = 0
@@ -316,7 +316,7 @@ def lose_overtaken_writes(patch: pytest.MonkeyPatch) -> None:
 
 
 def send_records_unmerged(patch: pytest.MonkeyPatch) -> None:
-    """D2: a commit's log files alone, merged with nothing: late records and partial ones look like the newest row."""
+    """D2: a commit's log files alone, merged with nothing: late records and partial ones seem the newest row."""
     changes = ChangeQuery.changes
 
     def planted(self: ChangeQuery, groups: Sequence[TouchedGroup]) -> DataFrame | None:

@@ -65,7 +65,7 @@ def test_dead_writer_goes_and_a_living_one_stays(spark: SparkSession, make_table
 
 
 def test_rollback_that_died_before_it_was_completed_is_ended(spark: SparkSession, make_table: MakeTable) -> None:
-    """Hudi deletes the write's instants first: what is left is a rollback of nothing, and nobody's."""
+    """Hudi deletes the write's instants first: what is left is a rollback of nothing, without an owner."""
     table = make_table(type="COW")
     before = content(spark, table)
     dead = begin_write(spark, table)
@@ -120,7 +120,7 @@ def test_living_writer_without_heartbeat_is_left_alone_and_commits(
     assert len(content(spark, table)) == len(before) + 20
 
 
-def test_write_without_heartbeat_is_rolled_back_for_whoever_names_it(
+def test_write_without_heartbeat_is_rolled_back_for_a_caller_that_names_it(
     spark: SparkSession, make_table: MakeTable
 ) -> None:
     """The way out of a table whose single writer died and will not come back."""

@@ -1,7 +1,7 @@
 """What RFC-43's own client leaves behind on real Hudi, fault by fault, and that we pick it up.
 
 Nothing reaches us from it (`HoodieTableServiceManagerClient` never gets as far as a request), so each plan that it
-leaves has to be found by looking at the table, decided upon, and executed.
+leaves has to be found by reading the table, decided upon, and executed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NO_DEFAULT = r"no default value .* hoodie.table.service.manager.deploy.extra.params"
-# Nobody listens there, and no fault below ever finds out.
+# No server listens there, and no fault below ever finds out.
 CLIENT = {
     "hoodie.table.services.enabled": "true",
     "hoodie.table.service.manager.enabled": "true",
@@ -103,7 +103,7 @@ def test_delegation_whose_error_is_swallowed_leaves_a_plan_and_a_writer_that_kno
 
 
 @pytest.mark.soak
-def test_clustering_delegated_without_compaction_is_scheduled_asked_of_nobody_and_executed_by_us(
+def test_clustering_delegated_without_compaction_is_scheduled_asked_of_no_server_and_executed_by_the_provider(
     spark: SparkSession, make_table: MakeTable
 ) -> None:
     table = make_table(type="COW")
@@ -127,7 +127,7 @@ def test_clean_that_is_scheduled_and_never_announced_is_executed_by_us(
 
 
 @pytest.mark.soak
-def test_clean_delegated_beside_compaction_throws_and_its_plan_is_executed_by_us(
+def test_clean_delegated_next_to_compaction_throws_and_its_plan_is_executed_by_the_provider(
     spark: SparkSession, make_table: MakeTable
 ) -> None:
     table = make_table(type="COW")

@@ -78,7 +78,7 @@ def find_survivors(writers: list[Guarded], committed: list[Guarded]) -> set[str]
 
 
 def play(spark: SparkSession, table: Table, folder: Path, seed: int, most: int) -> None:
-    """Start writers, compare each forecast with who shares a city, and let Hudi decide on every one of them."""
+    """Start writers, compare each forecast with the writers of the same city, and let Hudi decide on each."""
     draw = random.Random(seed)
     writers, committed = [], []
     for number in range(draw.randint(2, most)):

@@ -1,6 +1,6 @@
 """A stock writer while Airflow is down, silent or broken: its commits stand, and it waits for a bounded time.
 
-The same with the client that RFC-43 put into Hudi, which is why nobody should switch it on.
+The same with the client that RFC-43 put into Hudi, which is why it should stay switched off.
 """
 
 from __future__ import annotations
@@ -117,11 +117,11 @@ def test_commit_stands_when_the_manager_answers_an_error_and_nothing_is_sent_aga
     assert rows(spark, table) == rows_written(spark, table.written, before + 1)
 
 
-def test_commit_stands_when_nobody_listens(spark: SparkSession, make_table: MakeTable) -> None:
+def test_commit_stands_when_no_server_listens(spark: SparkSession, make_table: MakeTable) -> None:
     table = make_table()
     before = commits(table)
     seconds = write_next(spark, table, f"http://127.0.0.1:{free_port()}/v1/hoodie/callback")
-    print(f"nobody listens: the commit took {seconds:.1f} s")
+    print(f"no server listens: the commit took {seconds:.1f} s")
     assert commits(table) == before + 1
     assert rows(spark, table) == rows_written(spark, table.written, before + 1)
 
@@ -159,7 +159,7 @@ def test_rfc_43s_own_client_fails_the_write_after_the_commit_whatever_the_manage
     }
     with pytest.raises(Py4JJavaError, match=r"no default value .* hoodie.table.service.manager.deploy.extra.params"):
         write_next(spark, table, f"{url}/v1/hoodie/callback", **own_client)
-    # The write has failed for whoever asked for it, and stands nevertheless, with a plan that nobody was told of.
+    # The write has failed for its caller, and stands nevertheless, with a plan that was not announced.
     assert commits(table) == before + 1
     assert len(table.pending()) == 1
     if status is not None:

@@ -45,7 +45,7 @@ def indexing(table: Table, lock: dict[str, str], *indexes: str, **options: str) 
     return table.request(BOTH, options=lock, service=Service.INDEXING, service_options=wish | options)
 
 
-def test_services_run_beside_a_writer(
+def test_services_run_next_to_a_writer(
     spark: SparkSession, make_table: MakeTable, lock: dict[str, str], tmp_path: Path
 ) -> None:
     table = make_table(**lock, **STREAMING_OFF)
@@ -61,7 +61,7 @@ def test_services_run_beside_a_writer(
 
 
 @pytest.mark.soak
-def test_index_is_built_beside_a_writer(
+def test_index_is_built_next_to_a_writer(
     spark: SparkSession, make_table: MakeTable, lock: dict[str, str], tmp_path: Path
 ) -> None:
     table = make_table(**lock, **STREAMING_OFF)

@@ -38,7 +38,7 @@ class Lake(Protocol):
 
 
 def upload(lake: Lake, source: Path, path: str) -> None:
-    """Upload what tells a table's timeline: neither data nor the metadata table, a table of its own."""
+    """Upload what makes a table's timeline: neither data nor the metadata table, a table of its own."""
     lake.put_many({f"{path}/{file.relative_to(source)}": file.read_bytes() for file in timeline_files(source)})
 
 
@@ -49,7 +49,7 @@ def timeline_files(source: Path) -> list[Path]:
 
 @dataclass
 class HdfsLake:
-    """Writes through RPC, and looks through WebHDFS, the NameNode's other door."""
+    """Writes through RPC, and reads through WebHDFS, the NameNode's other interface."""
 
     cluster: LocalHdfs
     kind: str = "hdfs"

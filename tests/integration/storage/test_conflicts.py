@@ -132,7 +132,7 @@ def test_writer_counts_until_its_heartbeat_is_too_old(table: TableOnLake) -> Non
     table.begin(OLDER)
     table.serve(lines(OSLO))
     assert table.clashes(OSLO) == [OLDER]
-    # As seen from ten minutes ahead; only HDFS lets anybody set a time.
+    # As seen from ten minutes ahead; only HDFS lets a client set a time.
     assert table.check(OSLO, ahead_ms=600_000).is_free
     table.put(f".heartbeat/{OLDER}")
     assert table.clashes(OSLO) == [OLDER]

@@ -1,4 +1,4 @@
-"""The gate: where a folder's time tells that nothing changed, a look costs a stat and no listing."""
+"""The gate: where a folder's time shows that nothing changed, a refresh costs a stat and no listing."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_folder_time_on_hdfs_does_not_change_when_a_file_is_only_written(hdfs_la
     assert time_of(storage) == before
 
 
-def test_object_store_tells_no_folder_times(s3_lake: S3Lake) -> None:
+def test_object_store_has_no_folder_times(s3_lake: S3Lake) -> None:
     s3_lake.put("/gate/folder/x", b"")
     storage = s3_lake.open("/gate")
     assert not storage.has_folder_times
@@ -79,20 +79,20 @@ def test_object_store_tells_no_folder_times(s3_lake: S3Lake) -> None:
 
 
 @pytest.mark.parametrize("name", ["cow_v6", "cow_v9"])
-def test_look_at_an_unchanged_table_on_hdfs_lists_nothing(hdfs_lake: HdfsLake, tmp_path: Path, name: str) -> None:
-    """Counted by the NameNode itself: 50 looks are 50 stats."""
-    looks = 50
+def test_refresh_of_an_unchanged_table_on_hdfs_lists_nothing(hdfs_lake: HdfsLake, tmp_path: Path, name: str) -> None:
+    """Counted by the NameNode itself: 50 refreshes are 50 stats."""
+    reads = 50
     path = f"/looks/{name}"
     upload(hdfs_lake, unpack(name, tmp_path).path, path)
     storage = hdfs_lake.open(path)
     later_ms = int(time.time() * 1000) + SETTLED_AFTER_MS + 60_000
     known = refresh(storage, None, Depth.FULL, later_ms)
     before = namenode_operations(hdfs_lake.cluster.http_url)
-    for _ in range(looks):
+    for _ in range(reads):
         known = refresh(storage, known, Depth.GATE, later_ms)
     after = namenode_operations(hdfs_lake.cluster.http_url)
     asked = {key: after[key] - before.get(key, 0) for key in after if key.startswith("rpc.")}
-    assert {key: count for key, count in asked.items() if count} == {"rpc.GetFileInfo": looks}
+    assert {key: count for key, count in asked.items() if count} == {"rpc.GetFileInfo": reads}
     assert after["GetListingOps"] == before["GetListingOps"]
 
     hdfs_lake.put(f"{path}/{known.snapshot.properties.timeline_path}/unknown.txt", b"")

@@ -19,8 +19,8 @@ def test_indexes_are_built_and_listed_on_hdfs(hdfs_lake: HdfsLake, tmp_path: Pat
     command += [f"{hdfs_lake.cluster.url}{path}", str(tmp_path)]
     run = subprocess.run(command, cwd=ROOT, env=spark_env(), capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
-    told = json.loads(run.stdout.splitlines()[-1])
-    assert (told["outcome"], told["found"]) == ("completed", 1), told
+    reported = json.loads(run.stdout.splitlines()[-1])
+    assert (reported["outcome"], reported["found"]) == ("completed", 1), reported
     storage = hdfs_lake.open(path)
     properties = load_table_properties(storage)
     assert {"column_stats", "record_index"} <= set(properties.metadata_partitions)

@@ -44,7 +44,7 @@ def test_indexes_are_built_and_listed_on_s3(s3_lake: S3Lake, tmp_path: Path) -> 
     finally:
         zookeeper.stop()
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
-    told = json.loads(run.stdout.splitlines()[-1])
-    assert (told["outcome"], told["found"]) == ("completed", 1), told
+    reported = json.loads(run.stdout.splitlines()[-1])
+    assert (reported["outcome"], reported["found"]) == ("completed", 1), reported
     properties = load_table_properties(s3_lake.open("/indexed/orders"))
     assert {"column_stats", "record_index"} <= set(properties.metadata_partitions)

@@ -51,7 +51,7 @@ def seconds_until_all_fail(storages: dict[str, Storage]) -> dict[str, float]:
     return {name: future.result() for name, future in waiting.items()}
 
 
-def test_nobody_listens() -> None:
+def test_no_server_listens() -> None:
     took = seconds_until_all_fail(
         {
             "hdfs": open_storage("hdfs://127.0.0.1:1/table"),
@@ -63,7 +63,7 @@ def test_nobody_listens() -> None:
     assert max(took.values()) < BOUND_S, took
 
 
-def test_somebody_listens_and_never_answers(silent_port: int) -> None:
+def test_a_server_listens_and_never_answers(silent_port: int) -> None:
     took = seconds_until_all_fail(
         {
             "hdfs": open_storage(f"hdfs://127.0.0.1:{silent_port}/table"),

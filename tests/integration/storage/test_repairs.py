@@ -53,7 +53,7 @@ def doctor_of(storage: Storage, policy: DoctorPolicy) -> TableDoctor:
 def test_plan_is_moved_away_and_the_record_is_kept_with_the_table(lake: Lake) -> None:
     storage = make_patient(lake, f"patient-{lake.kind}")
     impatient = DoctorPolicy(repairs=tuple(StuckKind), stuck_after_s=0.001, lock_after_s=0.001, unguarded_after_s=0.001)
-    time.sleep(1.1)  # object stores tell whole seconds
+    time.sleep(1.1)  # object stores give whole seconds
     doctor = doctor_of(storage, impatient)
     repairs = {finding.kind: repair for finding, repair in doctor.examine()}
     record = doctor.repair(repairs[StuckKind.OVERTAKEN_LOG_COMPACTION])
@@ -71,7 +71,7 @@ def test_plan_is_moved_away_and_the_record_is_kept_with_the_table(lake: Lake) ->
 
 def test_young_things_are_left_alone_by_the_stores_own_clock(lake: Lake) -> None:
     storage = make_patient(lake, f"young-{lake.kind}")
-    # This machine's clock is an hour ahead of the store's: everything there looks old.
+    # This machine's clock is an hour ahead of the store's: everything there seems old.
     doctor = TableDoctor(
         storage,
         TablePolicy(doctor=DoctorPolicy(repairs=tuple(StuckKind))),

@@ -133,7 +133,7 @@ def test_hdfs_forbids_names_with_a_colon_and_we_say_that_they_are_not_there(hdfs
         storage.read_bytes("a:b")
 
 
-def test_listing_on_hdfs_has_the_times_that_webhdfs_tells(hdfs_lake: HdfsLake) -> None:
+def test_listing_on_hdfs_has_the_times_that_webhdfs_reports(hdfs_lake: HdfsLake) -> None:
     for name in ("a", "b"):
         hdfs_lake.put(f"/times/{name}", b"x")
     hdfs_lake.set_modified_ms("/times/a", 1_234_567_890_123)

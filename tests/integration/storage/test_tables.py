@@ -44,7 +44,7 @@ def test_fixtures_cover_both_layouts() -> None:
 
 
 def test_timeline_on_hdfs_equals_what_hudi_says(hdfs_lake: HdfsLake, table: FixtureTable) -> None:
-    """Layout 1 tells completion by modification time, which HDFS lets us set as the local test does."""
+    """Layout 1 shows completion by modification time, which HDFS lets us set as the local test does."""
     path = f"/equal/{table.path.name}"
     upload(hdfs_lake, table.path, path)
     for file in timeline_files(table.path):
@@ -57,7 +57,7 @@ def test_timeline_on_hdfs_equals_what_hudi_says(hdfs_lake: HdfsLake, table: Fixt
 
 
 def test_timeline_on_s3_equals_what_hudi_says(s3_lake: S3Lake, table: FixtureTable) -> None:
-    """Nobody can set an object's time, so layout 1's completion times are those of the upload, and not compared."""
+    """No client can set an object's time, so layout 1's completion times are those of the upload, and not compared."""
     path = f"/equal/{table.path.name}"
     upload(s3_lake, table.path, path)
     properties, timeline = load(s3_lake.open(path))

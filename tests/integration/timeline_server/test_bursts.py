@@ -202,7 +202,7 @@ def test_stream_is_quiet_after_every_table_changed_at_once_and_sends_each_change
 
 
 def test_stream_misses_nothing_and_is_quiet_when_tables_are_announced_again_while_it_catches_up(site: Site) -> None:
-    """A second notice makes a snapshot look outdated at the very moment at which the stream asks for it."""
+    """A second notice makes a snapshot outdated at the very moment at which the stream asks for it."""
 
     async def story(reader: Reader) -> None:
         await reader.until_all_show(0)
@@ -263,7 +263,7 @@ def test_stream_of_more_tables_than_the_server_keeps_is_quiet_after_a_burst(site
         run(site, story)
 
 
-def test_new_reader_of_tables_that_a_restarted_server_has_not_looked_at_is_answered_within_seconds(site: Site) -> None:
+def test_new_reader_of_tables_that_a_restarted_server_has_not_refreshed_is_answered_within_seconds(site: Site) -> None:
     snapshot_path = site.root / "server.timelines"
 
     async def story(reader: Reader) -> None:

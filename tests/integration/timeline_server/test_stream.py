@@ -73,7 +73,7 @@ def refresh(server: ServerProcess, path: str) -> None:
     httpx.get(f"{server.endpoint.url}/timeline/view", params=params, headers={"Authorization": f"Bearer {TOKEN}"})
 
 
-def test_stream_tells_the_present_state_then_each_change_as_it_is_read(
+def test_stream_reports_the_present_state_then_each_change_as_it_is_read(
     server: ServerProcess, table: HandMadeTable
 ) -> None:
     table.commit(1)
@@ -90,7 +90,7 @@ def test_stream_tells_the_present_state_then_each_change_as_it_is_read(
     run(story, StreamOptions(endpoint=server.endpoint))
 
 
-def test_stream_of_a_second_watcher_tells_him_what_the_first_one_knows(
+def test_stream_of_a_second_watcher_reports_what_the_first_one_knows(
     server: ServerProcess, table: HandMadeTable
 ) -> None:
     table.commit(1)
@@ -110,7 +110,7 @@ def test_stream_of_a_second_watcher_tells_him_what_the_first_one_knows(
     run(story, StreamOptions(endpoint=server.endpoint))
 
 
-def test_stream_tells_of_a_table_that_cannot_be_read_and_of_its_mending(server: ServerProcess, lake: Path) -> None:
+def test_stream_reports_a_table_that_cannot_be_read_and_its_repair(server: ServerProcess, lake: Path) -> None:
     path = str(lake / "later")
 
     async def story(watcher: Watcher) -> None:
@@ -151,7 +151,7 @@ def test_stream_under_kills_of_the_server_misses_nothing(server: ServerProcess, 
             await asyncio.to_thread(server.start)
             await asyncio.to_thread(write, 20)
             await watcher.until(lambda: watcher.seen == commits, within_s=20)
-        # The readers really came back: the server looks again.
+        # The readers really came back: the server refreshes again.
         await watcher.until(lambda: server.calls()["lake_timeline_loads_total"] >= len(commits))
 
     run(story, StreamOptions(endpoint=server.endpoint))
@@ -190,7 +190,7 @@ def test_stream_that_requires_the_server_waits_for_it(server: ServerProcess, tab
 
 
 def test_stream_of_a_thousand_watched_tables_is_one_long_poll(server: ServerProcess, lake: Path) -> None:
-    server.kill()  # what other tests watched is looked at for some minutes more
+    server.kill()  # what other tests watched is refreshed for some minutes more
     server.start()
     tables = [HandMadeTable.create(lake / f"t{number}") for number in range(1000)]
     paths = [str(table.path) for table in tables]

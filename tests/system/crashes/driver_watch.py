@@ -1,4 +1,4 @@
-"""Sees every Spark driver of this product that lives on this machine, from the outside: who ran when, for what."""
+"""Sees every Spark driver of this product that lives on this machine, from the outside: which ran when, for what."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 INTERVAL_S = 0.1
 YOUNG_S = 60.0
-"""For so long a new process may still become a JVM; older ones are looked at only when they are drivers."""
+"""For so long a new process may still become a JVM; older ones are read only when they are drivers."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -34,7 +34,7 @@ class Driver:
 
 
 class DriverWatch:
-    """Looks through /proc ten times a second for drivers whose request lies below a folder of job files."""
+    """Reads /proc ten times a second for drivers whose request lies below a folder of job files."""
 
     def __init__(self, job_folder: Path) -> None:
         self._folder = str(job_folder).encode()
@@ -72,7 +72,7 @@ class DriverWatch:
         key = (pid, int(fields[19]))
         if key not in self._known:
             arguments = _arguments(pid)
-            # A process that is only now becoming a JVM is looked at again.
+            # A process that is only now becoming a JVM is read again.
             if not arguments or not arguments[0].endswith(b"java"):
                 return
             self._known[key] = self._recognise(key, int(fields[1]), arguments)
@@ -85,7 +85,7 @@ class DriverWatch:
         is_launcher = b"org.apache.spark.launcher.Main" in arguments
         if not is_driver or is_launcher or b"--name" not in arguments or not arguments[-1].startswith(self._folder):
             return None
-        # A JVM that starts a command looks like two of itself for a moment.
+        # A JVM that starts a command seems two of itself for a moment.
         if any(driver is not None and driver.pid == parent for driver in self._known.values()):
             return None
         name = arguments[arguments.index(b"--name") + 1].decode()
@@ -95,7 +95,7 @@ class DriverWatch:
 def find_overlaps(drivers: Sequence[Driver]) -> list[str]:
     """Return every pair of drivers of one job that lived at the same time."""
     return [
-        f"{first} beside {second}"
+        f"{first} next to {second}"
         for first, second in combinations(drivers, 2)
         if first.name == second.name
         and first.began_s < second.last_seen_s - INTERVAL_S

@@ -20,7 +20,7 @@ class Victim(StrEnum):
     TASK = "task"
     """The task's own process; its driver becomes an orphan."""
     SUPERVISOR = "task's supervisor"
-    """The worker's process above the task: nobody tells Airflow how the task ended."""
+    """The worker's process above the task: no process reports to Airflow how the task ended."""
     DRIVER = "Spark driver"
 
 

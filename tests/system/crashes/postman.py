@@ -14,7 +14,7 @@ import httpx
 from tests.system.crashes.faults import RoundPlan
 
 Deliver = Callable[[bytes, Mapping[str, str]], int]
-"""Hands a notice (body, headers) on and returns the answer's status; 0 when nobody answered."""
+"""Hands a notice (body, headers) on and returns the answer's status; 0 when no server answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Postman:
         self._server.server_close()
 
     def _take(self, body: bytes, headers: Mapping[str, str]) -> int:
-        told = json.loads(body)
+        reported = json.loads(body)
         kept = {key: value for key, value in headers.items() if key.lower() not in {"host", "content-length"}}
         with self._lock:
             drops, doubles, holds, wait_s = (self._rng.random() for _ in range(4))
@@ -99,12 +99,12 @@ class Postman:
         def send(fate: str) -> int:
             status = self._deliver(body, kept)
             with self._lock:
-                self.letters.append(Letter(told["tableName"], told["commitTime"], fate, status))
+                self.letters.append(Letter(reported["tableName"], reported["commitTime"], fate, status))
             return status
 
         if drops < self._plan.drop:
             with self._lock:
-                self.letters.append(Letter(told["tableName"], told["commitTime"], "lost on its way", 0))
+                self.letters.append(Letter(reported["tableName"], reported["commitTime"], "lost on its way", 0))
             return 200
         if holds < self._plan.hold:
             timer = threading.Timer(1 + 7 * wait_s, lambda: send("held back"))

@@ -87,8 +87,8 @@ class Round:
     def _strike(self, fault: Fault) -> None:
         time.sleep(fault.delay_s)
         is_hit = self.stage.kill(fault.victim, self.table.table_id)
-        self._say(f"{fault}{'' if is_hit else ': nobody was there'}")
-        self.report.counts[f"kills of {fault.victim}" if is_hit else "kills that found nobody"] += 1
+        self._say(f"{fault}{'' if is_hit else ': no process was there'}")
+        self.report.counts[f"kills of {fault.victim}" if is_hit else "kills that found no process"] += 1
         self.report.counts["clocks moved"] += bool(fault.clock_s)
         time.sleep(fault.down_s)
         self.stage.restart(fault)

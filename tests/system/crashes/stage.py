@@ -17,7 +17,7 @@ from tests.system.crashes.postman import Postman, to_url
 
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 DELTA_COMMITS = 3
-# Everybody who opens the tables judges heartbeats by the same interval: the dead count as dead after ten seconds. A
+# Each process that opens the tables judges heartbeats by the same interval: the dead count as dead after ten seconds. A
 # dead holder's lock expires after a minute, the shortest that there is.
 OPTIONS = LOCK_OPTIONS | {
     "hoodie.client.heartbeat.interval_in_ms": "5000",
@@ -74,7 +74,7 @@ class Stage:
         part.replace(self.airflow.tables_file)
 
     def kill(self, victim: Victim, table_id: str) -> bool:
-        """Kill -9; False when there was nobody to kill."""
+        """Kill -9; False when there was no process to kill."""
         if victim in COMPONENT_OF:
             server = self.airflow.servers[COMPONENT_OF[victim]]
             whole = victim is not Victim.SCHEDULER
@@ -87,7 +87,7 @@ class Stage:
         if not drivers:
             return False
         task = parent_of(drivers[-1].pid)
-        # An orphan's parent is nobody of ours.
+        # An orphan's parent is no process of this test.
         if task is None or task == 1:
             return victim is Victim.DRIVER and kill_all([drivers[-1].pid])
         wanted = {Victim.DRIVER: drivers[-1].pid, Victim.TASK: task, Victim.SUPERVISOR: parent_of(task)}[victim]

@@ -53,11 +53,11 @@ class TableWatch:
         return TableViewCache().refresh(str(self.path))
 
     def row(self) -> dict[str, Any] | None:
-        """Return the registry's row; None while nobody answers or nobody knows the table."""
+        """Return the registry's row; None while no server answers or knows the table."""
         return self.stage.airflow.get(f"/v1/hoodie/tables/{self.table_id}")
 
     def runs(self) -> list[dict[str, Any]] | None:
-        """Return the table's runs; None while nobody answers. Asked in loops, so it takes its time."""
+        """Return the table's runs; None while no server answers. Asked in loops, so it takes its time."""
         time.sleep(0.3)
         answer = self.stage.airflow.airflow_get(
             "/api/v2/dags/lake_table_service/dagRuns", limit=20, run_id_prefix_pattern=f"{self.table_id}."

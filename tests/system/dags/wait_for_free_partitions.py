@@ -1,4 +1,4 @@
-"""A user's DAG that waits, without holding a worker, until nobody stands in the way of a write."""
+"""A user's DAG that waits, without holding a worker, until no writer stands in the way of a write."""
 
 from __future__ import annotations
 

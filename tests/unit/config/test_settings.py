@@ -73,7 +73,7 @@ def test_tables_file_entries_inherit_from_defaults_and_the_first_match_wins() ->
     assert tables.policy_for("/elsewhere", "x") == tables.defaults
 
 
-def test_tables_file_entries_that_name_one_table_are_told_from_patterns() -> None:
+def test_tables_file_entries_that_name_one_table_are_distinguished_from_patterns() -> None:
     tables = parse_tables_file("tables: [{base_path: /lake/a/}, {base_path: /lake/*}]", "t.yaml")
     assert [(entry.base_path, entry.names_one_table) for entry in tables.entries] == [
         ("/lake/a", True),

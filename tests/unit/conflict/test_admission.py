@@ -1,4 +1,4 @@
-"""When a service may begin: beside writers of every kind, on a table in memory."""
+"""When a service may begin: next to writers of every kind, on a table in memory."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_compaction_that_would_fail_a_writer_waits_for_it(
     assert (admission(), admission(*plans)) == (GO, GO)
 
 
-def test_clustering_goes_where_nobody_is_at_work() -> None:
+def test_clustering_goes_where_no_writer_is_at_work() -> None:
     assert ask(FakeTable()).verdict is GO
 
 
@@ -227,7 +227,7 @@ def test_plan_whose_executor_may_live_is_never_withdrawn(beat_ms: int | None, is
         found = ask(table, W2)
         assert (found.verdict, found.withdraw, found.in_the_way) == (WAIT, (), (W3,))
         if is_begun:
-            # What this service left when it made the plan says nothing of who began it.
+            # What this service left when it made the plan says nothing of which process began it.
             table.beat(W2, ago_ms=table.now_ms - PLANNED_BEAT_MS)
     assert "not withdrawn, because nothing proves that its own executor is dead" in found.reason
 
@@ -240,7 +240,7 @@ def test_plan_whose_executor_may_live_is_never_withdrawn(beat_ms: int | None, is
         pytest.param(W1, ("Cork",), GO, id="elsewhere"),
     ],
 )
-def test_writer_that_inserts_beside_a_plan(instant: str, inserts: tuple[str, ...], verdict: AdmissionVerdict) -> None:
+def test_writer_that_inserts_next_to_a_plan(instant: str, inserts: tuple[str, ...], verdict: AdmissionVerdict) -> None:
     table = FakeTable()
     table.plan(W2, [OSLO])
     table.begin(instant)
@@ -277,7 +277,7 @@ def stat(partition: str) -> WriteStat:
     ("silent_s", "operation", "is_expected"),
     [(30, "UPSERT", True), (179, "UPSERT", True), (181, "UPSERT", False), (30, "BULK_INSERT", False)],
 )
-def test_next_write_is_expected_by_the_rhythm_until_it_ended(
+def test_next_write_is_expected_by_the_commit_interval_until_it_ended(
     silent_s: int, operation: str, *, is_expected: bool
 ) -> None:
     table = FakeTable()

@@ -1,4 +1,4 @@
-"""The lock on file groups: of all who claim one at the same time exactly one gets it, however their steps interleave.
+"""The lock on file groups: of all that claim one at the same time exactly one gets it, however their steps interleave.
 
 `LAKE_INTERLEAVINGS` sets how many interleavings are tried; each step is one call to the store.
 """
@@ -30,7 +30,7 @@ INTERLEAVINGS = int(os.environ.get("LAKE_INTERLEAVINGS", "1000")) // 5
 W1, W2, W3, W4 = (f"2026112110000000{n}" for n in range(1, 5))
 OSLO, BONN, CORK = ("Oslo", "f1-0"), ("Bonn", "f2-0"), ("Cork", "f3-0")
 CLAIMS = {W1: [OSLO, CORK], W2: [OSLO, BONN], W3: [BONN, OSLO], W4: [OSLO]}
-FOREVER = HeartbeatRule(interval_ms=10**12)
+ENDLESS = HeartbeatRule(interval_ms=10**12)
 
 
 class Steps:
@@ -107,7 +107,7 @@ class SteppedStore(FakeStore):
             del self.files[name]
 
 
-def claim_until_told(table: ConflictTable, storage: Storage, instant: str, now_ms: Callable[[], int]) -> ClashCheck:
+def claim_until_asked(table: ConflictTable, storage: Storage, instant: str, now_ms: Callable[[], int]) -> ClashCheck:
     """Ask until the answer is certain, as every caller does."""
     settings = StrategySettings(reserve=lambda name: Reservation(storage, name))
     strategy = make_strategy("SimpleTransactionDirectMarkerBased", settings)
@@ -126,12 +126,12 @@ def play(seed: int) -> str:
     fake, storage = FakeTable(), Storage(BASE, store, BASE)
 
     def claimant(instant: str) -> Callable[[], ClashCheck]:
-        table = ConflictTable(storage, fake.snapshot, FOREVER)
-        return lambda: claim_until_told(table, storage, instant, lambda: store.now_ms)
+        table = ConflictTable(storage, fake.snapshot, ENDLESS)
+        return lambda: claim_until_asked(table, storage, instant, lambda: store.now_ms)
 
     verdicts = steps.run({instant: claimant(instant) for instant in CLAIMS})
     (winner,) = [instant for instant, verdict in verdicts.items() if verdict.is_free]
-    # A loser may have met the markers of one who was taken for dead, withdrew them and asked again.
+    # A loser may have met the markers of one that was taken for dead, withdrew them and asked again.
     assert all(verdicts[name].clashes for name in CLAIMS if name != winner)
     assert not any(LOCK_FOLDER in name for name in store.files), "every entry is taken away"
     return winner
@@ -145,7 +145,7 @@ def test_one_of_four_claims_wins_however_they_interleave(monkeypatch: pytest.Mon
             winners.add(play(seed))
         except (AssertionError, ValueError) as error:
             raise AssertionError(f"seed {seed}: {error}") from error
-    assert winners == set(CLAIMS), "whoever comes first wins, not always the same"
+    assert winners == set(CLAIMS), "the first one wins, not always the same"
 
 
 def test_older_claim_outlasts_a_younger_one_and_the_younger_does_not_wait(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_log_compaction_fails_writers_from_when_it_is_begun_until_it_has_complet
     table = FakeTable()
     opened = table.open()
     table.plan_compaction(W1, [OSLO], action="logcompaction")
-    assert opened.check(intent(W2, OSLO), table.now_ms).is_free, "nobody has begun it"
+    assert opened.check(intent(W2, OSLO), table.now_ms).is_free, "no process has begun it"
     table.write(f"timeline/{W1}.logcompaction.inflight")
     (clash,) = opened.check(intent(W2, OSLO), table.now_ms).clashes
     assert (clash.instant, clash.kind) == (W1, ClashKind.PLAN)
@@ -187,7 +187,7 @@ def test_heartbeat_without_an_instant_is_a_writer_and_a_completed_one_is_none() 
 
 
 @pytest.mark.parametrize("role", ["clean", "rollback", "indexing", "savepoint"])
-def test_instant_that_writes_no_file_group_is_nobody(role: str) -> None:
+def test_instant_that_writes_no_file_group_is_no_rival(role: str) -> None:
     table = FakeTable()
     table.begin(W1, role)
     assert table.open().read_activity(table.now_ms).actives == ()

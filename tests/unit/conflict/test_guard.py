@@ -252,7 +252,7 @@ def test_instant_of_a_job_that_ended_unnamed_is_not_taken_for_ones_own(storage: 
     assert mine.identify(table.snapshot()) == ""
 
 
-def test_two_new_instants_are_nobodys_for_certain(storage: Storage) -> None:
+def test_two_new_instants_are_not_certainly_the_writes(storage: Storage) -> None:
     table, mine = FakeTable(), GuardRegister(storage, 1)
     mine.start(table.snapshot())
     table.begin(W1)

@@ -110,7 +110,7 @@ def claim_of(writer: Writer) -> WriteIntent:
 
 
 def compare(verdict: object, table: FakeTable, writers: list[Writer], me: Writer) -> bool:
-    """Assert that a verdict is what somebody who knows all writers says; return whether there is a clash."""
+    """Assert that a verdict is that of a checker that knows all writers; return whether there is a clash."""
     certain, possible, is_doubtful = set(), set(), False
     for other in writers:
         for group in me.wanted:

@@ -90,11 +90,11 @@ def read_in_memory(tmp_path: Path, groups: list[tuple[str, str]], partitions: se
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
-@pytest.mark.parametrize("looks_at_all", [True, False])
+@pytest.mark.parametrize("reads_all", [True, False])
 @pytest.mark.parametrize("read", [read_locally, read_in_memory])
-def test_direct_markers_are_read_in_partitions_of_any_name(read, partition, looks_at_all, tmp_path) -> None:
+def test_direct_markers_are_read_in_partitions_of_any_name(read, partition, reads_all, tmp_path) -> None:
     groups = [(partition, "f1-0"), ELSEWHERE]
-    found = read(tmp_path, groups, None if looks_at_all else {partition, ELSEWHERE[0]})
+    found = read(tmp_path, groups, None if reads_all else {partition, ELSEWHERE[0]})
     assert (found.file_groups(), found.kind, found.unread) == (keys(groups), MarkerKind.DIRECT, ())
 
 
@@ -135,7 +135,7 @@ def test_server_file_that_vanishes_is_not_known_while_its_folder_remains() -> No
     assert reader.read(W1, table.now_ms).count == 0
 
 
-def test_server_file_that_is_gone_with_its_folder_is_in_nobodys_way() -> None:
+def test_server_file_that_is_gone_with_its_folder_is_in_no_servers_way() -> None:
     class Committing(FakeStore):
         def read_bytes(self, path: str) -> bytes:
             self.files.clear()

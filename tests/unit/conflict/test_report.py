@@ -1,4 +1,4 @@
-"""What people are told of a table: before a write, and by `airflow lake conflicts`."""
+"""What people learn of a table: before a write, and by `airflow lake conflicts`."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def test_what_cannot_be_read_of_the_living_is_said_and_not_clear() -> None:
     assert (rows[0]["clashes"], is_clear(rows)) == ([], False)
     assert f"not known: .hoodie/.temp/{W1}/MARKERS0" in print_line(rows[0])
     table.beat(W1, ago_ms=500_000)
-    assert is_clear(report(table)), "a dead writer is in nobody's way"
+    assert is_clear(report(table)), "a dead writer is in no writer's way"
     table.begin(W2)
     table.write(f"timeline/{W3}_{W3}9.deltacommit", b"{not json")
     rows = report(table)
     assert (rows[1]["state"], len(rows[1]["unread"]), is_clear(rows)) == ("live", 1, False)
 
 
-def test_service_whose_executor_died_is_told_from_one_that_was_never_begun() -> None:
+def test_service_whose_executor_died_is_distinguished_from_one_that_was_never_begun() -> None:
     table = FakeTable()
     for instant in (W1, W2, W3):
         table.plan_compaction(instant, [(instant, "f1-0")])

@@ -35,7 +35,7 @@ def test_periodic_checker_waits_and_repeats_what_it_saw() -> None:
     table = FakeTable()
     opened = table.open()
     checker = make_strategy("AsyncTimelineMarkerBased", StrategySettings(period_s=10, initial_delay_s=5))
-    assert not checker.check(opened, intent(W2, OSLO), table.now_ms).is_free, "nothing was looked at yet"
+    assert not checker.check(opened, intent(W2, OSLO), table.now_ms).is_free, "nothing was read yet"
     table.now_ms += 5_000
     assert checker.check(opened, intent(W2, OSLO), table.now_ms).is_free
     table.begin(W1)
@@ -137,7 +137,7 @@ def test_third_party_registers_a_strategy(tmp_path: Path, monkeypatch: pytest.Mo
     strategy = make_strategy("mine", StrategySettings())
     assert type(strategy).__name__ == "AlwaysFree"
     assert ServiceWatch(table.open(), ConflictPolicy(strategy="mine")).check(table.now_ms) is None
-    assert ServiceWatch(table.open(), ConflictPolicy()).check(table.now_ms), "nobody takes a built-in one's place"
+    assert ServiceWatch(table.open(), ConflictPolicy()).check(table.now_ms), "none takes a built-in one's place"
     with pytest.raises(ConfigError, match="twice"):
         make_strategy("twice", StrategySettings())
     with pytest.raises(ConfigError, match=r"AsyncTimelineMarkerBased.*mine"):

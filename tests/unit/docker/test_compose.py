@@ -374,7 +374,7 @@ def health() -> ModuleType:
         pytest.param("nonsense", "/ok", False, id="unknown-kind"),
     ],
 )
-def test_health_tells_well_from_ill(
+def test_health_distinguishes_well_from_ill(
     health: ModuleType, server: str, monkeypatch: pytest.MonkeyPatch, kind: str, path: str, is_healthy: bool
 ) -> None:
     monkeypatch.setenv("AIRFLOW__LAKE__SERVICE_TOKENS", f"{TOKEN}, another-token")
@@ -386,5 +386,5 @@ def test_health_says_that_a_token_is_missing(health: ModuleType, server: str, mo
     assert "401" in health.main(["timeline", f"{server}/healthy"])
 
 
-def test_health_says_that_nobody_listens(health: ModuleType) -> None:
+def test_health_says_that_no_reader_listens(health: ModuleType) -> None:
     assert "refused" in health.main(["http", "http://127.0.0.1:1/"])

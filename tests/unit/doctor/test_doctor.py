@@ -14,7 +14,7 @@ from airflow_lake_provider.job_contract import PLANNED_BEAT_MS
 from airflow_lake_provider.storage.table_storage import open_storage
 from tests.support.fixture_tables import NAMES, unpack
 from tests.support.tables import HandMadeTable
-from tests.unit.doctor.patient import HOUR_MS, INDEX, LATER, NOW_MS, Patient, T
+from tests.unit.doctor.stuck_table import HOUR_MS, INDEX, LATER, NOW_MS, Patient, T
 from tests.unit.hudi.archive_tables import LOG, LSM, completed
 
 
@@ -57,7 +57,7 @@ def test_doctor_names_a_damaged_commit_of_a_real_table(name: str, tmp_path: Path
 
 
 def test_doctor_of_a_healthy_table_says_nothing(patient: Patient) -> None:
-    patient.left("lock", age_ms=1000)  # somebody commits just now
+    patient.left("lock", age_ms=1000)  # a writer commits just now
     patient.left_instant(f"{T}.deltacommit.inflight", age_ms=1000)
     assert shapes(patient) == []
 
@@ -89,7 +89,7 @@ def test_write_that_never_beat_is_not_taken_for_dead_before_its_time(patient: Pa
     assert "never had a heartbeat" in findings(patient)[0].message
 
 
-def test_doctor_tells_an_empty_ttl_run_from_a_clustering(patient: Patient) -> None:
+def test_doctor_distinguishes_an_empty_ttl_run_from_a_clustering(patient: Patient) -> None:
     patient.left_instant(f"{T}.replacecommit.requested", {"operationType": "DELETE_PARTITION"})
     patient.left(f".heartbeat/{T}")
     clustering = {"operationType": "CLUSTER", "clusteringPlan": {"inputGroups": []}}
@@ -123,7 +123,9 @@ def test_service_without_heartbeat_is_not_taken_for_dead_before_its_time(patient
     patient.left_instant(f"{T}.{action}.requested")
     patient.left_instant(f"{T}.{action}.inflight")
     assert shapes(patient) == [("unguarded_service", T)]
-    patient.left(f".heartbeat/{T}", age_ms=NOW_MS - PLANNED_BEAT_MS)  # it says who made the plan, not who began it
+    patient.left(
+        f".heartbeat/{T}", age_ms=NOW_MS - PLANNED_BEAT_MS
+    )  # it says which process made the plan, not which began it
     assert shapes(patient) == [("unguarded_service", T)]
     patient.left(f".heartbeat/{T}")  # its executor beats, and has stopped: it is dead
     assert [kind for kind, _ in shapes(patient)] in (["blocking_clustering"], ["plan_without_executor"])
@@ -170,7 +172,7 @@ def test_doctor_names_stale_and_duplicate_index_builds(patient: Patient) -> None
     assert shapes(patient) == [("stale_index_build", T), ("duplicate_index_plan", LATER)]
 
 
-def test_doctor_names_an_index_that_nobody_builds(patient: Patient) -> None:
+def test_doctor_names_an_index_that_no_job_builds(patient: Patient) -> None:
     file = patient.path / ".hoodie" / "hoodie.properties"
     file.write_text(file.read_text() + "\nhoodie.table.metadata.partitions.inflight=record_index\n")
     assert shapes(patient) == [("index_without_plan", "")]

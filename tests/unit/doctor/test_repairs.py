@@ -12,24 +12,24 @@ from airflow_lake_provider.doctor.evidence import Evidence, collect_evidence
 from airflow_lake_provider.doctor.repairs import Repair, find_allowed_repairs, plan_repair
 from airflow_lake_provider.job_contract import Mode
 from airflow_lake_provider.storage.table_storage import open_storage
-from tests.unit.doctor.patient import HOUR_MS, INDEX, LATER, NOW_MS, Patient, T
+from tests.unit.doctor.stuck_table import HOUR_MS, INDEX, LATER, NOW_MS, Patient, T
 
 ALL = DoctorPolicy(repairs=tuple(StuckKind))
 
 
 @pytest.fixture
-def patient(tmp_path: Path) -> Patient:
+def stuck_table(tmp_path: Path) -> Patient:
     table = Patient.create(tmp_path / "orders")
     table.commit(1)
     return table
 
 
-def look(table: Patient) -> Evidence:
+def examine(table: Patient) -> Evidence:
     return collect_evidence(open_storage(str(table.path)), NOW_MS)
 
 
 def repairs(table: Patient, policy: DoctorPolicy = ALL) -> list[Repair]:
-    evidence = look(table)
+    evidence = examine(table)
     return [plan_repair(finding, evidence, policy) for finding in diagnose(evidence, policy)]
 
 
@@ -37,10 +37,10 @@ def names(repair: Repair) -> list[str]:
     return [file.path.rpartition("/")[2] for file in repair.files]
 
 
-def test_nothing_is_allowed_unless_the_policy_names_it(patient: Patient) -> None:
-    patient.left("lock")
-    assert find_allowed_repairs(look(patient), DoctorPolicy()) == ()
-    allowed = find_allowed_repairs(look(patient), DoctorPolicy(repairs=(StuckKind.ORPHANED_LOCK,)))
+def test_nothing_is_allowed_unless_the_policy_names_it(stuck_table: Patient) -> None:
+    stuck_table.left("lock")
+    assert find_allowed_repairs(examine(stuck_table), DoctorPolicy()) == ()
+    allowed = find_allowed_repairs(examine(stuck_table), DoctorPolicy(repairs=(StuckKind.ORPHANED_LOCK,)))
     assert [repair.kind for repair in allowed] == [StuckKind.ORPHANED_LOCK]
 
 
@@ -56,91 +56,91 @@ def test_nothing_is_allowed_unless_the_policy_names_it(patient: Patient) -> None
         ),
     ],
 )
-def test_lock_is_moved_only_when_nobody_can_hold_it(
-    patient: Patient, what: Callable[[Patient], None], refused: str
+def test_lock_is_moved_only_when_no_process_can_hold_it(
+    stuck_table: Patient, what: Callable[[Patient], None], refused: str
 ) -> None:
-    patient.left("lock")
-    what(patient)
-    repair = repairs(patient)[0]
+    stuck_table.left("lock")
+    what(stuck_table)
+    repair = repairs(stuck_table)[0]
     assert repair.kind is StuckKind.ORPHANED_LOCK
     assert repair.refusal.startswith(refused)
     assert names(repair) == ([] if refused else ["lock"])
 
 
 @pytest.mark.parametrize("where", [".heartbeat", "metadata/.hoodie/.heartbeat"])
-def test_lock_beside_a_living_heartbeat_is_no_finding(patient: Patient, where: str) -> None:
-    Patient.create(patient.path / ".hoodie" / "metadata")
-    patient.left("lock")
-    (patient.path / ".hoodie" / where).mkdir(parents=True, exist_ok=True)
-    patient.left(f"{where}/{T}", age_ms=10_000)
-    assert repairs(patient) == []
+def test_lock_next_to_a_living_heartbeat_is_no_finding(stuck_table: Patient, where: str) -> None:
+    Patient.create(stuck_table.path / ".hoodie" / "metadata")
+    stuck_table.left("lock")
+    (stuck_table.path / ".hoodie" / where).mkdir(parents=True, exist_ok=True)
+    stuck_table.left(f"{where}/{T}", age_ms=10_000)
+    assert repairs(stuck_table) == []
 
 
-def test_pending_plans_are_executed_by_their_service(patient: Patient) -> None:
-    patient.left_instant(f"{T}.compaction.requested")
-    patient.left_instant(f"{LATER}.clustering.requested")
-    calls = [repair.call for repair in repairs(patient)]
+def test_pending_plans_are_executed_by_their_service(stuck_table: Patient) -> None:
+    stuck_table.left_instant(f"{T}.compaction.requested")
+    stuck_table.left_instant(f"{LATER}.clustering.requested")
+    calls = [repair.call for repair in repairs(stuck_table)]
     assert [(call.service.value, call.mode, call.instants) for call in calls if call] == [
         ("compaction", Mode.EXECUTE, (T,)),
         ("clustering", Mode.EXECUTE, (LATER,)),
     ]
 
 
-def test_clustering_that_may_be_at_work_is_left_alone(patient: Patient) -> None:
-    patient.left_instant(f"{T}.clustering.requested")
-    patient.left_instant(f"{T}.clustering.inflight")
-    (repair,) = repairs(patient)
+def test_clustering_that_may_be_at_work_is_left_alone(stuck_table: Patient) -> None:
+    stuck_table.left_instant(f"{T}.clustering.requested")
+    stuck_table.left_instant(f"{T}.clustering.inflight")
+    (repair,) = repairs(stuck_table)
     assert (repair.kind, repair.call) == (StuckKind.UNGUARDED_SERVICE, None)
     assert "may be at work" in repair.refusal
 
 
 @pytest.mark.parametrize("newer", ["compaction.requested", "compaction.inflight"])
-def test_overtaken_log_compaction_loses_its_plan_and_its_checksum(patient: Patient, newer: str) -> None:
-    patient.left_instant(f"{T}.logcompaction.requested")
-    patient.left_instant(f".{T}.logcompaction.requested.crc")
-    patient.left_instant(f"{LATER}.{newer}", age_ms=0)
-    (repair,) = [r for r in repairs(patient) if r.instant == T]
+def test_overtaken_log_compaction_loses_its_plan_and_its_checksum(stuck_table: Patient, newer: str) -> None:
+    stuck_table.left_instant(f"{T}.logcompaction.requested")
+    stuck_table.left_instant(f".{T}.logcompaction.requested.crc")
+    stuck_table.left_instant(f"{LATER}.{newer}", age_ms=0)
+    (repair,) = [r for r in repairs(stuck_table) if r.instant == T]
     assert names(repair) == [f"{T}.logcompaction.requested", f".{T}.logcompaction.requested.crc"]
 
 
-def test_overtaken_log_compaction_that_began_or_is_young_keeps_its_plan(patient: Patient) -> None:
-    patient.left_instant(f"{LATER}.compaction.requested", age_ms=0)
-    patient.left_instant(f"{T}.logcompaction.requested", age_ms=1000)
-    assert "it is young" in repairs(patient)[0].refusal
-    patient.left_instant(f"{T}.logcompaction.inflight")
-    assert "it has begun" in repairs(patient)[0].refusal
+def test_overtaken_log_compaction_that_began_or_is_young_keeps_its_plan(stuck_table: Patient) -> None:
+    stuck_table.left_instant(f"{LATER}.compaction.requested", age_ms=0)
+    stuck_table.left_instant(f"{T}.logcompaction.requested", age_ms=1000)
+    assert "it is young" in repairs(stuck_table)[0].refusal
+    stuck_table.left_instant(f"{T}.logcompaction.inflight")
+    assert "it has begun" in repairs(stuck_table)[0].refusal
 
 
-def test_duplicate_index_plan_is_moved_only_when_the_first_builds_all_of_it(patient: Patient) -> None:
+def test_duplicate_index_plan_is_moved_only_when_the_first_builds_all_of_it(stuck_table: Patient) -> None:
     more = {"indexPartitionInfos": [*INDEX["indexPartitionInfos"], {"metadataPartitionPath": "column_stats"}]}
-    patient.left_instant(f"{T}.indexing.requested", INDEX)
-    patient.left_instant(f"{LATER}.indexing.requested", INDEX)
-    assert names(repairs(patient)[0]) == [f"{LATER}.indexing.requested"]
-    patient.left_instant(f"{LATER}.indexing.requested", more)
-    assert "no earlier plan builds all" in repairs(patient)[0].refusal
+    stuck_table.left_instant(f"{T}.indexing.requested", INDEX)
+    stuck_table.left_instant(f"{LATER}.indexing.requested", INDEX)
+    assert names(repairs(stuck_table)[0]) == [f"{LATER}.indexing.requested"]
+    stuck_table.left_instant(f"{LATER}.indexing.requested", more)
+    assert "no earlier plan builds all" in repairs(stuck_table)[0].refusal
 
 
-def test_stale_index_build_is_reset_when_its_time_is_over_and_nothing_is_half_built(patient: Patient) -> None:
-    patient.left_instant(f"{T}.indexing.requested", INDEX)
-    patient.left_instant(f"{T}.indexing.inflight")
-    assert "a build has no heartbeat" in repairs(patient)[0].refusal
+def test_stale_index_build_is_reset_when_its_time_is_over_and_nothing_is_half_built(stuck_table: Patient) -> None:
+    stuck_table.left_instant(f"{T}.indexing.requested", INDEX)
+    stuck_table.left_instant(f"{T}.indexing.inflight")
+    assert "a build has no heartbeat" in repairs(stuck_table)[0].refusal
     ages = ALL.replace(unguarded_after_s=1800)
-    assert names(repairs(patient, ages)[0]) == [f"{T}.indexing.inflight"]
-    properties = patient.path / ".hoodie" / "hoodie.properties"
+    assert names(repairs(stuck_table, ages)[0]) == [f"{T}.indexing.inflight"]
+    properties = stuck_table.path / ".hoodie" / "hoodie.properties"
     text = properties.read_text()
     properties.write_text(f"{text}\nhoodie.table.metadata.partitions.inflight=record_index\n")
-    assert "record_index is partly built" in repairs(patient, ages)[0].refusal
+    assert "record_index is partly built" in repairs(stuck_table, ages)[0].refusal
     properties.write_text(text)
-    patient.left_instant(f"{LATER}.indexing.requested", INDEX)
-    stale, duplicate = repairs(patient, ages)
+    stuck_table.left_instant(f"{LATER}.indexing.requested", INDEX)
+    stale, duplicate = repairs(stuck_table, ages)
     assert names(stale) == [f"{T}.indexing.inflight", f"{T}.indexing.requested"]
     assert "repair stale_index_build first" in duplicate.refusal
 
 
 @pytest.mark.parametrize("kind", list(StuckKind))
-def test_every_shape_has_a_repair_or_a_reason_why_not(kind: StuckKind, patient: Patient) -> None:
-    patient.left("lock")
-    evidence = look(patient)
+def test_every_shape_has_a_repair_or_a_reason_why_not(kind: StuckKind, stuck_table: Patient) -> None:
+    stuck_table.left("lock")
+    evidence = examine(stuck_table)
     finding = replace(diagnose(evidence)[0], kind=kind, instant="20200101000000000")
     repair = plan_repair(finding, evidence, ALL)
     assert repair.refusal or repair.files or repair.call

@@ -13,7 +13,7 @@ from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import RepairRefusedError, StorageError
 from airflow_lake_provider.storage.store import LocalStore
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
-from tests.unit.doctor.patient import HOUR_MS, NOW_MS, Patient, T
+from tests.unit.doctor.stuck_table import HOUR_MS, NOW_MS, Patient, T
 
 ALL = DoctorPolicy(repairs=tuple(StuckKind))
 
@@ -120,7 +120,7 @@ def test_repair_of_what_has_changed_is_refused(
         doctor.repair(repair)
 
 
-def test_lock_that_changes_hands_between_look_and_move_is_given_back(patient: Patient) -> None:
+def test_lock_that_changes_hands_between_reading_and_moving_is_given_back(patient: Patient) -> None:
     patient.left("lock")
     lock = patient.path / ".hoodie" / "lock"
 

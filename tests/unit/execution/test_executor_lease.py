@@ -1,4 +1,4 @@
-"""G2 on the worker's side: a job whose lease cannot be kept is ended before anybody else may start."""
+"""G2 on the worker's side: a job whose lease cannot be kept is ended before another may start."""
 
 from __future__ import annotations
 

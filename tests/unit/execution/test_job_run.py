@@ -107,7 +107,7 @@ def test_job_that_does_something_else_is_ended_not_followed(
     assert engine.most_at_once == 1
 
 
-def test_nothing_begins_while_it_cannot_be_told_that_the_old_job_has_ended(
+def test_nothing_begins_while_it_is_unknown_whether_the_old_job_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = FakeEngine()

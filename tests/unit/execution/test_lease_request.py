@@ -1,4 +1,4 @@
-"""Who may take a lease over before its end (G2), and that a worker which died blocks nobody who can see it."""
+"""Which try may take a lease over before its end (G2), and that a dead worker blocks no try that can see it."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_living_process_of_another_run_or_of_a_later_try_keeps_its_lease(
     assert manager.calls == [None]
 
 
-def test_dead_process_of_another_run_blocks_nobody(tmp_path: Path, worker: subprocess.Popen[bytes]) -> None:
+def test_dead_process_of_another_run_blocks_no_run(tmp_path: Path, worker: subprocess.Popen[bytes]) -> None:
     worker.kill()
     worker.wait()
     assert lease_request(tmp_path, FakeManager(HELD), "another", 1).acquire().token == "token"
@@ -231,5 +231,5 @@ def test_id_that_is_used_again_is_another_process(worker: subprocess.Popen[bytes
     assert not replace(identity, start_ticks=identity.start_ticks - 1).is_alive
 
 
-def test_file_that_is_not_whole_names_nobody() -> None:
+def test_file_that_is_not_whole_names_no_process() -> None:
     assert [identity_from_text(text) for text in ("", "{", "[]", '{"pid": 1}')] == [None] * 4

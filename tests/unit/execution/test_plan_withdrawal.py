@@ -40,12 +40,12 @@ CLUSTER = ServiceRequest(Service.CLUSTERING, Mode.SCHEDULE_AND_EXECUTE)
 
 @dataclass
 class FakeTimeline:
-    """Names of files; `trouble` is raised by the next look."""
+    """Names of files; `trouble` is raised by the next read."""
 
     names: set[str] = field(default_factory=lambda: {f"{PLAN}.clustering.requested", f"{PLAN}.clustering.inflight"})
     trouble: Exception | None = None
 
-    def look(self) -> Timeline:
+    def read(self) -> Timeline:
         if self.trouble is not None:
             raise self.trouble
         return build_timeline(Layout.V2, sorted(self.names))
@@ -68,7 +68,7 @@ def job(tmp_path: Path) -> EngineJob:
 
 
 def give_way(table: FakeTimeline, job: EngineJob, run_job: Callable[[EngineJob], object]) -> JobRequest:
-    return PlanWithdrawal(Timeline(), table.look).give_way(STOPPED, job.request, job, run_job)
+    return PlanWithdrawal(Timeline(), table.read).give_way(STOPPED, job.request, job, run_job)
 
 
 def says(request: JobRequest, result: ServiceResult) -> None:
@@ -133,21 +133,21 @@ def test_timeline_that_cannot_be_read_is_no_withdrawal(table: FakeTimeline, job:
 def test_clustering_that_completed_before_it_was_stopped_succeeds(table: FakeTimeline, job: EngineJob) -> None:
     table.complete(PLAN)
     request = give_way(table, job, never)
-    verdict = judge(Timeline(), table.look(), request.services[0], None)
+    verdict = judge(Timeline(), table.read(), request.services[0], None)
     assert (verdict.outcome, verdict.completed_instants) == (Outcome.COMPLETED, (PLAN,))
 
 
 def test_clustering_that_completes_while_it_is_withdrawn_succeeds(table: FakeTimeline, job: EngineJob) -> None:
     request = give_way(table, job, lambda _: table.complete(PLAN))
-    assert judge(Timeline(), table.look(), request.services[0], None).outcome is Outcome.COMPLETED
+    assert judge(Timeline(), table.read(), request.services[0], None).outcome is Outcome.COMPLETED
 
 
 def test_other_plans_that_the_ended_job_left_open_are_still_wanted(table: FakeTimeline, job: EngineJob) -> None:
     table.names.add(f"{OTHER}.clustering.requested")
-    before = table.look()
+    before = table.read()
     table.complete(PLAN)
-    request = PlanWithdrawal(before, table.look).give_way(STOPPED, job.request, job, never)
-    verdict = judge(before, table.look(), request.services[0], None)
+    request = PlanWithdrawal(before, table.read).give_way(STOPPED, job.request, job, never)
+    verdict = judge(before, table.read(), request.services[0], None)
     assert (verdict.outcome, verdict.completed_instants) == (Outcome.FAILED, (PLAN,))
     assert OTHER in verdict.reason
 
@@ -181,21 +181,21 @@ def test_plan_that_lost_at_its_commit_is_found_by_what_the_job_said(
             Service.CLUSTERING, Outcome.FAILED, scheduled_instants=(PLAN,), failure_kind=kind, message="Cannot resolve"
         )
         says(request, result)
-    found = PlanWithdrawal(Timeline(), table.look).find_lost(request, None, 1.0)
+    found = PlanWithdrawal(Timeline(), table.read).find_lost(request, None, 1.0)
     expected = LostPlan(PLAN, f"clustering {PLAN} lost to a writer at its commit: Cannot resolve", is_stopped=False)
     assert found == (expected if is_lost else None)
 
 
 def test_first_plan_that_did_not_complete_is_the_one_that_lost(table: FakeTimeline, tmp_path: Path) -> None:
     table.names |= {f"{OTHER}.clustering.requested"}
-    before = table.look()
+    before = table.read()
     table.complete(PLAN)
     request = engine_job(tmp_path, wanted=CLUSTER).request
     says(request, ServiceResult(Service.CLUSTERING, Outcome.FAILED, (), (PLAN,), FailureKind.CONFLICT, "lost"))
-    found = PlanWithdrawal(before, table.look).find_lost(request, None, 1.0)
+    found = PlanWithdrawal(before, table.read).find_lost(request, None, 1.0)
     assert found is not None
     assert found.plan == OTHER
 
 
 def test_conflict_that_the_watch_found_comes_first(table: FakeTimeline, job: EngineJob) -> None:
-    assert PlanWithdrawal(Timeline(), table.look).find_lost(job.request, CONFLICT, 12.0) == STOPPED
+    assert PlanWithdrawal(Timeline(), table.read).find_lost(job.request, CONFLICT, 12.0) == STOPPED

@@ -1,4 +1,4 @@
-"""What a run tells the manager while it lasts, and when it ends badly: a silent run's sink is given to another."""
+"""What a run reports to the manager while it lasts, and when it ends badly: a silent run's sink is given to another."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Submit = Callable[[HudiReplicationOperator, ReplicationRequest, Any], None]
 
 @dataclass
 class Manager:
-    """Answers each news with the next of `answers`, with 204 when there is none left, and keeps what it was told."""
+    """Answers each report with the next of `answers`, with 204 when there is none left, and keeps what was reported."""
 
     answers: list[int | Exception] = field(default_factory=list)
-    news: list[dict[str, Any]] = field(default_factory=list)
+    progress: list[dict[str, Any]] = field(default_factory=list)
     renewed: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
     def serve(self, request: httpx.Request) -> httpx.Response:
@@ -43,7 +43,7 @@ class Manager:
         if isinstance(answer, Exception):
             raise answer
         if answer == 204:
-            self.news.append(json.loads(request.content))
+            self.progress.append(json.loads(request.content))
             self.renewed.release()
         return httpx.Response(answer, json={"detail": "sink noop is run other's"} if answer == 409 else None)
 
@@ -93,8 +93,10 @@ def test_run_keeps_its_claim_whatever_goes_wrong_with_one_renewal(
 
     monkeypatch.setattr(HudiReplicationOperator, "_submit", submit)
     assert run(tmp_path)["commits"] == 0
-    *renewals, last = manager.news
-    assert {(news["run_id"], news["checkpoint"], news.get("ended")) for news in renewals} == {("run-1", "", None)}
+    *renewals, last = manager.progress
+    assert {(progress["run_id"], progress["checkpoint"], progress.get("ended")) for progress in renewals} == {
+        ("run-1", "", None)
+    }
     assert (last["ended"], last["problem"]) == (True, "")
     assert "sink noop of table" in caplog.text
 
@@ -108,13 +110,13 @@ def test_run_whose_sink_another_one_has_ends_its_driver(
 
     def submit(operator: HudiReplicationOperator, request: ReplicationRequest, folder: Any) -> None:
         operator._spark_hook = SimpleNamespace(on_kill=killed.set)  # type: ignore[assignment]
-        assert killed.wait(PATIENCE_S), "it goes on beside the run that has the sink"
+        assert killed.wait(PATIENCE_S), "it goes on next to the run that has the sink"
 
     monkeypatch.setattr(HudiReplicationOperator, "_submit", submit)
     with pytest.raises(AirflowException, match="is run other's") as ended:
         run(tmp_path, is_claimed=is_claimed)
     assert isinstance(ended.value, AirflowSkipException) is is_claimed
-    assert manager.news == []
+    assert manager.progress == []
 
 
 def test_missing_spark_submit_is_the_sinks_problem(
@@ -125,9 +127,9 @@ def test_missing_spark_submit_is_the_sinks_problem(
     monkeypatch.delenv("SPARK_HOME", raising=False)
     with pytest.raises(AirflowException, match="could not be started"):
         run(tmp_path)
-    assert manager.news[-1]["ended"]
-    assert "spark-submit of stream" in manager.news[-1]["problem"]
-    assert "install Spark on this worker" in manager.news[-1]["problem"]
+    assert manager.progress[-1]["ended"]
+    assert "spark-submit of stream" in manager.progress[-1]["problem"]
+    assert "install Spark on this worker" in manager.progress[-1]["problem"]
 
 
 def test_error_of_another_package_is_the_sinks_problem(
@@ -139,7 +141,11 @@ def test_error_of_another_package_is_the_sinks_problem(
     monkeypatch.setattr(HudiReplicationOperator, "_submit", submit)
     with pytest.raises(ZeroDivisionError):
         run(tmp_path)
-    assert manager.news[-1] == {"run_id": "run-1", "problem": "ZeroDivisionError: a library's surprise", "ended": True}
+    assert manager.progress[-1] == {
+        "run_id": "run-1",
+        "problem": "ZeroDivisionError: a library's surprise",
+        "ended": True,
+    }
 
 
 @pytest.mark.parametrize(
@@ -167,4 +173,4 @@ def test_login_that_failed_is_the_sinks_problem_and_is_retried_when_it_may_end(
     with pytest.raises(AirflowException, match="cannot log in to Kerberos") as ended:
         run(tmp_path, spark_conf=login, is_claimed=True)
     assert isinstance(ended.value, AirflowFailException) is is_final
-    assert says in manager.news[-1]["problem"]
+    assert says in manager.progress[-1]["problem"]

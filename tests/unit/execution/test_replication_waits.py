@@ -1,4 +1,4 @@
-"""What a replication run tells that could not begin its snapshot: no failure, and yet a problem of the sink."""
+"""What a replication run reports that could not begin its snapshot: no failure, and yet a problem of the sink."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ WAITS = "a snapshot cannot begin before write 20260101000000000 completes or is 
 def test_pending_write_that_keeps_a_snapshot_from_beginning_is_the_sinks_problem(
     waits_for: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    told: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
 
     def serve(request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("/progress"):
-            told.append(json.loads(request.content))
+            reported.append(json.loads(request.content))
             return httpx.Response(204)
         return httpx.Response(200, json={"completed_time": "5", "needs_snapshot": False, "request": "", "sinks": []})
 
@@ -43,5 +43,5 @@ def test_pending_write_that_keeps_a_snapshot_from_beginning_is_the_sinks_problem
     operator = HudiReplicationOperator(task_id="replicate", base_path=str(tmp_path / "orders"), sink="noop")
     context: Any = {"run_id": "run-1", "ti": SimpleNamespace(try_number=1)}
     assert operator.execute(context)["waits_for"] == waits_for
-    (news,) = told
-    assert (news["ended"], news["problem"], news["completed_time"]) == (True, waits_for, "5")
+    (progress,) = reported
+    assert (progress["ended"], progress["problem"], progress["completed_time"]) == (True, waits_for, "5")

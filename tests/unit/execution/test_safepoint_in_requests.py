@@ -40,7 +40,7 @@ class FakeManager:
             return httpx.Response(204)
         self.asked.append(request.url.path)
         if not self.status:
-            raise httpx.ConnectError("nobody listens", request=request)
+            raise httpx.ConnectError("no server listens", request=request)
         if request.url.path.endswith("/policy"):
             self.asked.pop()
             return httpx.Response(self.status, json=POLICY | {"detail": "the database is away"})

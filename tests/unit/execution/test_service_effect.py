@@ -65,7 +65,7 @@ def test_clustering_reads_the_files_of_its_plan(table: HandMadeTable) -> None:
 
 
 @pytest.mark.parametrize("gone", ["cleaned", "too-many"])
-def test_bytes_that_cannot_be_told_are_not_told(
+def test_bytes_that_are_unknown_are_not_reported(
     table: HandMadeTable, gone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if gone == "too-many":

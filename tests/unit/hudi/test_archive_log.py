@@ -348,7 +348,7 @@ def test_damaged_merge_plan_is_reported(table: tuple[Path, Path], plan: bytes) -
     assert [problem.file_name for problem in archive.problems] == ["mergeArchivePlan"]
 
 
-def test_file_that_is_merged_while_it_is_read_is_looked_for_again(
+def test_file_that_is_merged_while_it_is_read_is_searched_again(
     table: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, history = table

@@ -276,7 +276,7 @@ def next_snapshot(history: Path) -> None:
     old.unlink()
 
 
-def test_manifest_that_vanishes_while_it_is_read_is_looked_for_again(
+def test_manifest_that_vanishes_while_it_is_read_is_searched_again(
     table: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, history = table

@@ -17,7 +17,7 @@ def table(tmp_path: Path) -> HandMadeTable:
     return HandMadeTable.create(tmp_path / "t")
 
 
-def test_load_of_layout_2_stats_only_completed_files_whose_names_tell_no_completion(
+def test_load_of_layout_2_stats_only_completed_files_whose_names_give_no_completion(
     table: HandMadeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hudi takes the modification time of such a file."""

@@ -1,4 +1,4 @@
-"""Marker names and files: as Hudi writes them, and as nobody should."""
+"""Marker names and files: as Hudi writes them, and as no writer should."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_file_cut_off_anywhere_never_counts_as_whole_with_less() -> None:
     for length in range(len(content)):
         found = parse_marker_file(content[:length])
         assert set(found.keys) <= whole
-        # Cut exactly between two markers nobody can tell; the file's size does then.
+        # A cut exactly between two markers cannot be seen in them; the file's size shows it then.
         assert found.is_whole is (length in ends and length > 0)
 
 

@@ -35,8 +35,8 @@ def old_table(folder: Path, **plans: dict[str, object] | str) -> Path:
     return folder
 
 
-def told(folder: Path) -> tuple[Timeline, int]:
-    """Return the timeline, and how many files were opened to tell its clusterings."""
+def reported(folder: Path) -> tuple[Timeline, int]:
+    """Return the timeline, and how many files were opened to know its clusterings."""
     storage = open_storage(str(folder))
     properties = load_table_properties(storage)
     timeline = load_timeline(storage, properties)
@@ -44,9 +44,9 @@ def told(folder: Path) -> tuple[Timeline, int]:
     return resolve_clusterings(storage, properties, timeline), storage.calls.opens - opens
 
 
-def test_clusterings_of_layout_1_are_told_from_insert_overwrites(tmp_path: Path) -> None:
+def test_clusterings_of_layout_1_are_distinguished_from_insert_overwrites(tmp_path: Path) -> None:
     folder = old_table(tmp_path, t20260101000000001=CLUSTERING, t20260101000000002=OVERWRITE)
-    timeline, opens = told(folder)
+    timeline, opens = reported(folder)
     assert [i.requested_time for i in timeline.pending(Action.CLUSTERING)] == ["20260101000000001"]
     assert [i.requested_time for i in timeline.pending_writes()] == ["20260101000000002"]
     assert opens == 2
@@ -59,12 +59,12 @@ def test_clusterings_of_layout_1_are_told_from_insert_overwrites(tmp_path: Path)
 
 
 def test_damaged_plan_keeps_its_action(tmp_path: Path) -> None:
-    timeline, _ = told(old_table(tmp_path, t20260101000000001="{"))
+    timeline, _ = reported(old_table(tmp_path, t20260101000000001="{"))
     assert timeline.pending(Action.CLUSTERING) == ()
     assert len(timeline.pending(Action.REPLACECOMMIT)) == 1
 
 
 @pytest.mark.parametrize("plans", [{}, {"t20260101000000001": OVERWRITE}], ids=["nothing-pending", "overwrite"])
 def test_nothing_is_read_that_need_not_be(tmp_path: Path, plans: dict[str, dict[str, object]]) -> None:
-    _, opens = told(old_table(tmp_path, **plans))
+    _, opens = reported(old_table(tmp_path, **plans))
     assert opens == len(plans)

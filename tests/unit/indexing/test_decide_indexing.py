@@ -41,7 +41,7 @@ def test_missing_index_is_due_with_its_settings() -> None:
     assert found.key_instant == write(1, done=True).requested_time
 
 
-def test_pending_plan_of_anybody_is_due_without_a_policy() -> None:
+def test_pending_plan_of_any_builder_is_due_without_a_policy() -> None:
     found = decide_indexing(TableFacts(view(write(1, done=True), PLAN)), policy(), 0)
     assert (found.verdict, found.mode) == (Verdict.DUE, Mode.EXECUTE)
     assert found.plan_instants == (PLAN.requested_time,)

@@ -79,7 +79,7 @@ def test_verdict(
         ),
     ],
 )
-def test_failure_is_told_although_something_was_done(mode: Mode, after: Instant, result: ServiceResult) -> None:
+def test_failure_is_reported_although_something_was_done(mode: Mode, after: Instant, result: ServiceResult) -> None:
     before = Timeline((plan(OLD),))
     found = judge(before, Timeline((after,)), ServiceRequest(Service.INDEXING, mode), result)
     assert (found.outcome, found.failure_kind) == (Outcome.FAILED, FailureKind.OTHER)

@@ -40,7 +40,7 @@ def properties(partitions: str = "files", inflight: str = "", fields: str = "cit
     return build_table_properties(values, "/lake/orders")
 
 
-def test_commits_beyond_a_hole_are_told_with_their_fate() -> None:
+def test_commits_beyond_a_hole_are_reported_with_their_fate() -> None:
     c4, c5 = write(4, done=True), write(5, done=False)
     timeline = Timeline((c4, c5, write(6, done=True), write(7, done=True), write(8, done=True)))
     touched = {c5.requested_time: NOW_MS - 90_000}
@@ -60,7 +60,7 @@ def test_commits_beyond_a_hole_are_told_with_their_fate() -> None:
     assert found.beyond[0] in said
 
 
-def test_dead_writer_and_pending_plan_are_told_apart() -> None:
+def test_dead_writer_and_pending_plan_are_distinguished() -> None:
     dead = write(2, done=False)
     plan = replace(write(3, done=False, action=Action.COMPACTION), state=State.REQUESTED)
     timeline = Timeline((write(1, done=True), dead, plan))

@@ -54,7 +54,7 @@ def test_sensor_misses_what_the_planner_would_build(
     assert (decision.verdict is Verdict.DUE) is bool(missing)
 
 
-def test_plan_and_missing_index_are_both_told_and_other_tables_want_nothing() -> None:
+def test_plan_and_missing_index_are_both_reported_and_other_tables_want_nothing() -> None:
     watch = Watch(
         WatchKind.PENDING_INDEX, ((PATH, ""),), find_missing=parse_wanted({PATH: ["record_index"]}).find_missing
     )

@@ -316,7 +316,7 @@ class Manager:
             assert self.most_overtaken <= MOST_OVERTAKEN, (self._overtaken, self.order[-20:])
 
     def _require_owner(self, decision: Decision) -> None:
-        """No plan is executed that another program may be executing, and none beside a writer without lock."""
+        """No plan is executed that another program may be executing, and none next to a writer without lock."""
         now_ms = self.now_ms()
         for time in decision.plan_instants:
             action, state = self.hudi.pending[time]

@@ -1,4 +1,4 @@
-"""A manager on a SQLite file, with Airflow's side of the door played by a fake."""
+"""A manager on a SQLite file, with Airflow's side of the gateway played by a fake."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LOCK_OPTIONS = {"hoodie.write.lock.provider": "org.apache.hudi.client.transactio
 
 @dataclass
 class FakeClock:
-    """A clock that moves when told."""
+    """A clock that moves when asked."""
 
     now: datetime = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -56,7 +56,7 @@ WORKING_NET = Net(MappingProxyType(dict.fromkeys((SERVICE_DAG_ID, WATCH_DAG_ID),
 
 
 @dataclass
-class FakeDoor:
+class FakeRunGateway:
     """Keeps DAG runs in a list; `fails_with` makes the next creation fail."""
 
     runs: list[ServiceRun] = field(default_factory=list)
@@ -88,7 +88,7 @@ class FakeDoor:
 
 
 @dataclass
-class FakeInstanceDoor:
+class FakeInstanceGateway:
     """Keeps runs with their tasks in a list."""
 
     runs: list[RunFacts] = field(default_factory=list)
@@ -137,8 +137,8 @@ def registry(engine: Engine, clock: FakeClock) -> Registry:
 
 
 @pytest.fixture
-def gateway() -> FakeDoor:
-    return FakeDoor()
+def gateway() -> FakeRunGateway:
+    return FakeRunGateway()
 
 
 @pytest.fixture
@@ -169,10 +169,10 @@ def make_loop(
     settings: LakeSettings,
     registry: Registry,
     timeline_server: TimelineServer,
-    gateway: FakeDoor,
+    gateway: FakeRunGateway,
     tables: TablesConfig,
 ) -> Callable[[], ManagerLoop]:
-    """Build loops that share database and door, as loops of several API servers do."""
+    """Build loops that share database and gateway, as loops of several API servers do."""
     views = TableViewCache(timeline_server.timelines)
     return lambda: ManagerLoop(
         settings, registry, TimelineServerGateway(timeline_server), views, gateway, lambda: tables
@@ -193,7 +193,7 @@ def services(
     timeline_server: TimelineServer,
 ) -> ManagerServices:
     executors = Executors(registry, lease_s=60)
-    views, instances = TableViewCache(timeline_server.timelines), FakeInstanceDoor()
+    views, instances = TableViewCache(timeline_server.timelines), FakeInstanceGateway()
     return ManagerServices(
         settings,
         registry,

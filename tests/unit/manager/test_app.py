@@ -20,7 +20,7 @@ from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import CALLBACK_TOKEN, SERVICE_TOKEN, FakeDoor
+from tests.unit.manager.conftest import CALLBACK_TOKEN, SERVICE_TOKEN, FakeRunGateway
 
 KEY = {"HUDI-CALLBACK-KEY": CALLBACK_TOKEN}
 BEARER = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
@@ -143,7 +143,7 @@ def test_callback_with_a_body_of_unknown_length_is_cut_off_at_the_limit(client: 
     "name", ["with space", "日本語", "; rm -rf $(HOME)", "$(touch x)", "a'b\"c", "{{ params }}", "%2e%2e", "[1]*?"]
 )
 def test_callback_for_a_hostile_name_keeps_it_apart_and_out_of_ids(
-    client: httpx.Client, services: ManagerServices, registry: Registry, gateway: FakeDoor, lake: Path, name: str
+    client: httpx.Client, services: ManagerServices, registry: Registry, gateway: FakeRunGateway, lake: Path, name: str
 ) -> None:
     table = HandMadeTable.create(lake / name)
     for second in (1, 2, 3):
@@ -216,7 +216,7 @@ def test_task_routes_without_the_service_token_are_401(
 
 
 def test_hints_mark_tables_and_sweep_has_them_evaluated(
-    client: httpx.Client, services: ManagerServices, gateway: FakeDoor, lake: Path
+    client: httpx.Client, services: ManagerServices, gateway: FakeRunGateway, lake: Path
 ) -> None:
     table = HandMadeTable.create(lake / "orders")
     for second in (1, 2, 3):
@@ -298,7 +298,7 @@ def test_wrong_settings_do_not_take_the_server_down() -> None:
 
 
 def test_loop_runs_with_the_server_and_is_woken_by_a_notice(
-    services: ManagerServices, gateway: FakeDoor, lake: Path
+    services: ManagerServices, gateway: FakeRunGateway, lake: Path
 ) -> None:
     table = HandMadeTable.create(lake / "orders")
     for second in (1, 2, 3):

@@ -50,7 +50,7 @@ from airflow_lake_provider.planner.ranking import HOUR_MS, MOST_DELAY_MS, Pressu
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeDoor, FakeInstanceDoor
+from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeInstanceGateway, FakeRunGateway
 
 SPARK = TablePolicy(queue="spark")
 ONE_SLOT = TablesConfig(limits=Limits(queues={"spark": 1}))
@@ -88,7 +88,7 @@ def rows(registry: Registry, scope: str = "") -> list[tuple[str, str]]:
 
 
 def test_place_that_becomes_free_goes_to_what_ranks_first_not_to_what_asks_first(
-    registry: Registry, gateway: FakeDoor, leases: dict[str, TableLease]
+    registry: Registry, gateway: FakeRunGateway, leases: dict[str, TableLease]
 ) -> None:
     scheduler = RunScheduler(registry, gateway, lambda: ONE_SLOT)
     first = scheduler.start(leases["a"], SPARK, POOR)
@@ -107,7 +107,7 @@ def test_place_that_becomes_free_goes_to_what_ranks_first_not_to_what_asks_first
 
 
 def test_poor_candidate_that_has_waited_for_three_days_comes_before_new_rich_ones(
-    registry: Registry, gateway: FakeDoor, leases: dict[str, TableLease], clock: FakeClock
+    registry: Registry, gateway: FakeRunGateway, leases: dict[str, TableLease], clock: FakeClock
 ) -> None:
     scheduler = RunScheduler(registry, gateway, lambda: ONE_SLOT)
     started = scheduler.start(leases["a"], SPARK, POOR)
@@ -122,7 +122,7 @@ def test_poor_candidate_that_has_waited_for_three_days_comes_before_new_rich_one
 
 
 def test_core_hours_are_charged_as_predicted_and_corrected_by_what_the_job_took(
-    registry: Registry, gateway: FakeDoor, leases: dict[str, TableLease], clock: FakeClock
+    registry: Registry, gateway: FakeRunGateway, leases: dict[str, TableLease], clock: FakeClock
 ) -> None:
     tables = budgets("{queues: {spark: {core_hours_per_day: 0.02}}}")  # 72 core seconds
     scheduler = RunScheduler(registry, gateway, lambda: tables)
@@ -161,7 +161,7 @@ def test_no_budget_is_exceeded_whatever_asks_in_whatever_order(seed: int) -> Non
 
     engine = create_engine("sqlite://")
     metadata.create_all(engine)
-    clock, gateway, rng = FakeClock(), FakeDoor(), random.Random(seed)
+    clock, gateway, rng = FakeClock(), FakeRunGateway(), random.Random(seed)
     registry = Registry(sessionmaker(engine), ProcessClock(clock))
     tables = budgets(
         "{all: {core_hours_per_day: 0.05}, queues: {q0: {slots: 2}}, labels: {gold: {slots: 1, core_hours_per_day: "
@@ -199,7 +199,7 @@ def test_no_budget_is_exceeded_whatever_asks_in_whatever_order(seed: int) -> Non
 
 
 def test_candidate_above_its_whole_budget_is_named_and_keeps_none_waiting(
-    registry: Registry, gateway: FakeDoor, leases: dict[str, TableLease], clock: FakeClock
+    registry: Registry, gateway: FakeRunGateway, leases: dict[str, TableLease], clock: FakeClock
 ) -> None:
     tables = budgets("{labels: {gold: {core_hours_per_day: 0.01}}}")
     scheduler, gold = RunScheduler(registry, gateway, lambda: tables), TablePolicy(label="gold")
@@ -214,7 +214,7 @@ def test_candidate_above_its_whole_budget_is_named_and_keeps_none_waiting(
 
 
 def test_service_that_brought_little_pauses_where_there_is_a_budget_and_only_there(
-    registry: Registry, gateway: FakeDoor, leases: dict[str, TableLease]
+    registry: Registry, gateway: FakeRunGateway, leases: dict[str, TableLease]
 ) -> None:
     lease = leases["a"]
     unbounded = RunScheduler(registry, gateway, TablesConfig)
@@ -230,7 +230,7 @@ def test_service_that_brought_little_pauses_where_there_is_a_budget_and_only_the
 
 
 def test_record_of_a_run_has_its_reason_wait_price_and_outcome_and_prices_the_next_one(
-    registry: Registry, gateway: FakeDoor, leases: dict[str, TableLease], clock: FakeClock
+    registry: Registry, gateway: FakeRunGateway, leases: dict[str, TableLease], clock: FakeClock
 ) -> None:
     lease, scheduler = leases["a"], RunScheduler(registry, gateway, lambda: ONE_SLOT)
     blocking = scheduler.start(leases["b"], SPARK, RICH)
@@ -266,7 +266,7 @@ def test_record_of_a_run_has_its_reason_wait_price_and_outcome_and_prices_the_ne
 
 
 def test_table_that_cannot_be_read_no_longer_stands_before_others(
-    registry: Registry, gateway: FakeDoor, leases: dict[str, TableLease]
+    registry: Registry, gateway: FakeRunGateway, leases: dict[str, TableLease]
 ) -> None:
     scheduler = RunScheduler(registry, gateway, lambda: ONE_SLOT)
     scheduler.start(leases["a"], SPARK, POOR)
@@ -279,7 +279,7 @@ def test_table_that_cannot_be_read_no_longer_stands_before_others(
 
 
 def test_backlog_that_outgrows_its_budget_is_named_with_the_budget_that_would_hold_it(
-    registry: Registry, gateway: FakeDoor, leases: dict[str, TableLease]
+    registry: Registry, gateway: FakeRunGateway, leases: dict[str, TableLease]
 ) -> None:
     tables = budgets("{all: {core_hours_per_day: 0.012}}")
     scheduler = RunScheduler(registry, gateway, lambda: tables)
@@ -299,7 +299,7 @@ def test_backlog_that_outgrows_its_budget_is_named_with_the_budget_that_would_ho
 
 
 def test_listing_what_waits_ends_with_the_last_row_that_is_shown(
-    registry: Registry, gateway: FakeDoor, leases: dict[str, TableLease], monkeypatch: pytest.MonkeyPatch
+    registry: Registry, gateway: FakeRunGateway, leases: dict[str, TableLease], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = RunScheduler(registry, gateway, lambda: ONE_SLOT)
     for lease in leases.values():
@@ -321,7 +321,7 @@ def test_listing_what_waits_ends_with_the_last_row_that_is_shown(
 
 
 def test_observed_table_shows_what_would_run_at_what_price_and_starts_nothing(
-    registry: Registry, make_loop: Callable[[], ManagerLoop], gateway: FakeDoor, lake: Path
+    registry: Registry, make_loop: Callable[[], ManagerLoop], gateway: FakeRunGateway, lake: Path
 ) -> None:
     table = HandMadeTable.create(lake / "orders")
     for second in (1, 2, 3):
@@ -343,7 +343,11 @@ def test_observed_table_shows_what_would_run_at_what_price_and_starts_nothing(
 
 @pytest.fixture
 def pressed(
-    services: ManagerServices, registry: Registry, gateway: FakeDoor, leases: dict[str, TableLease], tmp_path: Path
+    services: ManagerServices,
+    registry: Registry,
+    gateway: FakeRunGateway,
+    leases: dict[str, TableLease],
+    tmp_path: Path,
 ) -> TestClient:
     """A manager whose budget of all tables holds two runs of six, and that of label lead none of them."""
     file = tmp_path / "tables.yaml"
@@ -384,7 +388,11 @@ def test_writers_are_asked_to_stop_by_the_budgets_of_their_table(
 
 
 def test_team_is_shown_its_own_backlog_and_no_others_name_or_figures(
-    services: ManagerServices, registry: Registry, gateway: FakeDoor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    services: ManagerServices,
+    registry: Registry,
+    gateway: FakeRunGateway,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     file, tokens = tmp_path / "tables.yaml", tmp_path / "tokens.yaml"
     file.write_text("budgets: {all: {slots: 1, core_hours_per_day: 0.1}}")
@@ -443,11 +451,11 @@ class Gauges(NoMetrics):
 
 
 def test_people_are_notified_once_a_day_of_a_budget_that_the_backlog_outgrows(
-    registry: Registry, gateway: FakeDoor, leases: dict[str, TableLease], clock: FakeClock
+    registry: Registry, gateway: FakeRunGateway, leases: dict[str, TableLease], clock: FakeClock
 ) -> None:
     tables = budgets("{all: {core_hours_per_day: 0.012}}")
     inbox, gauges = Inbox(), Gauges()
-    sweep = DeadlineSweep(registry, FakeInstanceDoor(), gauges, inbox, lambda: tables)
+    sweep = DeadlineSweep(registry, FakeInstanceGateway(), gauges, inbox, lambda: tables)
     sweep.sweep()
     assert (inbox.messages, gauges.of["lake.backlog.pressure"]) == ([], 0)
     scheduler = RunScheduler(registry, gateway, lambda: tables)
@@ -517,7 +525,7 @@ def explained(engine: Engine, work: Any) -> list[tuple[str, str]]:
 
 
 def test_every_query_of_a_start_uses_an_index(
-    registry: Registry, gateway: FakeDoor, leases: dict[str, TableLease], engine: Engine
+    registry: Registry, gateway: FakeRunGateway, leases: dict[str, TableLease], engine: Engine
 ) -> None:
     tables = budgets("{all: {core_hours_per_day: 50, slots: 9}, owners: {ada: {slots: 3}}, labels: {x: {slots: 1}}}")
     scheduler, policy = RunScheduler(registry, gateway, lambda: tables), TablePolicy(label="x")
@@ -537,7 +545,7 @@ def test_every_query_of_a_start_uses_an_index(
 
 
 def test_turn_reads_no_more_candidates_than_its_bound(
-    registry: Registry, gateway: FakeDoor, leases: dict[str, TableLease], monkeypatch: pytest.MonkeyPatch
+    registry: Registry, gateway: FakeRunGateway, leases: dict[str, TableLease], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backlog_module, "MOST_AHEAD", 3)
     tables = budgets("{all: {core_hours_per_day: 1000}}")
@@ -554,7 +562,7 @@ def test_turn_reads_no_more_candidates_than_its_bound(
 
 
 def test_days_costs_are_a_sum_of_few_rows(
-    registry: Registry, gateway: FakeDoor, leases: dict[str, TableLease], clock: FakeClock
+    registry: Registry, gateway: FakeRunGateway, leases: dict[str, TableLease], clock: FakeClock
 ) -> None:
     tables = budgets("{all: {core_hours_per_day: 1000}}")
     scheduler = RunScheduler(registry, gateway, lambda: tables)
@@ -575,8 +583,8 @@ def _count(session: Session) -> int:
     return len(session.execute(select(lake_spent.c.hour_ms)).all())
 
 
-def test_candidates_behind_one_that_started_are_looked_at_soon(
-    registry: Registry, gateway: FakeDoor, leases: dict[str, TableLease], clock: FakeClock
+def test_candidates_behind_one_that_started_are_evaluated_soon(
+    registry: Registry, gateway: FakeRunGateway, leases: dict[str, TableLease], clock: FakeClock
 ) -> None:
     scheduler = RunScheduler(registry, gateway, lambda: ONE_SLOT)
     run = scheduler.start(leases["a"], SPARK, POOR)

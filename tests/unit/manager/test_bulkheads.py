@@ -22,7 +22,7 @@ from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 from airflow_lake_provider.timeline_server.server import TimelineServer
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import FakeClock, FakeDoor
+from tests.unit.manager.conftest import FakeClock, FakeRunGateway
 from tests.unit.manager.test_loop_metrics import FakeMetrics
 
 SHORT_LEASE_S = 0.8
@@ -72,7 +72,7 @@ def loop(
     registry: Registry,
     timeline_server: TimelineServer,
     views: HangingViews,
-    gateway: FakeDoor,
+    gateway: FakeRunGateway,
     tables: TablesConfig,
     metrics: FakeMetrics,
 ) -> Iterator[ManagerLoop]:

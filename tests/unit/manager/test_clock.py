@@ -86,7 +86,7 @@ class WrongClock(DatabaseClock):
         return int((datetime.now(UTC) + self._off).timestamp() * 1000)
 
 
-def test_a_server_whose_clock_is_an_hour_ahead_takes_nobodys_lease(engine: Engine) -> None:
+def test_a_server_whose_clock_is_an_hour_ahead_takes_no_lease_of_another(engine: Engine) -> None:
     make = sessionmaker(engine)
     honest, ahead = (Registry(make, WrongClock(make, off)) for off in (timedelta(), timedelta(hours=1)))
     Executors(honest, 60).acquire("orders-1", Service.COMPACTION, "run 1", 1)

@@ -33,8 +33,8 @@ from tests.unit.manager.conftest import (
     LOCK_OPTIONS,
     SERVICE_TOKEN,
     FakeClock,
-    FakeDoor,
-    FakeInstanceDoor,
+    FakeInstanceGateway,
+    FakeRunGateway,
 )
 
 POLICY = TablePolicy(compaction=CompactionPolicy(delta_commits=3), hudi_options=LOCK_OPTIONS)
@@ -77,7 +77,12 @@ class World:
     """Two loops of one registry, with checks of writers."""
 
     def __init__(
-        self, settings: LakeSettings, registry: Registry, server: TimelineServer, gateway: FakeDoor, clock: FakeClock
+        self,
+        settings: LakeSettings,
+        registry: Registry,
+        server: TimelineServer,
+        gateway: FakeRunGateway,
+        clock: FakeClock,
     ) -> None:
         self.inbox, self.policy, self.registry, self.clock = Inbox(), POLICY, registry, clock
         self.views = TableViewCache(server.timelines)
@@ -90,7 +95,7 @@ class World:
                 gateway,
                 lambda: TablesConfig(defaults=self.policy),
                 on_stuck=StuckNotifier(registry, notifier=self.inbox).notify_once,
-                writers=WriterChecks(registry, self.views, FakeInstanceDoor()),
+                writers=WriterChecks(registry, self.views, FakeInstanceGateway()),
             )
             for _ in range(2)
         ]
@@ -109,7 +114,11 @@ class World:
 
 @pytest.fixture
 def world(
-    settings: LakeSettings, registry: Registry, timeline_server: TimelineServer, gateway: FakeDoor, clock: FakeClock
+    settings: LakeSettings,
+    registry: Registry,
+    timeline_server: TimelineServer,
+    gateway: FakeRunGateway,
+    clock: FakeClock,
 ) -> World:
     return World(settings, registry, timeline_server, gateway, clock)
 
@@ -137,8 +146,8 @@ def test_people_are_notified_once_when_a_writer_that_conformed_does_not_any_more
     assert len(world.inbox.messages) == 2
 
 
-def test_a_writer_that_never_conformed_is_no_news_but_blocks_with_the_setting(
-    world: World, table: HandMadeTable, gateway: FakeDoor
+def test_a_writer_that_never_conformed_is_no_change_but_blocks_with_the_setting(
+    world: World, table: HandMadeTable, gateway: FakeRunGateway
 ) -> None:
     for second in (1, 12, 23):
         world.evaluate(table, write(table, second, is_guarded=False))
@@ -152,7 +161,7 @@ def test_a_writer_that_never_conformed_is_no_news_but_blocks_with_the_setting(
 
 
 def test_conformance_report_in_the_tables_file_starts_services_all_the_same(
-    world: World, table: HandMadeTable, gateway: FakeDoor
+    world: World, table: HandMadeTable, gateway: FakeRunGateway
 ) -> None:
     world.policy = POLICY.model_copy(update={"conformance": "report"})
     for second in (1, 12, 23):
@@ -189,7 +198,7 @@ def test_quiet_table_costs_nothing_and_a_busy_one_one_check_in_ten_minutes(
 
 
 def test_store_that_fails_a_check_stops_no_service(
-    world: World, table: HandMadeTable, gateway: FakeDoor, monkeypatch: pytest.MonkeyPatch
+    world: World, table: HandMadeTable, gateway: FakeRunGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow_lake_provider.errors import StorageError
 

@@ -18,7 +18,7 @@ from airflow_lake_provider.manager.monitoring import RepairRound
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import SERVICE_TOKEN, FakeDoor
+from tests.unit.manager.conftest import SERVICE_TOKEN, FakeRunGateway
 
 BEARER = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
 
@@ -48,7 +48,7 @@ def test_roots_are_those_of_the_tables_file_with_what_forbids_them(client: TestC
     assert "lies outside the configured roots" in refused["problem"]
 
 
-def test_found_tables_are_registered_once_and_looked_at(client: TestClient, registry: Registry, lake: Path) -> None:
+def test_found_tables_are_registered_once_and_evaluated(client: TestClient, registry: Registry, lake: Path) -> None:
     table = HandMadeTable.create(lake / "orders")
     body = {"tables": [{"base_path": f"{table.path}/", "table_name": "orders"}]}
     assert client.post("/discovery/tables", json=body, headers=BEARER).json() == {"registered": 1, "known": 0}
@@ -64,7 +64,7 @@ def test_tables_outside_the_allowed_roots_are_refused(client: TestClient, regist
     assert registry.list_tables() == []
 
 
-def test_health_and_config_tell_wrong_settings_and_the_last_good_ones_hold(
+def test_health_and_config_show_wrong_settings_and_the_last_good_ones_hold(
     client: TestClient, tables_file: Path
 ) -> None:
     assert client.get("/health").json()["tables_config"] == "ok"
@@ -78,7 +78,12 @@ def test_health_and_config_tell_wrong_settings_and_the_last_good_ones_hold(
 
 
 def test_wrong_settings_from_the_start_stop_decisions_only_and_are_named(
-    services: ManagerServices, settings: LakeSettings, registry: Registry, gateway: FakeDoor, tmp_path: Path, lake: Path
+    services: ManagerServices,
+    settings: LakeSettings,
+    registry: Registry,
+    gateway: FakeRunGateway,
+    tmp_path: Path,
+    lake: Path,
 ) -> None:
     file = tmp_path / "tables.yaml"
     file.write_text("defaults: {polol: 1}", encoding="utf-8")

@@ -35,13 +35,13 @@ from tests.unit.manager.hudi_model import NOON_MS, HudiModel, Kind
 
 POLICY = TablePolicy(hudi_options=MappingProxyType({"hoodie.write.lock.provider": "x.ZookeeperBasedLockProvider"}))
 TABLE = "orders-0123456789abcdef"
-RHYTHMS = [(1, 0), (1, 6), (10, 45), (10, 60), (60, 360), (3600, 60)]
+COMMIT_GAPS = [(1, 0), (1, 6), (10, 45), (10, 60), (60, 360), (3600, 60)]
 """Seconds between commits, and seconds that a run takes at most."""
 
 
 @dataclass
 class Manager:
-    """One table's manager: it looks after each commit and at the end of each run."""
+    """One table's manager: it evaluates after each commit and at the end of each run."""
 
     hudi: HudiModel
     rng: random.Random
@@ -74,10 +74,10 @@ class Manager:
             while self._active and self._ends_ms <= next_ms:
                 self.hudi.now_ms = max(self.hudi.now_ms, self._ends_ms)
                 self._end()
-                self.look()
+                self.evaluate()
             self.hudi.now_ms = max(self.hudi.now_ms, next_ms)
             self.hudi.write()
-            self.look()
+            self.evaluate()
 
     @property
     def _active(self) -> list[ServiceRun]:
@@ -86,7 +86,7 @@ class Manager:
     def find(self, service: Service) -> Decision:
         return next(decision for decision in self.last if decision.service is service)
 
-    def look(self) -> None:
+    def evaluate(self) -> None:
         last_runs = parse_last_runs(self._text)
         for run in self.runs:
             if not run.active and run.run_id in last_runs.open_run_ids():
@@ -149,7 +149,7 @@ class Manager:
     plans_no_clean=st.booleans(),
     fails=st.sets(st.sampled_from([Service.CLEAN, Service.COMPACTION]), max_size=2),
     luck=st.sampled_from([1.0, 0.7]),
-    rhythm=st.sampled_from(RHYTHMS),
+    commit_gap=st.sampled_from(COMMIT_GAPS),
     is_slow=st.booleans(),
     seed=st.integers(0, 10_000),
 )
@@ -158,11 +158,11 @@ def test_every_timeline_stays_bounded_and_every_service_gets_its_turn(
     plans_no_clean: bool,
     fails: set[Service],
     luck: float,
-    rhythm: tuple[int, int],
+    commit_gap: tuple[int, int],
     is_slow: bool,
     seed: int,
 ) -> None:
-    every_s, most_run_s = rhythm
+    every_s, most_run_s = commit_gap
     hudi = HudiModel(kind, plans_no_clean=plans_no_clean)
     manager = Manager(hudi, random.Random(seed), every_s, most_run_s, frozenset(fails), luck, is_slow)
     manager.live(120)
@@ -184,9 +184,11 @@ def test_every_timeline_stays_bounded_and_every_service_gets_its_turn(
 
 
 @pytest.mark.parametrize("is_slow", [True, False])
-@pytest.mark.parametrize("rhythm", RHYTHMS[1:], ids=str)
-def test_table_whose_compaction_is_always_due_is_cleaned_and_archived(rhythm: tuple[int, int], is_slow: bool) -> None:
-    every_s, most_run_s = rhythm
+@pytest.mark.parametrize("commit_gap", COMMIT_GAPS[1:], ids=str)
+def test_table_whose_compaction_is_always_due_is_cleaned_and_archived(
+    commit_gap: tuple[int, int], is_slow: bool
+) -> None:
+    every_s, most_run_s = commit_gap
     manager = Manager(HudiModel(Kind.DELTA), random.Random(1), every_s, most_run_s, is_slow=is_slow)
     manager.live(150)
     order = [run.run_id.split(".")[1] for run in manager.runs]
@@ -233,7 +235,7 @@ def test_run_that_finds_nothing_is_repeated_at_growing_distances() -> None:
     assert cleans[-1] >= 100
     assert manager.started[Service.CLEAN] <= 8
     assert manager.started[Service.ARCHIVE] <= 8
-    # It is told beside what is due, and is not due itself.
+    # It is reported next to what is due, and is not due itself.
     assert manager.find(Service.CLEAN).verdict is Verdict.NOT_DUE
     assert "found nothing to do" in manager.find(Service.CLEAN).reason
 

@@ -27,7 +27,7 @@ from airflow_lake_provider.manager.timeline_feed import RegistryFeed, TimelineSe
 from airflow_lake_provider.storage.table_storage import StorageCalls, open_storage
 from airflow_lake_provider.timeline_server.server import TimelineServer
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import CALLBACK_TOKEN, SERVICE_TOKEN, FakeClock, FakeDoor
+from tests.unit.manager.conftest import CALLBACK_TOKEN, SERVICE_TOKEN, FakeClock, FakeRunGateway
 
 KEY = {"HUDI-CALLBACK-KEY": CALLBACK_TOKEN}
 BEARER = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
@@ -59,7 +59,7 @@ def source(tmp_path: Path) -> TablesSource:
 
 @pytest.fixture
 def manager(
-    services: ManagerServices, timeline_server: TimelineServer, gateway: FakeDoor, source: TablesSource
+    services: ManagerServices, timeline_server: TimelineServer, gateway: FakeRunGateway, source: TablesSource
 ) -> ManagerServices:
     """A manager that goes by the tables file above."""
     loop = ManagerLoop(
@@ -128,10 +128,10 @@ def discover(client: httpx.Client, table: HandMadeTable) -> httpx.Response:
         pytest.param(lambda client, table: call_back(client, table, "scratch_x"), id="writer-with-another-name"),
     ],
 )
-def test_registered_table_keeps_its_name_its_policy_and_its_hold_whoever_announces_it(
+def test_registered_table_keeps_its_name_its_policy_and_its_hold_whatever_announces_it(
     client: httpx.Client,
     manager: ManagerServices,
-    gateway: FakeDoor,
+    gateway: FakeRunGateway,
     table: HandMadeTable,
     notify: Callable[[httpx.Client, HandMadeTable], Any],
 ) -> None:
@@ -207,8 +207,8 @@ def test_only_the_callback_of_a_commit_shows_that_writers_announce_their_commits
     assert [fed.is_by_writer for fed in feed.poll()] == [True]
 
 
-def test_name_that_was_announced_before_the_first_look_decides_nothing(
-    client: httpx.Client, manager: ManagerServices, gateway: FakeDoor, table: HandMadeTable
+def test_name_that_was_announced_before_the_first_evaluation_decides_nothing(
+    client: httpx.Client, manager: ManagerServices, gateway: FakeRunGateway, table: HandMadeTable
 ) -> None:
     table_id = call_back(client, table, "scratch_x")
     assert shown(client, table)["table_name"] == "scratch_x", "for people"
@@ -224,8 +224,8 @@ def test_name_that_was_announced_before_the_first_look_decides_nothing(
     ] == ["orders"]
 
 
-def test_first_look_decides_by_the_properties_name_whatever_was_announced(
-    client: httpx.Client, manager: ManagerServices, gateway: FakeDoor, table: HandMadeTable, lake: Path
+def test_first_evaluation_decides_by_the_properties_name_whatever_was_announced(
+    client: httpx.Client, manager: ManagerServices, gateway: FakeRunGateway, table: HandMadeTable, lake: Path
 ) -> None:
     scratch = HandMadeTable.create(lake / "orders", "COPY_ON_WRITE", name="scratch_1")
     for second in range(1, 31):
@@ -249,13 +249,13 @@ def test_stream_begins_by_the_properties_name_though_another_one_was_announced(
 
 
 def test_safepoint_of_a_table_that_was_never_read_and_cannot_be_is_an_error(client: httpx.Client, lake: Path) -> None:
-    """Whoever cleans must not go on without an answer."""
+    """A clean must not go on without an answer."""
     table_id = call_back(client, HandMadeTable(lake / "gone"))
     assert client.get(f"/tables/{table_id}/safepoint", headers=BEARER).status_code == 404
 
 
-def test_next_look_after_a_rename_selects_the_policy_by_the_new_name(
-    client: httpx.Client, manager: ManagerServices, gateway: FakeDoor, table: HandMadeTable, clock: FakeClock
+def test_next_evaluation_after_a_rename_selects_the_policy_by_the_new_name(
+    client: httpx.Client, manager: ManagerServices, gateway: FakeRunGateway, table: HandMadeTable, clock: FakeClock
 ) -> None:
     table_id = call_back(client, table)
     manager.loop.drain()
@@ -307,7 +307,7 @@ def test_database_of_the_properties_counts_and_the_callbacks_only_without_one(
         assert shown(client, table)["database"] == "sales"
 
 
-def test_table_from_before_an_upgrade_is_looked_at_without_any_notice(
+def test_table_from_before_an_upgrade_is_evaluated_without_any_notice(
     client: httpx.Client, manager: ManagerServices, registry: Registry, table: HandMadeTable
 ) -> None:
     table_id = call_back(client, table)
@@ -319,7 +319,7 @@ def test_table_from_before_an_upgrade_is_looked_at_without_any_notice(
     assert registry.get(table_id)["table_name"] == "orders"
 
 
-def test_table_that_cannot_be_read_is_not_looked_at_in_a_busy_loop(
+def test_table_that_cannot_be_read_is_not_evaluated_in_a_busy_loop(
     client: httpx.Client, manager: ManagerServices, lake: Path
 ) -> None:
     call_back(client, HandMadeTable(lake / "gone"))
@@ -327,7 +327,7 @@ def test_table_that_cannot_be_read_is_not_looked_at_in_a_busy_loop(
     assert manager.loop.drain() == 0
 
 
-def test_heartbeat_follows_the_name_that_a_look_found_out(
+def test_heartbeat_follows_the_name_that_an_evaluation_found_out(
     client: httpx.Client, manager: ManagerServices, table: HandMadeTable
 ) -> None:
     feed = RegistryFeed(manager.registry, manager.tables.load)
@@ -359,7 +359,7 @@ def test_two_spellings_of_a_path_are_one_table_with_the_first_spelling(
 
 @pytest.mark.parametrize("link_first", [True, False])
 def test_table_that_is_registered_by_two_paths_is_served_by_the_first_one(
-    make_loop: Callable[[], ManagerLoop], registry: Registry, gateway: FakeDoor, clock: FakeClock, lake: Path,
+    make_loop: Callable[[], ManagerLoop], registry: Registry, gateway: FakeRunGateway, clock: FakeClock, lake: Path,
     link_first: bool,
 ) -> None:  # fmt: skip
     table = HandMadeTable.create(lake / "disk" / "orders")
@@ -391,7 +391,7 @@ def test_table_that_is_registered_by_two_paths_is_served_by_the_first_one(
 
 
 def test_link_that_leads_elsewhere_later_is_a_table_of_its_own(
-    make_loop: Callable[[], ManagerLoop], registry: Registry, gateway: FakeDoor, lake: Path
+    make_loop: Callable[[], ManagerLoop], registry: Registry, gateway: FakeRunGateway, lake: Path
 ) -> None:
     tables = [HandMadeTable.create(lake / name) for name in ("a", "b")]
     for table in tables:

@@ -1,4 +1,4 @@
-"""Each instance has a state, somebody who acts next, a deadline and a reason; past its deadline something happens."""
+"""Each instance has a state, an owner that acts next, a deadline and a reason; past its deadline something happens."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from airflow_lake_provider.metrics import (
     STUCK,
 )
 from airflow_lake_provider.planner.rules import Urgency
-from tests.unit.manager.conftest import FakeClock, FakeInstanceDoor
+from tests.unit.manager.conftest import FakeClock, FakeInstanceGateway
 
 PLAN = "20261121120005000"
 RUN_ID = f"orders-1.compaction.{PLAN}"
@@ -115,7 +115,7 @@ def test_instance_of_a_run(run: RunFacts, plans: Plans, state: str, owner: str, 
         pytest.param("start", "failed", "", None, id="of-an-earlier-state"),
     ],
 )
-def test_failed_run_is_told_by_what_the_manager_decided_of_it(
+def test_failed_run_is_notified_by_what_the_manager_decided_of_it(
     run: str, state: str, owner: str, deadline_ms: int | None
 ) -> None:
     decided = decision(run, run_id=RUN_ID if run != "start" else "orders-1.compaction.2")
@@ -139,7 +139,7 @@ def test_what_waits_for_a_window_or_another_service_is_requested() -> None:
     assert found.reason == "3 delta commits; waiting"
 
 
-def test_a_mark_is_a_request_for_a_look() -> None:
+def test_a_mark_is_a_request_for_an_evaluation() -> None:
     (found,) = instances_of(row(dirty_since_ms=T), (), PENDING)
     assert (found.service, found.state, found.deadline_ms) == ("evaluation", "requested", T + EVALUATE_WITHIN_MS)
     (found,) = instances_of(
@@ -185,7 +185,7 @@ class Heard:
 def test_sweep_ends_a_run_past_its_deadline_and_says_why(registry: Registry) -> None:
     late = replace(RUN, created_ms=registry.now_ms() - 7_201_000, task=TaskTry("running", 2, 4, "w1", T))
     fine = replace(RUN, run_id="orders-1.clean.1", created_ms=registry.now_ms())
-    gateway, heard = FakeInstanceDoor([late, fine]), Heard()
+    gateway, heard = FakeInstanceGateway([late, fine]), Heard()
     sweep = DeadlineSweep(registry, gateway, heard, heard)
     assert sweep.sweep().ended == 1
     assert set(gateway.ended) == {RUN_ID}
@@ -195,9 +195,9 @@ def test_sweep_ends_a_run_past_its_deadline_and_says_why(registry: Registry) -> 
     assert sweep.sweep().ended == 0
 
 
-def test_sweep_tells_of_what_is_stuck_once_for_each_state(registry: Registry) -> None:
+def test_sweep_notifies_of_what_is_stuck_once_for_each_state(registry: Registry) -> None:
     waiting = replace(RUN, state=RunState.QUEUED, created_ms=registry.now_ms() - 601_000)
-    gateway, heard = FakeInstanceDoor([waiting]), Heard()
+    gateway, heard = FakeInstanceGateway([waiting]), Heard()
     sweep = DeadlineSweep(registry, gateway, heard, heard)
     assert (sweep.sweep().overdue, sweep.sweep().overdue) == (1, 1)
     assert [instance.state for instance in heard.stucks] == [InstanceState.SCHEDULED]
@@ -208,27 +208,27 @@ def test_sweep_tells_of_what_is_stuck_once_for_each_state(registry: Registry) ->
     assert [instance.state for instance in heard.stucks] == [InstanceState.SCHEDULED, InstanceState.RUNNING]
 
 
-def test_sweep_of_another_server_or_after_a_restart_does_not_tell_again(registry: Registry) -> None:
+def test_sweep_of_another_server_or_after_a_restart_does_not_notify_again(registry: Registry) -> None:
     waiting = replace(RUN, state=RunState.QUEUED, created_ms=registry.now_ms() - 601_000)
-    gateway, heard = FakeInstanceDoor([waiting]), Heard()
+    gateway, heard = FakeInstanceGateway([waiting]), Heard()
     assert [DeadlineSweep(registry, gateway, heard, heard).sweep().overdue for _ in range(3)] == [1, 1, 1]
     assert (len(heard.stucks), heard.counts[STUCK]) == (1, 1)
 
 
-def test_sweep_tells_again_when_the_server_that_told_died_over_it(registry: Registry, clock: FakeClock) -> None:
+def test_sweep_notifies_again_when_the_server_that_notified_died_over_it(registry: Registry, clock: FakeClock) -> None:
     waiting = replace(RUN, state=RunState.QUEUED, created_ms=registry.now_ms() - 601_000)
-    gateway, dies, heard = FakeInstanceDoor([waiting]), Heard(answers=False), Heard()
+    gateway, dies, heard = FakeInstanceGateway([waiting]), Heard(answers=False), Heard()
     DeadlineSweep(registry, gateway, dies, dies).sweep()
     sweep = DeadlineSweep(registry, gateway, heard, heard)
     sweep.sweep()
-    assert (len(dies.stucks), len(heard.stucks)) == (1, 0), "it may still be telling"
+    assert (len(dies.stucks), len(heard.stucks)) == (1, 0), "it may still be notifying"
     clock.advance(NOTIFY_WITHIN_MS / 1000)
     sweep.sweep()
     sweep.sweep()
     assert len(heard.stucks) == 1
 
 
-def test_sweep_forgets_what_was_told_long_ago(registry: Registry, clock: FakeClock) -> None:
+def test_sweep_forgets_what_was_notified_long_ago(registry: Registry, clock: FakeClock) -> None:
     reports = NotificationLog(registry)
     assert (reports.begin("a"), reports.begin("a")) == (True, False)
     reports.end("a")
@@ -240,10 +240,10 @@ def test_sweep_forgets_what_was_told_long_ago(registry: Registry, clock: FakeClo
     assert reports.begin("a")
 
 
-def test_sweep_tells_of_a_mark_that_nobody_looks_at(registry: Registry, clock: FakeClock) -> None:
+def test_sweep_notifies_of_a_mark_that_no_server_evaluates(registry: Registry, clock: FakeClock) -> None:
     registry.mark_dirty(Notice("/lake/orders", "orders", Source.COMMIT_CALLBACK))
     heard = Heard()
-    sweep = DeadlineSweep(registry, FakeInstanceDoor(), heard, heard)
+    sweep = DeadlineSweep(registry, FakeInstanceGateway(), heard, heard)
     assert sweep.sweep().overdue == 0
     clock.advance(EVALUATE_WITHIN_MS / 1000 + 1)
     assert sweep.sweep().overdue == 1
@@ -255,7 +255,7 @@ def test_sweep_tells_of_a_mark_that_nobody_looks_at(registry: Registry, clock: F
 def test_sweep_lets_a_run_that_waits_for_long_come_before_urgent_ones(registry: Registry, clock: FakeClock) -> None:
     now_ms = registry.now_ms()
     old, young = now_ms - 301_000, now_ms - 299_000
-    gateway = FakeInstanceDoor(
+    gateway = FakeInstanceGateway(
         [
             replace(RUN, run_id="t-1.ttl.1", state=RunState.QUEUED, created_ms=old),
             replace(RUN, run_id="t-2.ttl.1", state=RunState.QUEUED, created_ms=young),

@@ -43,7 +43,7 @@ from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.ui.app import Viewer, create_pages
 from airflow_lake_provider.ui.table_facts import headline, lane_of, services_of_row, sizes_of
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import FakeClock, FakeDoor, FakeInstanceDoor
+from tests.unit.manager.conftest import FakeClock, FakeInstanceGateway, FakeRunGateway
 
 ROUTES = (
     "/api/overview", "/api/tables", "/api/tables/{id}", "/api/tables/{id}/timeline", "/api/tables/{id}/policy",
@@ -254,7 +254,7 @@ def test_unknown_table_is_answered_as_json(client: httpx.Client) -> None:
         assert (answer.status_code, answer.json()["error"]) == (404, "TableUnknownError")
 
 
-def test_log_files_written_beside_a_compaction_stay_in_the_backlog() -> None:
+def test_log_files_written_next_to_a_compaction_stay_in_the_backlog() -> None:
     class View:
         class properties:
             time_zone = "UTC"
@@ -413,7 +413,7 @@ def test_operations_have_pages_and_csv_has_them_all_without_formulas(
 
 
 def test_overview_counts_and_is_computed_once_for_many_pages(
-    client: httpx.Client, services: ManagerServices, registry: Registry, clock: FakeClock, gateway: FakeDoor
+    client: httpx.Client, services: ManagerServices, registry: Registry, clock: FakeClock, gateway: FakeRunGateway
 ) -> None:
     runs = Runs([])
     object.__setattr__(services, "instance_gateway", runs)
@@ -450,7 +450,7 @@ def test_oldest_debt_is_the_oldest_service_that_is_due_and_does_not_run(
 
 @pytest.fixture
 def pressed(
-    services: ManagerServices, registry: Registry, gateway: FakeDoor, clock: FakeClock, tmp_path: Path
+    services: ManagerServices, registry: Registry, gateway: FakeRunGateway, clock: FakeClock, tmp_path: Path
 ) -> ManagerServices:
     """A budget that holds two runs of six; four wait, one of them of team HR; and one of an observed table."""
     (tmp_path / "tables.yaml").write_text("budgets: {all: {core_hours_per_day: 0.012}, labels: {lead: {slots: 1}}}")
@@ -564,7 +564,7 @@ def test_backlog_is_recorded_once_in_a_quarter_of_an_hour_and_for_a_week(
 
 
 def test_each_sweep_records_the_backlog(registry: Registry) -> None:
-    DeadlineSweep(registry, FakeInstanceDoor()).sweep()
+    DeadlineSweep(registry, FakeInstanceGateway()).sweep()
     assert len(load_backlog_over_time(registry, 0)) == 1
 
 
@@ -667,7 +667,7 @@ def test_tables_of_a_wrong_tables_file_are_shown_all_the_same(
     assert "tables file is wrong" in client.get("/api/tables").json()["rows"][0]["headline"]
 
 
-# --- Who may act, and the two requests that the pages send to routes of their own
+# --- Which users may act, and the two requests that the pages send to routes of their own
 
 OPERATOR = Viewer("olga", may_forget=True, may_run=True, may_clear=True, may_index=True, may_pause=True)
 

@@ -36,7 +36,7 @@ from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
 from airflow_lake_provider.timeline_server.snapshot import NOW
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import FakeClock, FakeDoor
+from tests.unit.manager.conftest import FakeClock, FakeRunGateway
 
 MakeLoop = Callable[[], ManagerLoop]
 
@@ -51,7 +51,7 @@ def announce(registry: Registry, table: HandMadeTable, instant: str = "202611211
 
 
 def test_drain_of_a_due_table_starts_one_run_with_its_reason(
-    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable
+    registry: Registry, make_loop: MakeLoop, gateway: FakeRunGateway, table: HandMadeTable
 ) -> None:
     for second in (1, 2, 3):
         newest = table.commit(second)
@@ -64,7 +64,7 @@ def test_drain_of_a_due_table_starts_one_run_with_its_reason(
 
 
 def test_drain_of_a_hundred_notices_that_make_nothing_due_starts_none(
-    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable
+    registry: Registry, make_loop: MakeLoop, gateway: FakeRunGateway, table: HandMadeTable
 ) -> None:
     table.commit(1)
     for _ in range(100):
@@ -76,7 +76,7 @@ def test_drain_of_a_hundred_notices_that_make_nothing_due_starts_none(
 
 
 def test_drain_of_a_notice_doubled_ten_times_starts_one_run(
-    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable
+    registry: Registry, make_loop: MakeLoop, gateway: FakeRunGateway, table: HandMadeTable
 ) -> None:
     for second in (1, 2, 3):
         table.commit(second)
@@ -88,7 +88,7 @@ def test_drain_of_a_notice_doubled_ten_times_starts_one_run(
 
 
 def test_drain_while_a_run_is_active_starts_no_second_one_for_newer_commits(
-    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable
+    registry: Registry, make_loop: MakeLoop, gateway: FakeRunGateway, table: HandMadeTable
 ) -> None:
     loop = make_loop()
     for second in range(1, 8):
@@ -102,7 +102,7 @@ def test_drain_while_a_run_is_active_starts_no_second_one_for_newer_commits(
 
 
 def test_drain_by_two_loops_at_once_starts_one_run_per_table(
-    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, lake: Path
+    registry: Registry, make_loop: MakeLoop, gateway: FakeRunGateway, lake: Path
 ) -> None:
     for name in "abcdefgh":
         made = HandMadeTable.create(lake / name)
@@ -119,7 +119,7 @@ def test_drain_by_two_loops_at_once_starts_one_run_per_table(
 
 
 def test_drain_after_a_loop_died_between_lease_and_run_takes_the_lease_over(
-    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable, clock: FakeClock
+    registry: Registry, make_loop: MakeLoop, gateway: FakeRunGateway, table: HandMadeTable, clock: FakeClock
 ) -> None:
     for second in (1, 2, 3):
         table.commit(second)
@@ -132,7 +132,7 @@ def test_drain_after_a_loop_died_between_lease_and_run_takes_the_lease_over(
 
 
 def test_release_of_a_lease_that_passed_on_changes_nothing(
-    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable, clock: FakeClock
+    registry: Registry, make_loop: MakeLoop, gateway: FakeRunGateway, table: HandMadeTable, clock: FakeClock
 ) -> None:
     """A loop that slept through its lease must neither start a run nor wipe the mark of the one that took over."""
     for second in (1, 2, 3):
@@ -146,8 +146,8 @@ def test_release_of_a_lease_that_passed_on_changes_nothing(
     assert registry.get(table_id)["dirty_since_ms"] is not None
 
 
-def test_drain_when_a_notice_arrives_during_the_look_looks_again(
-    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable
+def test_drain_when_a_notice_arrives_during_the_evaluation_evaluates_again(
+    registry: Registry, make_loop: MakeLoop, gateway: FakeRunGateway, table: HandMadeTable
 ) -> None:
     announce(registry, table)
     lease = registry.acquire(1, lease_s=60)[0]
@@ -157,7 +157,7 @@ def test_drain_when_a_notice_arrives_during_the_look_looks_again(
 
 
 def test_drain_when_airflow_refuses_the_run_keeps_the_mark_and_tries_again(
-    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable, clock: FakeClock
+    registry: Registry, make_loop: MakeLoop, gateway: FakeRunGateway, table: HandMadeTable, clock: FakeClock
 ) -> None:
     for second in (1, 2, 3):
         table.commit(second)
@@ -174,7 +174,7 @@ def test_drain_when_airflow_refuses_the_run_keeps_the_mark_and_tries_again(
 
 
 def test_drain_of_a_table_with_an_unexpected_error_goes_on_with_the_others(
-    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, lake: Path, clock: FakeClock
+    registry: Registry, make_loop: MakeLoop, gateway: FakeRunGateway, lake: Path, clock: FakeClock
 ) -> None:
     ids = []
     for name in ("first", "second"):
@@ -194,7 +194,7 @@ def test_drain_of_a_table_with_an_unexpected_error_goes_on_with_the_others(
 
 
 def test_drain_of_a_missing_table_backs_off_and_disturbs_no_other(
-    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable, lake: Path, clock: FakeClock
+    registry: Registry, make_loop: MakeLoop, gateway: FakeRunGateway, table: HandMadeTable, lake: Path, clock: FakeClock
 ) -> None:
     missing = HandMadeTable(lake / "missing")
     missing_id = announce(registry, missing)
@@ -214,7 +214,7 @@ def test_drain_of_a_missing_table_backs_off_and_disturbs_no_other(
 
 
 def test_drain_after_a_failed_run_starts_another_with_backoff_and_gives_up_at_the_maximum(
-    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable, clock: FakeClock
+    registry: Registry, make_loop: MakeLoop, gateway: FakeRunGateway, table: HandMadeTable, clock: FakeClock
 ) -> None:
     for second in (1, 2, 3):
         newest = table.commit(second)
@@ -258,8 +258,8 @@ def test_drain_after_a_failed_run_starts_another_with_backoff_and_gives_up_at_th
     assert (last.end, last.failures) == (RunEnd.SUCCESS, 0)
 
 
-def test_drain_after_a_run_ended_without_telling_looks_by_itself(
-    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable, clock: FakeClock
+def test_drain_after_a_run_ended_without_a_report_evaluates_by_itself(
+    registry: Registry, make_loop: MakeLoop, gateway: FakeRunGateway, table: HandMadeTable, clock: FakeClock
 ) -> None:
     for second in (1, 2, 3):
         table.commit(second)
@@ -274,7 +274,7 @@ def test_drain_after_a_run_ended_without_telling_looks_by_itself(
 
 
 def test_end_of_a_run_that_comes_after_its_tasks_hint_is_seen_within_two_seconds(
-    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable, clock: FakeClock
+    registry: Registry, make_loop: MakeLoop, gateway: FakeRunGateway, table: HandMadeTable, clock: FakeClock
 ) -> None:
     for second in (1, 2, 3):
         table.commit(second)
@@ -327,16 +327,16 @@ def test_list_silent_after_the_heartbeat_names_the_table_until_it_is_postponed(
 
 
 @pytest.mark.parametrize("is_watched", [True, False])
-def test_silent_table_on_which_a_writer_died_is_looked_at_and_rolled_back(
+def test_silent_table_on_which_a_writer_died_is_evaluated_and_rolled_back(
     registry: Registry,
     make_loop: MakeLoop,
-    gateway: FakeDoor,
+    gateway: FakeRunGateway,
     table: HandMadeTable,
     clock: FakeClock,
     timeline_server: TimelineServer,
     is_watched: bool,
 ) -> None:
-    """No commit follows, and nobody announces a write that was only begun."""
+    """No commit follows, and no notice announces a write that was only begun."""
     timeline_server.options = replace(timeline_server.options, is_watching=is_watched)
     table.commit(1)
     table_id = announce(registry, table)
@@ -357,7 +357,7 @@ def test_silent_table_on_which_a_writer_died_is_looked_at_and_rolled_back(
 
 
 def test_clean_that_a_sink_holds_back_starts_no_run_until_the_sink_goes_on(
-    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, lake: Path
+    registry: Registry, make_loop: MakeLoop, gateway: FakeRunGateway, lake: Path
 ) -> None:
     table, sinks, loop = HandMadeTable.create(lake / "orders", "COPY_ON_WRITE"), Sinks(registry), make_loop()
     instants = [table.commit(second) for second in range(1, 31)]
@@ -376,7 +376,7 @@ def test_clean_that_a_sink_holds_back_starts_no_run_until_the_sink_goes_on(
         assert "held back: sink mirror holds everything, until 2026-11-21 13:00:00 UTC" in clean["reason"]
         assert clean["evidence"]["held_by"] == "mirror"
     assert gateway.runs == []
-    assert not sinks.get(table_id, "mirror")["needs_snapshot"], "a look releases nothing"
+    assert not sinks.get(table_id, "mirror")["needs_snapshot"], "an evaluation releases nothing"
 
     newest = CommitRef(instants[-1], instants[-1])
     text = to_text(Checkpoint(f"{table_id}.mirror", 1, 1, newest, hold=instants[-1]))
@@ -386,7 +386,7 @@ def test_clean_that_a_sink_holds_back_starts_no_run_until_the_sink_goes_on(
 
 
 def test_hold_that_is_over_lets_the_clean_start(
-    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, lake: Path, clock: FakeClock
+    registry: Registry, make_loop: MakeLoop, gateway: FakeRunGateway, lake: Path, clock: FakeClock
 ) -> None:
     table, loop = HandMadeTable.create(lake / "orders", "COPY_ON_WRITE"), make_loop()
     for second in range(1, 31):
@@ -396,7 +396,7 @@ def test_hold_that_is_over_lets_the_clean_start(
     loop.drain()
     assert gateway.runs == []
     clock.advance(3601)
-    # Nobody announces anything: its own time to look again has come.
+    # No notice comes: its own time of the next evaluation has come.
     loop.drain()
     assert [run.run_id.split(".")[1] for run in gateway.runs] == ["clean"]
 
@@ -412,9 +412,9 @@ def append(table: HandMadeTable, number: int) -> None:
 
 
 def test_table_that_is_only_appended_to_is_cleaned_once_for_nothing_and_archived(
-    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, lake: Path, clock: FakeClock
+    registry: Registry, make_loop: MakeLoop, gateway: FakeRunGateway, lake: Path, clock: FakeClock
 ) -> None:
-    """What the run found outlives the loop that started it; then the clean is not due, beside the archiving that is."""
+    """What the run found outlives the loop that started it; then the clean is not due, only the archiving."""
     table = HandMadeTable.create(lake / "events", "COPY_ON_WRITE")
     for number in range(1, 51):
         append(table, number)
@@ -432,7 +432,11 @@ def test_table_that_is_only_appended_to_is_cleaned_once_for_nothing_and_archived
 
 
 def test_run_is_among_the_turns_even_if_the_loop_dies_at_once(
-    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable, monkeypatch: pytest.MonkeyPatch
+    registry: Registry,
+    make_loop: MakeLoop,
+    gateway: FakeRunGateway,
+    table: HandMadeTable,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for second in (1, 2, 3):
         table.commit(second)
@@ -450,7 +454,7 @@ def test_run_is_among_the_turns_even_if_the_loop_dies_at_once(
 
 
 def test_busy_table_gives_its_one_place_to_each_service_in_turn(
-    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, lake: Path, clock: FakeClock
+    registry: Registry, make_loop: MakeLoop, gateway: FakeRunGateway, lake: Path, clock: FakeClock
 ) -> None:
     """The runs find nothing here; each is due again when its run ends, and none takes the place twice in a row."""
     table, loop = HandMadeTable.create(lake / "orders"), make_loop()
@@ -469,7 +473,7 @@ def test_busy_table_gives_its_one_place_to_each_service_in_turn(
 
 
 def test_archiving_waits_for_a_clean_that_runs_where_several_services_may(
-    registry: Registry, gateway: FakeDoor, clock: FakeClock
+    registry: Registry, gateway: FakeRunGateway, clock: FakeClock
 ) -> None:
     registry.mark_dirty(Notice("/lake/orders", "orders", Source.CONFIG))
     (lease,) = registry.acquire(1, 60)
@@ -507,7 +511,7 @@ class CountingStorage:
 
 
 def test_table_that_waits_for_its_own_run_does_not_ask_storage_until_the_run_ends(
-    settings: LakeSettings, registry: Registry, gateway: FakeDoor, table: HandMadeTable, tables: TablesConfig,
+    settings: LakeSettings, registry: Registry, gateway: FakeRunGateway, table: HandMadeTable, tables: TablesConfig,
     clock: FakeClock,
 ) -> None:  # fmt: skip
     calls: list[str] = []

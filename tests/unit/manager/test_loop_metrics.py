@@ -16,7 +16,7 @@ from airflow_lake_provider.planner.decide import DECIDED
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.timeline_server.server import TimelineServer
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import FakeClock, FakeDoor
+from tests.unit.manager.conftest import FakeClock, FakeRunGateway
 
 
 class FakeMetrics:
@@ -45,7 +45,7 @@ def loop(
     settings: LakeSettings,
     registry: Registry,
     timeline_server: TimelineServer,
-    gateway: FakeDoor,
+    gateway: FakeRunGateway,
     tables: TablesConfig,
     metrics: FakeMetrics,
 ) -> ManagerLoop:
@@ -55,7 +55,7 @@ def loop(
     )
 
 
-def test_loop_measures_notices_looks_decisions_runs_and_latency(
+def test_loop_measures_notices_evaluations_decisions_runs_and_latency(
     loop: ManagerLoop, lake: Path, metrics: FakeMetrics, clock: FakeClock
 ) -> None:
     table = HandMadeTable.create(lake / "orders")
@@ -73,10 +73,10 @@ def test_loop_measures_notices_looks_decisions_runs_and_latency(
     assert metrics.timings == {"lake.decision_latency": 750}
 
 
-def test_holes_are_counted_over_all_tables_whoever_looked_and_the_time_between_looks_is_measured(
+def test_holes_are_counted_over_all_tables_whichever_server_evaluated_and_the_time_between_evaluations_is_measured(
     loop: ManagerLoop, lake: Path, metrics: FakeMetrics, clock: FakeClock, registry: Registry
 ) -> None:
-    def look(table: HandMadeTable) -> None:
+    def evaluate(table: HandMadeTable) -> None:
         loop.notify(Notice(str(table.path), table.path.name, Source.HINT))
         loop.drain()
 
@@ -84,16 +84,16 @@ def test_holes_are_counted_over_all_tables_whoever_looked_and_the_time_between_l
     for table in tables:
         table.plan(1)
         table.commit(2)
-        look(table)
+        evaluate(table)
     assert registry.count_holes() == 2
     (tables[0].path / ".hoodie" / "timeline" / "20261121120001000_20261121120003000.commit").write_text("{}")
     clock.advance(7)
-    look(tables[0])
+    evaluate(tables[0])
     assert registry.count_holes() == 1
     assert metrics.timings["lake.heartbeat_age"] == 7000
 
 
-def test_loop_counts_looks_that_fail(loop: ManagerLoop, lake: Path, metrics: FakeMetrics) -> None:
+def test_loop_counts_evaluations_that_fail(loop: ManagerLoop, lake: Path, metrics: FakeMetrics) -> None:
     loop.notify(Notice(str(lake / "nothing"), "nothing", Source.HINT))
     loop.drain()
     assert (metrics.counts["lake.failed_evaluations"], metrics.counts["lake.evaluations"]) == (1, 0)

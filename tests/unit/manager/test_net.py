@@ -19,7 +19,7 @@ from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.scheduling import DagState, Net, find_net_problems
 from airflow_lake_provider.ui.app import create_pages
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import WORKING_NET, FakeClock, FakeDoor
+from tests.unit.manager.conftest import WORKING_NET, FakeClock, FakeRunGateway
 
 NOW_MS = 10**12
 ON = {"lake_table_service": DagState.ACTIVE, "lake_watch": DagState.ACTIVE}
@@ -51,7 +51,7 @@ def test_problems_are_said_in_words(net: Net, words: list[str]) -> None:
 
 
 def test_while_the_dag_is_paused_no_run_is_made_and_the_decision_says_why(
-    lake: Path, registry: Registry, gateway: FakeDoor, make_loop: Callable[[], ManagerLoop], clock: FakeClock
+    lake: Path, registry: Registry, gateway: FakeRunGateway, make_loop: Callable[[], ManagerLoop], clock: FakeClock
 ) -> None:
     table = HandMadeTable.create(lake / "orders")
     for second in range(1, 5):
@@ -70,7 +70,7 @@ def test_while_the_dag_is_paused_no_run_is_made_and_the_decision_says_why(
     assert len(gateway.runs) == 1
 
 
-def test_health_and_the_page_say_what_is_paused(services: ManagerServices, gateway: FakeDoor) -> None:
+def test_health_and_the_page_say_what_is_paused(services: ManagerServices, gateway: FakeRunGateway) -> None:
     health = TestClient(create_app(lambda: services))
     page = TestClient(create_pages(lambda: services, lambda: None))
     assert (health.get("/health").json()["problems"], "is paused" in page.get("/api/overview").text) == ([], False)

@@ -23,7 +23,7 @@ from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.server import TimelineServer
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import LOCK_OPTIONS, FakeDoor
+from tests.unit.manager.conftest import LOCK_OPTIONS, FakeRunGateway
 
 MakeLoop = Callable[[], ManagerLoop]
 LONG_AGO_S = 1_000_000_000
@@ -42,7 +42,7 @@ def mark(registry: Registry, table: HandMadeTable, source: Source) -> str:
 
 
 def test_discovered_table_shows_what_is_due_and_starts_nothing_until_its_writer_announces_a_commit(
-    registry: Registry, make_loop: MakeLoop, gateway: FakeDoor, table: HandMadeTable
+    registry: Registry, make_loop: MakeLoop, gateway: FakeRunGateway, table: HandMadeTable
 ) -> None:
     table_id = mark(registry, table, Source.DISCOVERY)
     # What watches all tables says nothing of the owner's will.
@@ -86,7 +86,7 @@ def test_observed_table_is_not_asked_for_its_writers(
     registry: Registry,
     settings: LakeSettings,
     timeline_server: TimelineServer,
-    gateway: FakeDoor,
+    gateway: FakeRunGateway,
     tables: TablesConfig,
     table: HandMadeTable,
 ) -> None:
@@ -122,7 +122,7 @@ def test_tables_file_agrees_by_an_entry_that_names_the_table_or_by_its_mode(
     registry: Registry,
     settings: LakeSettings,
     timeline_server: TimelineServer,
-    gateway: FakeDoor,
+    gateway: FakeRunGateway,
     table: HandMadeTable,
     lake: Path,
     pattern: str,

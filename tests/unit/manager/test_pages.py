@@ -23,7 +23,7 @@ from tests.support.tables import HandMadeTable
 
 
 @pytest.fixture
-def looked(services: ManagerServices, lake: Path) -> str:
+def evaluated(services: ManagerServices, lake: Path) -> str:
     """A table with three delta commits, for which the loop has started a compaction."""
     table = HandMadeTable.create(lake / "orders")
     for number in range(1, 4):
@@ -108,7 +108,7 @@ def test_pages_show_a_team_its_tables_and_those_of_no_team(
             assert client.get(f"/api/tables/{table_id}/examination").status_code == 404
 
 
-def test_nobody_sees_tables_while_the_first_tokens_file_is_wrong(teams: ManagerServices, tmp_path: Path) -> None:
+def test_no_token_sees_tables_while_the_first_tokens_file_is_wrong(teams: ManagerServices, tmp_path: Path) -> None:
     (tmp_path / "wrong.yaml").write_text("tokens: [", encoding="utf-8")
     object.__setattr__(teams, "tokens", TokensSource(path=str(tmp_path / "wrong.yaml")))
     client = client_of(teams, Viewer("sue"))
@@ -120,7 +120,7 @@ def test_nobody_sees_tables_while_the_first_tokens_file_is_wrong(teams: ManagerS
 
 
 def test_search_follows_the_names_and_findings_of_the_registry(
-    services: ManagerServices, registry: Registry, lake: Path, looked: str
+    services: ManagerServices, registry: Registry, lake: Path, evaluated: str
 ) -> None:
     assert found(registry, "sales").total == 1
     table = HandMadeTable(lake / "orders")
@@ -129,15 +129,15 @@ def test_search_follows_the_names_and_findings_of_the_registry(
     services.loop.notify(Notice(str(table.path), "orders", Source.COMMIT_CALLBACK))
     table.commit(9)
     services.loop.drain()
-    row = registry.get(looked)
+    row = registry.get(evaluated)
     assert row["table_name"] == "Renamed"
     assert [one["table_id"] for one in found(registry, "shop2\nrenamed").rows] == []
-    assert [one["table_id"] for one in found(registry, "RENAMED").rows] == [looked]
+    assert [one["table_id"] for one in found(registry, "RENAMED").rows] == [evaluated]
     assert found(registry, str(lake).upper()).total == 1
     (lake / "orders").rename(lake / "moved")
     services.loop.notify(Notice(str(table.path), "orders", Source.COMMIT_CALLBACK))
     services.loop.drain()
-    assert found(registry, "", TableState.UNREADABLE).rows[0]["table_id"] == looked
+    assert found(registry, "", TableState.UNREADABLE).rows[0]["table_id"] == evaluated
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.timeline_server.server import TimelineServer
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import LOCK_OPTIONS, FakeClock, FakeDoor, FakeInstanceDoor
+from tests.unit.manager.conftest import LOCK_OPTIONS, FakeClock, FakeInstanceGateway, FakeRunGateway
 
 RULES = CompactionPolicy(delta_commits=3)
 UNLOCKED = TablePolicy(compaction=RULES)
@@ -41,7 +41,12 @@ class World:
     """Several loops of one registry; `policy` is what the tables file says now."""
 
     def __init__(
-        self, settings: LakeSettings, registry: Registry, server: TimelineServer, gateway: FakeDoor, clock: FakeClock
+        self,
+        settings: LakeSettings,
+        registry: Registry,
+        server: TimelineServer,
+        gateway: FakeRunGateway,
+        clock: FakeClock,
     ) -> None:
         self.inbox, self.policy, self.registry, self.clock = Inbox(), UNLOCKED, registry, clock
         self.loops = [
@@ -69,7 +74,11 @@ class World:
 
 @pytest.fixture
 def world(
-    settings: LakeSettings, registry: Registry, timeline_server: TimelineServer, gateway: FakeDoor, clock: FakeClock
+    settings: LakeSettings,
+    registry: Registry,
+    timeline_server: TimelineServer,
+    gateway: FakeRunGateway,
+    clock: FakeClock,
 ) -> World:
     return World(settings, registry, timeline_server, gateway, clock)
 
@@ -103,7 +112,7 @@ def test_policy_that_mutes_the_doctor_mutes_this(world: World, table: HandMadeTa
     assert world.inbox.messages == []
 
 
-def test_service_that_was_given_up_is_one_message(world: World, table: HandMadeTable, gateway: FakeDoor) -> None:
+def test_service_that_was_given_up_is_one_message(world: World, table: HandMadeTable, gateway: FakeRunGateway) -> None:
     world.policy = LOCKED
     for _ in range(4):
         world.pass_by(table, 600)
@@ -115,7 +124,7 @@ def test_service_that_was_given_up_is_one_message(world: World, table: HandMadeT
 
 
 def test_table_that_cannot_be_read_is_one_message_after_half_an_hour(world: World, table: HandMadeTable) -> None:
-    sweep = DeadlineSweep(world.registry, FakeInstanceDoor(), notifier=world.inbox)
+    sweep = DeadlineSweep(world.registry, FakeInstanceGateway(), notifier=world.inbox)
     world.mark(table)
     world.loops[0].drain()
     shutil.move(table.path / ".hoodie" / "hoodie.properties", table.path / "away")
@@ -130,7 +139,7 @@ def test_silent_table_that_cannot_be_read_is_one_message_too(
     world: World, table: HandMadeTable, registry: Registry, clock: FakeClock
 ) -> None:
     """Nothing announces it: the retries alone must be enough."""
-    sweep = DeadlineSweep(registry, FakeInstanceDoor(), notifier=world.inbox)
+    sweep = DeadlineSweep(registry, FakeInstanceGateway(), notifier=world.inbox)
     world.mark(table)
     world.loops[0].drain()
     shutil.move(table.path / ".hoodie" / "hoodie.properties", table.path / "away")

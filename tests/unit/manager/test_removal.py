@@ -24,7 +24,7 @@ from airflow_lake_provider.manager.timeline_feed import RegistryFeed, TimelineSe
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.timeline_server.server import TimelineServer
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeDoor
+from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeRunGateway
 
 HEADERS = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
 WEEK_S = FORGET_AFTER_MS / 1000
@@ -103,7 +103,7 @@ def test_table_that_the_tables_file_names_is_never_forgotten(
 ) -> None:
     named: TablesConfig = parse_tables_file(f"tables: [{{base_path: {table.path}}}]", "t.yaml")
     gateway, views = TimelineServerGateway(timeline_server), TableViewCache(timeline_server.timelines)
-    loop = ManagerLoop(settings, registry, gateway, views, FakeDoor(), lambda: named)  # type: ignore[arg-type]
+    loop = ManagerLoop(settings, registry, gateway, views, FakeRunGateway(), lambda: named)  # type: ignore[arg-type]
     table_id = mark(registry, table)
     shutil.rmtree(table.path)
     drain_for(loop, registry, clock, 3 * WEEK_S)

@@ -34,8 +34,8 @@ class FakeMetrics(NoMetrics):
 
 @pytest.fixture
 def config(lake: Path) -> TablesConfig:
-    mend = TablePolicy(doctor=DoctorPolicy(repairs=(StuckKind.ORPHANED_LOCK, StuckKind.PLAN_WITHOUT_EXECUTOR)))
-    return TablesConfig(entries=(TableEntry(f"{lake}/mended_*", "", mend),))
+    repair = TablePolicy(doctor=DoctorPolicy(repairs=(StuckKind.ORPHANED_LOCK, StuckKind.PLAN_WITHOUT_EXECUTOR)))
+    return TablesConfig(entries=(TableEntry(f"{lake}/mended_*", "", repair),))
 
 
 def add_patient(lake: Path, registry: Registry, name: str) -> Path:
@@ -51,14 +51,14 @@ def add_patient(lake: Path, registry: Registry, name: str) -> Path:
 def test_round_repairs_what_the_policy_allows_and_nothing_else(
     lake: Path, registry: Registry, config: TablesConfig
 ) -> None:
-    mended, other = add_patient(lake, registry, "mended_1"), add_patient(lake, registry, "other")
-    plan = HandMadeTable(mended.parents[1]).plan(9)
-    file = mended.parents[1] / ".hoodie" / "timeline" / f"{plan}.compaction.requested"
+    repaired, other = add_patient(lake, registry, "mended_1"), add_patient(lake, registry, "other")
+    plan = HandMadeTable(repaired.parents[1]).plan(9)
+    file = repaired.parents[1] / ".hoodie" / "timeline" / f"{plan}.compaction.requested"
     os.utime(file, (LONG_AGO_S, LONG_AGO_S))
     metrics = FakeMetrics()
     assert RepairRound(registry, lambda: config, open_storage, metrics).run() == 1
-    assert (mended.exists(), other.exists(), file.exists()) == (False, True, True)
-    (record,) = load_records(open_storage(str(mended.parents[1])))
+    assert (repaired.exists(), other.exists(), file.exists()) == (False, True, True)
+    (record,) = load_records(open_storage(str(repaired.parents[1])))
     assert (record.by, record.kind, record.result) == ("manager", "orphaned_lock", "repaired")
     assert metrics.counts == {"lake.repairs": 1}
 
@@ -98,10 +98,10 @@ class Heard(NoNotifier):
         on_notified()
 
 
-def test_people_are_told_once_of_what_nothing_mends(
+def test_people_are_notified_once_of_what_nothing_repairs(
     lake: Path, registry: Registry, config: TablesConfig, clock: FakeClock
 ) -> None:
-    """Not of what the round repaired, nor of what a service mends, nor where nobody wants to know."""
+    """Not of what the round repaired, nor of what a service repairs, nor where no person wants to know."""
     add_patient(lake, registry, "mended_1")
     other = add_patient(lake, registry, "other").parents[1]
     plan = HandMadeTable(other).plan(9)
@@ -125,7 +125,7 @@ def test_people_are_told_once_of_what_nothing_mends(
     assert metrics.counts["lake.stuck_shapes"] == 1
 
 
-def test_people_are_told_of_a_damaged_commit_that_a_look_has_found(
+def test_people_are_notified_of_a_damaged_commit_that_an_evaluation_has_found(
     lake: Path, registry: Registry, make_loop: Callable[[], ManagerLoop]
 ) -> None:
     table = HandMadeTable.create(lake / "orders")

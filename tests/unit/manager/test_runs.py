@@ -18,7 +18,7 @@ from airflow_lake_provider.manager.scheduling import (
     wait_for_others,
 )
 from airflow_lake_provider.planner.rules import Decision, Verdict
-from tests.unit.manager.conftest import FakeDoor
+from tests.unit.manager.conftest import FakeRunGateway
 
 DUE = Decision(Service.COMPACTION, Verdict.DUE, "5 delta commits", key_instant="100")
 PLAN = Decision(Service.COMPACTION, Verdict.DUE, "a plan", Mode.EXECUTE, key_instant="100", plan_instants=("100",))
@@ -115,7 +115,7 @@ def test_service_that_a_run_by_hand_executes_gets_no_second_run() -> None:
     )
     assert "by-hand (try 2)" in waiting.reason
     assert wait_for_executor(PLAN, ID, [lease | {"service": "clean"}], NOW_MS) is None
-    # Our own runs are told by Airflow.
+    # Airflow reports the provider's own runs.
     assert wait_for_executor(PLAN, ID, [lease | {"run_id": f"{ID}.compaction.100"}], NOW_MS) is None
 
 
@@ -143,7 +143,7 @@ def test_service_waits_while_another_one_of_its_table_runs() -> None:
 def test_every_attempt_for_an_instant_is_found_by_its_id_and_nothing_by_a_search(attempts: list[int]) -> None:
     """The next attempt's id must be free, also where old runs were deleted (`airflow db clean`)."""
     decision = Decision(Service.CLEAN, Verdict.DUE, "why", key_instant="20261121120001000", plan_instants=())
-    gateway = FakeDoor()
+    gateway = FakeRunGateway()
     mine = [run_id_of("orders-1", Service.CLEAN, decision.key_instant, attempt) for attempt in attempts]
     others = ["orders-1.clean.20261121120001001", "orders-10.clean.20261121120001000", "orders-1.compaction.1"]
     gateway.runs = [ServiceRun(run_id, RunState.FAILED, 1) for run_id in (*mine, *others)]

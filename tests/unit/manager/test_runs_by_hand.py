@@ -28,7 +28,7 @@ from airflow_lake_provider.operators.indexing import HudiIndexOperator
 from airflow_lake_provider.operators.replication import HudiReplicationOperator
 from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
 from tests.support.fixture_tables import unpack
-from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeInstanceDoor
+from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeInstanceGateway
 
 LOCK = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
 TABLES = f"""
@@ -197,7 +197,7 @@ def test_deadline_of_a_run_by_hand_is_the_tables(
     registry: Registry, clock: FakeClock, given: dict[str, Any], ended: bool
 ) -> None:
     entry = TABLES.replace("name: mor_v9", "base_path: /lake/orders")
-    gateway = FakeInstanceDoor()
+    gateway = FakeInstanceGateway()
     params = {"base_path": "/lake/orders/", "service": "clean", **given}
     created_ms = registry.now_ms()
     gateway.runs = [RunFacts("by-hand", RunState.RUNNING, created_ms, params=params, task=TaskTry("running", 1))]

@@ -40,7 +40,9 @@ def client(services: ManagerServices, base_path: str, tmp_path: Path) -> httpx.C
     tables.write_text(f"tables:\n  - base_path: {base_path}\n    replication: [{sink}]\n")
     services.registry.register(Notice(base_path, "orders", Source.CONFIG))
     with services.registry.transaction() as session:
-        session.execute(update(lake_table).values(completed_time="20260102", identified_ms=1))  # what a look leaves
+        session.execute(
+            update(lake_table).values(completed_time="20260102", identified_ms=1)
+        )  # what an evaluation leaves
     app = create_app(lambda: replace(services, tables=TablesSource(str(tables))))
     return TestClient(app, headers={"Authorization": f"Bearer {SERVICE_TOKEN}"})
 
@@ -58,8 +60,8 @@ def test_configured_sink_is_due_holds_everything_and_moves_with_its_checkpoint(
     assert client.post(f"{table}/sinks/kafka/begin", json=begin).json()["needs_snapshot"] is False
     assert client.post("/sinks/claim", json={"run_id": "run-2"}).json()["sinks"] == []
     checkpoint = Checkpoint("s", 1, 1, CommitRef("20260101", "20260102"), hold="20260101")
-    news = {"run_id": "run-1", "checkpoint": to_text(checkpoint), "ended": True}
-    assert client.post(f"{table}/sinks/kafka/progress", json=news).status_code == 204
+    progress = {"run_id": "run-1", "checkpoint": to_text(checkpoint), "ended": True}
+    assert client.post(f"{table}/sinks/kafka/progress", json=progress).status_code == 204
     assert client.get(f"{table}/safepoint").json()["instant"] == "20260101"
     (sink,) = client.get(f"{table}/sinks").json()["sinks"]
     assert (sink["name"], sink["hold"], sink["checkpoint"]["sequence"]) == ("kafka", "20260101", 1)
@@ -71,7 +73,7 @@ def test_configured_sink_is_due_holds_everything_and_moves_with_its_checkpoint(
     assert answer["request"].startswith("released.")
 
 
-def test_configured_sink_is_listed_before_anybody_asked_what_is_due(client: httpx.Client, base_path: str) -> None:
+def test_configured_sink_is_listed_before_any_dag_asked_what_is_due(client: httpx.Client, base_path: str) -> None:
     (sink,) = client.get(f"/tables/{table_id_of(base_path)}/sinks").json()["sinks"]
     assert (sink["name"], sink["hold"], sink["checkpoint_text"]) == ("kafka", "0", "")
 
@@ -83,8 +85,8 @@ def test_sink_that_is_up_to_date_is_never_released_while_its_table_is_quiet(
     assert client.post("/sinks/claim", json={"run_id": "run-1"}).json()["sinks"]
     assert client.post(f"{table}/sinks/kafka/begin", json={"ttl_s": TTL_S, "run_id": "run-1"}).is_success
     checkpoint = to_text(Checkpoint("s", 1, 1, CommitRef("20260101", "20260102"), hold="20260101"))
-    news = {"run_id": "run-1", "checkpoint": checkpoint, "ended": True, "completed_time": "20260102"}
-    assert client.post(f"{table}/sinks/kafka/progress", json=news).is_success
+    progress = {"run_id": "run-1", "checkpoint": checkpoint, "ended": True, "completed_time": "20260102"}
+    assert client.post(f"{table}/sinks/kafka/progress", json=progress).is_success
     held = {"instant": "20260101", "holder": "kafka", "released": []}
     for _ in range(48):
         clock.advance(TTL_S / 2)
@@ -143,8 +145,8 @@ def test_sink_that_is_configured_no_more_holds_for_the_grace_and_loses_nothing_w
     table = f"/tables/{table_id_of(base_path)}"
     client.post("/sinks/claim", json={"run_id": "run-1"})
     checkpoint = to_text(Checkpoint("s", 1, 1, CommitRef("20260101", "20260102"), hold="20260101"))
-    news = {"run_id": "run-1", "checkpoint": checkpoint, "ended": True, "completed_time": "20260101"}
-    assert client.post(f"{table}/sinks/kafka/progress", json=news).is_success
+    progress = {"run_id": "run-1", "checkpoint": checkpoint, "ended": True, "completed_time": "20260101"}
+    assert client.post(f"{table}/sinks/kafka/progress", json=progress).is_success
     held = {"instant": "20260101", "holder": "kafka", "released": []}
 
     before = without_sinks()
@@ -247,7 +249,7 @@ def test_hold_beyond_its_cap_ends_unless_it_has_moved(client: httpx.Client, base
     assert client.post(f"{table}/sinks/other/release", json=body).status_code == 404
 
 
-def test_unknown_table_holds_nothing_and_unknown_sink_is_told(client: httpx.Client) -> None:
+def test_unknown_table_holds_nothing_and_unknown_sink_is_reported(client: httpx.Client) -> None:
     assert client.get("/tables/nobody/safepoint").json()["instant"] is None
     answer = client.post("/tables/nobody/sinks/kafka/progress", json={"run_id": "run-1", "ended": True})
     assert answer.status_code == 404

@@ -16,7 +16,7 @@ from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.manager.scheduling import RunState, ServiceRun, StartVerdict, run_id_of
 from airflow_lake_provider.planner.rules import Decision, Urgency, Verdict
-from tests.unit.manager.conftest import FakeDoor
+from tests.unit.manager.conftest import FakeRunGateway
 
 DUE = Decision(Service.COMPACTION, Verdict.DUE, "due", key_instant="20261121120001000")
 HEAVY = TablePolicy(
@@ -59,7 +59,7 @@ def active(name: str, pool: str = "", queue: str = "") -> ServiceRun:
     ],
 )
 def test_start_within_the_limits_of_pool_and_queue(
-    registry: Registry, gateway: FakeDoor, runs: list[ServiceRun], says: str
+    registry: Registry, gateway: FakeRunGateway, runs: list[ServiceRun], says: str
 ) -> None:
     gateway.runs = list(runs)
     starts = RunScheduler(registry, gateway, lambda: TABLES)
@@ -73,7 +73,7 @@ def test_start_within_the_limits_of_pool_and_queue(
     assert (start.evaluate_again_ms or 0) > registry.now_ms()
 
 
-def test_run_gets_the_settings_of_its_policy(registry: Registry, gateway: FakeDoor) -> None:
+def test_run_gets_the_settings_of_its_policy(registry: Registry, gateway: FakeRunGateway) -> None:
     RunScheduler(registry, gateway, lambda: TABLES).start(table_lease_of(registry, "orders"), HEAVY, DUE)
     expected = {
         "pool": "heavy",
@@ -89,7 +89,7 @@ def test_run_gets_the_settings_of_its_policy(registry: Registry, gateway: FakeDo
     assert gateway.confs[0]["priority_weight"] == Urgency.USUAL
 
 
-def test_tables_that_start_at_once_share_the_last_places(registry: Registry, gateway: FakeDoor) -> None:
+def test_tables_that_start_at_once_share_the_last_places(registry: Registry, gateway: FakeRunGateway) -> None:
     leases = [table_lease_of(registry, name) for name in "abcdef"]
     verdicts: list[StartVerdict] = []
 
@@ -108,7 +108,7 @@ def test_tables_that_start_at_once_share_the_last_places(registry: Registry, gat
 
 
 def test_plan_that_a_run_by_hand_executes_is_left_to_it_until_its_lease_ends(
-    registry: Registry, gateway: FakeDoor
+    registry: Registry, gateway: FakeRunGateway
 ) -> None:
     starts, table_lease = RunScheduler(registry, gateway, TablesConfig), table_lease_of(registry, "orders")
     executors = Executors(registry, 60)
@@ -133,7 +133,7 @@ def test_plan_that_a_run_by_hand_executes_is_left_to_it_until_its_lease_ends(
     ],
 )
 def test_services_that_one_application_runs_in_turn_do_not_wait_for_each_other(
-    registry: Registry, gateway: FakeDoor, run_by: str, service: Service, other: Service, waits: bool
+    registry: Registry, gateway: FakeRunGateway, run_by: str, service: Service, other: Service, waits: bool
 ) -> None:
     table = table_lease_of(registry, "orders")
     gateway.runs = [ServiceRun(run_id_of(table.table_id, other, "1"), RunState.RUNNING)]

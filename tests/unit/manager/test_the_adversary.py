@@ -308,7 +308,7 @@ def plans_are_given_up_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 
 def plans_of_others_are_taken(patch: pytest.MonkeyPatch) -> None:
-    """A plan is executed whoever may be executing it."""
+    """A plan is executed whatever process may be executing it."""
 
     def find_all(plans: Any, *facts: Any) -> tuple[str, ...]:
         return tuple(plan.requested_time for plan in plans)

@@ -26,7 +26,7 @@ from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.timeline_server.routes import create_timeline_app
 from airflow_lake_provider.ui import app as pages
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import CALLBACK_TOKEN, SERVICE_TOKEN, FakeDoor
+from tests.unit.manager.conftest import CALLBACK_TOKEN, SERVICE_TOKEN, FakeRunGateway
 from tests.unit.manager.test_teams import routes, send, state
 
 ROOT = Path(__file__).parents[3]
@@ -76,7 +76,7 @@ def test_each_row_of_the_page_names_tests_that_there_are() -> None:
 
 
 def test_writer_changes_no_policy_and_no_retention(
-    client: httpx.Client, registry: Registry, gateway: FakeDoor, manager: ManagerServices, orders: HandMadeTable
+    client: httpx.Client, registry: Registry, gateway: FakeRunGateway, manager: ManagerServices, orders: HandMadeTable
 ) -> None:
     table_id = table_id_of(str(orders.path))
 

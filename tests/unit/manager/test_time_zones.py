@@ -26,7 +26,7 @@ from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.ui.app import create_pages
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import LOCK_OPTIONS, FakeClock, FakeDoor
+from tests.unit.manager.conftest import LOCK_OPTIONS, FakeClock, FakeRunGateway
 from tests.unit.manager.test_repair_round import Heard
 
 NOON_MS = int(datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp() * 1000)
@@ -70,7 +70,7 @@ def verdicts(table: HandMadeTable, policy: TablePolicy, clock: FakeClock) -> dic
 
 
 def test_loop_starts_nothing_and_says_why(
-    registry: Registry, make_loop: Callable[[], ManagerLoop], gateway: FakeDoor, table: HandMadeTable
+    registry: Registry, make_loop: Callable[[], ManagerLoop], gateway: FakeRunGateway, table: HandMadeTable
 ) -> None:
     table_id = registry.mark_dirty(Notice(str(table.path), "orders", Source.COMMIT_CALLBACK)).table_id
     make_loop().drain()
@@ -106,23 +106,23 @@ def test_jobs_that_are_set_to_the_writers_zone_are_due(table: HandMadeTable, clo
 
 
 def test_doctor_names_the_zone_and_the_writes_behind_a_commit_of_another_zone(table: HandMadeTable) -> None:
-    def look() -> dict[StuckKind, tuple[str, str]]:
+    def examine() -> dict[StuckKind, tuple[str, str]]:
         evidence = collect_evidence(open_storage(str(table.path)), NOON_MS + 5 * HOUR_MS + 600_000)
         return {finding.kind: (finding.instant, finding.message) for finding in diagnose(evidence)}
 
-    assert look().keys() == {StuckKind.FOREIGN_TIME_ZONE}
+    assert examine().keys() == {StuckKind.FOREIGN_TIME_ZONE}
     made(table, "20261121170008000.compaction.requested", 8000)
     made(table, "20261121170008000_20261121170009000.commit", 9000)
-    assert look().keys() == {StuckKind.FOREIGN_TIME_ZONE}
+    assert examine().keys() == {StuckKind.FOREIGN_TIME_ZONE}
     made(table, "20261121120012000.deltacommit.requested", 12_000)
     table.commit(12)
     made(table, "20261121120012000_20261121120012500.deltacommit", 12_500)
-    instant, message = look()[StuckKind.DISORDERED_WRITES]
+    instant, message = examine()[StuckKind.DISORDERED_WRITES]
     assert instant == "20261121170008000"
     assert message.startswith("1 writes (instant 20261121120012000) were made after compaction 20261121170008000")
 
 
-def test_round_tells_people_once(registry: Registry, table: HandMadeTable, clock: FakeClock) -> None:
+def test_round_notifies_people_once(registry: Registry, table: HandMadeTable, clock: FakeClock) -> None:
     registry.mark_dirty(Notice(str(table.path), "orders", Source.HINT))
     heard = Heard()
     for _ in range(2):

@@ -51,7 +51,7 @@ def test_table_that_is_only_watched_is_not_registered(registry: Registry) -> Non
     assert registry.list_tables() == []
 
 
-def looked_at(registry: Registry, completed_time: str) -> int:
+def evaluated_at(registry: Registry, completed_time: str) -> int:
     registry.mark_dirty(Notice(PATH, "orders", Source.CONFIG))
     (lease,) = registry.acquire(1, 60)
     registry.release(
@@ -61,10 +61,10 @@ def looked_at(registry: Registry, completed_time: str) -> int:
 
 
 @pytest.mark.parametrize(("known", "is_marked"), [("20261121120001900", True), ("20261121120002000", False)])
-def test_table_that_went_on_while_nobody_watched_is_marked_when_it_is_loaded(
+def test_table_that_went_on_while_no_server_ran_is_marked_when_it_is_loaded(
     registry: Registry, tmp_path: Path, known: str, is_marked: bool
 ) -> None:
-    before = looked_at(registry, known)
+    before = evaluated_at(registry, known)
     table = HandMadeTable.create(tmp_path / "orders")
     snapshot = FileSystemTimelineView(str(table.path)).snapshot()
     snapshot = replace(snapshot, timeline=Timeline((COMMIT,)))
@@ -72,7 +72,7 @@ def test_table_that_went_on_while_nobody_watched_is_marked_when_it_is_loaded(
     assert registry.get(table_id_of(PATH))["dirty_seq"] == before + is_marked
 
 
-def test_loaded_table_that_nobody_manages_is_left_alone(registry: Registry, tmp_path: Path) -> None:
+def test_loaded_table_that_no_manager_serves_is_left_alone(registry: Registry, tmp_path: Path) -> None:
     table = HandMadeTable.create(tmp_path / "orders")
     table.commit(1)
     UnannouncedCommits(registry).compare(str(table.path), FileSystemTimelineView(str(table.path)).snapshot())

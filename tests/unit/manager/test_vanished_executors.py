@@ -23,7 +23,7 @@ from airflow_lake_provider.planner.last_runs import parse_last_runs
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import FakeClock, FakeDoor, FakeInstanceDoor
+from tests.unit.manager.conftest import FakeClock, FakeInstanceGateway, FakeRunGateway
 
 LEASE_S = 900.0
 LATE = "20261121130000000"
@@ -37,7 +37,7 @@ class Stage:
         self.table_id = table_id_of(str(path))
         self.run_id = f"{self.table_id}.compaction.20261121120003000"
         self.executors = Executors(registry, LEASE_S)
-        self.gateway = FakeInstanceDoor()
+        self.gateway = FakeInstanceGateway()
         params = {"service": "compaction", "mode": "schedule_and_execute", "instants": instants}
         task = TaskTry("running", try_number=1, heartbeat_ms=registry.now_ms())
         self.gateway.runs = [RunFacts(self.run_id, RunState.RUNNING, 0, params=MappingProxyType(params), task=task)]
@@ -180,11 +180,11 @@ def test_what_the_timeline_does_not_prove_is_left_to_airflow(named: Stage, servi
 
 
 def test_loop_lets_the_table_go_on(
-    settings: Any, registry: Registry, clock: FakeClock, gateway: FakeDoor, tables: Any, timeline_server: Any,
+    settings: Any, registry: Registry, clock: FakeClock, gateway: FakeRunGateway, tables: Any, timeline_server: Any,
     table: HandMadeTable,
 ) -> None:  # fmt: skip
     views = TableViewCache(timeline_server.timelines)
-    executors, instances = Executors(registry, LEASE_S), FakeInstanceDoor()
+    executors, instances = Executors(registry, LEASE_S), FakeInstanceGateway()
     plan = table.plan(4)
     vanished = VanishedExecutors(registry, executors, instances, views)
     loop = ManagerLoop(

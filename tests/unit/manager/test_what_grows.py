@@ -23,7 +23,7 @@ from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.schedule import SharedLimits
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
 from benchmarks.scale import COMMITS, NAME, Sent, make_tables, recorded, write_commit
-from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeDoor, FakeInstanceDoor
+from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeInstanceGateway, FakeRunGateway
 
 NOW_S = 1_795_000_000.0
 PACKAGE = "/airflow_lake_provider/"
@@ -49,7 +49,7 @@ class Fleet:
     ) -> None:
         self.registry, self.engine, self.clock, self.lake, self.loop = registry, engine, clock, lake, loop
         self.feed = RegistryFeed(registry, lambda: tables)
-        self.sweep = DeadlineSweep(registry, FakeInstanceDoor(), load_tables=lambda: tables)
+        self.sweep = DeadlineSweep(registry, FakeInstanceGateway(), load_tables=lambda: tables)
         self.paths: list[Path] = []
 
     def grow(self, tables: int) -> None:
@@ -94,7 +94,7 @@ def test_quiet_table_takes_little_memory(
     timelines = SharedTimelines(SharedLimits(hot_tables=4), now_ms=registry.now_ms)
     server = TimelineServer(timelines, ServerOptions((str(lake),), (SERVICE_TOKEN,)))
     views = TableViewCache(timelines, CommitMemory(4 * LEAST_FILES, 10**7))
-    loop = ManagerLoop(settings, registry, TimelineServerGateway(server), views, FakeDoor(), lambda: tables)
+    loop = ManagerLoop(settings, registry, TimelineServerGateway(server), views, FakeRunGateway(), lambda: tables)
     fleet = Fleet(registry, engine, clock, lake, loop, tables)
     fleet.grow(20)
     tracemalloc.start()

@@ -30,7 +30,7 @@ from airflow_lake_provider.manager.whatif import (
 )
 from airflow_lake_provider.planner.ranking import DAY_MS, HOUR_MS
 from airflow_lake_provider.planner.rules import Decision, Verdict
-from tests.unit.manager.conftest import FakeClock, FakeDoor
+from tests.unit.manager.conftest import FakeClock, FakeRunGateway
 
 END_MS = 30 * DAY_MS
 
@@ -104,7 +104,7 @@ def test_other_policies_leave_out_join_and_add_decisions() -> None:
 
 
 def test_decisions_are_loaded_with_the_cost_of_their_runs_and_what_still_waits(
-    registry: Registry, gateway: FakeDoor, clock: FakeClock
+    registry: Registry, gateway: FakeRunGateway, clock: FakeClock
 ) -> None:
     tables = budgets("{all: {slots: 1}}")
     scheduler = RunScheduler(registry, gateway, lambda: tables)

@@ -1,4 +1,4 @@
-"""Work for standing applications: who gets an item, what becomes of it when its application ends, and who may begin."""
+"""Work for standing applications: which gets an item, what becomes of it when its application ends, which may begin."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_decide_compaction_when_due_is_keyed_by_the_newest_write() -> None:
 
 @pytest.mark.parametrize("state", [State.REQUESTED, State.INFLIGHT])
 def test_decide_compaction_of_a_pending_plan_executes_that_plan(state: State) -> None:
-    """Whoever scheduled it: a writer inline, RFC-43's client that failed, or a run of ours that died."""
+    """Whatever scheduled it: a writer inline, RFC-43's client that failed, or a run of ours that died."""
     plan = pending(9, Action.COMPACTION, state)
     found = view((completed(1), commit(log("a", 10))), plans=(plan,))
     if state is State.INFLIGHT:

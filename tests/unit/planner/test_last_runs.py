@@ -174,7 +174,7 @@ def test_only_the_word_null_says_that_a_file_group_is_new() -> None:
     assert may_have_replaced(None)
 
 
-def test_run_that_found_nothing_says_so_beside_its_rule() -> None:
+def test_run_that_found_nothing_says_so_next_to_its_rule() -> None:
     table = view(*[(completed(2 * n, Action.COMMIT), commit(base("a", 100))) for n in range(12)], table_type="COW")
     first = find(table, Service.CLEAN, NO_LAST_RUNS)
     last_runs = NO_LAST_RUNS.started(first, "run-1").ended("run-1", RunEnd.SUCCESS, NOW_MS)
@@ -201,7 +201,7 @@ def test_run_that_executed_a_plan_says_nothing_about_a_new_one_when_the_plan_was
     assert find(appended(7), Service.CLUSTERING, in_vain, policy).verdict is Verdict.NOT_DUE
 
 
-def test_expiry_is_looked_for_once_in_each_period() -> None:
+def test_expiry_is_searched_once_in_each_period() -> None:
     policy = POLICY.replace(ttl=TtlPolicy(retained_days=7))
     first = find(appended(3), Service.TTL, NO_LAST_RUNS, policy)
     last_runs = NO_LAST_RUNS.started(first, "run-1").ended("run-1", RunEnd.SUCCESS, NOW_MS)

@@ -57,8 +57,8 @@ def test_require_guarded_writers_asks_for_a_heartbeat_and_names_the_remedies(
         return require_guarded_writers({"1"}, beats, "/lake/orders")
     with pytest.raises(
         WriterUnguardedError, match="/lake/orders: the write 1 is in flight without a heartbeat"
-    ) as told:
+    ) as reported:
         require_guarded_writers({"1"}, beats, "/lake/orders")
     for word in (CONCURRENCY_MODE, LOCK_PROVIDER, "failed.writes.policy=LAZY", "rollback by hand"):
-        assert word in str(told.value)
+        assert word in str(reported.value)
     return None

@@ -111,7 +111,7 @@ def test_compaction_waits_for_a_log_compaction_that_it_would_strand() -> None:
     assert f"log compaction {at(30)} comes first" in find(Service.COMPACTION, table, unset).reason
     assert find(Service.LOGCOMPACTION, table, unset).plan_instants == (at(30),)
     assert "logcompaction.enabled requests no new plans" in find(Service.LOGCOMPACTION, logs(5), unset).reason
-    # Nobody executes it while the service is off, so nothing waits for it.
+    # No process executes it while the service is off, so nothing waits for it.
     off = policy.replace(logcompaction=LogCompactionPolicy(enabled=False))
     assert find(Service.COMPACTION, table, off).verdict is Verdict.DUE
     assert "switched off" in find(Service.LOGCOMPACTION, table, off).reason
@@ -134,7 +134,7 @@ ACTIONS = st.sampled_from([Action.DELTACOMMIT, Action.COMMIT, Action.COMPACTION,
     count=st.integers(1, 5),
     deltas=st.integers(1, 6),
 )
-def test_the_two_compactions_never_plan_beside_each_other(
+def test_the_two_compactions_never_plan_next_to_each_other(
     plans: dict[int, tuple[Action, State]], count: int, deltas: int
 ) -> None:
     """Whatever is on the timeline: no new plan of one kind while the other has one that could still be executed."""
@@ -184,7 +184,7 @@ HOUR_MS = 3_600_000
 @pytest.mark.parametrize("after_s", [30.0, 7200.0])
 @pytest.mark.parametrize("enabled", [True, False])
 def test_write_without_heartbeat_is_never_taken_back_and_blocks_every_service(enabled: bool, after_s: float) -> None:
-    """Single-writer mode sends no heartbeat: a living commit of an hour looks as one that its dead writer left."""
+    """Single-writer mode sends no heartbeat: a living commit of an hour seems one that its dead writer left."""
     policy = POLICY.replace(rollback=RollbackPolicy(enabled=enabled, after_s=after_s))
     table = replace(cow(9, plans=(pending(30, Action.COMMIT),)), heartbeats_ms=MappingProxyType({}))
     decided = decide(TableFacts(table), policy, NOW_MS + HOUR_MS)
@@ -195,7 +195,7 @@ def test_write_without_heartbeat_is_never_taken_back_and_blocks_every_service(en
     for decision in blocked.values():
         assert f"the write {at(30)} is in flight without a heartbeat" in decision.reason
         assert "hoodie.write.concurrency.mode" in decision.reason
-        # When its heartbeat is gone because it has just completed, nobody has to announce that.
+        # When its heartbeat is gone because it has just completed, no notice has to announce that.
         assert decision.evaluate_again_ms is not None
 
 
@@ -206,7 +206,7 @@ def test_write_without_heartbeat_blocks_the_rollback_of_others_too() -> None:
     assert f"the write {at(11)} is in flight without a heartbeat" in decision.reason
 
 
-def test_rollback_leaves_young_writes_alone_and_says_when_to_look_again() -> None:
+def test_rollback_leaves_young_writes_alone_and_says_when_to_check_again() -> None:
     decision = find(Service.ROLLBACK, failed(40, 50))
     assert (decision.verdict, decision.evaluate_again_ms) == (Verdict.NOT_DUE, NOON_MS + 70_000)
 
@@ -277,7 +277,7 @@ def test_ttl_waits_for_pending_plans_that_hold_files(action: Action) -> None:
     assert f"pending {action} {at(30)}" in decision.reason
 
 
-def test_ttl_of_a_table_that_did_not_ask_or_cannot_tell_is_not_due() -> None:
+def test_ttl_of_a_table_that_did_not_ask_or_has_no_times_is_not_due() -> None:
     table = cow(3)
     assert "ttl.retained_days is not set" in find(Service.TTL, table, POLICY.replace(ttl=TtlPolicy())).reason
     flat = replace(table, properties=replace(table.properties, partition_fields=()))

@@ -1,4 +1,4 @@
-"""Plans of others: left to their executors, who give Hudi's timeline no sign of life but their files."""
+"""Plans of others: left to their executors, which give Hudi's timeline no sign of life but their files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def decided(action: Action, table: TableView, now_ms: int = NOW_MS) -> Decision:
 
 
 @pytest.mark.parametrize("action", SERVICES)
-def test_plan_that_somebody_has_begun_is_left_to_its_executor_until_it_is_idle(action: Action) -> None:
+def test_plan_that_was_begun_is_left_to_its_executor_until_it_is_idle(action: Action) -> None:
     table = with_plan(action, State.INFLIGHT)
     waits = decided(action, table)
     assert (waits.verdict, waits.evaluate_again_ms) == (Verdict.NOT_DUE, MADE_MS + 7_200_000), waits.reason

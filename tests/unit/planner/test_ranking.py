@@ -111,7 +111,7 @@ class Item:
 
 @dataclass
 class Fleet:
-    """A manager in virtual time: it looks at all candidates every two hours, in an order that an adversary chooses."""
+    """A manager in virtual time: it evaluates all candidates every two hours, in an order that an adversary chooses."""
 
     slots: int
     core_ms: int
@@ -124,7 +124,7 @@ class Fleet:
         spent = sum(core_ms for at_ms, core_ms in self.charged if at_ms > now_ms - DAY_MS)
         return Room(self.slots - len(self.running), self.core_ms - spent)
 
-    def look(self, now_ms: int, order: list[Item]) -> None:
+    def evaluate(self, now_ms: int, order: list[Item]) -> None:
         self.running = [(ends_ms, item) for ends_ms, item in self.running if ends_ms > now_ms]
         for item in order:
             ahead = [Ahead(one.name, "", one.rank_ms, one.need) for one in sorted(self.waiting) if one < item]
@@ -156,7 +156,7 @@ def test_every_candidate_starts_within_the_bound_and_no_budget_is_exceeded(data:
             density = rng.choice([MOST_DENSITY, 1.0, LEAST_DENSITY])
             fleet.waiting.append(Item(rank_ms(now_ms, density), f"i{arrived}", now_ms, need, HOUR_MS // 4, 0))
             arrived += 1
-        fleet.look(now_ms, rng.sample(fleet.waiting, len(fleet.waiting)))
+        fleet.evaluate(now_ms, rng.sample(fleet.waiting, len(fleet.waiting)))
         now_ms += 2 * HOUR_MS
     assert victim not in fleet.waiting, "starved"
     # docs/services.md: MOST_DELAY_MS, then a day for each time that what ranks before it fills half of the budget.

@@ -1,4 +1,4 @@
-"""The files between task and driver, what a message looks like, and the tables file's entry."""
+"""The files between task and driver, how a message reads, and the tables file's entry."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_message(change: Change, mode: ChangeMode, expected: object) -> None:
     assert (None if text is None else json.loads(text)) == expected
 
 
-def test_checksum_does_not_depend_on_order_or_on_batches_and_tells_rows_apart() -> None:
+def test_checksum_does_not_depend_on_order_or_on_batches_and_distinguishes_rows() -> None:
     rows = [Change(Op.INSERT, f'{{"id":{i}}}', None, f'{{"id":{i}}}') for i in range(100)]
     whole = checksum_of(rows)
     assert checksum_of(reversed(rows)) == whole

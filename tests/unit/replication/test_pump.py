@@ -151,7 +151,7 @@ def test_snapshot_goes_on_behind_the_last_part_and_then_with_changes() -> None:
     assert replica(sink) == table.rows()
 
 
-def test_snapshot_beside_a_slow_writer_has_each_commit_either_in_it_or_after_it() -> None:
+def test_snapshot_next_to_a_slow_writer_has_each_commit_either_in_it_or_after_it() -> None:
     table, sink = ModelTable(), FakeSink()
     table.complete(1, 2, {1: 10, 2: 20})
     table.begin(3)
@@ -279,7 +279,7 @@ def test_every_version_arrives_once_whenever_the_process_dies(seed: int) -> None
             assert (commit.requested_time, text) in changed or (commit.requested_time <= instant and text in snapshot)
 
 
-def test_checkpoint_survives_printing_and_damage_is_told() -> None:
+def test_checkpoint_survives_printing_and_damage_is_reported() -> None:
     checkpoint = Checkpoint(
         "t.sink",
         3,
@@ -314,7 +314,7 @@ def test_checkpoint_stays_small_and_forgets_no_late_commit_within_its_window() -
     assert unread(checkpoint, commits) == []
 
 
-def looks(*completed: tuple[int, int], pending: Iterable[int] = ()) -> tuple[ModelTable, list[CommitRef]]:
+def reads(*completed: tuple[int, int], pending: Iterable[int] = ()) -> tuple[ModelTable, list[CommitRef]]:
     table = ModelTable()
     refs = [table.complete(requested, done, {1: requested}) for requested, done in completed]
     for number in pending:
@@ -323,7 +323,7 @@ def looks(*completed: tuple[int, int], pending: Iterable[int] = ()) -> tuple[Mod
 
 
 def test_hold_reaches_back_to_the_oldest_write_that_is_still_to_be_read() -> None:
-    table, refs = looks((1, 2), (4, 5), (6, 7), pending=(3,))
+    table, refs = reads((1, 2), (4, 5), (6, 7), pending=(3,))
     checkpoint = with_done(Checkpoint("s", 1, 1, refs[1]), [r.requested_time for r in refs[:2]], refs)
     assert hold_of(checkpoint, table.read_timeline()) == time_of(3)
     done = with_done(replace(checkpoint, commit=refs[2]), [refs[2].requested_time], refs)
@@ -332,7 +332,7 @@ def test_hold_reaches_back_to_the_oldest_write_that_is_still_to_be_read() -> Non
 
 
 def test_lag_counts_what_the_sink_does_not_have() -> None:
-    table, refs = looks((1, 2), (3, 4), (5, 6))
+    table, refs = reads((1, 2), (3, 4), (5, 6))
     checkpoint = with_done(Checkpoint("s", 1, 1, refs[0]), [refs[0].requested_time], refs)
     assert lag_of(checkpoint, table.read_timeline()).commits == 2
     assert lag_of(checkpoint, table.read_timeline()).oldest_completed_time == time_of(4)
@@ -341,7 +341,7 @@ def test_lag_counts_what_the_sink_does_not_have() -> None:
 
 
 def test_clean_without_a_bound_counts_as_passed() -> None:
-    table, refs = looks((1, 2), (3, 4))
+    table, refs = reads((1, 2), (3, 4))
     checkpoint = with_done(Checkpoint("s", 1, 1, refs[0]), [refs[0].requested_time], refs)
     timeline = replace(table.read_timeline(), cleaned_without_bound=time_of(5))
     assert "clean" in str(find_gap(checkpoint, timeline))
@@ -374,12 +374,12 @@ def test_error_of_the_sink_reaches_the_caller_and_the_sink_is_closed() -> None:
     assert sink.closed
 
 
-def test_timeline_is_looked_at_once_for_each_commit_and_what_follows_is_expected() -> None:
+def test_timeline_is_read_once_for_each_commit_and_what_follows_is_expected() -> None:
     class Watched(ModelTable):
-        looks = 0
+        reads = 0
 
         def read_timeline(self, known: Checkpoint | None = None) -> SourceTimeline:
-            Watched.looks += 1
+            Watched.reads += 1
             return super().read_timeline(known)
 
         def expect(self, commits: Sequence[CommitRef]) -> None:
@@ -390,12 +390,12 @@ def test_timeline_is_looked_at_once_for_each_commit_and_what_follows_is_expected
     run(table, sink)
     for number in range(3, 9, 2):
         table.complete(number, number + 1, {1: number})
-    Watched.looks = 0
+    Watched.reads = 0
     expected.clear()
     report = run(table, sink)
     assert report.commits == 3
     # Before the first, after each of the three, and once more, since a commit may have come meanwhile.
-    assert Watched.looks == 5
+    assert Watched.reads == 5
     assert expected == [[time_of(n) for n in range(first, 9, 2)] for first in (3, 5, 7)] + [[]]
     assert set(report.phases) == set(PHASES)
     assert min(report.phases.values()) >= 0

@@ -57,7 +57,7 @@ def sinks(tmp_path: Path, clock: FakeClock) -> Iterator[Sinks]:
 
 
 def at(hold: str, run_id: str = RUN) -> RunProgress:
-    """News of a run that made this hold durable."""
+    """The progress of a run that made this hold durable."""
     text = to_text(Checkpoint("t.s", 1, 1, CommitRef(hold, hold), hold=hold))
     return RunProgress(run_id, text, completed_time=hold, ended=True)
 
@@ -84,7 +84,7 @@ def test_find_safepoint(holds: list[SinkHold], expected: Safepoint) -> None:
     assert find_safepoint(holds, 9_000) == expected
 
 
-def test_what_holds_a_clean_back_is_told_without_releasing_anything(sinks: Sinks, clock: FakeClock) -> None:
+def test_what_holds_a_clean_back_is_reported_without_releasing_anything(sinks: Sinks, clock: FakeClock) -> None:
     assert sinks.find_hold("t") is None
     sinks.configure("t", {"a": HOUR_S, "b": 2 * HOUR_S})
     sinks.record_progress("t", "a", at("5"))
@@ -170,8 +170,8 @@ def test_released_sink_says_so_and_holds_again_from_its_new_snapshot(sinks: Sink
     assert sinks.get("t", "a")["problem"] == ""
 
 
-def look_found(sinks: Sinks, completed_time: str) -> None:
-    """Leave what a look at table `t` leaves: how far it is."""
+def evaluation_found(sinks: Sinks, completed_time: str) -> None:
+    """Leave what an evaluation of table `t` leaves: how far it is."""
     registry = sinks._registry
     if registry.find("t") is None:
         registry.register(Notice("/lake/t", "t", Source.CONFIG))
@@ -179,9 +179,11 @@ def look_found(sinks: Sinks, completed_time: str) -> None:
         session.execute(update(lake_table).values(table_id="t", completed_time=completed_time))
 
 
-def test_up_to_date_sink_of_a_quiet_table_is_renewed_by_each_look_for_due_sinks(sinks: Sinks, clock: FakeClock) -> None:
+def test_up_to_date_sink_of_a_quiet_table_is_renewed_by_each_search_of_due_sinks(
+    sinks: Sinks, clock: FakeClock
+) -> None:
     sinks.configure("t", {"a": HOUR_S})
-    look_found(sinks, "5")
+    evaluation_found(sinks, "5")
     sinks.begin_run("t", "a", HOUR_S, RUN)
     sinks.record_progress("t", "a", at("5"))
     for _ in range(5):
@@ -192,16 +194,16 @@ def test_up_to_date_sink_of_a_quiet_table_is_renewed_by_each_look_for_due_sinks(
     assert sinks.safepoint("t") == Safepoint("5", "a")
 
 
-def test_up_to_date_sink_is_not_released_though_nobody_asked_for_a_day(sinks: Sinks, clock: FakeClock) -> None:
+def test_up_to_date_sink_is_not_released_though_no_dag_asked_for_a_day(sinks: Sinks, clock: FakeClock) -> None:
     sinks.configure("t", {"a": HOUR_S})
-    look_found(sinks, "5")
+    evaluation_found(sinks, "5")
     sinks.record_progress("t", "a", at("5"))
     clock.advance(24 * HOUR_S)
     assert sinks.find_hold("t") == Hold("5", "a", int((clock.now.timestamp() + HOUR_S) * 1000))
     clock.advance(24 * HOUR_S)
     assert sinks.safepoint("t") == Safepoint("5", "a")
     # From the move of the table on, its time to live counts.
-    look_found(sinks, "6")
+    evaluation_found(sinks, "6")
     clock.advance(HOUR_S - 1)
     assert sinks.safepoint("t") == Safepoint("5", "a")
     clock.advance(2)
@@ -209,9 +211,9 @@ def test_up_to_date_sink_is_not_released_though_nobody_asked_for_a_day(sinks: Si
 
 
 @pytest.mark.parametrize("how", ["paused", "failing", "never-ran"])
-def test_sink_that_stands_still_is_not_renewed_by_looking(sinks: Sinks, clock: FakeClock, how: str) -> None:
+def test_sink_that_stands_still_is_not_renewed_by_a_search(sinks: Sinks, clock: FakeClock, how: str) -> None:
     sinks.configure("t", {"a": HOUR_S})
-    look_found(sinks, "" if how == "never-ran" else "5")
+    evaluation_found(sinks, "" if how == "never-ran" else "5")
     if how != "never-ran":
         sinks.record_progress("t", "a", at("5"))
     if how == "failing":
@@ -270,7 +272,7 @@ def test_sink_is_one_run_s_until_it_ends_or_does_not_report(sinks: Sinks, clock:
     sinks.begin_run("t", "a", HOUR_S, "first")
     clock.advance(91)
     sinks.begin_run("t", "a", HOUR_S, "second")
-    # What the first tells now is older than what the second one knows.
+    # What the first reports now is older than what the second one knows.
     before = dict(sinks.get("t", "a"))
     with pytest.raises(SinkBusyError):
         sinks.record_progress("t", "a", at("5", "first"))

@@ -208,5 +208,5 @@ def test_causes_are_walked_to_the_root_and_a_loop_ends() -> None:
         ),
     ],
 )
-def test_cluster_that_is_away_is_told_from_settings_that_are_wrong(causes: list[Cause], says: str) -> None:
+def test_cluster_that_is_away_is_distinguished_from_settings_that_are_wrong(causes: list[Cause], says: str) -> None:
     assert find_away(causes) == says

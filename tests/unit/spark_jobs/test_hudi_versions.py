@@ -1,4 +1,4 @@
-"""Versions of Hudi that cannot build indexes, or cannot go on beside a build, are refused by name."""
+"""Versions of Hudi that cannot build indexes, or cannot go on next to a build, are refused by name."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class FakeTable:
 
 
 @dataclass(frozen=True)
-class FakeIndexLook:
+class FakeIndexReader:
     table: FakeTable
 
 
@@ -71,6 +71,6 @@ class FakeIndexLook:
 )
 def test_missing_plan_is_explained_by_the_write_in_front(first: str, last: str, words: str) -> None:
     timeline = FakeTimeline(FakeInstant(first) if first else None, FakeInstant(last) if last else None)
-    said = explain_no_plan(cast("Any", FakeIndexLook(FakeTable(timeline))), "record_index")
+    said = explain_no_plan(cast("Any", FakeIndexReader(FakeTable(timeline))), "record_index")
     assert words in said
     assert "record_index" in said

@@ -112,7 +112,7 @@ def writer(*, beat_age_s: float | None = 5, age_s: float = 30, streaming: bool =
 
 
 @pytest.mark.parametrize(
-    ("writers", "habit", "current", "begin"),
+    ("writers", "mode", "current", "begin"),
     [
         pytest.param([], MetadataWriteMode.AT_COMMIT, True, Begin.CONCURRENTLY, id="nobody-and-writers-take-part"),
         pytest.param([writer()], MetadataWriteMode.AT_COMMIT, True, Begin.CONCURRENTLY, id="a-writer-that-takes-part"),
@@ -135,8 +135,8 @@ def writer(*, beat_age_s: float | None = 5, age_s: float = 30, streaming: bool =
         ),
     ],
 )
-def test_fence(writers: list[WriterInFlight], habit: MetadataWriteMode, current: bool, begin: Begin) -> None:
-    verdict = decide_writer_barrier(writers, habit, stays_current=current, no_writer=False)
+def test_fence(writers: list[WriterInFlight], mode: MetadataWriteMode, current: bool, begin: Begin) -> None:
+    verdict = decide_writer_barrier(writers, mode, stays_current=current, no_writer=False)
     assert verdict.begin is begin
     if begin is Begin.WAIT:
         assert writers[0].instant in verdict.reason
@@ -169,7 +169,7 @@ def test_write_that_is_older_than_the_plan_is_waited_for(plan: str, one: WriterI
 
 
 @pytest.mark.parametrize(
-    ("one", "habit", "is_blind"),
+    ("one", "mode", "is_blind"),
     [
         pytest.param(writer(), MetadataWriteMode.AT_COMMIT, False, id="reads-the-properties-as-part-of-its-commit"),
         pytest.param(writer(streaming=True), MetadataWriteMode.AT_COMMIT, True, id="streams"),
@@ -181,9 +181,9 @@ def test_write_that_is_older_than_the_plan_is_waited_for(plan: str, one: WriterI
     ],
 )
 def test_writer_that_may_have_begun_without_knowing_of_an_index(
-    one: WriterInFlight, habit: MetadataWriteMode, is_blind: bool
+    one: WriterInFlight, mode: MetadataWriteMode, is_blind: bool
 ) -> None:
-    assert find_unaware_writers([one], habit) == ([one] if is_blind else [])
+    assert find_unaware_writers([one], mode) == ([one] if is_blind else [])
 
 
 @pytest.mark.parametrize(

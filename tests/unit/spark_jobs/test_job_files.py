@@ -19,7 +19,7 @@ def test_path_is_local_unless_it_has_a_scheme(path: str, local: str | None) -> N
     assert find_local_path(path) == (None if local is None else Path(local))
 
 
-def test_file_is_written_whole_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_file_is_written_whole_and_leaves_nothing_next_to_it(tmp_path: Path) -> None:
     path = f"file://{tmp_path}/a folder/result.json"
     write_text(None, path, "first")
     write_text(None, path, "zweite Fassung: ß")

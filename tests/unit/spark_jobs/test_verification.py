@@ -1,4 +1,4 @@
-"""A sink's rows compared with its table's: what differs is said, and nothing that only looks different."""
+"""A sink's rows compared with its table's: what differs is said, and nothing that only seems different."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Table:
     busy: int = 0
     columns: tuple[str, ...] = COLUMNS
     key: tuple[str, ...] = ("id",)
-    looks: list[int] = field(default_factory=list)
+    reads: list[int] = field(default_factory=list)
 
     def read_timeline(self, known: Checkpoint | None = None) -> SourceTimeline:
-        return SourceTimeline((COMMIT, LATER) if self.busy and len(self.looks) % 2 else (COMMIT,))
+        return SourceTimeline((COMMIT, LATER) if self.busy and len(self.reads) % 2 else (COMMIT,))
 
     def plan_rows(self) -> Callable[[], Iterator[tuple[str, str]]]:
-        self.looks.append(self.busy)
+        self.reads.append(self.busy)
         found = [(f'{{"id":{i}}}', text) for i, text in self.rows.items()]
         return lambda: iter(found)
 
@@ -118,7 +118,7 @@ def test_what_differs_is_counted_and_named(tmp_path: Path, make: MakeSink, mode:
 def test_rows_are_of_a_moment_at_which_the_sink_has_all_commits(tmp_path: Path) -> None:
     rows = {1: row(1)}
     deliver(file_sink(tmp_path, ChangeMode.CHANGES), DONE, *snapshot(rows), begins=True)
-    # Each time a commit completes between the two looks, all begins anew.
+    # Each time a commit completes between the two reads, all begins anew.
     busy, tries = Table(rows, busy=1), []
     with pytest.raises(SinkUnavailableError, match="commits came faster"):
         verify(busy, file_sink(tmp_path, ChangeMode.CHANGES), lambda: tries.append(1) or DONE)

@@ -64,7 +64,7 @@ def test_calls_of_one_thread_share_a_thread() -> None:
     assert len({calls.run(threading.get_ident) for _ in range(50)}) <= 2
 
 
-def test_after_silence_nobody_asks_before_the_pause_is_over(server: FakeServer) -> None:
+def test_after_silence_no_caller_asks_before_the_pause_is_over(server: FakeServer) -> None:
     clock = Clock()
     silences: list[None] = []
     calls = silent_calls(server, clock, lambda: silences.append(None))
@@ -94,7 +94,7 @@ def test_one_caller_at_a_time_asks_a_silent_server(server: FakeServer) -> None:
     assert server.calls == 1
 
 
-def test_caller_that_asks_and_is_interrupted_keeps_nobody_out_for_long(server: FakeServer) -> None:
+def test_caller_that_asks_and_is_interrupted_keeps_no_other_out_for_long(server: FakeServer) -> None:
     clock = Clock()
     calls = silent_calls(server, clock)
     clock.now_s += hdfs.PAUSE_S + 1

@@ -20,7 +20,7 @@ KEYS = {"access_key": "a", "secret_key": "b", "region": "us-east-1"}
 
 
 @pytest.mark.parametrize(
-    ("base_path", "options", "store", "root", "tells"),
+    ("base_path", "options", "store", "root", "knows_times"),
     [
         ("/lake/t", {}, LocalStore, "/lake/t", True),
         ("/", {}, LocalStore, "/", True),
@@ -33,11 +33,11 @@ KEYS = {"access_key": "a", "secret_key": "b", "region": "us-east-1"}
         ("memory://lake/t", {}, FsspecStore, "/lake/t", False),
     ],
 )
-def test_scheme_decides(base_path: str, options: dict[str, Any], store: type, root: str, tells: bool) -> None:
+def test_scheme_decides(base_path: str, options: dict[str, Any], store: type, root: str, knows_times: bool) -> None:
     storage = open_storage(base_path, options)
     assert type(storage.store) is store
     assert storage.root == root
-    assert storage.has_folder_times is tells
+    assert storage.has_folder_times is knows_times
     assert storage.is_local is (store is LocalStore)
 
 

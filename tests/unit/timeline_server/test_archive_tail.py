@@ -93,7 +93,7 @@ class Model:
 
 @dataclass
 class Reader:
-    """A sensor's rule: look, report what is new, go on from the last completion."""
+    """A sensor's rule: read, report what is new, go on from the last completion."""
 
     model: Model
     tail: ArchiveTail
@@ -171,7 +171,7 @@ def test_commits_behind_a_completed_index_build_are_read_from_the_archive() -> N
     assert reader.find_changes() == written
 
 
-def test_slow_writers_commit_that_is_archived_before_the_next_look_is_found() -> None:
+def test_slow_writers_commit_that_is_archived_before_the_next_refresh_is_found() -> None:
     model = Model(2, Archiver(2, 4))
     model.commit()
     slow = model.request("deltacommit")
@@ -187,7 +187,7 @@ def test_slow_writers_commit_that_is_archived_before_the_next_look_is_found() ->
 
 @pytest.mark.parametrize("savepoints", [0, 2], ids=["no-commit", "savepoints-only"])
 def test_archival_that_leaves_everything_that_was_seen_is_noticed(savepoints: int) -> None:
-    """Nothing that was on the timeline at the first look is archived, and still commits came and were archived."""
+    """Nothing that was on the timeline at the first read is archived, and still commits came and were archived."""
     model = Model(2, Archiver(2, 4, is_beyond_savepoint=True))
     model.commit("indexing")
     for _ in range(savepoints):
@@ -199,7 +199,7 @@ def test_archival_that_leaves_everything_that_was_seen_is_noticed(savepoints: in
     assert reader.find_changes() == written
 
 
-def test_archive_is_read_once_per_archival_and_not_once_per_look() -> None:
+def test_archive_is_read_once_per_archival_and_not_once_per_refresh() -> None:
     model = Model(2, Archiver(5, 8))
     model.commit("indexing")
     tail, archivals = ArchiveTail(), 0
@@ -241,7 +241,7 @@ def test_sensors_on_files_find_every_commit_once_from_memory_and_from_the_file_s
     assert "archive" in history.done
     for _, _, found in cursors:
         assert len(set(found)) == len(found)
-        # What a restore took back before anybody looked was never there.
+        # What a restore took back before any read was never there.
         assert {name.split("_")[0] for name in written} - set(found) <= history.taken_back
 
 

@@ -30,14 +30,14 @@ class Lake:
         self.paths: list[str] = []
         self.commits: dict[str, int] = {}
         self.lost: dict[str, int] = {}
-        """Tables with a commit that nobody announced, and when it was made."""
+        """Tables with a commit that was not announced, and when it was made."""
         self.found_after_ms: list[int] = []
         self.timelines.on_unannounced = lambda path, _: self._found(path)
         for number in range(TABLES):
             path = str(HandMadeTable.create(folder / f"t{number}").path)
             self.paths.append(path)
             self.commits[path] = 0
-            for minutes in range(600, 0, -100):  # the rhythm that its timeline tells
+            for minutes in range(600, 0, -100):  # the intervals that its timeline shows
                 self.commit(path, self.now_ms - minutes * 60_000)
 
     def commit(self, path: str, at_ms: int) -> str:

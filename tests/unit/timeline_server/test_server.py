@@ -131,7 +131,7 @@ def test_view_of_a_missing_table_names_error_and_path(client: TestClient, tmp_pa
     assert "nothing" in answer.json()["detail"]
 
 
-def test_poll_of_a_table_that_is_not_known_yet_tells_of_it_when_it_is_loaded(
+def test_poll_of_a_table_that_is_not_known_yet_reports_it_when_it_is_loaded(
     client: TestClient, table: HandMadeTable
 ) -> None:
     table.commit(1)
@@ -167,13 +167,13 @@ def test_poll_sees_the_change_of_a_watched_table_without_any_hint(client: TestCl
 
 
 @pytest.mark.parametrize("cursor", ["0123456789ab.7", "nonsense", "9.9.9", "-1", "ü.1"])
-def test_poll_with_a_cursor_of_another_server_is_told_to_compare(client: TestClient, cursor: str) -> None:
+def test_poll_with_a_cursor_of_another_server_is_asked_to_compare(client: TestClient, cursor: str) -> None:
     answer = poll(client, cursor=cursor, wait_s=20)
     assert answer["resync"] is True
     assert answer["changed"] == []
 
 
-def test_poll_of_a_broken_table_names_its_error_and_tells_of_the_others(
+def test_poll_of_a_broken_table_names_its_error_and_reports_the_others(
     client: TestClient, table: HandMadeTable, tmp_path: Path
 ) -> None:
     broken = HandMadeTable.create(tmp_path / "broken")
@@ -205,7 +205,7 @@ def test_archive_of_a_real_table_is_served(client: TestClient, tmp_path: Path) -
     assert later["instants"] == body["instants"][6:]
 
 
-def test_health_and_metrics_tell_what_the_server_knows(client: TestClient, table: HandMadeTable) -> None:
+def test_health_and_metrics_show_what_the_server_knows(client: TestClient, table: HandMadeTable) -> None:
     view(client, table)
     health = client.get(f"{BASE}/health").json()
     assert (health["status"], health["tables"], health["kept"], health["unreadable"]) == ("healthy", 1, 1, 0)
@@ -232,7 +232,7 @@ class Feed:
         return self.rounds.pop(0) if self.rounds else []
 
 
-def test_feed_registers_tables_and_its_marks_are_looked_after(table: HandMadeTable, tmp_path: Path) -> None:
+def test_feed_registers_tables_and_its_marks_are_followed(table: HandMadeTable, tmp_path: Path) -> None:
     path = str(table.path)
     options = ServerOptions(allowed_roots=(str(tmp_path),), service_tokens=(TOKEN,), feed_interval_s=0.05)
     feed = Feed(

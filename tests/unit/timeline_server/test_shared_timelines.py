@@ -63,7 +63,7 @@ class Clock:
 
 @dataclass
 class Opened:
-    """Opens storages that can be told to fail or to lie about folder times."""
+    """Opens storages that a test can make fail or lie about folder times."""
 
     fails_with: Exception | None = None
     lying_ms: int | None = None
@@ -72,7 +72,7 @@ class Opened:
     def __call__(self, base_path: str) -> Storage:
         opened = self
 
-        class ToldStorage(Storage):
+        class ScriptedStorage(Storage):
             __slots__ = ()
 
             def list_names(self, folder: str) -> list[str]:
@@ -87,7 +87,7 @@ class Opened:
                 return entry
 
         storage = open_storage(base_path)
-        storage.__class__ = ToldStorage
+        storage.__class__ = ScriptedStorage
         self.storages.append(storage)
         return storage
 
@@ -140,12 +140,12 @@ def spent(timelines: SharedTimelines, before: tuple[int, int, int]) -> tuple[int
 
 
 def settle(timelines: SharedTimelines, path: str) -> None:
-    """Look until the folder's time counts."""
+    """Refresh until the folder's time counts."""
     for _ in range(2):
         timelines.snapshot(path, NOW)
 
 
-# --- what a look costs -----------------------------------------------------------------------------------------
+# --- what a refresh costs -----------------------------------------------------------------------------------------
 
 
 def test_snapshot_in_memory_asks_no_storage(timelines: SharedTimelines, table: HandMadeTable) -> None:
@@ -190,7 +190,7 @@ def test_hint_of_an_instant_that_is_shown_already_costs_nothing(
     assert timelines.memory.get(str(table.path)).is_announced
 
 
-def test_hint_without_an_instant_is_always_looked_after(timelines: SharedTimelines, table: HandMadeTable) -> None:
+def test_hint_without_an_instant_always_causes_a_refresh(timelines: SharedTimelines, table: HandMadeTable) -> None:
     instant = table.commit(1)
     settle(timelines, str(table.path))
     before = calls(timelines)
@@ -229,7 +229,9 @@ def test_unannounced_bound_holds_only_for_tables_that_announce_nothing(
 # --- marks -----------------------------------------------------------------------------------------------------
 
 
-def test_snapshot_covering_a_mark_that_no_look_covers_looks(timelines: SharedTimelines, table: HandMadeTable) -> None:
+def test_snapshot_covering_a_mark_that_no_refresh_covers_refreshes(
+    timelines: SharedTimelines, table: HandMadeTable
+) -> None:
     table.commit(1)
     settle(timelines, str(table.path))
     instant = table.commit(2)
@@ -243,7 +245,7 @@ def test_snapshot_covering_a_mark_that_no_look_covers_looks(timelines: SharedTim
 def test_hint_that_is_shown_covers_no_mark_that_another_process_took(
     timelines: SharedTimelines, table: HandMadeTable
 ) -> None:
-    """Mark 5 stands for something that this process was not told; that mark 6 is shown says nothing about it."""
+    """Mark 5 stands for something that this process was not notified of; that mark 6 is shown says nothing about it."""
     first = table.commit(1)
     timelines.hint(str(table.path), [first], 4, is_by_writer=True)
     timelines.refresh_if_due(str(table.path), is_hinted=True)
@@ -260,15 +262,15 @@ def test_hint_that_is_shown_covers_no_mark_that_another_process_took(
 def test_heartbeat_that_finds_a_commit_says_so_and_trusts_the_table_no_more(
     timelines: SharedTimelines, table: HandMadeTable
 ) -> None:
-    told: list[tuple[str, list[str]]] = []
-    timelines.on_unannounced = lambda path, instants: told.append((path, [i.requested_time for i in instants]))
+    reported: list[tuple[str, list[str]]] = []
+    timelines.on_unannounced = lambda path, instants: reported.append((path, [i.requested_time for i in instants]))
     path = str(table.path)
     timelines.hint(path, [table.commit(1)], is_by_writer=True)
     timelines.refresh_if_due(path, is_hinted=True)
     assert timelines.memory.get(path).is_announced
     instant = table.commit(2)
     timelines.refresh_if_due(path, is_hinted=False)
-    assert told == [(path, [instant])]
+    assert reported == [(path, [instant])]
     assert not timelines.memory.get(path).is_announced
     timelines.hint(path, [table.commit(3)], is_by_writer=True)
     timelines.refresh_if_due(path, is_hinted=True)
@@ -276,10 +278,10 @@ def test_heartbeat_that_finds_a_commit_says_so_and_trusts_the_table_no_more(
     timelines.hint(path, [instant], is_by_writer=True)  # the callback was late
     timelines.refresh_if_due(path, is_hinted=True)
     assert timelines.memory.get(path).is_announced
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
-def test_silent_writer_next_to_one_that_announces_is_noticed_and_looked_for_as_often_as_a_watcher_polls(
+def test_silent_writer_next_to_one_that_announces_is_noticed_and_searched_as_often_as_a_watcher_polls(
     timelines: SharedTimelines, table: HandMadeTable, clock: Clock
 ) -> None:
     path = str(table.path)
@@ -354,12 +356,12 @@ def test_evicted_table_that_changed_counts_only_what_is_new(clock: Clock, tmp_pa
 def test_heartbeat_that_finds_a_write_in_flight_only_says_nothing(
     timelines: SharedTimelines, table: HandMadeTable
 ) -> None:
-    told: list[str] = []
-    timelines.on_unannounced = lambda path, _: told.append(path)
+    reported: list[str] = []
+    timelines.on_unannounced = lambda path, _: reported.append(path)
     timelines.snapshot(str(table.path))
     table.plan(5)
     timelines.refresh_if_due(str(table.path), is_hinted=False)
-    assert told == []
+    assert reported == []
     assert len(timelines.snapshot(str(table.path)).timeline.pending()) == 1
 
 
@@ -445,7 +447,7 @@ def test_table_with_a_heartbeat_of_its_own_keeps_it_whatever_it_announces(
 # --- failures --------------------------------------------------------------------------------------------------
 
 
-def test_failed_look_keeps_what_was_announced_and_the_other_tables(
+def test_failed_refresh_keeps_what_was_announced_and_the_other_tables(
     timelines: SharedTimelines, opened: Opened, table: HandMadeTable, tmp_path: Path, clock: Clock
 ) -> None:
     other = HandMadeTable.create(tmp_path / "other")
@@ -466,7 +468,7 @@ def test_failed_look_keeps_what_was_announced_and_the_other_tables(
     assert timelines.snapshot(path, covering=3).timeline.latest_completed().requested_time == instant
 
 
-def test_missing_table_is_forgotten_unless_somebody_needs_it(timelines: SharedTimelines, tmp_path: Path) -> None:
+def test_missing_table_is_forgotten_unless_a_reader_needs_it(timelines: SharedTimelines, tmp_path: Path) -> None:
     for number in range(3):
         with pytest.raises(TableNotFoundError):
             timelines.snapshot(str(tmp_path / f"nothing-{number}"))
@@ -690,8 +692,8 @@ def test_too_many_tables_are_evicted_and_a_needed_one_keeps_its_schedule(clock: 
 def test_change_of_an_evicted_table_is_still_a_change(clock: Clock, tmp_path: Path) -> None:
     tables = [HandMadeTable.create(tmp_path / f"t{number}") for number in range(3)]
     timelines = SharedTimelines(SharedLimits(max_tables=1, hot_tables=1), now_ms=clock)
-    told: list[str] = []
-    timelines.on_unannounced = lambda path, _: told.append(path)
+    reported: list[str] = []
+    timelines.on_unannounced = lambda path, _: reported.append(path)
     timelines.register(str(tables[0].path))
     for table in tables:
         timelines.snapshot(str(table.path))
@@ -699,7 +701,7 @@ def test_change_of_an_evicted_table_is_still_a_change(clock: Clock, tmp_path: Pa
     cursor = timelines.log.cursor
     timelines.refresh_if_due(str(tables[0].path), is_hinted=False)
     assert timelines.log.find_after(cursor)[1] == (str(tables[0].path),)
-    assert told == [str(tables[0].path)]
+    assert reported == [str(tables[0].path)]
 
 
 # --- truth -----------------------------------------------------------------------------------------------------
@@ -715,7 +717,7 @@ def test_snapshot_of_a_real_table_equals_what_hudi_says(timelines: SharedTimelin
 
 @pytest.mark.parametrize("seed", range(HISTORIES))
 def test_view_after_a_random_history_equals_a_fresh_listing(tmp_path: Path, seed: int, clock: Clock) -> None:
-    """1,000 steps; looks of every kind in between, forgotten hints, evictions, damaged folder times within a tick."""
+    """1,000 steps; refreshes in between, forgotten hints, evictions, damaged folder times within a tick."""
     chance = random.Random(seed)
     history = new_history(tmp_path / "table", seed)
     path = str(history.table.path)

@@ -132,7 +132,7 @@ def test_refresh_with_a_damaged_commit_reports_it_and_keeps_the_table_readable(
     damaged = table.path / ".hoodie" / "timeline" / "20261121120002000_20261121120002500.deltacommit"
     damaged.write_bytes(content)
     cache = TableViewCache(SharedTimelines(now_ms=lambda: LONG_AFTER_MS))
-    for _ in range(3):  # until a folder's time would be trusted, which mending a file in place does not change
+    for _ in range(3):  # until a folder's time would be trusted, which repairing a file in place does not change
         view = cache.refresh(str(table.path))
     assert set(view.commits) == {good}
     assert [problem.file_name for problem in view.problems] == [damaged.name]
@@ -140,7 +140,7 @@ def test_refresh_with_a_damaged_commit_reports_it_and_keeps_the_table_readable(
     assert cache.refresh(str(table.path)).problems == ()
 
 
-def test_refresh_of_a_commit_that_is_whole_at_the_second_look_reports_nothing(table: HandMadeTable) -> None:
+def test_refresh_of_a_commit_that_is_whole_at_the_second_read_reports_nothing(table: HandMadeTable) -> None:
     table.commit(1)
     half = table.path / ".hoodie" / "timeline" / "20261121120002000_20261121120002500.deltacommit"
     half.write_bytes(b"{")
@@ -186,7 +186,7 @@ def test_cache_with_too_many_tables_drops_the_one_unused_longest(tmp_path: Path)
 
 
 class Gate(Opened):
-    """Holds back whoever lists a table's timeline while it is shut."""
+    """Holds back each thread that lists a table's timeline while it is shut."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ class Gate(Opened):
 
 
 class CountingLock:
-    """A lock that tells how many have come to it, so that a test need not sleep until they wait."""
+    """A lock that counts how many have come to it, so that a test need not sleep until they wait."""
 
     def __init__(self) -> None:
         self.lock, self.arrived = threading.Lock(), threading.Semaphore(0)
@@ -224,8 +224,8 @@ class CountingLock:
         self.lock.release()
 
 
-def test_refresh_by_many_while_one_is_under_way_does_one_more_look_for_all_of_them(table: HandMadeTable) -> None:
-    """The look under way may have listed before the waiting ones asked, so it is not theirs; the next one is."""
+def test_refresh_by_many_while_one_is_under_way_does_one_more_for_all_of_them(table: HandMadeTable) -> None:
+    """The refresh under way may have listed before the waiting ones asked, so it is not theirs; the next one is."""
     table.commit(1)
     path, gate, lock = str(table.path), Gate(), CountingLock()
     timelines = SharedTimelines(open_table=gate)

@@ -23,7 +23,7 @@ SCHEMA = {
 }
 
 
-def test_a_schema_is_told_in_words() -> None:
+def test_a_schema_is_described_in_words() -> None:
     found = {one.name: one for one in list_properties(SCHEMA, SCHEMA)}
     assert {name: one.kind for name, one in found.items()} == {
         "mode": "`any` or `all`",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tools.words import find_code_words, find_words
+from tools.words import find_app_words, find_code_words, find_words, list_app_files, list_modules
 
 
 @pytest.mark.parametrize(
@@ -18,6 +20,9 @@ from tools.words import find_code_words, find_words
         ("No retry mends it.", "mends"),
         ("Ours is faster.", "Ours"),
         ("It runs beside the writer.", "beside"),
+        ("The table's rhythm is known.", "rhythm"),
+        ("Who fails in Hudi.", "Who"),
+        ("It shows by whom a plan was made.", "by whom"),
     ],
 )
 def test_a_private_word_is_found_with_its_line(sentence: str, word: str) -> None:
@@ -32,6 +37,7 @@ def test_a_private_word_is_found_with_its_line(sentence: str, word: str) -> None
         "```\nnobody looks at it\n```",
         "See https://example.org/tell/nobody",
         "0.6 s in our tests",
+        "Who may do what, and users who read: a person who asks.",
     ],
 )
 def test_code_links_and_other_words_pass(sentence: str) -> None:
@@ -55,6 +61,9 @@ def test_lines_below_a_block_of_code_keep_their_numbers() -> None:
         ('def a():\n    """Read.\n\n    The loop looks at it.\n    """\n', 4, "looks"),
         ('log.warning("table %s shall wait", table)\n', 1, "shall"),
         ('raise Error(f"{table}: the writer who holds it")\n', 1, "who"),
+        ('a = 1\nThread(target=run, name="lake-look")\n', 2, "lake-look"),
+        ('Pool(4, thread_name_prefix="lake-replication-news")\n', 1, "lake-replication-news"),
+        ("def for_whoever_asks():\n    pass\n", 1, "for_whoever_asks"),
     ],
 )
 def test_a_private_word_of_the_code_is_found(source: str, line: int, word: str) -> None:
@@ -69,7 +78,24 @@ def test_a_private_word_of_the_code_is_found(source: str, line: int, word: str) 
         "# The outlook of a look-up; see `tell`.\n",
         'text = "A user who may not read it, and a person who may."\n',
         'kind = "look"\n',
+        'Thread(name="lake-lookup")\n',
+        "def look_up_ms(): ...\n",
     ],
 )
 def test_calls_of_other_packages_and_other_words_of_the_code_pass(source: str) -> None:
     assert find_code_words(source) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [("  // nobody reads it", "nobody"), ("const lastLook = 1;", "lastLook"), ("<p>The loop looks at it</p>", "looks")],
+)
+def test_a_private_word_of_the_app_is_found(line: str, word: str) -> None:
+    assert (2, word) in {(number, text) for number, text, _ in find_app_words(f"const a = 1;\n{line}\n")}
+
+
+def test_tests_benchmarks_and_the_app_are_read() -> None:
+    root = Path(__file__).parents[3]
+    folders = {path.relative_to(root).parts[0] for path in list_modules(root)}
+    assert {"tests", "benchmarks", "airflow_lake_provider", "spark_jobs"} <= folders
+    assert root / "frontend" / "src" / "main.tsx" in list_app_files(root)

@@ -1,4 +1,4 @@
-"""Which instant a snapshot is read at while compactions are planned beside slow writers."""
+"""Which instant a snapshot is read at while compactions are planned next to slow writers."""
 
 from __future__ import annotations
 

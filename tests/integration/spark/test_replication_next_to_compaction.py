@@ -1,4 +1,4 @@
-"""A snapshot beside a compaction that was planned while a slow writer wrote: which log files belong to which slice."""
+"""A snapshot next to a compaction that was planned while a slow writer wrote: which log files belong to which slice."""
 
 from __future__ import annotations
 

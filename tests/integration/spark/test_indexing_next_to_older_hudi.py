@@ -1,4 +1,4 @@
-"""Indexes beside writers of older Hudi, and built with it: each writer and builder is a process with its own bundle.
+"""Indexes next to writers of older Hudi, and built with it: each writer and builder is a process with its own bundle.
 
 Part of `make soak`, which fetches the bundles.
 """
@@ -128,7 +128,7 @@ def begin_writer(processes: Callable[[str], StandingWriter], tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("table_version", "type"), [(9, "MOR"), (8, "COW")])
-def test_writer_of_1_1_that_names_the_indexes_goes_on_beside_their_builds(
+def test_writer_of_1_1_that_names_the_indexes_goes_on_next_to_their_builds(
     spark: SparkSession, begin_writer: BeginWriter, table_version: int, type: str
 ) -> None:
     writer = begin_writer("1.1.1", table_version, type, NAMED)
