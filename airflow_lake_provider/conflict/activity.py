@@ -7,9 +7,12 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.conflict.contention import (
+    UNSET,
     ClashCheck,
+    WriterRule,
     find_active_clashes,
     find_commit_clashes,
+    find_writer_rule,
 )
 from airflow_lake_provider.conflict.marker_reader import ActiveInstant, InstantMarkers, MarkerReader, Role, role_of
 from airflow_lake_provider.errors import DamagedFileError
@@ -43,6 +46,8 @@ class TableActivity:
     now_ms: int
     actives: tuple[ActiveInstant, ...]
     snapshot: TimelineSnapshot
+    rule: WriterRule = UNSET
+    """How Hudi resolves conflicts of the table's writers, by their settings."""
 
     @property
     def compactions_pass(self) -> bool:
@@ -100,6 +105,7 @@ class ConflictTable:
         self._read_snapshot = read_snapshot
         self.rule = rule
         self.hudi_options = hudi_options or {}
+        self._writer_rule = find_writer_rule(self.hudi_options)
         self._markers = MarkerReader(storage)
         self._plans: dict[str, _Plan] = {}
         self._commits: dict[str, CommitMetadata] = {}
@@ -127,13 +133,14 @@ class ConflictTable:
             for name in sorted((names.pending.keys() | markers.keys() | beats.keys()) - passed_over)
         )
         actives = tuple(active for active in found if active is not None)
-        return TableActivity(self._storage.base_path, now_ms, actives, snapshot)
+        return TableActivity(self._storage.base_path, now_ms, actives, snapshot, self._writer_rule)
 
     def check(self, intent: WriteIntent, now_ms: int, partitions: Collection[str] | None = None) -> ClashCheck:
         """Compare an intent with the active instants, and with what completed since it began."""
         includes_older = intent.role is Role.WRITER and intent.comes_first
         activity = self.read_activity(now_ms, partitions, intent.instant if includes_older else None)
-        verdict = find_active_clashes(intent, activity.actives, compactions_pass=activity.compactions_pass)
+        passes = activity.compactions_pass
+        verdict = find_active_clashes(intent, activity.actives, compactions_pass=passes, rule=self._writer_rule)
         commits, damaged = self.find_commits(intent, activity.snapshot)
         return ClashCheck((*verdict.clashes, *commits), (*verdict.unread, *damaged))
 
@@ -142,7 +149,8 @@ class ConflictTable:
     ) -> tuple[tuple[Clash, ...], tuple[str, ...]]:
         """Return the clashes with instants that completed since the intent began, and unreadable files."""
         completed, damaged = self.load_commits(intent.since, snapshot)
-        clashes = find_commit_clashes(intent, completed, self._commits, compactions_pass=_compactions_pass(snapshot))
+        passes = _compactions_pass(snapshot)
+        clashes = find_commit_clashes(intent, completed, self._commits, compactions_pass=passes, rule=self._writer_rule)
         return clashes, damaged
 
     def load_commits(self, since: str, snapshot: TimelineSnapshot) -> tuple[tuple[Instant, ...], tuple[str, ...]]:

@@ -241,7 +241,8 @@ def _wait_for_plans(intent: Intent, activity: TableActivity, period_ms: int) -> 
     """Two plans of one file group: Hudi plans around what is pending, so only a damaged or foreign plan gets here."""
     named = [plan for plan in activity.plans() if plan.instant in intent.plans]
     for plan in named:
-        verdict = find_active_clashes(_intent_of(plan), [other for other in activity.plans() if other not in named])
+        others = [other for other in activity.plans() if other not in named]
+        verdict = find_active_clashes(_intent_of(plan), others, rule=activity.rule)
         if verdict.clashes:
             clash = verdict.clashes[0]
             return Admission(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.conflict.marker_reader import ActiveInstant, Role
 from airflow_lake_provider.hudi.instant import Action
-from airflow_lake_provider.hudi.markers import split_file_group_key
+from airflow_lake_provider.hudi.markers import file_group_key, split_file_group_key
 from airflow_lake_provider.job_contract import CONCURRENCY_MODE
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.hudi.instant import Instant
 
 _COMPACT, _LOG_COMPACT = "COMPACT", "LOG_COMPACT"
+_SERVICES = frozenset({_COMPACT, _LOG_COMPACT, "CLUSTER"})
 _SHOWN = 3
 
 
@@ -88,96 +89,6 @@ class ClashCheck:
         return not self.clashes and not self.unread
 
 
-def find_active_clashes(
-    intent: WriteIntent, actives: Iterable[ActiveInstant], *, compactions_pass: bool = True
-) -> ClashCheck:
-    """Compare an intent with the active instants."""
-    clashes: list[Clash] = []
-    unread: list[str] = []
-    for active in actives:
-        if not must_yield(intent, active, compactions_pass=compactions_pass):
-            continue
-        shared = active.overlap(intent.file_groups)
-        if shared:
-            kind = ClashKind.MARKER if active.markers.overlap(shared) else ClashKind.PLAN
-            clashes.append(Clash(active.instant, active.action, kind, shared))
-        unread += active.unread
-    return ClashCheck(tuple(clashes), tuple(unread))
-
-
-def must_yield(intent: WriteIntent, other: ActiveInstant, *, compactions_pass: bool = True) -> bool:
-    """Whether the intent's owner gives way to the other one if they share a file group."""
-    if other.instant == intent.instant:
-        return False
-    if intent.role is Role.WRITER:
-        return _must_writer_yield(intent, other, compactions_pass=compactions_pass)
-    if intent.role is Role.COMPACTION:
-        is_hurt = not compactions_pass and other.role is Role.WRITER and other.instant < intent.instant
-        return is_hurt and other.is_live
-    if other.role is not Role.WRITER:
-        # Two real plans never share a file group.
-        return intent.role is Role.CLUSTERING or other.role is not Role.COMPACTION
-    # It waits for writers, older and younger: of the two, the writer loses.
-    return other.is_live
-
-
-def _must_writer_yield(intent: WriteIntent, other: ActiveInstant, *, compactions_pass: bool) -> bool:
-    match other.role:
-        case Role.WRITER:
-            return other.is_live and (other.instant < intent.instant or not intent.comes_first)
-        case Role.CLUSTERING:
-            return True
-        case Role.COMPACTION:
-            return not compactions_pass and other.instant > intent.instant
-        case Role.LOG_COMPACTION:
-            return other.is_live  # one that is only requested does no harm yet
-
-
-def find_commit_clashes(
-    intent: WriteIntent,
-    completed: Iterable[Instant],
-    commits: Mapping[str, CommitMetadata],
-    *,
-    compactions_pass: bool = True,
-) -> tuple[Clash, ...]:
-    """Compare an intent with what completed since it began: markers vanish at commit.
-
-    `completed` are completed writes of the timeline, `commits` their metadata by requested time.
-    """
-    clashes = []
-    for instant in completed:
-        if instant.requested_time == intent.instant or (instant.completed_time or "") <= intent.since:
-            continue
-        metadata = commits.get(instant.requested_time)
-        if metadata is None or _passes(intent, instant, metadata.operation, compactions_pass=compactions_pass):
-            continue
-        shared = metadata.file_group_keys() & intent.file_groups
-        if shared:
-            clashes.append(Clash(instant.requested_time, instant.action.value, ClashKind.COMMIT, shared))
-    return tuple(clashes)
-
-
-def _passes(intent: WriteIntent, instant: Instant, operation: str, *, compactions_pass: bool) -> bool:
-    """Whether Hudi lets the intent's owner commit after an instant of its file groups has completed."""
-    if intent.role is Role.COMPACTION:
-        return True
-    if operation == _COMPACT:
-        return intent.role is not Role.WRITER or compactions_pass or instant.requested_time < intent.instant
-    return operation == _LOG_COMPACT and intent.role is not Role.WRITER
-
-
-def describe_file_groups(keys: frozenset[bytes]) -> str:
-    """Print how many file groups, and the first few."""
-    names = ["/".join(part for part in split_file_group_key(key) if part) for key in sorted(keys)[:_SHOWN]]
-    more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
-    return f"{len(keys)} file group{'s' if len(keys) != 1 else ''}: {', '.join(names)}{more}"
-
-
-def partitions_of(keys: Iterable[bytes]) -> frozenset[str]:
-    """Return the partitions of file groups."""
-    return frozenset(split_file_group_key(key)[0] for key in keys)
-
-
 # --- Which of Hudi's rules holds for a table's writers, by their Hudi settings
 
 STRATEGY = "hoodie.write.lock.conflict.resolution.strategy"
@@ -187,6 +98,8 @@ _PACKAGE = "org.apache.hudi.client.transaction."
 SIMPLE = f"{_PACKAGE}SimpleConcurrentFileWritesConflictResolutionStrategy"
 PREFER_WRITER = f"{_PACKAGE}PreferWriterConflictResolutionStrategy"
 BUCKET = f"{_PACKAGE}BucketIndexConcurrentFileWritesConflictResolutionStrategy"
+_BUCKET_DIGITS = 8
+"""A bucket's number is the first eight characters of its file ids (`BucketIdentifier.bucketIdStr`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +126,13 @@ class WriterRule:
         """Whether services in flight give way to writers at their own commit."""
         return self.strategy == PREFER_WRITER
 
+    def comparable(self, keys: frozenset[bytes]) -> frozenset[bytes]:
+        """Return what two instants conflict by: file groups, or the buckets that they belong to."""
+        if not self.by_bucket:
+            return keys
+        groups = map(split_file_group_key, keys)
+        return frozenset(file_group_key(partition, file_id[:_BUCKET_DIGITS]) for partition, file_id in groups)
+
 
 def find_writer_rule(hudi_options: Mapping[str, str]) -> WriterRule:
     """Return the rule that the writers' Hudi settings select."""
@@ -224,6 +144,131 @@ def find_writer_rule(hudi_options: Mapping[str, str]) -> WriterRule:
     if strategy not in {SIMPLE, PREFER_WRITER, BUCKET}:
         return WriterRule(strategy, f"{STRATEGY}={strategy} is not one of Hudi's own: its rule is unknown")
     return WriterRule(strategy)
+
+
+UNSET = WriterRule()
+"""That of Hudi's defaults."""
+
+
+# --- What an intent meets
+
+
+def find_active_clashes(
+    intent: WriteIntent, actives: Iterable[ActiveInstant], *, compactions_pass: bool = True, rule: WriterRule = UNSET
+) -> ClashCheck:
+    """Compare an intent with the active instants, by the rule of the table's writers."""
+    clashes: list[Clash] = []
+    unread: list[str] = []
+    for active in actives:
+        if not must_yield(intent, active, compactions_pass=compactions_pass, rule=rule):
+            continue
+        shared = _shared_with(active, intent.file_groups, rule)
+        if shared:
+            kind = ClashKind.MARKER if _shared_markers(active, shared, rule) else ClashKind.PLAN
+            clashes.append(Clash(active.instant, active.action, kind, shared))
+        unread += active.unread
+    return ClashCheck(tuple(clashes), tuple(unread))
+
+
+def _shared_with(active: ActiveInstant, mine: frozenset[bytes], rule: WriterRule) -> frozenset[bytes]:
+    if not rule.by_bucket:
+        return active.overlap(mine)
+    mine = rule.comparable(mine)
+    if active.overwritten is None:
+        return mine
+    overwritten = (key for key in mine if split_file_group_key(key)[0] in (active.overwritten or ()))
+    return (rule.comparable(active.markers.file_groups() | active.planned) & mine).union(overwritten)
+
+
+def _shared_markers(active: ActiveInstant, shared: frozenset[bytes], rule: WriterRule) -> frozenset[bytes]:
+    if not rule.by_bucket:
+        return active.markers.overlap(shared)
+    return rule.comparable(active.markers.file_groups()) & shared
+
+
+def must_yield(
+    intent: WriteIntent, other: ActiveInstant, *, compactions_pass: bool = True, rule: WriterRule = UNSET
+) -> bool:
+    """Whether the intent's owner gives way to the other one if they share a file group.
+
+    The guard, the sensor before a write, the watch of a service and the report all ask this.
+    """
+    if other.instant == intent.instant:
+        return False
+    if intent.role is Role.WRITER:
+        return _must_writer_yield(intent, other, compactions_pass=compactions_pass, rule=rule)
+    if intent.role is Role.COMPACTION:
+        is_hurt = not compactions_pass and other.role is Role.WRITER and other.instant < intent.instant
+        return is_hurt and other.is_live
+    if other.role is not Role.WRITER:
+        # Two real plans never share a file group.
+        return intent.role is Role.CLUSTERING or other.role is not Role.COMPACTION
+    # It waits for writers, older and younger: of the two, the writer loses, or under `PreferWriter...` the service.
+    return other.is_live
+
+
+def _must_writer_yield(intent: WriteIntent, other: ActiveInstant, *, compactions_pass: bool, rule: WriterRule) -> bool:
+    if other.role is Role.WRITER:
+        is_first = other.instant < intent.instant or not intent.comes_first
+        return other.is_live and is_first and not rule.is_non_blocking
+    if rule.prefers_writers:
+        return False
+    match other.role:
+        case Role.CLUSTERING:
+            return True
+        case Role.COMPACTION:
+            return not compactions_pass and other.instant > intent.instant
+        case Role.LOG_COMPACTION:
+            # One that is only requested does no harm yet.
+            return other.is_live
+
+
+def find_commit_clashes(
+    intent: WriteIntent,
+    completed: Iterable[Instant],
+    commits: Mapping[str, CommitMetadata],
+    *,
+    compactions_pass: bool = True,
+    rule: WriterRule = UNSET,
+) -> tuple[Clash, ...]:
+    """Compare an intent with what completed since it began: markers vanish at commit.
+
+    `completed` are completed writes of the timeline, `commits` their metadata by requested time.
+    """
+    clashes = []
+    for instant in completed:
+        if instant.requested_time == intent.instant or (instant.completed_time or "") <= intent.since:
+            continue
+        metadata = commits.get(instant.requested_time)
+        if metadata is None or _passes(intent, instant, metadata.operation, compactions_pass=compactions_pass):
+            continue
+        if rule.is_non_blocking and intent.role is Role.WRITER and metadata.operation not in _SERVICES:
+            continue
+        shared = rule.comparable(metadata.file_group_keys()) & rule.comparable(intent.file_groups)
+        if shared:
+            clashes.append(Clash(instant.requested_time, instant.action.value, ClashKind.COMMIT, shared))
+    return tuple(clashes)
+
+
+def _passes(intent: WriteIntent, instant: Instant, operation: str, *, compactions_pass: bool) -> bool:
+    """Whether Hudi lets the intent's owner commit after an instant of its file groups has completed."""
+    if intent.role is Role.COMPACTION:
+        return True
+    if operation == _COMPACT:
+        return intent.role is not Role.WRITER or compactions_pass or instant.requested_time < intent.instant
+    return operation == _LOG_COMPACT and intent.role is not Role.WRITER
+
+
+def describe_file_groups(keys: frozenset[bytes]) -> str:
+    """Print how many file groups, and the first few."""
+    names = ["/".join(part for part in split_file_group_key(key) if part) for key in sorted(keys)[:_SHOWN]]
+    more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    return f"{len(keys)} file group{'s' if len(keys) != 1 else ''}: {', '.join(names)}{more}"
+
+
+def partitions_of(keys: Iterable[bytes]) -> frozenset[str]:
+    """Return the partitions of file groups."""
+    return frozenset(split_file_group_key(key)[0] for key in keys)
 
 
 # --- What `airflow lake conflicts` shows of a table: active instants, their file groups, and which conflict; pure
@@ -254,11 +299,13 @@ def _describe(
     find_commits: Callable[[WriteIntent], tuple[tuple[Clash, ...], tuple[str, ...]]],
 ) -> dict[str, Any]:
     groups = active.markers.file_groups() | active.planned
+    rule = activity.rule
     intent = WriteIntent(active.instant, groups, active.role, since=active.instant)
     clashes: tuple[Clash, ...] = ()
     unread = active.unread
     if active.is_live or active.role is not Role.WRITER:
-        clashes = find_active_clashes(intent, activity.actives, compactions_pass=activity.compactions_pass).clashes
+        passes = activity.compactions_pass
+        clashes = find_active_clashes(intent, activity.actives, compactions_pass=passes, rule=rule).clashes
     if (active.is_live and active.role is Role.WRITER) or active.role is Role.CLUSTERING:
         # Others' markers and heartbeats vanish at their commit; then it is too late for this one.
         commits, damaged = find_commits(intent)
@@ -306,10 +353,14 @@ _WORDS = {
 }
 
 
+_NEWEST = WriteIntent("9" * 17, frozenset())
+"""A write that begins now."""
+
+
 def find_obstacles(
     activity: TableActivity,
     partitions: Collection[str],
-    rule: WriterRule = WriterRule(),
+    rule: WriterRule = UNSET,
 ) -> tuple[str, ...]:
     """Describe which instants touch, or may touch, one of the partitions; none named means the whole table.
 
@@ -326,17 +377,9 @@ def find_obstacles(
     return restores + tuple(
         _describe_touching(active, touched)
         for active in activity.actives
-        if _counts(active, rule)
+        if must_yield(_NEWEST, active, rule=rule)
         and ((touched := _touched(active)) is None or not partitions or touched & set(partitions))
     )
-
-
-def _counts(active: ActiveInstant, rule: WriterRule) -> bool:
-    if active.role is Role.WRITER:
-        return active.is_live and not rule.is_non_blocking
-    if rule.prefers_writers:
-        return False
-    return active.role is Role.CLUSTERING or (active.role is Role.LOG_COMPACTION and active.is_live)
 
 
 def _touched(active: ActiveInstant) -> frozenset[str] | None:

@@ -21,17 +21,19 @@ from airflow_lake_provider.conflict.contention import (
     STRATEGY,
     Clash,
     ClashKind,
+    WriteIntent,
     WriterRule,
     describe_file_groups,
     find_writer_rule,
+    must_yield,
 )
 from airflow_lake_provider.conflict.marker_reader import ActiveInstant, Role
 from airflow_lake_provider.hudi.instant import Action, State
-from airflow_lake_provider.hudi.markers import file_group_key, split_file_group_key
+from airflow_lake_provider.hudi.markers import split_file_group_key
 from airflow_lake_provider.instant_clock import shift_instant_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from airflow_lake_provider.conflict.activity import ConflictTable, TableActivity
     from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
@@ -39,17 +41,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
 
 # --- What a write touches, compared with another instant
-
-
-_BUCKET_DIGITS = 8
-"""A bucket's number is the first eight characters of its file ids (`BucketIdentifier.bucketIdStr`)."""
-
-
-def _comparable(keys: Iterable[bytes], rule: WriterRule) -> frozenset[bytes]:
-    if not rule.by_bucket:
-        return frozenset(keys)
-    groups = map(split_file_group_key, keys)
-    return frozenset(file_group_key(partition, file_id[:_BUCKET_DIGITS]) for partition, file_id in groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +52,7 @@ class _Touched:
 
     @staticmethod
     def of(active: ActiveInstant, rule: WriterRule) -> _Touched:
-        return _Touched(_comparable(active.markers.file_groups() | active.planned, rule), active.overwritten)
+        return _Touched(rule.comparable(active.markers.file_groups() | active.planned), active.overwritten)
 
     def shared(self, other: _Touched) -> frozenset[bytes]:
         """Return what both touch, as far as it is named."""
@@ -167,7 +158,7 @@ def _commit_clashes(
             continue
         if metadata.operation == "COMPACT" and (facts.activity.compactions_pass or other.requested_time < instant):
             continue
-        shared = mine.shared(_Touched(_comparable(metadata.file_group_keys(), rule)))
+        shared = mine.shared(_Touched(rule.comparable(metadata.file_group_keys())))
         if shared:
             is_certain = completed >= settled or (planned_after != "" and completed > planned_after)
             clash = Clash(other.requested_time, other.action.value, ClashKind.COMMIT, shared)
@@ -178,9 +169,9 @@ def _commit_clashes(
 def _writer_clashes(facts: WriteFacts, rule: WriterRule, mine: _Touched, notes: list[str]) -> list[Clash]:
     """Return the clashes with older live writers that nothing else makes fail, oldest first."""
     fates: list[tuple[ActiveInstant, _Touched, _Fate]] = []
-    found = []
+    found, own = [], WriteIntent(facts.instant, mine.keys)
     for writer in facts.activity.live_writers():
-        if writer.instant >= facts.instant or not writer.action:
+        if not must_yield(own, writer, rule=rule) or not writer.action:
             continue  # without an action: it has not begun, or it is a reservation, which need not become a write
         touched = _Touched.of(writer, rule)
         fate = _fate_of(facts, rule, writer, touched, fates)
@@ -188,7 +179,7 @@ def _writer_clashes(facts: WriteFacts, rule: WriterRule, mine: _Touched, notes: 
         notes += [f"not read: {name}" for name in writer.unread]
         shared = mine.shared(touched)
         if shared and fate is _Fate.SURVIVES:
-            kind = ClashKind.MARKER if mine.keys & _comparable(writer.markers.file_groups(), rule) else ClashKind.PLAN
+            kind = ClashKind.MARKER if mine.keys & rule.comparable(writer.markers.file_groups()) else ClashKind.PLAN
             found.append(Clash(writer.instant, writer.action, kind, shared))
         elif shared and fate is _Fate.UNCLEAR:
             notes.append(f"writer {writer.instant} shares {describe_file_groups(shared)}, and may lose itself")
@@ -214,23 +205,20 @@ def _fate_of(
 def _plan_clashes(facts: WriteFacts, rule: WriterRule, mine: _Touched, notes: list[str]) -> list[Clash]:
     """Return the clashes with services' plans that last; the others become notes."""
     found: list[Clash] = []
+    own, passes = WriteIntent(facts.instant, mine.keys), facts.activity.compactions_pass
     for plan in facts.activity.plans():
         shared = mine.shared(_Touched.of(plan, rule))
-        if not shared or rule.prefers_writers or (plan.role is Role.COMPACTION and not _hurts(plan, facts)):
+        if not shared or not must_yield(own, plan, compactions_pass=passes, rule=rule):
             continue
         clash = Clash(plan.instant, plan.action, ClashKind.PLAN, shared)
         if plan.role is Role.LOG_COMPACTION:
             # Only its completion rejects a writer, and the writer may be first.
-            notes += [str(clash)] if plan.is_live else []
+            notes.append(str(clash))
         elif plan.role is Role.COMPACTION or plan.instant in facts.old_plans:
             found.append(clash)
         else:
             notes.append(f"{clash}; the plan may be withdrawn for this write")
     return found
-
-
-def _hurts(compaction: ActiveInstant, facts: WriteFacts) -> bool:
-    return not facts.activity.compactions_pass and compaction.instant > facts.instant
 
 
 def describe_end(base_path: str, forecast: WriteForecast, rule: WriterRule, ran_s: float) -> str:

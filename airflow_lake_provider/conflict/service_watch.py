@@ -13,7 +13,7 @@ from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.instant_clock import instant_time_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from airflow_lake_provider.config.policies import ConflictPolicy
     from airflow_lake_provider.conflict.activity import ConflictTable
@@ -166,11 +166,15 @@ class ServiceConflict:
 
 
 class ServiceWatch:
-    """Checks all pending clustering plans of a table; its one executor is the service that is watched."""
+    """Checks the clustering plans that the watched service executes.
 
-    def __init__(self, table: ConflictTable, policy: ConflictPolicy) -> None:
+    `plans` are the requested times that its request names; one that names none executes each pending plan.
+    """
+
+    def __init__(self, table: ConflictTable, policy: ConflictPolicy, plans: Collection[str] = ()) -> None:
         self._table = table
         self._policy = policy
+        self._plans = frozenset(plans)
         self._strategies: dict[str, DetectionStrategy] = {}
         # Made before the service begins, so that a wrong name fails here.
         make_strategy(policy.strategy, self._settings())
@@ -182,7 +186,8 @@ class ServiceWatch:
         """
         activity = self._table.read_activity(now_ms)
         for plan in activity.plans():
-            if plan.role is not Role.CLUSTERING or not plan.planned:
+            is_foreign = self._plans and plan.instant not in self._plans
+            if plan.role is not Role.CLUSTERING or not plan.planned or is_foreign:
                 continue
             strategy = self._strategies.get(plan.instant)
             if strategy is None:

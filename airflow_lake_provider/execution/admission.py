@@ -71,7 +71,7 @@ class ServiceAdmission:
         """Return the watch of the service while it runs; None where no writer can get in its way."""
         if not needs_watch(wanted.service, wanted.mode, self.policy):
             return None
-        return ServiceWatch(self._table, self.policy)
+        return ServiceWatch(self._table, self.policy, wanted.instants)
 
     def _commits(self, service: Service) -> Mapping[str, CommitMetadata]:
         if service is not Service.CLUSTERING:

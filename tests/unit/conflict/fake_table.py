@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -59,8 +60,8 @@ class FakeTable:
     properties: dict[str, str] = field(default_factory=lambda: dict(PROPERTIES))
     version: int = 9
 
-    def open(self) -> ConflictTable:
-        return ConflictTable(Storage(BASE, self.store, BASE), self.snapshot, RULE)
+    def open(self, hudi_options: Mapping[str, str] | None = None) -> ConflictTable:
+        return ConflictTable(Storage(BASE, self.store, BASE), self.snapshot, RULE, hudi_options)
 
     def snapshot(self) -> TimelineSnapshot:
         names = [name.rsplit("/", 1)[-1] for name in self.store.files if "/.hoodie/timeline/" in name]

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from airflow_lake_provider.conflict.contention import (
+    INDEX_TYPE,
     PREFER_WRITER,
     STRATEGY,
+    WriteIntent,
     describe_activity,
     find_obstacles,
     find_writer_rule,
     is_clear,
     print_line,
 )
+from airflow_lake_provider.conflict.guard import WriteFacts, judge_write
 from airflow_lake_provider.job_contract import CONCURRENCY_MODE
-from tests.unit.conflict.fake_table import FakeTable
+from tests.unit.conflict.fake_table import FakeTable, keys
 
 W1, W2, W3, W4 = (f"2026112110000000{n}" for n in range(1, 5))
 OSLO, BONN = ("Oslo", "f1-0"), ("Bonn", "f2-0")
+NON_BLOCKING = "NON_BLOCKING_CONCURRENCY_CONTROL"
 
 
-def report(table: FakeTable) -> list[dict[str, Any]]:
-    opened = table.open()
+def report(table: FakeTable, hudi_options: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    opened = table.open(hudi_options)
     activity = opened.read_activity(table.now_ms)
     return describe_activity(activity, lambda claim: opened.find_commits(claim, activity.snapshot))
 
@@ -109,6 +114,67 @@ def test_what_is_in_the_way_follows_the_writers_settings(hudi_options: dict[str,
     table.plan(W3, [OSLO])
     obstacles = find_obstacles(table.open().read_activity(table.now_ms), ["Oslo"], find_writer_rule(hudi_options))
     assert [word for word in ("writer", "log compaction", "clustering") if any(word in o for o in obstacles)] == found
+
+
+def begin_writer(table: FakeTable) -> None:
+    table.begin(W1)
+    table.mark_direct(W1, [OSLO])
+
+
+def begin_log_compaction(table: FakeTable) -> None:
+    table.plan_compaction(W1, [OSLO], action="logcompaction")
+    table.write(f"timeline/{W1}.logcompaction.inflight")
+
+
+def plan_clustering(table: FakeTable) -> None:
+    table.plan(W1, [OSLO])
+
+
+@pytest.mark.parametrize("begin", [begin_writer, begin_log_compaction, plan_clustering])
+@pytest.mark.parametrize(
+    "hudi_options",
+    [{}, {CONCURRENCY_MODE: NON_BLOCKING}, {STRATEGY: PREFER_WRITER}, {INDEX_TYPE: "BUCKET"}],
+    ids=["simple", "non-blocking", "prefer-writer", "bucket"],
+)
+def test_before_a_write_during_it_and_in_the_report_one_rule_holds(
+    hudi_options: dict[str, str], begin: Callable[[FakeTable], None]
+) -> None:
+    table, rule = FakeTable(), find_writer_rule(hudi_options)
+    begin(table)
+    opened = table.open(hudi_options)
+    is_obstacle = bool(find_obstacles(opened.read_activity(table.now_ms), ["Oslo"], rule))
+    intent = WriteIntent(W2, keys([OSLO]), since=W2)
+    assert bool(opened.check(intent, table.now_ms).clashes) is is_obstacle
+    table.begin(W2)
+    table.mark_direct(W2, [OSLO])
+    row = next(row for row in report(table, hudi_options) if row["instant"] == W2)
+    assert bool(row["clashes"]) is is_obstacle
+    if not rule.unjudged:
+        forecast = judge_write(WriteFacts(W2, opened.read_activity(table.now_ms)), rule)
+        assert bool(forecast.clashes or forecast.notes) is is_obstacle
+
+
+def test_two_new_file_groups_of_one_bucket_conflict_where_the_index_is_by_bucket() -> None:
+    table = FakeTable()
+    for instant, file_id in ((W1, "00000007-aaaa-0"), (W2, "00000007-bbbb-0"), (W3, "00000008-cccc-0")):
+        table.begin(instant)
+        table.mark_by_server(instant, [("Oslo", file_id)])
+    clashes = {row["instant"]: bool(row["clashes"]) for row in report(table, {INDEX_TYPE: "BUCKET"})}
+    assert clashes == {W1: False, W2: True, W3: False}
+    assert not any(row["clashes"] for row in report(table))
+    table.commit(W1, W4, [("Oslo", "00000007-aaaa-0")])
+    clashes = {row["instant"]: bool(row["clashes"]) for row in report(table, {INDEX_TYPE: "BUCKET"})}
+    assert clashes == {W2: True, W3: False}
+
+
+def test_commits_of_others_reject_no_writer_that_does_not_block_and_those_of_services_do() -> None:
+    options = {CONCURRENCY_MODE: NON_BLOCKING}
+    for operation, is_rejected in (("UPSERT", False), ("CLUSTER", True)):
+        table = FakeTable()
+        begin_writer(table)
+        table.commit(W2, W3, [OSLO], operation)
+        (row,) = report(table, options)
+        assert bool(row["clashes"]) is is_rejected
 
 
 def test_pending_restore_is_in_the_way_of_each_partition() -> None:

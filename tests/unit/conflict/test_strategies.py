@@ -109,6 +109,17 @@ def test_every_strategy_watches_a_plan_and_finds_its_writer(name: str) -> None:
     assert (found.plan, [clash.instant for clash in found.clashes]) == (W1, [W2])
 
 
+def test_service_that_executes_named_plans_does_not_stop_for_the_writer_of_another_plan() -> None:
+    table = FakeTable()
+    table.plan(W1, [OSLO])
+    table.plan(W2, [BONN])
+    table.begin(W3)
+    table.mark_direct(W3, [BONN])
+    assert ServiceWatch(table.open(), ConflictPolicy(), (W1,)).check(table.now_ms) is None
+    found = [ServiceWatch(table.open(), ConflictPolicy(), plans).check(table.now_ms) for plans in ((W1, W2), ())]
+    assert [conflict.plan if conflict else None for conflict in found] == [W2, W2]
+
+
 class AlwaysFree:
     def __init__(self, settings: StrategySettings) -> None:
         self.settings = settings
