@@ -321,6 +321,12 @@ class ReplicationGapError(LakeError):
     retriable = True
 
 
+class SeekRefusedError(LakeError):
+    """The stream cannot seek now: rows would be missing in the sink for good."""
+
+    http_status = 409
+
+
 class ReadIncompleteError(LakeError):
     """Other changes of a commit were read than its write statistics count; the checkpoint has not moved."""
 

@@ -29,7 +29,11 @@ def json_of(content: bytes | None) -> Any:
 
 
 def read_topic(
-    bootstrap: str, topic: str, timeout_s: float = 60, parse: Callable[[bytes | None], Any] = json_of
+    bootstrap: str,
+    topic: str,
+    timeout_s: float = 60,
+    parse: Callable[[bytes | None], Any] = json_of,
+    parse_key: Callable[[bytes | None], Any] = json_of,
 ) -> list[Record]:
     """Return all committed records, partition by partition in their order; `parse` reads their values."""
     consumer = confluent_kafka.Consumer(
@@ -52,7 +56,7 @@ def read_topic(
             assert message is not None, f"topic {topic} was not read to its end"
             if message.error() is None:
                 headers = {name: value.decode() for name, value in message.headers() or ()}
-                records.append(Record(message.partition(), json_of(message.key()), parse(message.value()), headers))
+                records.append(Record(message.partition(), parse_key(message.key()), parse(message.value()), headers))
             else:
                 assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, message.error()
                 left.discard(message.partition())

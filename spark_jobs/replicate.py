@@ -24,7 +24,9 @@ from lake_jobs.driver import files
 from lake_jobs.driver.application import run_application
 from lake_jobs.driver.failure import causes_of, classify, describe
 from lake_jobs.driver.files import log_progress
+from lake_jobs.replication.column_rules import parse_column_rules
 from lake_jobs.replication.hudi_sink import HudiSink
+from lake_jobs.replication.selected_source import SelectedSource
 from lake_jobs.replication.source import HudiSource
 from lake_jobs.replication.verification import Verification, verify
 
@@ -53,7 +55,8 @@ def _replicate(spark: SparkSession, request: ReplicationRequest) -> ReplicationR
     try:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
         sink = create_sink(request.kind, request.sink_settings)
-        source = HudiSource(spark, request.base_path, request.mode, request.key, request.reader)
+        table = HudiSource(spark, request.base_path, request.mode, request.key, request.reader)
+        source = SelectedSource(table, parse_column_rules(request.options, request.table_name))
         _introduce(sink, source)
         report = Pump(source, sink, request.order, progress.advance).run()
         verified = _verify(source, request, progress) if request.is_verification else None
@@ -78,14 +81,14 @@ def _replicate(spark: SparkSession, request: ReplicationRequest) -> ReplicationR
         snapshot_reason=report.snapshot_reason,
         bytes=report.bytes,
         seconds=time.monotonic() - began_s,
-        readers=dict(source.readers),
+        readers=dict(table.readers),
         waits_for=report.waits_for,
         verified="" if verified is None else str(verified),
         phases={phase: round(seconds, 3) for phase, seconds in report.phases.items()},
     )
 
 
-def _verify(source: HudiSource, request: ReplicationRequest, progress: Progress) -> Verification:
+def _verify(source: SelectedSource, request: ReplicationRequest, progress: Progress) -> Verification:
     def catch_up() -> Checkpoint | None:
         sink = create_sink(request.kind, request.sink_settings)
         _introduce(sink, source)
@@ -94,7 +97,7 @@ def _verify(source: HudiSource, request: ReplicationRequest, progress: Progress)
     return verify(source, create_sink(request.kind, request.sink_settings), catch_up)
 
 
-def _introduce(sink: Sink, source: HudiSource) -> None:
+def _introduce(sink: Sink, source: SelectedSource) -> None:
     """Let a sink that makes its own table know the one that it follows."""
     if isinstance(sink, HudiSink):
         sink.follow(source)

@@ -215,14 +215,16 @@ class LakeHook(BaseHook):
         params = {"base_path": base_path, "table_name": table_name, "service": service.value}
         return self._call("GET", "/policy", params=params, conflict=ServiceRefusedError)
 
-    def begin_replication(self, table_id: str, sink: str, ttl_s: float, run_id: str) -> tuple[bool, str]:
-        """Announce a run; return whether it must begin with a snapshot, and the snapshot request that it fulfils.
+    def begin_replication(self, table_id: str, sink: str, ttl_s: float, run_id: str) -> dict[str, Any]:
+        """Announce a run; return what the manager knows of the sink.
+
+        Those are `needs_snapshot`, whether it must begin with a snapshot; `request`, the request for a snapshot that it
+        fulfils then; and `generation`, the last one that a run reported.
 
         Raises SinkBusyError while another run has the sink.
         """
         body = {"ttl_s": ttl_s, "run_id": run_id}
-        answer = self._call("POST", f"/tables/{table_id}/sinks/{sink}/begin", json=body, conflict=SinkBusyError)
-        return bool(answer["needs_snapshot"]), str(answer["request"])
+        return dict(self._call("POST", f"/tables/{table_id}/sinks/{sink}/begin", json=body, conflict=SinkBusyError))
 
     def report_progress(self, table_id: str, sink: str, progress: Mapping[str, Any]) -> None:
         """Report a run's progress or end: `run_id`, `checkpoint`, `completed_time`, `problem`, `ended`.

@@ -25,6 +25,7 @@ from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.instances import PEOPLE, Instance, InstanceState
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.manager.scheduling import StartDecision, StartVerdict, active_run_check_ms
+from airflow_lake_provider.manager.sink_state import find_changed_time
 from airflow_lake_provider.manager.writers import Checked, recorded_report, row_of
 from airflow_lake_provider.metrics import (
     decisions,
@@ -240,6 +241,7 @@ class TableEvaluation:
             next_evaluation_ms=next_evaluation_ms,
             retry_ms=self._retry_ms(lease, outcomes, next_evaluation_ms),
             completed_time=view.timeline.latest_completed_time(),
+            changed_time=find_changed_time(view),
             view_version=view.version,
             decisions_json=json.dumps([outcome.to_dict() for outcome in outcomes]),
             holes=len(view.timeline.holes()),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.hudi.commit_metadata import load_commit_metadata
+from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.instant_clock import instant_age_s
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.metrics import Metrics
+    from airflow_lake_provider.planner.table_view import TableView
     from airflow_lake_provider.storage.table_storage import Storage
 
 
@@ -40,6 +43,20 @@ class SinkState:
     """Seconds between the hold and now: how much history is kept for this sink. 0 when it holds nothing."""
     held_bytes: int
     """Bytes in files that newer ones have replaced since the hold. The table's own retention may keep some of them."""
+
+
+def find_changed_time(view: TableView) -> str:
+    """Return the newest completed time of a write that changed rows, or of a restore; empty without any.
+
+    A clean, a compaction, a clustering or a rollback of what never completed changes nothing for a sink.
+    """
+    changes = [instant for instant in view.timeline.completed() if instant.action is Action.RESTORE]
+    for write in view.timeline.completed_writes:
+        metadata = view.commits.get(write.requested_time)
+        # What cannot be read may be a change: a run finds out.
+        if metadata is None or metadata.operation not in OPERATIONS_WITHOUT_CHANGES:
+            changes.append(write)
+    return max((instant.ordering_time for instant in changes), default="")
 
 
 def _find_lag(checkpoint_text: str, writes: Iterable[Instant], metadata_of: Callable[[Instant], CommitMetadata]) -> Lag:
@@ -58,40 +75,68 @@ def _find_lag(checkpoint_text: str, writes: Iterable[Instant], metadata_of: Call
 def load_sink_state(storage: Storage, checkpoint_text: str, hold: str, now_s: float) -> SinkState:
     """Return a sink's state. `hold` is the requested time from which it holds, `0` for everything, empty for nothing.
 
-    Reads the metadata of every completed write on the active timeline. Raises what the timeline's reading raises.
+    Reads the metadata of the writes that the sink lacks, of those since the hold, and of earlier ones until the files
+    that these replaced are found. Raises what the timeline's reading raises.
     """
     properties = load_table_properties(storage)
     zone = properties.time_zone
-    writes = load_timeline(storage, properties).completed_writes
-    loaded = {write: load_commit_metadata(storage, properties.timeline_path, write) for write in writes}
-    lag = _find_lag(checkpoint_text, writes, loaded.__getitem__)
-    commits = [(write.requested_time, metadata) for write, metadata in loaded.items()]
-    begin = min((requested for requested, _ in commits), default="") if hold == EVERYTHING else hold
+    writes = {write.requested_time: write for write in load_timeline(storage, properties).completed_writes}
+
+    @cache
+    def metadata_of(requested_time: str) -> CommitMetadata:
+        return load_commit_metadata(storage, properties.timeline_path, writes[requested_time])
+
+    lag = _find_lag(checkpoint_text, writes.values(), lambda write: metadata_of(write.requested_time))
+    begin = min(writes, default="") if hold == EVERYTHING else hold
     return SinkState(
         lag=lag,
         lag_s=instant_age_s(lag.oldest_completed_time, zone, now_s) if lag.commits else 0.0,
         hold_age_s=instant_age_s(begin, zone, now_s) if begin else 0.0,
-        held_bytes=held_bytes(commits, hold) if hold else 0,
+        held_bytes=held_bytes(list(writes), metadata_of, hold) if hold else 0,
     )
 
 
-def held_bytes(commits: Sequence[tuple[str, CommitMetadata]], hold: str) -> int:
-    """Sum up the files that a write from `hold` on replaced; commits come in the order of completion.
+def held_bytes(writes: Sequence[str], metadata_of: Callable[[str], CommitMetadata], hold: str) -> int:
+    """Sum up the files that a write from `hold` on replaced; writes are requested times in the order of completion.
 
     A reader of the table as of the hold still needs them, so a clean that respects the hold leaves them. Files older
     than the active timeline are unknown and not counted.
     """
     live: dict[tuple[str, str], dict[str, int]] = {}
     held = 0
-    for requested, metadata in commits:
-        replaced = set(metadata.replaced_file_groups)
-        replaced |= {(stat.partition, stat.file_id) for stat in metadata.stats if not stat.is_log}
-        for group in replaced:
+    for requested, metadata in _find_since(writes, metadata_of, hold):
+        for group in {*metadata.replaced_file_groups, *_base_files(metadata)}:
             sizes = live.pop(group, {})
             held += sum(sizes.values()) if requested >= hold else 0
         for stat in metadata.stats:
             live.setdefault((stat.partition, stat.file_id), {})[stat.path] = stat.file_size_bytes
     return held
+
+
+def _find_since(
+    writes: Sequence[str], metadata_of: Callable[[str], CommitMetadata], hold: str
+) -> list[tuple[str, CommitMetadata]]:
+    """Return the writes from the hold on, and those before that wrote what these replaced, as far as is needed."""
+    found: list[tuple[str, CommitMetadata]] = []
+    wanted: set[tuple[str, str]] = set()
+    for requested in reversed(writes):
+        if requested < hold and not wanted:
+            continue
+        metadata = metadata_of(requested)
+        found.append((requested, metadata))
+        bases = _base_files(metadata)
+        # With its base file a file slice is complete: its log files are of writes that were seen already.
+        wanted -= bases.keys()
+        if requested >= hold:
+            # Of a compaction Hudi does not say whether the file group had log files before its first base file.
+            is_new = {group for group, is_new in bases.items() if is_new and metadata.operation != "COMPACT"}
+            wanted |= {*metadata.replaced_file_groups, *(bases.keys() - is_new)}
+    return found[::-1]
+
+
+def _base_files(metadata: CommitMetadata) -> dict[tuple[str, str], bool]:
+    """Return the file groups of which a write wrote a base file, each with whether it is their first file."""
+    return {(stat.partition, stat.file_id): stat.is_new_group for stat in metadata.stats if not stat.is_log}
 
 
 def state_of(sink: Mapping[Any, Any], checkpoint: Mapping[str, Any], now_ms: float) -> str:

@@ -51,10 +51,8 @@ from airflow_lake_provider.job_contract import FailureKind, to_json
 from airflow_lake_provider.metrics import REPLICATION_FAILURES
 from airflow_lake_provider.operators.table_service import LakeTableLink
 from airflow_lake_provider.replication.change import ChangeMode
-from airflow_lake_provider.replication.job import (
-    ReplicationRequest,
-    ReplicationResult,
-)
+from airflow_lake_provider.replication.feed import parse_seek_time
+from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.pump import Order
 
 if TYPE_CHECKING:
@@ -226,6 +224,7 @@ class HudiReplicationOperator(BaseOperator):
             self._spark_hook.on_kill()
 
     def _run(self, context: Context) -> ReplicationResult:
+        self._require_action()
         base_path, name = normalise_base_path(self.base_path), self.name or self.sink
         require_allowed_table(base_path)
         for place, given in (("spark_conf", self.spark_conf), ("options", self.options)):
@@ -239,11 +238,11 @@ class HudiReplicationOperator(BaseOperator):
         run_id, try_number = str(context["run_id"]), int(context["ti"].try_number)
         folder = JobFolder(work_dir(), f"{run_id}.{table_id}.{name}", try_number)
         table = hook.get_table(table_id)
-        needs_snapshot, release = hook.begin_replication(table_id, name, float(self.ttl_s), run_id)
+        begun = hook.begin_replication(table_id, name, float(self.ttl_s), run_id)
         progress = _ProgressReporter(hook, table_id, name, run_id, folder.result_path, on_lost=self.on_kill)
         try:
-            order = self._order(f"{table_id}.{name}", run_id, release if needs_snapshot else "")
-            request = self._request(base_path, order, folder.result_path)
+            order = self._order(f"{table_id}.{name}", run_id, begun)
+            request = self._request(table, base_path, order, folder.result_path)
             with progress:
                 death = self._submit(request, folder)
             if progress.lost is not None:
@@ -261,7 +260,7 @@ class HudiReplicationOperator(BaseOperator):
             # It may hold the sink's password.
             remove(folder.request_path)
         problem = result.message or result.waits_for
-        progress.end({"checkpoint": result.checkpoint, "problem": problem, "completed_time": table["completed_time"]})
+        progress.end({"checkpoint": result.checkpoint, "problem": problem, "completed_time": table["changed_time"]})
         if result.has_failed:
             is_refused = result.failure_kind is FailureKind.REFUSED
             raise (ReplicationRefusedError if is_refused else ReplicationFailedError)(result.message)
@@ -277,18 +276,28 @@ class HudiReplicationOperator(BaseOperator):
         )
         report_sink(AirflowMetrics(), LakeHook(self.lake_conn_id), self.base_path, self.name or self.sink, cap)
 
-    def _order(self, stream: str, run_id: str, release: str) -> Order:
+    def _require_action(self) -> None:
         if self.action not in ACTIONS or (self.action == "seek") != bool(self.seek_until):
             raise ConfigError(f"action is {self.action!r}: allowed are {', '.join(ACTIONS)}; seek with seek_until")
+        if self.seek_until:
+            parse_seek_time(self.seek_until)
+
+    def _order(self, stream: str, run_id: str, begun: Mapping[str, Any]) -> Order:
+        release = str(begun["request"]) if begun["needs_snapshot"] else ""
         catches_up = self.action in {"replicate", "verify"}
         request = release if catches_up else run_id
         snapshot = self.action == "snapshot" or (bool(release) and catches_up)
-        return Order(stream, request=request, snapshot=snapshot, seek_until=self.seek_until)
+        return Order(
+            stream, request=request, snapshot=snapshot, seek_until=self.seek_until, generation=int(begun["generation"])
+        )
 
-    def _request(self, base_path: str, order: Order, result_path: str) -> ReplicationRequest:
+    def _request(self, table: Mapping[str, Any], base_path: str, order: Order, result_path: str) -> ReplicationRequest:
+        # A name from a notice must not choose a topic: those of the table's own properties do.
+        known = table["table_name"] if table["identified"] else base_path.rsplit("/", 1)[-1]
         return ReplicationRequest(
             base_path=base_path,
-            table_name=self.table_name or base_path.rsplit("/", 1)[-1],
+            table_name=self.table_name or known,
+            database=table["database"] if table["identified"] else "",
             kind=self.sink,
             order=order,
             result_path=result_path,

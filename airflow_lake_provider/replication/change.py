@@ -7,7 +7,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -88,6 +88,10 @@ def load_json(text: str) -> dict[str, Any]:
     return body
 
 
+_EXACT = Context(prec=400)
+"""Python's own rounds to 28 digits; a double has up to 309 before its point."""
+
+
 def canonical(values: Mapping[str, Any]) -> str:
     """Return one text for equal rows, whatever wrote them: without nulls, in order of names, numbers by their value.
 
@@ -106,7 +110,7 @@ def _plain(value: Any) -> Any:
         return int(value)
     if isinstance(value, (int, float, Decimal)):
         number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
-        return f"{number.normalize():f}" if number.is_finite() else str(value)
+        return f"{number.normalize(_EXACT):f}" if number.is_finite() else str(value)
     if isinstance(value, datetime):
         return (value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo is not None else value).isoformat()
     if isinstance(value, date):

@@ -63,6 +63,8 @@ class Checkpoint:
     snapshot: SnapshotProgress | None = None
     request: str = ""
     """The last fulfilled request for a snapshot or a seek, so that a repeated task does not fulfil it twice."""
+    watermark: str = ""
+    """The low watermark: every commit that completed at or before this time is in the sink, and none comes later."""
 
     def has(self, commit: CommitRef) -> bool:
         """Whether the sink has this commit."""

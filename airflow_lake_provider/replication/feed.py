@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.errors import ConfigError, SeekRefusedError
+from airflow_lake_provider.instant_clock import shift_instant_time
 from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress, unread, with_done
 
 if TYPE_CHECKING:
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.replication.change import CommitRef
 
+_SECONDS_OF_INSTANT = 14
+"""Characters of an instant time without milliseconds."""
 # Hudi's WriteOperationType.yieldChanges, inverted: these rewrite files and change no row.
 OPERATIONS_WITHOUT_CHANGES = frozenset(
     {"COMPACT", "LOG_COMPACT", "CLUSTER", "INDEX", "BUCKET_RESCALE", "ALTER_SCHEMA", "BUILD"}
@@ -137,6 +141,18 @@ def hold_of(checkpoint: Checkpoint, timeline: SourceTimeline) -> str:
     return min(needed, default="")
 
 
+def find_watermark(checkpoint: Checkpoint, timeline: SourceTimeline) -> str:
+    """Return the last completion time at or before which the sink has every commit, whatever completes from now on.
+
+    A write completes after it was requested, so none that is pending now completes before its requested time. The
+    checkpoint's floor is a lower bound that pending writes do not hold back.
+    """
+    lacking = [commit.completed_time for commit in unread(checkpoint, timeline.completed)]
+    bound = min((*lacking, *timeline.pending), default="9")
+    before = [commit.completed_time for commit in timeline.completed if commit.completed_time < bound]
+    return max((checkpoint.floor, *before))
+
+
 def begin_snapshot(checkpoint: Checkpoint, timeline: SourceTimeline, request: str = "") -> Checkpoint | None:
     """Return a checkpoint that begins a snapshot of everything completed; None when there is nothing to snapshot yet.
 
@@ -150,8 +166,9 @@ def begin_snapshot(checkpoint: Checkpoint, timeline: SourceTimeline, request: st
     last = max(held, key=lambda commit: commit.requested_time)
     # Cleans without a bound keep the newest versions: those of the snapshot, unless some were newer by then.
     clean = timeline.cleaned_without_bound if _is_newest_before_clean(instant, timeline) else ""
-    fresh = replace(checkpoint, commit=last, snapshot=SnapshotProgress(instant, clean=clean))
-    return _begin_generation(fresh, held, timeline, request)
+    snapshot = SnapshotProgress(instant, clean=clean)
+    fresh = replace(checkpoint, commit=last, snapshot=snapshot, generation=checkpoint.generation + 1)
+    return _begin_anew(fresh, held, timeline, request)
 
 
 def _find_snapshot_instant(timeline: SourceTimeline) -> str | None:
@@ -215,24 +232,43 @@ def find_snapshot_block(timeline: SourceTimeline) -> str:
     )
 
 
+def parse_seek_time(text: str) -> str:
+    """Return the time of a seek as an instant time with milliseconds. Raises ConfigError for any other text.
+
+    Instants are compared as texts: a date alone, or ISO 8601, is before or after all of them, whatever it means.
+    """
+    digits = f"{text}000" if len(text) == _SECONDS_OF_INSTANT else text
+    if not digits.isdecimal() or shift_instant_time(digits, 0) != digits:
+        raise ConfigError(
+            f"seek_until is {text!r}, allowed: an instant time as on the table's timeline and in its zone, "
+            "yyyyMMddHHmmssSSS, for example 20260601000000000"
+        )
+    return digits
+
+
 def seek(checkpoint: Checkpoint, timeline: SourceTimeline, completed_until: str, request: str = "") -> Checkpoint:
-    """Return a checkpoint from which the commits that completed after `completed_until` are replicated."""
+    """Return a checkpoint from which the commits that completed after `completed_until` are replicated.
+
+    The generation stays, for the sink's rows do: readers get those commits once more, in order. Only a stream that has
+    nothing yet begins its first one. Raises SeekRefusedError within a snapshot, whose rest would be missing for good.
+    """
+    if checkpoint.snapshot is not None:
+        raise SeekRefusedError(
+            f"stream {checkpoint.stream} has its snapshot at {checkpoint.snapshot.instant} in part only, so it cannot "
+            f"seek to {completed_until}: let it replicate until the snapshot is whole, then seek"
+        )
     before = [commit for commit in timeline.completed if commit.completed_time <= completed_until]
     last = max(before, key=lambda commit: commit.order, default=None)
-    return _begin_generation(replace(checkpoint, commit=last, snapshot=None), before, timeline, request)
+    generation = checkpoint.generation + (checkpoint.sequence == 0)
+    moved = replace(checkpoint, commit=last, generation=generation)
+    return _begin_anew(moved, before, timeline, request)
 
 
-def _begin_generation(
+def _begin_anew(
     checkpoint: Checkpoint, in_sink: Sequence[CommitRef], timeline: SourceTimeline, request: str
 ) -> Checkpoint:
-    """Return the checkpoint as the first of a new generation, with these commits counted as in the sink."""
-    fresh = replace(
-        checkpoint,
-        generation=checkpoint.generation + 1,
-        floor="",
-        done=(),
-        request=request or checkpoint.request,
-    )
+    """Return the checkpoint with these commits, and no others, counted as in the sink."""
+    fresh = replace(checkpoint, floor="", done=(), request=request or checkpoint.request)
     fresh = with_done(fresh, (commit.requested_time for commit in in_sink), timeline.completed)
     return replace(fresh, hold=hold_of(fresh, timeline))
 

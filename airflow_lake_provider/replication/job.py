@@ -1,5 +1,6 @@
 """The request and the result of the replication job: files in the form of `job_contract`."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -13,6 +14,11 @@ from airflow_lake_provider.replication.sink import SinkSettings
 
 READER = "reader"
 """The option of an entry that is the run's and not the sink's: how changes are read."""
+NAMED_OPTIONS = frozenset({"topic", "checkpoint_topic", "dead_letter_topic", "topic.transaction", "path", "table"})
+"""The options in which `{database}` and `{table}` stand for the table's own names, so that one entry is for many."""
+_PLACE = re.compile(r"\{([^{}]*)\}")
+COLUMN_OPTIONS = "column."
+"""What the options begin with that say which columns of a row leave the table; they are the run's as well."""
 
 
 class Reader(StrEnum):
@@ -44,12 +50,30 @@ class ReplicationRequest:
     """The driver ends itself when this process has ended."""
     is_verification: bool = False
     """Bring the sink up to date, and compare its rows with the table's."""
+    database: str = ""
+    """The table's database, by its own properties; empty where they name none."""
 
     @property
     def sink_settings(self) -> SinkSettings:
-        """The settings from which the sink is built."""
-        own = {key: value for key, value in self.options.items() if key != READER}
-        return SinkSettings(self.order.stream, self.table_name, self.mode, own)
+        """The settings from which the sink is built, the table's names in their place. Raises ConfigError."""
+        own = {key: text for key, text in self.options.items() if key != READER and not key.startswith(COLUMN_OPTIONS)}
+        named = {key: self._named(key, text) if key in NAMED_OPTIONS else text for key, text in own.items()}
+        return SinkSettings(self.order.stream, self.table_name, self.mode, named, self.database)
+
+    def _named(self, option: str, text: str) -> str:
+        """Return an option's text with the names of the table in the place of `{table}` and `{database}`."""
+        names = {"table": self.table_name, "database": self.database}
+        for name in _PLACE.findall(text):
+            if name not in names:
+                raise ConfigError(
+                    f"{option} is {text!r}, and {{{name}}} is no name: allowed are {{database}} and {{table}}"
+                )
+            if not names[name]:
+                raise ConfigError(
+                    f"{option} is {text!r}, and table {self.base_path} has no {name} (hoodie.{name}.name): write the "
+                    "name instead, in an entry of its own"
+                )
+        return _PLACE.sub(lambda found: names[found[1]], text)
 
     @property
     def reader(self) -> Reader:

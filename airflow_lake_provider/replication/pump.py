@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from airflow_lake_provider.errors import ReplicationGapError
 from airflow_lake_provider.replication.change import Batch, bytes_of, checksum_of
 from airflow_lake_provider.replication.checkpoint import Checkpoint, from_text, unread, with_done
-from airflow_lake_provider.replication.feed import begin_snapshot, find_gap, find_snapshot_block, hold_of, seek
+from airflow_lake_provider.replication.feed import (
+    begin_snapshot,
+    find_gap,
+    find_snapshot_block,
+    find_watermark,
+    hold_of,
+    parse_seek_time,
+    seek,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -64,10 +72,16 @@ class Order:
     snapshot: bool = False
     """Take a snapshot, whatever the checkpoint is."""
     seek_until: str = ""
-    """Continue with the commits that completed after this time."""
+    """Continue with the commits that completed after this time, an instant time."""
+    generation: int = 0
+    """The last one that the manager knows of: a sink that has lost its checkpoint does not begin below it again."""
     batch_rows: int = 5_000
     snapshot_part_rows: int = 50_000
     max_commits: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        if self.seek_until:
+            object.__setattr__(self, "seek_until", parse_seek_time(self.seek_until))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +148,7 @@ class Pump:
 
     def _start(self, durable: Checkpoint | None) -> Checkpoint | None:
         """Return the checkpoint to continue from: the sink's own, unless a snapshot or a seek is due."""
-        base = durable or Checkpoint(self._order.stream, 0, 0, None)
+        base = durable or Checkpoint(self._order.stream, 0, self._order.generation, None)
         is_new_request = bool(self._order.request) and base.request != self._order.request
         if self._order.seek_until and is_new_request:
             timeline = self._refresh()
@@ -153,7 +167,8 @@ class Pump:
     def _begin(self, base: Checkpoint, reason: str) -> Checkpoint | None:
         log.warning("stream %s: a new snapshot begins: %s", self._order.stream, reason)
         self._reason, timeline = reason, self._refresh()
-        begun = begin_snapshot(base, timeline, self._order.request)
+        known = replace(base, generation=max(base.generation, self._order.generation))
+        begun = begin_snapshot(known, timeline, self._order.request)
         self._waits_for = find_snapshot_block(timeline) if begun is None else ""
         if self._waits_for:
             log.warning("stream %s: %s", self._order.stream, self._waits_for)
@@ -251,6 +266,7 @@ class Pump:
             checkpoint,
             sequence=checkpoint.sequence + 1,
             hold=hold_of(checkpoint, timeline),
+            watermark="" if checkpoint.snapshot is not None else find_watermark(checkpoint, timeline),
             rows=rows,
             checksum=f"{checksum:016x}",
             schema_id=schema_id,

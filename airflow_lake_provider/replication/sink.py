@@ -32,6 +32,8 @@ class SinkSettings:
     table_name: str
     mode: ChangeMode = ChangeMode.CHANGES
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    database: str = ""
+    """The table's database, by its own properties; empty where they name none."""
 
 
 class Sink(Protocol):

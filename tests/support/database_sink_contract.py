@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
 
+from airflow_lake_provider.replication.change import Op, canonical
 from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress, from_text
+from airflow_lake_provider.replication.sink import ReadableSink
 from airflow_lake_provider.replication.sink_contract import (
+    SCHEMA,
     SinkContract,
     batch,
     checkpoint,
@@ -15,6 +20,7 @@ from airflow_lake_provider.replication.sink_contract import (
     read,
     update,
 )
+from tests.unit.replication.test_formats import WIDE, WIDE_JSON, WIDE_SCHEMA
 
 if TYPE_CHECKING:
     from airflow_lake_provider.replication.sink import Sink
@@ -73,6 +79,49 @@ class DatabaseSinkContract(SinkContract):
         sink.close()
         assert self.read_back(stream) == [(8, 80)]
         assert not {name for name in self.tables(stream) if name.startswith("lake_snapshot")}
+
+    def select(self, stream: str, columns: str) -> list[tuple[Any, ...]]:
+        raise NotImplementedError
+
+    def test_added_columns_of_every_type_reach_the_table(self) -> None:
+        stream, sink = self.filled()
+        body = json.loads(WIDE_JSON) | {"value": 30}
+        row = WIDE_JSON.replace('"id":7', '"id":3,"value":30')
+        assert json.loads(row).keys() == body.keys()
+        fields = [*json.loads(WIDE_SCHEMA)["fields"], {"name": "value", "type": ["null", "int"]}]
+        wider = json.dumps(json.loads(WIDE_SCHEMA) | {"fields": fields})
+        added = read(3, 30)._replace(op=Op.INSERT, after=row)
+        sink.write(replace(batch(2, [added]), schema=wider))
+        sink.commit(checkpoint(stream, 2))
+        # A later commit of an earlier schema, and one whose rows lack a value.
+        sink.write(batch(3, [insert(4, 40)]))
+        sink.commit(checkpoint(stream, 3))
+        assert self.read_back(stream) == [(1, 10), (2, 20), (3, 30), (4, 40)]
+        (found,) = self.select(stream, "name, price, ok, day, raw, ratio, tax where id = 3")
+        name, price, ok, day, raw, ratio, tax = found
+        assert (name, Decimal(price), bool(ok), str(day), bytes(raw), ratio, Decimal(tax)) == (
+            WIDE["name"], WIDE["price"], False, "2026-02-28", WIDE["raw"], 0.1, Decimal("-0.10")
+        )  # fmt: skip
+        assert self.select(stream, "name where id = 4") == [(None,)]
+        # What `verify` reads is what the table's own row would be there.
+        assert isinstance(sink, ReadableSink)
+        key, values = sink.as_read(added)
+        known = {key: values for key, values in sink.read_rows(("id",), checkpoint(stream, 3)) if values is not None}
+        assert values is not None
+        assert canonical(known[key]) == canonical(values)
+        sink.close()
+
+    def test_column_that_is_added_within_a_snapshot_is_in_its_rows(self) -> None:
+        stream, sink = self.filled()
+        sink.write(batch(2, [read(1, 11)], 2, begins_snapshot=True))
+        sink.commit(self.part(stream, 2))
+        city = SCHEMA.removesuffix("]}") + ',{"name":"city","type":["null","string"],"default":null}]}'
+        later = read(3, 30)._replace(after='{"id":3,"value":30,"city":"Cork"}')
+        sink.write(replace(batch(2, [later], 2), schema=city))
+        sink.commit(replace(self.part(stream, 3), snapshot=None))
+        sink.close()
+        assert self.read_back(stream) == [(1, 11), (3, 30)]
+        assert self.select(stream, "city where id = 3") == [("Cork",)]
 
     def test_snapshot_of_an_emptied_table_empties_it(self) -> None:
         stream, sink = self.filled()

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_lake_provider.errors import SinkFencedError
-from airflow_lake_provider.replication.sink import Sink, SinkSettings, create_sink
+from airflow_lake_provider.replication.sink import ReadableSink, Sink, SinkSettings, create_sink
 from airflow_lake_provider.replication.sink_contract import SinkContract, batch, checkpoint, insert
 
 
@@ -39,6 +39,31 @@ class FileSinkContract(SinkContract):
         """Return the content of everything that lies there."""
         fs, folder = fsspec.core.url_to_fs(f"{self.url}/{self.form}/{stream}", skip_instance_cache=True)
         return [fs.cat_file(path) for path in sorted(fs.find(folder))]
+
+    def paths(self, stream: str) -> list[str]:
+        fs, folder = fsspec.core.url_to_fs(f"{self.url}/{self.form}/{stream}", skip_instance_cache=True)
+        return [path.removeprefix(f"{folder.rstrip('/')}/") for path in sorted(fs.find(folder))]
+
+    def test_thousands_of_files_lie_in_folders_and_the_newest_is_found(self) -> None:
+        stream, sink = self._opened()
+        numbers = (998, 999, 1000, 1999, 2000)
+        for number in numbers:
+            sink.write(batch(number, [insert(number, number)]))
+            sink.commit(checkpoint(stream, number))
+            sink.close()
+            sink = self.make_sink(stream)
+            assert f'"sequence":{number}' in str(sink.open())
+        end = {"json": "jsonl", "parquet": "parquet"}[self.form]
+        folders = ("", "", "000000001/", "000000001/", "000000002/")
+        assert sorted(self.paths(stream)) == sorted(
+            f"{folder}{number:012d}.{end}" for folder, number in zip(folders, numbers, strict=True)
+        )
+        assert sorted(self.read_back(stream)) == [(number, number) for number in numbers]
+        if self.form == "json":
+            assert isinstance(sink, ReadableSink)
+            found = [row["id"] for _, row in sink.read_rows(("id",), checkpoint(stream, 2000)) if row is not None]
+            assert found == list(numbers)
+        sink.close()
 
     def test_nothing_is_left_of_a_run_that_was_shut_out(self) -> None:
         stream, first = self._opened()

@@ -244,6 +244,7 @@ class TableAnswer(BaseModel):
     next_evaluation_ms: int | None
     retry_ms: int | None
     completed_time: str = Field(description="Completed time of the newest instant at the last evaluation")
+    changed_time: str = Field(description="The same of the newest write that changed rows, or of a later restore")
     decisions: list[dict[str, Any]]
     problem: str
 
@@ -368,6 +369,7 @@ class BeginAnswer(BaseModel):
 
     needs_snapshot: bool
     request: str
+    generation: Annotated[int, Field(description="Of the last checkpoint that a run reported; 0 without one")]
 
 
 class ProgressBody(BaseModel):
@@ -375,7 +377,9 @@ class ProgressBody(BaseModel):
 
     run_id: RunId
     checkpoint: Annotated[str, Field(max_length=1_000_000, description="Durable in the sink; empty: none new")] = ""
-    completed_time: Annotated[str, Field(max_length=40, description="The table's state, nothing left to do")] = ""
+    completed_time: Annotated[str, Field(max_length=40, description="The table's changed time, nothing left to do")] = (
+        ""
+    )
     problem: Annotated[str, Field(max_length=10_000)] = ""
     ended: bool = False
 

@@ -47,12 +47,13 @@ Limit = Annotated[int, Query(ge=1, le=1000)]
 def claim_due(services: Services, operator: Operator, body: ClaimBody, limit: Limit = 100) -> DueAnswer:
     """Give the due sinks to one run, and return them; the run must begin each within three minutes.
 
-    A run that repeats the request, because the answer was lost, gets the same sinks.
+    Those that have lacked a change for the longest come first, so none waits for good behind busier tables. A run that
+    repeats the request, because the answer was lost, gets the same sinks.
     """
     sinks = Sinks(services.registry)
-    mine = (
-        due for due in _find_due(services, operator, body.run_id) if sinks.claim(due.table_id, due.name, body.run_id)
-    )
+    found = {(due.table_id, due.name): (due, row) for due, row in _find_due(services, operator, body.run_id)}
+    longest_first = sinks.note_due([row for _, row in found.values()])
+    mine = (found[named][0] for named in longest_first if sinks.claim(*named, body.run_id))
     return DueAnswer(sinks=list(islice(mine, limit)))
 
 
@@ -84,7 +85,10 @@ def begin(services: Services, table_id: str, sink: str, body: BeginBody) -> Begi
     """Record that a run begins; the answer shows whether it must take a snapshot. 409 while another has the sink."""
     row = Sinks(services.registry).begin_run(table_id, sink, body.ttl_s, body.run_id)
     request = f"released.{row['renewed_ms']}" if row["needs_snapshot"] else ""
-    return BeginAnswer(needs_snapshot=bool(row["needs_snapshot"]), request=request)
+    checkpoint = json.loads(row["checkpoint"]) if row["checkpoint"] else {}
+    return BeginAnswer(
+        needs_snapshot=bool(row["needs_snapshot"]), request=request, generation=checkpoint.get("generation", 0)
+    )
 
 
 @router.post("/tables/{table_id}/sinks/{sink}/progress", status_code=204, dependencies=_CHECK_OPERATOR)
@@ -112,8 +116,8 @@ def forget(services: Services, table_id: str, sink: str) -> None:
     Sinks(services.registry).forget(table_id, sink)
 
 
-def _find_due(services: ManagerServices, operator: Grant, run_id: str) -> Iterator[DueSink]:
-    """Return the due sinks, with a few queries for each thousand tables: it answers each minute."""
+def _find_due(services: ManagerServices, operator: Grant, run_id: str) -> Iterator[tuple[DueSink, RowMapping]]:
+    """Return the due sinks with their rows, with a few queries for each thousand tables: it answers each minute."""
     sinks, after = Sinks(services.registry), ""
     while tables := services.registry.list_names(1000, after):
         before, after = after, tables[-1]["table_id"]
@@ -133,26 +137,24 @@ def _find_due(services: ManagerServices, operator: Grant, run_id: str) -> Iterat
 
 def _due_of(
     sinks: Sinks, table: RowMapping, policy: TablePolicy, rows: Mapping[str, RowMapping], run_id: str
-) -> list[DueSink]:
-    table_id = table["table_id"]
-    return [
-        DueSink(
-            table_id=table_id,
-            base_path=table["base_path"],
-            table_name=table["table_name"],
-            name=sink.name,
-            sink=sink.sink,
-            mode=sink.mode,
-            key=list(sink.key),
-            ttl_s=sink.ttl_s,
-            max_hold_s=sink.max_hold_s,
-            max_held_bytes=sink.max_held_bytes,
-            options=dict(sink.options),
-            spark_conf=dict(policy.spark_conf),
-        )
-        for sink in policy.replication
-        if sink.name in rows and sinks.is_due(rows[sink.name], table["completed_time"], run_id)
-    ]
+) -> Iterator[tuple[DueSink, RowMapping]]:
+    for sink in policy.replication:
+        if sink.name in rows and sinks.is_due(rows[sink.name], table["changed_time"], run_id):
+            due = DueSink(
+                table_id=table["table_id"],
+                base_path=table["base_path"],
+                table_name=table["table_name"],
+                name=sink.name,
+                sink=sink.sink,
+                mode=sink.mode,
+                key=list(sink.key),
+                ttl_s=sink.ttl_s,
+                max_hold_s=sink.max_hold_s,
+                max_held_bytes=sink.max_held_bytes,
+                options=dict(sink.options),
+                spark_conf=dict(policy.spark_conf),
+            )
+            yield due, rows[sink.name]
 
 
 def _configure(services: ManagerServices, table_id: str, policy: TablePolicy) -> None:

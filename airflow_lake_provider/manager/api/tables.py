@@ -177,6 +177,7 @@ def _to_answer(row: RowMapping) -> TableAnswer:
         next_evaluation_ms=row["next_evaluation_ms"],
         retry_ms=row["retry_ms"],
         completed_time=row["completed_time"],
+        changed_time=row["changed_time"],
         decisions=json.loads(row["decisions"]),
         problem=row["problem"],
     )

@@ -106,6 +106,7 @@ class EvaluationResult:
     next_evaluation_ms: int
     retry_ms: int | None = None
     completed_time: str = ""
+    changed_time: str = ""
     view_version: str = ""
     decisions_json: str = "[]"
     holes: int = 0

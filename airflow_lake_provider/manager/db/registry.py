@@ -300,6 +300,7 @@ class Registry(TableRows):
                 "evaluation_failures": 0,
                 "missing_since_ms": None,
                 "completed_time": result.completed_time,
+                "changed_time": result.changed_time,
                 "view_version": result.view_version,
                 "decisions": result.decisions_json,
                 "holes": result.holes,

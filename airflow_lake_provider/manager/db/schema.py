@@ -51,6 +51,8 @@ lake_table = Table(
     Column("next_evaluation_ms", BigInteger, nullable=True),
     Column("retry_ms", BigInteger, nullable=True),
     Column("completed_time", String(40), nullable=False, default=""),
+    # The newest completed time of a write that changed rows, or of a restore: what replication waits for.
+    Column("changed_time", String(40), nullable=False, default="", server_default=""),
     Column("view_version", String(80), nullable=False, default=""),
     Column("decisions", Text, nullable=False, default="[]"),
     Column("problem", Text, nullable=False, default=""),
@@ -144,8 +146,10 @@ lake_sink = Table(
     Column("paused", Boolean, nullable=False),
     # A copy for people; the sink's own checkpoint decides.
     Column("checkpoint", Text, nullable=False),
-    # The table's completed time at the last run that left nothing to do.
+    # The table's changed time at the last run that left nothing to do.
     Column("completed_time", String(40), nullable=False),
+    # Since when the manager has known that it lacks something; 0 when it lacks nothing.
+    Column("due_ms", BigInteger, nullable=False, server_default="0"),
     # The run that has the sink until then, unless it reports again.
     Column("run_id", String(250), nullable=False, server_default=""),
     Column("running_until_ms", BigInteger, nullable=False),

@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import delete, or_, select, update
+from sqlalchemy import bindparam, delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.backoff import backoff
@@ -49,7 +49,7 @@ class RunProgress:
     checkpoint: str = ""
     """The durable checkpoint's text; empty when there is none, or no new one."""
     completed_time: str = ""
-    """Set by a run that left nothing to do: the table's completed time."""
+    """Set by a run that left nothing to do: when the table had changed last as it began."""
     problem: str = ""
     ended: bool = False
 
@@ -158,7 +158,7 @@ class Sinks:
                 "needs_snapshot": False,
             }
         if progress.ended and not progress.problem:
-            values |= {"renewed_ms": now_ms, "completed_time": progress.completed_time}
+            values |= {"renewed_ms": now_ms, "completed_time": _seen_by(progress, row["checkpoint"]), "due_ms": 0}
             values |= {"failures": 0, "retry_ms": 0, "problem": ""}
         elif progress.problem:
             failures = row["failures"] + 1
@@ -226,19 +226,37 @@ class Sinks:
             )
             return session.execute(query).mappings().all()
 
-    def is_due(self, row: RowMapping, table_completed_time: str, run_id: str = "") -> bool:
-        """Whether a run should begin now, given the table's completed time; `run_id` is the run that checks."""
+    def is_due(self, row: RowMapping, changed_time: str, run_id: str = "") -> bool:
+        """Whether a run should begin now, given when the table changed last; `run_id` is the run that checks."""
         now_ms = self._registry.now_ms()
         is_taken = row["running_until_ms"] > now_ms and row["run_id"] != run_id
         if row["paused"] or is_taken or row["retry_ms"] > now_ms:
             return False
-        return bool(row["needs_snapshot"] or row["problem"] or row["completed_time"] != table_completed_time)
+        return bool(row["needs_snapshot"] or row["problem"] or row["completed_time"] != changed_time)
+
+    def note_due(self, rows: Sequence[RowMapping]) -> list[tuple[str, str]]:
+        """Record of due sinks that they are; return table id and name of each, that which waits longest first.
+
+        A sink that failed waits since its pause ended, so that those whose broker is away leave places to others.
+        """
+        now_ms = self._registry.now_ms()
+        new = [{"of_table": row["table_id"], "of_sink": row["sink"]} for row in rows if not row["due_ms"]]
+        if new:
+            mine = _of(bindparam("of_table"), bindparam("of_sink"))
+            with self._registry.transaction() as session:
+                # On the connection: the session would take the rows for updates by primary key.
+                session.connection().execute(
+                    update(lake_sink).where(*mine, lake_sink.c.due_ms == 0).values(due_ms=now_ms), new
+                )
+
+        def since_ms(row: RowMapping) -> tuple[int, int]:
+            return max(row["due_ms"] or now_ms, row["retry_ms"]), row["renewed_ms"]
+
+        return [(row["table_id"], row["sink"]) for row in sorted(rows, key=since_ms)]
 
     def _renew(self, session: Session, *table_ids: str) -> None:
         now_ms = self._registry.now_ms()
-        seen = (
-            select(lake_table.c.completed_time).where(lake_table.c.table_id == lake_sink.c.table_id).scalar_subquery()
-        )
+        seen = select(lake_table.c.changed_time).where(lake_table.c.table_id == lake_sink.c.table_id).scalar_subquery()
         has_all = (lake_sink.c.completed_time == seen, lake_sink.c.completed_time != "")
         works = (lake_sink.c.paused.is_(False), lake_sink.c.needs_snapshot.is_(False), lake_sink.c.problem == "")
         # Not before a tenth of its time to live has passed, or each minute's evaluation would write each row.
@@ -310,6 +328,7 @@ class Sinks:
             "paused": False,
             "checkpoint": "",
             "completed_time": "",
+            "due_ms": 0,
             "run_id": "",
             "running_until_ms": 0,
             "failures": 0,
@@ -327,6 +346,16 @@ class Sinks:
             session.execute(update(lake_sink).where(*_of(table_id, sink)).values(**values))
 
 
+def _seen_by(progress: RunProgress, known_checkpoint: str) -> str:
+    """Return up to which time of the table a run has left nothing to do; empty when it did not say so.
+
+    What completed while it ran, and is in the sink, needs no other run.
+    """
+    text = progress.checkpoint or known_checkpoint
+    newest = from_text(text).commit if text and progress.completed_time else None
+    return max(progress.completed_time, newest.completed_time) if newest is not None else progress.completed_time
+
+
 def is_as_configured(rows: Mapping[str, Mapping[Any, Any]], ttls_s: Mapping[str, float]) -> bool:
     """Whether `configure` would change nothing; `rows` are the table's sinks by name."""
     kept = {sink: row["ttl_s"] for sink, row in rows.items() if row["is_configured"] and row["retire_ms"] is None}
@@ -342,7 +371,7 @@ def retiring_text(retire_ms: int) -> str:
     )
 
 
-def _of(table_id: str, sink: str) -> tuple[Any, Any]:
+def _of(table_id: Any, sink: Any) -> tuple[Any, Any]:
     return lake_sink.c.table_id == table_id, lake_sink.c.sink == sink
 
 

@@ -13,27 +13,42 @@ import io
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 import fastavro
 
 from airflow_lake_provider.errors import ConfigError, RecordRefusedError, SinkRefusedError, SinkUnavailableError
-from airflow_lake_provider.replication.change import ChangeMode
+from airflow_lake_provider.replication.change import ChangeMode, load_json
 from airflow_lake_provider.replication.formats.row_types import RowTypes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from airflow_lake_provider.replication.change import Change, CommitRef
 
 
-class AvroFormat:
-    """Prints changes of one stream. `register` returns the number of a schema; None: the schema is in each message."""
+Register = Callable[[str], int]
+"""Returns the number of a schema."""
 
-    def __init__(self, mode: ChangeMode, register: Callable[[str], int] | None = None) -> None:
+
+class AvroFormat:
+    """Prints changes of one stream. `register` returns the number of a schema; None: the schema is in each message.
+
+    With `register_key` keys are Avro as well; without it they are JSON, of the same bytes under every schema.
+    """
+
+    def __init__(
+        self,
+        mode: ChangeMode,
+        register: Register | None = None,
+        register_key: Register | None = None,
+        find: Callable[[int], str] | None = None,
+    ) -> None:
+        self.reader = AvroReader(mode, find)
         self._mode = mode
         self._register = register
+        self._register_key = register_key
         self._schema_text = ""
         self._printer: _Printer | None = None
 
@@ -41,16 +56,28 @@ class AvroFormat:
         """Return the message; None is a tombstone. `schema` is the table's Avro schema as the commit wrote it."""
         if self._mode is ChangeMode.LATEST and change.after is None:
             return None
+        return self._printer_of(change, schema).print(change, commit)
+
+    def key_of(self, change: Change, schema: str) -> bytes:
+        """Return the key of a change's record."""
+        if self._register_key is None:
+            return change.key.encode()
+        return self._printer_of(change, schema).print_key(change)
+
+    def _printer_of(self, change: Change, schema: str) -> _Printer:
         if self._printer is None or schema != self._schema_text:
-            self._printer = _Printer(RowTypes(schema), self._mode, change.key, self._register)
+            types = RowTypes(schema)
+            self._printer = _Printer(types, self._mode, change.key, self._register, self._register_key)
             self._schema_text = schema
-        return self._printer.print(change, commit)
+        return self._printer
 
 
 class _Printer:
     """Prints the changes of commits with one schema."""
 
-    def __init__(self, types: RowTypes, mode: ChangeMode, key: str, register: Callable[[str], int] | None) -> None:
+    def __init__(
+        self, types: RowTypes, mode: ChangeMode, key: str, register: Register | None, register_key: Register | None
+    ) -> None:
         self._types = types
         self._mode = mode
         self._key_schema = types.key_record(key)
@@ -59,7 +86,16 @@ class _Printer:
         self._schema = fastavro.parse_schema(body)
         # One marker for each schema instead of a random one: messages of a batch then compress well.
         self._marker = hashlib.blake2b(text.encode(), digest_size=16).digest()
-        self._prefix = b"" if register is None else b"\0" + register(text).to_bytes(4, "big")
+        self._prefix = _prefix_of(text, register)
+        # Parsed apart: the envelope's own schema defines the key's record as well.
+        self._parsed_key = fastavro.parse_schema(json.loads(json.dumps(self._key_schema)))
+        self._key_prefix = _prefix_of(json.dumps(self._key_schema, sort_keys=True), register_key)
+
+    def print_key(self, change: Change) -> bytes:
+        stream = io.BytesIO(self._key_prefix)
+        stream.seek(0, io.SEEK_END)
+        fastavro.schemaless_writer(stream, self._parsed_key, self._types.row(change.key, self._key_schema))
+        return stream.getvalue()
 
     def print(self, change: Change, commit: CommitRef) -> bytes:
         record = self._types.row(change.after)
@@ -84,6 +120,10 @@ class _Printer:
         return stream.getvalue()
 
 
+def _prefix_of(schema: str, register: Register | None) -> bytes:
+    return b"" if register is None else b"\0" + register(schema).to_bytes(4, "big")
+
+
 def envelope_schema(row: dict[str, Any], key: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a change; the row's type is defined where it comes first and named where it comes again."""
     name = f"{row['namespace']}.{row['name']}" if row.get("namespace") else row["name"]
@@ -94,6 +134,54 @@ def envelope_schema(row: dict[str, Any], key: dict[str, Any]) -> dict[str, Any]:
         {"name": "after", "type": ["null", name], "default": None},
     ]
     return {"type": "record", "name": "lake_change", "fields": fields}
+
+
+# --- Read back: values as the table's JSON has them
+
+
+class AvroReader:
+    """Reads keys and messages of one stream; `find` returns the schema of a number."""
+
+    def __init__(self, mode: ChangeMode, find: Callable[[int], str] | None = None) -> None:
+        self._mode = mode
+        self._find = find
+        self._schemas: dict[int, Any] = {}
+
+    def key(self, content: bytes) -> dict[str, Any]:
+        """Return the values of a record's key."""
+        if self._find is None or not content.startswith(b"\0"):
+            return load_json(content.decode())
+        values: dict[str, Any] = as_json(self._record(content))
+        return values
+
+    def after(self, content: bytes) -> dict[str, Any] | None:
+        """Return the row that a message leaves; None for a delete."""
+        found = as_json(self._record(content))
+        row: dict[str, Any] | None = found if self._mode is ChangeMode.LATEST else found["after"]
+        return row
+
+    def _record(self, content: bytes) -> Any:
+        stream = io.BytesIO(content)
+        if self._find is None:
+            return next(iter(fastavro.reader(stream)))
+        number = int.from_bytes(stream.read(5)[1:], "big")
+        if number not in self._schemas:
+            self._schemas[number] = fastavro.parse_schema(json.loads(self._find(number)))
+        return fastavro.schemaless_reader(stream, self._schemas[number], None)
+
+
+def as_json(value: Any) -> Any:
+    """Return a value that was read from Avro as Spark writes it into JSON."""
+    if isinstance(value, dict):
+        return {name: as_json(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [as_json(part) for part in value]
+    if isinstance(value, datetime):
+        text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
+        return f"{text}Z" if value.tzinfo is not None else text
+    if isinstance(value, date):
+        return value.isoformat()
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
 
 # --- A schema registry with Confluent's interface: a schema is registered under a subject, the answer is its number
@@ -123,17 +211,23 @@ class SchemaRegistry:
         Raises SinkRefusedError for a schema that the subject's rule of compatibility forbids and for a refused login,
         SinkUnavailableError for a registry that does not answer.
         """
-        address = f"{self.url.rstrip('/')}/subjects/{self.subject}/versions"
-        request = urllib.request.Request(
-            address, json.dumps({"schema": schema}).encode(), {"Content-Type": _JSON, "Accept": _JSON}
-        )
+        answer = self._ask(f"subjects/{self.subject}/versions", json.dumps({"schema": schema}).encode(), "id")
+        return int(answer)
+
+    def find(self, number: int) -> str:
+        """Return the schema of a number. Raises as `register` does."""
+        return str(self._ask(f"schemas/ids/{number}", None, "schema"))
+
+    def _ask(self, path: str, body: bytes | None, wanted: str) -> Any:
+        address = f"{self.url.rstrip('/')}/{path}"
+        request = urllib.request.Request(address, body, {"Content-Type": _JSON, "Accept": _JSON})
         if self.user:
             login = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
             request.add_header("Authorization", f"Basic {login}")
         try:
             with urllib.request.urlopen(request, timeout=self.timeout_s) as response:
                 answer: Any = json.loads(response.read())
-            return int(answer["id"])
+            return answer[wanted]
         except urllib.error.HTTPError as error:
             reason = f"the schema registry answers {error.code} for {address}: {_reason_of(error)}"
             if error.code in {408, 429} or error.code >= 500:

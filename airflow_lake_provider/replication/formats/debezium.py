@@ -44,7 +44,7 @@ class DebeziumOptions:
     """Names the schemas of key, row and envelope, and is `source.name`."""
     table: str
     database: str = ""
-    """`source.db`; no property of a table is it for certain."""
+    """`source.db`; the table's own unless the entry says otherwise."""
     has_schemas: bool = True
     """`schemas.enable`: each key and value brings its schema, as the readers' converter expects unless it is off."""
     decimals: str = PRECISE
@@ -350,6 +350,51 @@ _LOGICAL: Mapping[str, tuple[dict[str, Any], Callable[[Any], str]]] = MappingPro
             _semantic("int64", "io.debezium.time.MicroTimestamp"),
             partial(_print_moment, unit=timedelta(microseconds=1)),
         ),
+    }
+)
+
+# --- Read back, by the schema that a record brings: values as the table's JSON has them
+
+
+def read_key(text: str) -> dict[str, Any]:
+    """Return the values of a record's key."""
+    body = load_json(text)
+    return _read_struct(body["payload"], body["schema"])
+
+
+def read_after(text: str) -> dict[str, Any] | None:
+    """Return the row after an event; None for a delete. Raises KeyError for a record without its schema."""
+    body = load_json(text)
+    (schema,) = (field for field in body["schema"]["fields"] if field["field"] == "after")
+    row = body["payload"]["after"]
+    return None if row is None else _read_struct(row, schema)
+
+
+def _read_struct(values: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {field["field"]: _read_value(values[field["field"]], field) for field in schema["fields"]}
+
+
+def _read_value(value: Any, schema: Mapping[str, Any]) -> Any:
+    name = schema.get("name", "")
+    if value is None:
+        return None
+    if name == "org.apache.kafka.connect.data.Decimal":
+        unscaled = int.from_bytes(base64.b64decode(value), signed=True)
+        return _EXACT.scaleb(Decimal(unscaled), -int(schema["parameters"]["scale"]))
+    read = _READ.get(name)
+    return value if read is None else read(value)
+
+
+def _read_moment(value: int, unit: timedelta) -> str:
+    return (datetime(1970, 1, 1) + value * unit).isoformat(timespec="microseconds")  # noqa: DTZ001 - it has no zone
+
+
+_READ: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
+    {
+        "io.debezium.time.Date": lambda days: (date(1970, 1, 1) + timedelta(days=days)).isoformat(),
+        "io.debezium.time.Timestamp": partial(_read_moment, unit=timedelta(milliseconds=1)),
+        "io.debezium.time.MicroTimestamp": partial(_read_moment, unit=timedelta(microseconds=1)),
+        "io.debezium.data.Json": partial(json.loads, parse_float=Decimal),
     }
 )
 

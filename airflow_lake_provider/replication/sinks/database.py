@@ -1,9 +1,10 @@
 """A database table through SQLAlchemy: the newest version of each row, and the checkpoint in the same transaction.
 
-The table must exist, with a column for each field of the rows (`columns` narrows that) and a key that is unique there.
-Checkpoints are in a table of the provider next to it, `lake_checkpoint`, created on first use. Opening a stream raises
-its epoch, so that an earlier run finds its epoch replaced when it commits. Another table, `lake_target`, records the
-stream of each table: a snapshot empties its table, so two streams must not share one.
+The table must exist, with a key that is unique there, and a column for each field of the rows. On PostgreSQL and SQLite
+it gets those that it lacks (`columns` narrows that, and adds none). Checkpoints are in a table of the provider next to
+it, `lake_checkpoint`, created on first use. Opening a stream raises its epoch, so that an earlier run finds its epoch
+replaced when it commits. Another table, `lake_target`, records the stream of each table: a snapshot empties its table,
+so two streams must not share one.
 
 Rows are upserted where the database can (PostgreSQL, SQLite) and the key is unique in the table, and are deleted and
 inserted elsewhere. A snapshot of a table that has rows is collected in a table of its own there, which the last
@@ -37,6 +38,7 @@ from airflow_lake_provider.errors import (
 )
 from airflow_lake_provider.replication.change import Change, Op, canonical, load_json
 from airflow_lake_provider.replication.checkpoint import from_text, to_text
+from airflow_lake_provider.replication.formats.row_types import RowTypes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -104,8 +106,8 @@ class DatabaseSink:
 
     def write(self, batch: Batch) -> None:
         """Check the changes and buffer them: the database gets them in one go, so that its locks are short."""
-        self._opened()
         newest = {change.key: change for change in batch.changes}
+        self._require_columns(batch.schema, newest.values())
         gone = [self._key(change) for change in newest.values() if change.op is Op.DELETE]
         kept = [change for change in newest.values() if change.op is not Op.DELETE]
         keys, rows = [self._key(change) for change in kept], [self._row(change) for change in kept]
@@ -232,8 +234,9 @@ class DatabaseSink:
         return self._values(change, body, tuple(body))
 
     def _row(self, change: Change) -> dict[str, Any]:
-        body = load_json(change.after or "{}")
-        return self._values(change, body, self._wanted or tuple(body))
+        body, table = load_json(change.after or "{}"), self._opened()
+        known = [name for name, value in body.items() if value is not None or name in table.c]
+        return self._values(change, body, self._wanted or known)
 
     def _values(self, change: Change, body: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
         table, keeps_decimals = self._opened(), self._keeps_decimals
@@ -243,6 +246,34 @@ class DatabaseSink:
             }
         except (ValueError, ArithmeticError) as error:
             raise RecordRefusedError(f"record {change.key} does not fit table {self._table_name}: {error}") from error
+
+    def _require_columns(self, schema: str, changes: Iterable[Change]) -> None:
+        """Add the columns that rows of this schema have and the table lacks, for which other columns stand no rule."""
+        table, row = self._opened(), next((change.after for change in changes if change.after is not None), None)
+        missing = [] if row is None or self._wanted else [name for name in load_json(row) if name not in table.c]
+        types = _types_of(schema, self._engine.dialect.name) if missing else {}
+        # Rows are read with the table's newest schema: what a commit does not know yet is null there.
+        missing = [name for name in missing if name in types]
+        if not missing:
+            return
+        dialect, added = self._engine.dialect, [sa.Column(name, types[name]) for name in missing]
+        statements = [_add_column(table, column, dialect) for column in added]
+        what = f"table {self._table_name} has no column {', '.join(map(repr, missing))}"
+        advice = f"run {'; '.join(statements)}, or list the wanted columns in `columns`"
+        if dialect.name not in _UPSERTS:
+            raise SinkRefusedError(f"{what}: {advice}")
+        try:
+            with self._engine.begin() as connection:
+                for statement in statements:
+                    connection.execute(sa.text(statement))
+        except SQLAlchemyError as error:
+            # Another run may have been faster.
+            if not {*missing} <= {*self._reflect().c.keys()}:
+                found = self._as_lake_error(error)
+                if isinstance(found, SinkRefusedError):
+                    raise SinkRefusedError(f"{what}, and the database refuses to add it ({found}): {advice}") from error
+                raise found from error
+        self._table = self._reflect()
 
     def _column(self, table: sa.Table, name: str) -> sa.Column[Any]:
         if name not in table.c:
@@ -343,6 +374,12 @@ class _Aside:
     def find(self, step: _Step) -> sa.Table:
         """Return it, for the rows of a step."""
         names = self._names()
+        # The table got them after the snapshot had begun.
+        for name in [name for name in (step.rows[0] if step.rows else ()) if name not in names]:
+            column = sa.Column(name, self._seen.c[name].type)
+            statement = _add_column(self._table(names, ()), column, self._connection.dialect)
+            self._connection.execute(sa.text(statement))
+            names.append(name)
         return self._table(names, _key_among(names, step))
 
     def end(self, *, is_whole: bool) -> None:
@@ -367,6 +404,48 @@ def _key_among(names: Iterable[str], step: _Step) -> tuple[str, ...]:
     """Return the names of the key's columns, if they are all among these."""
     key = tuple(step.keys[0]) if step.keys else ()
     return key if {*key} <= {*names} else ()
+
+
+_SCALARS: Mapping[str, Callable[[], sa.types.TypeEngine[Any]]] = MappingProxyType(
+    {
+        "boolean": sa.Boolean,
+        "int": sa.Integer,
+        "long": sa.BigInteger,
+        "float": sa.Double,
+        "double": sa.Double,
+        "bytes": sa.LargeBinary,
+        "fixed": sa.LargeBinary,
+        "date": sa.Date,
+        "timestamp-millis": lambda: sa.DateTime(timezone=True),
+        "timestamp-micros": lambda: sa.DateTime(timezone=True),
+        "local-timestamp-millis": sa.DateTime,
+        "local-timestamp-micros": sa.DateTime,
+        **dict.fromkeys(("record", "array", "map"), sa.JSON),
+    }
+)
+"""Types of columns that are added, by logical or plain type in the table's Avro schema; others are texts."""
+
+
+def _types_of(schema: str, dialect: str) -> dict[str, sa.types.TypeEngine[Any]]:
+    """Return the types of the columns of an Avro schema; none where a commit names no schema."""
+    if not schema:
+        return {}
+    types = RowTypes(schema)
+    return {field["name"]: _type_of(types.resolve(field["type"])[0], dialect) for field in types.record["fields"]}
+
+
+def _type_of(kind: Any, dialect: str) -> sa.types.TypeEngine[Any]:
+    logical = kind.get("logicalType", "") if isinstance(kind, dict) else ""
+    if logical == "decimal" and dialect != "sqlite":  # whose numbers are floats
+        return sa.Numeric(int(kind["precision"]), int(kind.get("scale", 0)))
+    if logical == "decimal":
+        return sa.Text()
+    return (_SCALARS.get(logical) or _SCALARS.get(kind if isinstance(kind, str) else kind["type"]) or sa.Text)()
+
+
+def _add_column(table: sa.Table, column: sa.Column[Any], dialect: sa.Dialect) -> str:
+    shown = dialect.identifier_preparer.format_table(table)
+    return f"alter table {shown} add column {sa.schema.CreateColumn(column).compile(dialect=dialect)}"
 
 
 def _create_engine(url: str) -> sa.Engine:

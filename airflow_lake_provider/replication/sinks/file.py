@@ -1,6 +1,7 @@
 """Files of JSON lines or Parquet, one for each commit of the table (or part of a snapshot), on any store of fsspec.
 
-A file appears complete or not at all, and its name is a number, `<sequence>.jsonl` or `.parquet`. The checkpoint is
+A file appears complete or not at all, and its name is a number, `<sequence>.jsonl` or `.parquet`; from the thousandth
+on it is in a folder with a thousand of them. The checkpoint is
 part of it (last line, or footer), so data and checkpoint become durable together. Two writers race for the sequence
 number: only one can create the file of a number, the other is fenced.
 """
@@ -23,7 +24,7 @@ from airflow_lake_provider.replication.checkpoint import from_text, to_text
 from airflow_lake_provider.replication.sink import json_row, row_of_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from airflow_lake_provider.replication.change import Batch, Change, ChangeMode
     from airflow_lake_provider.replication.checkpoint import Checkpoint
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
 FORMATS = ("json", "parquet")
 HDFS = frozenset({"hdfs", "viewfs"})
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"})
+
+
+FILES_IN_A_FOLDER = 1_000
+"""Each run finds the last file by a listing, and HDFS takes about a million files in a folder."""
+_FILE = re.compile(r"\d{12}\.(jsonl|parquet)")
+_FOLDER = re.compile(r"\d{9}")
 
 
 class Part(Protocol):
@@ -73,28 +80,44 @@ class FileSink:
         self._make_part, self._checkpoint_in = _json() if form == FORMATS[0] else _parquet()
         self._stream: BinaryIO | None = None
         self._part: Part | None = None
-        self._part_path = ""
+        self._part_path = self._made = ""
 
     def open(self) -> str | None:
         """Return the checkpoint of the file with the highest number."""
         try:
-            names = self._list_names()
-            name = max((name for name in names if re.fullmatch(r"\d{12}\.(jsonl|parquet)", name)), default=None)
-            if name is None:
+            path = self._find_newest()
+            if path is None:
                 return None
-            path = f"{self._folder}/{name}"
-            if not name.endswith(self._suffix):
+            if not path.endswith(self._suffix):
                 raise ConfigError(f"{path} exists already: files of another format need another path")
             with self._fs.open(path, "rb") as stream:
                 return self._checkpoint_in(stream, path)
         except OSError as error:
             raise SinkUnavailableError(f"{self._folder}: {error}") from error
 
-    def _list_names(self) -> list[str]:
+    def _find_newest(self) -> str | None:
+        """Return the file with the highest number: in the newest folder, unless a run died before it wrote there."""
+        names = self._list_names(self._folder)
+        for folder in _folders_in(names):
+            if files := self._files_in(folder):
+                return max(files)
+        return max(_paths(self._folder, names), default=None)
+
+    def _list_files(self) -> list[str]:
+        """Return all files of the stream, oldest first."""
+        names = self._list_names(self._folder)
+        found = [path for folder in _folders_in(names) for path in self._files_in(folder)]
+        return sorted((*_paths(self._folder, names), *found), key=lambda path: path.rpartition("/")[2])
+
+    def _files_in(self, folder: str) -> list[str]:
+        path = f"{self._folder}/{folder}"
+        return _paths(path, self._list_names(path))
+
+    def _list_names(self, folder: str) -> list[str]:
         if self._has_folders:
-            self._fs.makedirs(self._folder, exist_ok=True)
+            self._fs.makedirs(folder, exist_ok=True)
         try:
-            paths = self._fs.ls(self._folder, detail=False, refresh=True)
+            paths = self._fs.ls(folder, detail=False, refresh=True)
         except FileNotFoundError:
             bucket = self._folder.partition("/")[0]
             if self._has_folders or not self._fs.exists(bucket):
@@ -115,8 +138,14 @@ class FileSink:
         os.fsync(stream.fileno())
         stream.close()
         self._stream = self._part = None
-        target = f"{self._folder}/{checkpoint.sequence:012d}.{self._suffix}"
+        folder = self._folder
+        if checkpoint.sequence >= FILES_IN_A_FOLDER:
+            folder = f"{folder}/{checkpoint.sequence // FILES_IN_A_FOLDER:09d}"
+        target = f"{folder}/{checkpoint.sequence:012d}.{self._suffix}"
         try:
+            if self._has_folders and folder not in (self._folder, self._made):
+                self._fs.makedirs(folder, exist_ok=True)
+                self._made = folder
             self._publish(checkpoint.sequence, target)
         except OSError as error:
             raise SinkUnavailableError(f"{target}: {error}") from error
@@ -128,8 +157,7 @@ class FileSink:
         if self._suffix != "jsonl":
             raise ConfigError(f"{self._folder} has files of format {self._suffix}: rows are read back from format json")
         try:
-            for name in sorted(name for name in self._list_names() if re.fullmatch(r"\d{12}\.jsonl", name)):
-                path = f"{self._folder}/{name}"
+            for path in self._list_files():
                 with self._fs.open(path, "rb") as stream:
                     if from_text(checkpoint_in(stream, path)).generation < checkpoint.generation:
                         continue
@@ -189,6 +217,15 @@ class FileSink:
     def _copy_part(self, path: str, mode: str) -> None:
         with self._fs.open(path, mode) as stream, open(self._part_path, "rb") as part:
             shutil.copyfileobj(part, stream)
+
+
+def _paths(folder: str, names: Iterable[str]) -> list[str]:
+    return [f"{folder}/{name}" for name in names if _FILE.fullmatch(name)]
+
+
+def _folders_in(names: Iterable[str]) -> list[str]:
+    """Return the folders of files, that with the highest numbers first."""
+    return sorted((name for name in names if _FOLDER.fullmatch(name)), reverse=True)
 
 
 def _json() -> tuple[Callable[[BinaryIO, ChangeMode], Part], Callable[[BinaryIO, str], str]]:

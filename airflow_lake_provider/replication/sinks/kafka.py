@@ -23,7 +23,8 @@ from airflow_lake_provider.errors import (
 )
 from airflow_lake_provider.replication.change import ChangeMode, canonical, load_json, message_of
 from airflow_lake_provider.replication.checkpoint import from_text, to_text
-from airflow_lake_provider.replication.formats.debezium import DebeziumFormat
+from airflow_lake_provider.replication.formats.debezium import PRECISE, DebeziumFormat, read_after, read_key
+from airflow_lake_provider.replication.pump import checksum_text
 from airflow_lake_provider.replication.sink import json_row
 from airflow_lake_provider.replication.sinks.kafka_checkpoints import (
     TOPIC_HEADER,
@@ -33,7 +34,6 @@ from airflow_lake_provider.replication.sinks.kafka_checkpoints import (
 )
 from airflow_lake_provider.replication.sinks.kafka_options import (
     AVRO,
-    JSON,
     PURGED,
     as_lake_error,
     open_avro,
@@ -56,6 +56,8 @@ _BY_KEY = -1
 """Librdkafka's name for a record's partition that the partitioner decides."""
 CONTROL = "control"
 """The header, and the only field of the key, of a record that is no change. Its value says how far the stream is."""
+SOURCE = "source"
+"""The header that names database, table and schema of a record, as JSON; the checkpoint topic has that schema."""
 SNAPSHOT_BEGINS, SNAPSHOT_ENDS, RESOLVED = "snapshot_begins", "snapshot_ends", "resolved"
 
 
@@ -70,10 +72,11 @@ class KafkaSink:
         self._began_s = 0.0
         self._commit = ""
         self._failure: LakeError | None = None
-        self._max_bytes = 0
+        self._max_bytes = self._most_letter_bytes = 0
         self._avro = None if self._options.format != AVRO else open_avro(self._options, settings.mode)
         debezium = self._options.debezium
         self._debezium = None if debezium is None else DebeziumFormat(debezium, __version__)
+        self._source_schema, self._source = "", list[tuple[str, bytes]]()
         self._partitions = 0
         """Of the topic, where each of them gets control records."""
         self._generation_begun: int | None = None
@@ -83,7 +86,8 @@ class KafkaSink:
 
     def open(self) -> str | None:
         """Check the topics, fence other producers of the stream, read the last committed checkpoint."""
-        self._max_bytes = KafkaTopics(self._options, self._settings.stream).require()
+        topics = KafkaTopics(self._options, self._settings.stream)
+        self._max_bytes, self._most_letter_bytes = topics.require(), topics.most_letter_bytes
         timeout_s = self._options.timeout_s
         self._producer = confluent_kafka.Producer(
             {
@@ -96,7 +100,7 @@ class KafkaSink:
                 # Java's own: a key is in the partition in which Kafka Streams and Connect would put it.
                 "partitioner": self._options.client.get("partitioner", "murmur2_random"),
                 # librdkafka's own default of 1 MB refuses what a topic allows.
-                "message.max.bytes": str(max(self._max_bytes, 1_000_000)),
+                "message.max.bytes": str(max(self._max_bytes, self._most_letter_bytes, 1_000_000)),
                 # One function for all, called for those that failed: a call for each record takes as long as sending.
                 "delivery.report.only.error": True,
                 "on_delivery": self._delivered,
@@ -118,6 +122,7 @@ class KafkaSink:
         headers = [
             ("commit", batch.commit.requested_time.encode()),
             ("generation", str(batch.generation).encode()),
+            *self._source_header(batch.schema),
         ]
         if self._debezium is not None:
             self._announce(self._debezium, batch)
@@ -140,7 +145,7 @@ class KafkaSink:
         if checkpoint.snapshot is None and checkpoint.commit is not None:
             if self._generation_begun == checkpoint.generation:
                 self._control(SNAPSHOT_ENDS, checkpoint.commit, checkpoint.generation)
-            self._control(RESOLVED, checkpoint.commit, checkpoint.generation, checkpoint.floor)
+            self._control(RESOLVED, checkpoint.commit, checkpoint.generation, checkpoint.watermark)
             self._generation_begun = None
         mine = [(TOPIC_HEADER, self._options.topic.encode())]
         self._send(self._options.checkpoint_topic, self._settings.stream.encode(), to_text(checkpoint).encode(), mine)
@@ -151,24 +156,34 @@ class KafkaSink:
     def read_rows(self, key: Sequence[str], checkpoint: Checkpoint) -> Iterator[Row]:
         """Return the committed records of the checkpoint's generation that the topic still has, partition by partition.
 
-        Raises ConfigError for other formats than JSON.
+        Raises ConfigError for Debezium's events where they do not say what they hold.
         """
         _ = key
-        if self._options.format != JSON:
-            raise ConfigError(
-                f"topic {self._options.topic} has records in format {self._options.format}: rows are read back from "
-                f"format {JSON}"
-            )
-        mode = self._settings.mode
+        self._require_readable()
         for record in read_committed(self._options, self._settings.stream):
             headers = dict(record.headers() or ())
-            if CONTROL in headers or int(headers.get("generation", b"0")) < checkpoint.generation:
+            # A truncate event of Debezium has no key, and stands before the rows of a generation.
+            if CONTROL in headers or record.key() is None:
                 continue
-            text = record.value()
-            body = None if text is None else load_json(text.decode())
-            yield (
-                canonical(load_json(record.key().decode())),
-                body["after"] if body and mode is ChangeMode.CHANGES else body,
+            if int(headers.get("generation", b"0")) >= checkpoint.generation:
+                yield self._row_of(record.key(), record.value())
+
+    def _row_of(self, key: bytes, value: bytes | None) -> Row:
+        if self._avro is not None:
+            reader = self._avro.reader
+            return canonical(reader.key(key)), None if value is None else reader.after(value)
+        if self._debezium is not None:
+            return canonical(read_key(key.decode())), None if value is None else read_after(value.decode())
+        body = None if value is None else load_json(value.decode())
+        after = body["after"] if body and self._settings.mode is ChangeMode.CHANGES else body
+        return canonical(load_json(key.decode())), after
+
+    def _require_readable(self) -> None:
+        debezium = self._options.debezium
+        if debezium is not None and not (debezium.has_schemas and debezium.decimals == PRECISE):
+            raise ConfigError(
+                f"topic {self._options.topic} has Debezium's events without what their values are: rows are read back "
+                "with schemas.enable: true and decimal.handling.mode: precise"
             )
 
     def as_read(self, change: Change) -> Row:
@@ -189,12 +204,23 @@ class KafkaSink:
                 pass
         self._producer = None
 
+    def _source_header(self, schema: str) -> list[tuple[str, bytes]]:
+        """Return the header that says where a record is from; an event of Debezium has it inside."""
+        if self._debezium is not None:
+            return []
+        if schema != self._source_schema or not self._source:
+            settings = self._settings
+            names = {"database": settings.database, "table": settings.table_name, "schema_id": checksum_text(schema)}
+            self._source_schema, self._source = schema, [(SOURCE, json.dumps(names).encode())]
+        return self._source
+
     def _records_of(self, change: Change, batch: Batch) -> list[tuple[bytes, bytes | None]]:
         if self._debezium is not None:
             records = self._debezium.records_of(change, batch)
             return [(key.encode(), None if text is None else text.encode()) for key, text in records]
         if self._avro is not None:
-            return [(change.key.encode(), self._avro.message_of(change, batch.commit, batch.schema))]
+            message = self._avro.message_of(change, batch.commit, batch.schema)
+            return [(self._avro.key_of(change, batch.schema), message)]
         value = message_of(change, batch.commit, self._settings.mode)
         return [(change.key.encode(), None if value is None else value.encode())]
 
@@ -235,13 +261,22 @@ class KafkaSink:
         except RecordRefusedError as error:
             if not self._options.dead_letter_topic:
                 raise RecordRefusedError(
-                    f"{error}; a dead_letter_topic would get its key, and the others continue"
+                    f"{error}; a dead_letter_topic would get it, and the others continue"
                 ) from error
-            why = [*headers, ("error", str(error).encode())]
-            self._send(self._options.dead_letter_topic, change.key.encode(), None, why)
+            self._send_letter(change, batch, headers, str(error))
         else:
             for key, value in records:
                 self._send(self._options.topic, key, value, headers)
+
+    def _send_letter(self, change: Change, batch: Batch, headers: list[tuple[str, bytes]], why: str) -> None:
+        """Send what was refused, as JSON whatever the topic's format is; without it where it is too large there too."""
+        key = change.key.encode()
+        record = message_of(change, batch.commit, ChangeMode.CHANGES)
+        value = None if record is None else record.encode()
+        most = self._most_letter_bytes
+        if value is not None and len(key) + len(value) + len(why) + RECORD_OVERHEAD_BYTES > most:
+            value, why = None, f"{why}; it is not here, since this topic takes {most} bytes (max.message.bytes)"
+        self._send(self._options.dead_letter_topic, key, value, [*headers, ("error", why.encode())])
 
     def _require_size(self, change: Change, size: int) -> None:
         if size > self._max_bytes:

@@ -184,6 +184,8 @@ class KafkaTopics:
     def __init__(self, options: KafkaOptions, stream: str) -> None:
         self._options = options
         self._stream = stream
+        self.most_letter_bytes = 0
+        """The largest record in bytes that the topic for dead letters accepts; 0 without one."""
 
     def require(self) -> int:
         """Make sure that the topics exist; return the largest record in bytes that the topic accepts.
@@ -222,8 +224,13 @@ class KafkaTopics:
                 f"checkpoint topic {options.checkpoint_topic} has cleanup.policy={policy}, so the broker would drop "
                 "the checkpoint of a quiet table, and a snapshot would follow: set cleanup.policy=compact"
             )
+        if options.dead_letter_topic:
+            self.most_letter_bytes = self._find_most_bytes(admin, options.dead_letter_topic)
+        return self._find_most_bytes(admin, options.topic)
+
+    def _find_most_bytes(self, admin: Any, topic: str) -> int:
         # Of a topic that this client may not read: the default of both sides.
-        return int(self._find_setting(admin, options.topic, "max.message.bytes") or 1_000_000)
+        return int(self._find_setting(admin, topic, "max.message.bytes") or 1_000_000)
 
     def _list_topics(self, admin: Any, errors: list[KafkaError]) -> dict[str, Any]:
         try:

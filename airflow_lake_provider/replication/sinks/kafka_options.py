@@ -41,7 +41,7 @@ class KafkaOptions:
     replication_factor: int
     """Of topics that are created; -1 is the broker's own default."""
     dead_letter_topic: str
-    """Topic for the keys of records that are too large or misfit the Avro schema; without it they stop the run."""
+    """Topic for records that are too large or misfit the Avro schema; without it they stop the run."""
     timeout_s: float
     """How long a run waits for a broker that does not answer before it gives up."""
     client: dict[str, str]
@@ -79,6 +79,8 @@ def parse_options(settings: SinkSettings) -> KafkaOptions:
             raise ConfigError(f"kafka.{key} must not be set: exactly-once delivery depends on it")
     try:
         topic, form = options.pop("topic"), options.pop("format", JSON)
+        if form == DEBEZIUM:
+            options = {"database": settings.database, **options}
         debezium = parse_debezium_options(options, topic, settings.table_name) if form == DEBEZIUM else None
         parsed = KafkaOptions(
             bootstrap_servers=options.pop("bootstrap_servers"),
@@ -177,11 +179,14 @@ def open_avro(options: KafkaOptions, mode: ChangeMode) -> AvroFormat:
         raise ConfigError(f"format: avro needs {error.name} on Spark's driver: install fastavro") from error
     if not options.schema_registry:
         return AvroFormat(mode)
-    registry = SchemaRegistry(
-        options.schema_registry,
-        f"{options.topic}-value",
-        options.schema_registry_user,
-        options.schema_registry_password,
-        options.timeout_s,
+    value, key = (
+        SchemaRegistry(
+            options.schema_registry,
+            f"{options.topic}-{part}",
+            options.schema_registry_user,
+            options.schema_registry_password,
+            options.timeout_s,
+        )
+        for part in ("value", "key")
     )
-    return AvroFormat(mode, registry.register)
+    return AvroFormat(mode, value.register, key.register, value.find)

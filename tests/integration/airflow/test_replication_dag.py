@@ -75,7 +75,7 @@ def replication(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rep
     registry.register(Notice(table, "orders", Source.CONFIG))
     with registry.transaction() as session:
         moved = update(lake_table).where(lake_table.c.table_id == table_id_of(table))
-        session.execute(moved.values(completed_time="20260101000000000", identified_ms=1))
+        session.execute(moved.values(changed_time="20260101000000000", identified_ms=1))
 
     app, port = FastAPI(), free_port()
 

@@ -85,7 +85,7 @@ def test_connection_becomes_the_sinks_settings(sink: str, connection: Any, optio
         pytest.param({}, "", False, id="replicate"),
         pytest.param({"release": "released.7"}, "released.7", True, id="released"),
         pytest.param({"action": "snapshot"}, "run-1", True, id="snapshot"),
-        pytest.param({"action": "seek", "seek_until": "2026"}, "run-1", False, id="seek"),
+        pytest.param({"action": "seek", "seek_until": "20260601000000"}, "run-1", False, id="seek"),
     ],
 )
 def test_order_names_its_request_so_that_a_cleared_task_obeys_it_once(
@@ -94,15 +94,17 @@ def test_order_names_its_request_so_that_a_cleared_task_obeys_it_once(
     from airflow_lake_provider.operators.replication import HudiReplicationOperator
 
     release = arguments.pop("release", "")
+    begun = {"needs_snapshot": bool(release), "request": release, "generation": 3}
     operator = HudiReplicationOperator(task_id="t", base_path="/lake/t", sink="kafka", **arguments)
-    order = operator._order("t.kafka", "run-1", release)
-    assert (order.request, order.snapshot) == (request_id, snapshot)
+    order = operator._order("t.kafka", "run-1", begun)
+    assert (order.request, order.snapshot, order.generation) == (request_id, snapshot, 3)
 
 
-def test_seek_without_a_time_is_refused() -> None:
+@pytest.mark.parametrize(("until", "said"), [("", "seek with seek_until"), ("2026", "seek_until is '2026', allowed")])
+def test_seek_without_a_time_is_refused_before_it_begins(until: str, said: str) -> None:
     from airflow_lake_provider.errors import ConfigError
     from airflow_lake_provider.operators.replication import HudiReplicationOperator
 
-    operator = HudiReplicationOperator(task_id="t", base_path="/lake/t", sink="kafka", action="seek")
-    with pytest.raises(ConfigError, match="seek with seek_until"):
-        operator._order("t.kafka", "run-1", "")
+    operator = HudiReplicationOperator(task_id="t", base_path="/lake/t", sink="kafka", action="seek", seek_until=until)
+    with pytest.raises(ConfigError, match=said):
+        operator._run({})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -48,11 +48,17 @@ def serve(registry: Registry) -> Iterator[Registry]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             _, subjects, subject, versions = self.path.split("/")
             assert (subjects, versions) == ("subjects", "versions")
+            self.answer(lambda: registry.register(subject, body["schema"]))
+
+        def do_GET(self) -> None:
+            _, schemas, ids, number = self.path.split("/")
+            assert (schemas, ids) == ("schemas", "ids")
+            self.answer(lambda: (200, {"schema": registry.schemas[int(number) - 1]}))
+
+        def answer(self, find: Callable[[], tuple[int, dict[str, Any]]]) -> None:
             expected = f"Basic {base64.b64encode(registry.login.encode()).decode()}"
-            if registry.login and self.headers.get("Authorization") != expected:
-                status, answer = 401, {"error_code": 401, "message": "Unauthorized"}
-            else:
-                status, answer = registry.register(subject, body["schema"])
+            is_refused = registry.login and self.headers.get("Authorization") != expected
+            status, answer = (401, {"error_code": 401, "message": "Unauthorized"}) if is_refused else find()
             content = json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))

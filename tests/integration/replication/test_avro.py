@@ -14,7 +14,7 @@ from airflow_lake_provider.replication.change import Batch, ChangeMode
 from airflow_lake_provider.replication.sink import Sink
 from airflow_lake_provider.replication.sink_contract import SinkContract, batch, checkpoint, commit_ref, delete, insert
 from local_stack.kafka import LocalKafka
-from local_stack.kafka_consumer import read_topic
+from local_stack.kafka_consumer import Record, read_topic
 from local_stack.processes import free_port
 from tests.integration.replication.registry_server import Registry, serve
 from tests.integration.replication.test_sinks import kafka_sink, new_stream
@@ -62,6 +62,13 @@ def read_by_number(registry: Registry, content: bytes | None) -> Any:
     return fastavro.schemaless_reader(io.BytesIO(content[5:]), schema, None)
 
 
+def read_by_registry(registry: Registry, broker: LocalKafka, stream: str) -> list[Record]:
+    def parse(content: bytes | None) -> Any:
+        return read_by_number(registry, content)
+
+    return read_topic(broker.bootstrap, stream, parse=parse, parse_key=parse)
+
+
 def test_every_type_comes_back_by_the_registry_s_schema(broker: LocalKafka, registry: Registry) -> None:
     stream = new_stream()
     sink = sink_with(registry, broker, stream, partitions="1")
@@ -69,10 +76,10 @@ def test_every_type_comes_back_by_the_registry_s_schema(broker: LocalKafka, regi
     sink.write(Batch(commit_ref(1), WIDE_CHANGES, 1, schema=WIDE_SCHEMA))
     sink.commit(checkpoint(stream, 1))
     sink.close()
-    records = read_topic(broker.bootstrap, stream, parse=lambda content: read_by_number(registry, content))
+    records = read_by_registry(registry, broker, stream)
     values = [record.value for record in records]
     assert [(value["op"], value["key"], value["before"], value["after"]) for value in values] == EXPECTED
-    assert registry.subjects == {f"{stream}-value": [1]}
+    assert registry.subjects == {f"{stream}-value": [1], f"{stream}-key": [2]}
 
 
 def test_latest_has_tombstones_and_runs_share_a_schema(broker: LocalKafka, registry: Registry) -> None:
@@ -83,9 +90,9 @@ def test_latest_has_tombstones_and_runs_share_a_schema(broker: LocalKafka, regis
         sink.write(batch(number, [change, insert(2, 20 + number)]))
         sink.commit(checkpoint(stream, number))
         sink.close()
-    records = read_topic(broker.bootstrap, stream, parse=lambda content: read_by_number(registry, content))
+    records = read_by_registry(registry, broker, stream)
     assert [record.value for record in records if record.key == {"id": 1}] == [{"id": 1, "value": 10}, None]
-    assert len(registry.schemas) == 1
+    assert len(registry.schemas) == 2
 
 
 def test_schema_that_the_registry_forbids_stops_the_stream(broker: LocalKafka, registry: Registry) -> None:

@@ -16,6 +16,7 @@ from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.checkpoint import SnapshotProgress
 from airflow_lake_provider.replication.sink import Sink, SinkSettings, create_sink
 from airflow_lake_provider.replication.sink_contract import (
+    SCHEMA,
     SinkContract,
     batch,
     checkpoint,
@@ -82,6 +83,28 @@ class TestDatabaseSinkOnPostgres(DatabaseSinkContract):
 
     def tables(self, stream: str) -> set[str]:
         return {row[0] for row in self._run("select tablename from pg_tables")}
+
+    def select(self, stream: str, columns: str) -> list[tuple[Any, ...]]:
+        names, _, where = columns.partition(" where ")
+        return self._run(f'select {names} from "{stream[:-5]}" where {where}')
+
+    def test_column_that_the_login_may_not_add_is_said_with_what_to_run(self) -> None:
+        stream, sink = self._opened()
+        sink.close()
+        role = f"r{uuid.uuid4().hex[:12]}"
+        self._run(f"create role {role} login password 'x'")
+        for table in (f'"{stream[:-5]}"', "lake_checkpoint", "lake_target"):
+            self._run(f"grant all on {table} to {role}")
+        url = sa.make_url(self.url).set(username=role, password="x").render_as_string(hide_password=False)
+        options = {"url": url, "table": stream[:-5]}
+        guest = create_sink("database", SinkSettings(stream, "orders", ChangeMode.LATEST, options))
+        guest.open()
+        city = SCHEMA.removesuffix("]}") + ',{"name":"city","type":["null","string"],"default":null}]}'
+        row = insert(1, 10)._replace(after='{"id":1,"value":10,"city":"Cork"}')
+        said = f"has no column 'city', .*refuses to add it .*run alter table .*{stream[:-5]}.* add column city TEXT"
+        with pytest.raises(SinkRefusedError, match=said):
+            guest.write(replace(batch(1, [row]), schema=city))
+        guest.close()
 
     def test_table_of_another_stream_is_refused(self) -> None:
         stream, sink = self._opened()
@@ -161,9 +184,9 @@ def test_each_partition_shows_where_a_snapshot_begins_and_ends_and_how_far_the_s
     # The run dies within the snapshot; another one ends it.
     sink = kafka_sink(broker, stream, **more)
     sink.open()
-    sink.commit(replace(part, sequence=2, snapshot=None, floor="20260101000000000"))
+    sink.commit(replace(part, sequence=2, snapshot=None))
     sink.write(batch(3, [update(1, 11)]))
-    sink.commit(checkpoint(stream, 3))
+    sink.commit(replace(checkpoint(stream, 3), watermark="20260101000000000"))
     kept = {key: row for key, row in sink.read_rows(("id",), checkpoint(stream, 3)) if row is not None}
     sink.close()
     assert len(kept) == 9
@@ -181,7 +204,7 @@ def test_each_partition_shows_where_a_snapshot_begins_and_ends_and_how_far_the_s
             "commit": commit_ref(3).requested_time,
             "completed": commit_ref(3).completed_time,
             "generation": 1,
-            "floor": "",
+            "floor": "20260101000000000",
         }
 
 
@@ -327,7 +350,7 @@ def test_record_that_does_not_fit_its_avro_schema(broker: LocalKafka, dead_lette
         assert len(read_topic(broker.bootstrap, stream, parse=lambda content: content)) == 2
         (letter,) = read_topic(broker.bootstrap, letters)
         assert letter.key == {"id": 2}
-        assert letter.value is None
+        assert (letter.value["op"], letter.value["after"]) == ("i", {"id": 2, "value": "twenty"})
         assert "'twenty' is not of type" in letter.headers["error"]
     else:
         with pytest.raises(RecordRefusedError, match="'twenty' is not of type"):
@@ -347,14 +370,36 @@ def test_record_that_is_too_large(broker: LocalKafka, dead_letter: bool) -> None
         sink.commit(checkpoint(stream, 1))
         assert sorted(record.key["id"] for record in read_topic(broker.bootstrap, stream)) == [1, 3]
         (letter,) = read_topic(broker.bootstrap, letters)
-        assert letter.key == {"id": 2}
+        assert (letter.key, letter.value) == ({"id": 2}, None)
         assert "has 200" in letter.headers["error"]
+        assert "; it is not here, since this topic takes" in letter.headers["error"]
     else:
         with pytest.raises(RecordRefusedError, match=r'record \{"id":2\} has 200\d+ bytes.*max.message.bytes'):
             sink.write(batch(1, [insert(1, 10), large]))
         sink.close()
         assert read_topic(broker.bootstrap, stream) == []
     sink.close()
+
+
+def test_dead_letter_has_the_whole_record_where_its_topic_takes_larger_ones(broker: LocalKafka) -> None:
+    stream, letters = new_stream(), f"{uuid.uuid4().hex}.letters"
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.bootstrap})
+    topics = [
+        confluent_kafka.admin.NewTopic(stream, 1, 1, config={"max.message.bytes": "20000"}),
+        confluent_kafka.admin.NewTopic(letters, 1, 1, config={"max.message.bytes": "4000000"}),
+    ]
+    for created in admin.create_topics(topics).values():
+        created.result(30)
+    sink = kafka_sink(broker, stream, dead_letter_topic=letters)
+    sink.open()
+    text = "x" * 2_000_000
+    sink.write(batch(1, [insert(1, 10), insert(2, 20)._replace(after=f'{{"id":2,"value":"{text}"}}')]))
+    sink.commit(checkpoint(stream, 1))
+    sink.close()
+    assert [record.key["id"] for record in read_topic(broker.bootstrap, stream)] == [1]
+    (letter,) = read_topic(broker.bootstrap, letters)
+    assert letter.value["after"] == {"id": 2, "value": text}
+    assert letter.value["commit"] == commit_ref(1).requested_time
 
 
 def test_broker_that_is_away_is_said_within_the_timeout() -> None:

@@ -41,7 +41,7 @@ def client(services: ManagerServices, base_path: str, tmp_path: Path) -> httpx.C
     services.registry.register(Notice(base_path, "orders", Source.CONFIG))
     with services.registry.transaction() as session:
         session.execute(
-            update(lake_table).values(completed_time="20260102", identified_ms=1)
+            update(lake_table).values(changed_time="20260102", identified_ms=1)
         )  # what an evaluation leaves
     app = create_app(lambda: replace(services, tables=TablesSource(str(tables))))
     return TestClient(app, headers={"Authorization": f"Bearer {SERVICE_TOKEN}"})
@@ -57,9 +57,10 @@ def test_configured_sink_is_due_holds_everything_and_moves_with_its_checkpoint(
     assert client.get(f"{table}/safepoint").json() == {"instant": "0", "holder": "kafka", "released": []}
 
     begin = {"ttl_s": 1, "run_id": "run-1"}
-    assert client.post(f"{table}/sinks/kafka/begin", json=begin).json()["needs_snapshot"] is False
+    known = {"needs_snapshot": False, "request": "", "generation": 0}
+    assert client.post(f"{table}/sinks/kafka/begin", json=begin).json() == known
     assert client.post("/sinks/claim", json={"run_id": "run-2"}).json()["sinks"] == []
-    checkpoint = Checkpoint("s", 1, 1, CommitRef("20260101", "20260102"), hold="20260101")
+    checkpoint = Checkpoint("s", 1, 4, CommitRef("20260101", "20260102"), hold="20260101")
     progress = {"run_id": "run-1", "checkpoint": to_text(checkpoint), "ended": True}
     assert client.post(f"{table}/sinks/kafka/progress", json=progress).status_code == 204
     assert client.get(f"{table}/safepoint").json()["instant"] == "20260101"
@@ -70,6 +71,7 @@ def test_configured_sink_is_due_holds_everything_and_moves_with_its_checkpoint(
     assert client.get(f"{table}/safepoint").json() == {"instant": None, "holder": "", "released": ["kafka"]}
     answer = client.post(f"{table}/sinks/kafka/begin", json=begin).json()
     assert answer["needs_snapshot"]
+    assert answer["generation"] == 4
     assert answer["request"].startswith("released.")
 
 
@@ -119,6 +121,51 @@ def test_due_sink_is_given_to_one_run_and_the_second_does_not_begin(
     assert client.post(f"{table}/sinks/kafka/progress", json={"run_id": "run-1", "ended": True}).status_code == 409
 
 
+def test_sink_that_has_lacked_a_change_for_the_longest_comes_first_whatever_its_tables_id_is(
+    services: ManagerServices, tmp_path: Path, clock: FakeClock
+) -> None:
+    names = ("a", "b", "c", "d")
+    entries = [f"  - {{base_path: /lake/{name}, replication: [{{sink: noop}}]}}" for name in names]
+    (tmp_path / "tables.yaml").write_text("\n".join(["tables:", *entries]))
+    ids = {table_id_of(f"/lake/{name}"): name for name in names}
+    for name in names:
+        services.registry.register(Notice(f"/lake/{name}", name, Source.CONFIG))
+    app = create_app(lambda: replace(services, tables=TablesSource(str(tmp_path / "tables.yaml"))))
+    client = TestClient(app, headers={"Authorization": f"Bearer {SERVICE_TOKEN}"})
+
+    def change(name: str) -> None:
+        with services.registry.transaction() as session:
+            mine = lake_table.c.base_path == f"/lake/{name}"
+            session.execute(
+                update(lake_table).where(mine).values(changed_time=f"{clock.now:%Y%m%d%H%M%S}", identified_ms=1)
+            )
+
+    def claim(run_id: str, limit: int) -> list[str]:
+        answer = client.post("/sinks/claim", params={"limit": limit}, json={"run_id": run_id}).json()
+        return [ids[sink["table_id"]] for sink in answer["sinks"]]
+
+    def end(name: str, run_id: str, problem: str = "") -> None:
+        progress = {"run_id": run_id, "ended": True, "completed_time": f"{clock.now:%Y%m%d%H%M%S}", "problem": problem}
+        answer = client.post(f"/tables/{table_id_of(f'/lake/{name}')}/sinks/noop/progress", json=progress)
+        assert answer.is_success
+
+    served = []
+    # Each minute every table gets a commit, and there is a place for one run.
+    change("d")
+    assert claim("r0", 0 + 1) == ["d"]
+    end("d", "r0")
+    for minute in range(1, 9):
+        clock.advance(60)
+        for name in names if minute > 1 else ("c",):
+            change(name)
+        (one,) = claim(f"r{minute}", 1)
+        served.append(one)
+        end(one, f"r{minute}", "the broker is away" if minute == 2 else "")
+    assert served[0] == "c"
+    assert set(served[1:5]) == set(names), served
+    assert set(served[4:8]) == set(names), served
+
+
 GRACE_S = LakeSettings().sink_grace_s
 
 
@@ -144,7 +191,7 @@ def test_sink_that_is_configured_no_more_holds_for_the_grace_and_loses_nothing_w
 ) -> None:
     table = f"/tables/{table_id_of(base_path)}"
     client.post("/sinks/claim", json={"run_id": "run-1"})
-    checkpoint = to_text(Checkpoint("s", 1, 1, CommitRef("20260101", "20260102"), hold="20260101"))
+    checkpoint = to_text(Checkpoint("s", 1, 1, CommitRef("20260101", "20260101"), hold="20260101"))
     progress = {"run_id": "run-1", "checkpoint": checkpoint, "ended": True, "completed_time": "20260101"}
     assert client.post(f"{table}/sinks/kafka/progress", json=progress).is_success
     held = {"instant": "20260101", "holder": "kafka", "released": []}

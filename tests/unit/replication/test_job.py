@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from decimal import Decimal
 
 import pytest
 
 from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.job_contract import ContractError, FailureKind, Submitter, from_json, to_json
-from airflow_lake_provider.replication.change import Change, ChangeMode, CommitRef, Op, checksum_of, message_of
+from airflow_lake_provider.replication.change import (
+    Change,
+    ChangeMode,
+    CommitRef,
+    Op,
+    canonical,
+    checksum_of,
+    message_of,
+)
 from airflow_lake_provider.replication.job import (
     ReplicationRequest,
     ReplicationResult,
@@ -73,6 +82,13 @@ def test_message(change: Change, mode: ChangeMode, expected: object) -> None:
     assert (None if text is None else json.loads(text)) == expected
 
 
+def test_rows_that_differ_in_the_last_of_38_digits_are_not_equal() -> None:
+    long = "12345678901234567890123456789012345678"
+    assert canonical({"price": Decimal(long)}) != canonical({"price": Decimal(long[:-1] + "9")})
+    assert canonical({"price": Decimal(f"{long}.50")}) == canonical({"price": Decimal(f"{long}.5")})
+    assert canonical({"price": 0.1, "small": 5e-324}) == canonical({"price": Decimal("0.10"), "small": 5e-324})
+
+
 def test_checksum_does_not_depend_on_order_or_on_batches_and_distinguishes_rows() -> None:
     rows = [Change(Op.INSERT, f'{{"id":{i}}}', None, f'{{"id":{i}}}') for i in range(100)]
     whole = checksum_of(rows)
@@ -109,3 +125,40 @@ def test_formats_of_kafka_are_accepted_in_the_tables_file(form: str) -> None:
     text = f"tables:\n  - base_path: /lake/x\n    replication: [{{sink: kafka, topic: t, format: {form}}}]\n"
     (sink,) = parse_tables_file(text, "tables.yaml").policy_for("/lake/x", "x").replication
     assert dict(sink.options).get("format", "json") == form
+
+
+def named(database: str = "sales", **options: str) -> dict[str, str]:
+    request = ReplicationRequest(
+        "/lake/sales/orders", "orders", "kafka", Order("t.kafka"), "/w/r.json", options=options, database=database
+    )
+    return dict(request.sink_settings.options)
+
+
+def test_names_of_the_table_stand_in_the_options_of_an_entry_for_many_tables() -> None:
+    options = {
+        "topic": "lake.{database}.{table}",
+        "checkpoint_topic": "{database}.checkpoints",
+        "path": "s3a://copies/{table}",
+        "table": "{database}.{table}_copy",
+        "kafka.client.id": "{table}",
+    }
+    assert named(**options) == {
+        "topic": "lake.sales.orders",
+        "checkpoint_topic": "sales.checkpoints",
+        "path": "s3a://copies/orders",
+        "table": "sales.orders_copy",
+        "kafka.client.id": "{table}",
+    }
+
+
+def test_name_that_the_table_lacks_or_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"topic is '\{database\}.x', and table /lake/sales/orders has no database"):
+        named("", topic="{database}.x")
+    with pytest.raises(
+        ConfigError, match=r"path is '/x/\{tabel\}', and \{tabel\} is no name: allowed are \{database\}"
+    ):
+        named(path="/x/{tabel}")
+
+
+def test_settings_of_columns_are_the_runs_and_not_the_sinks() -> None:
+    assert named(**{"topic": "t", "column.exclude.list": "email", "reader": "slices"}) == {"topic": "t"}

@@ -9,7 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_lake_provider.errors import CheckpointDamagedError, ReplicationGapError, SinkFencedError
+from airflow_lake_provider.errors import (
+    CheckpointDamagedError,
+    ConfigError,
+    ReplicationGapError,
+    SeekRefusedError,
+    SinkFencedError,
+)
 from airflow_lake_provider.replication.change import Batch, Change, CommitRef, Op
 from airflow_lake_provider.replication.checkpoint import (
     NAMED_COMMITS,
@@ -209,12 +215,66 @@ def test_seek_and_snapshot_requests_are_obeyed_once() -> None:
         table.complete(number, number + 1, {1: number})
     run(table, sink)
     count = len(sink.records)
-    report = run(table, sink, request="r1", seek_until=time_of(4))
+    run(table, sink, request="r1", seek_until=time_of(4))
     assert [json.loads(change.after or "")["value"] for _, _, change in sink.records[count:]] == [5, 7]
     assert run(table, sink, request="r1", seek_until=time_of(4)).commits == 0
     report = run(table, sink, request="r2", snapshot=True)
     assert report.snapshot_reason == "requested"
     assert run(table, sink, request="r2", snapshot=True).snapshot_reason == ""
+
+
+def test_seek_keeps_the_rows_that_it_does_not_send_again() -> None:
+    table, sink = ModelTable(), FakeSink()
+    for number in range(1, 9, 2):
+        table.complete(number, number + 1, {number: number})
+    run(table, sink)
+    run(table, sink, request="r1", seek_until=time_of(4))
+    # A reader forgets the rows of lower generations, and a seek sends those of later commits alone.
+    assert replica(sink) == table.rows() == {1: 1, 3: 3, 5: 5, 7: 7}
+
+
+def test_seek_within_a_snapshot_is_refused_until_that_is_whole() -> None:
+    table, sink = ModelTable(), FakeSink()
+    table.complete(1, 2, {key: key for key in range(10)})
+    sink.dies_at = 5
+    with pytest.raises(Died):
+        run(table, sink, snapshot_part_rows=4)
+    with pytest.raises(SeekRefusedError, match=f"its snapshot at {time_of(1)} in part only.* seek to {time_of(2)}"):
+        run(table, sink, request="r1", seek_until=time_of(2))
+    run(table, sink, snapshot_part_rows=4)
+    run(table, sink, request="r1", seek_until=time_of(2))
+    assert replica(sink) == table.rows()
+
+
+@pytest.mark.parametrize(
+    "text", ["2026", "2026-06-01T00:00:00", "June", "20261301000000000", "2026060100000000", "٢٠٢٦"]
+)
+def test_time_of_a_seek_that_is_no_instant_time_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"seek_until is .*, allowed: an instant time .* 20260601000000000"):
+        Order("t.sink", seek_until=text)
+
+
+def test_time_of_a_seek_may_leave_the_milliseconds_out() -> None:
+    assert Order("t.sink", seek_until="20260601000000").seek_until == "20260601000000000"
+
+
+@pytest.mark.parametrize("how", [{}, {"seek_until": time_of(4), "request": "r"}], ids=["snapshot", "seek"])
+def test_generation_does_not_begin_again_where_the_sink_has_lost_its_checkpoint(how: dict[str, str]) -> None:
+    table, sink = ModelTable(), FakeSink()
+    for number in range(1, 9, 2):
+        table.complete(number, number + 1, {number: number})
+    run(table, sink)
+    known = run(table, sink, request="again", snapshot=True).checkpoint
+    assert known is not None
+    assert known.generation == 2
+    sink.text, sink.sequence = None, 0
+    found = run(table, sink, generation=known.generation, **how).checkpoint
+    assert found is not None
+    assert found.generation == 3
+    # The sink's own is the newer one where the manager missed a report.
+    newest = run(table, sink, generation=1, request="once more", snapshot=True).checkpoint
+    assert newest is not None
+    assert newest.generation == 4
 
 
 def test_schema_is_announced_when_it_changes() -> None:
@@ -294,6 +354,7 @@ def test_checkpoint_survives_printing_and_damage_is_reported() -> None:
         "{}",
         SnapshotProgress("1", ("k", "p"), 7),
         "r",
+        "8",
     )
     assert from_text(to_text(checkpoint)) == checkpoint
     plain = replace(checkpoint, commit=None, snapshot=SnapshotProgress("1"))
@@ -329,6 +390,44 @@ def test_hold_reaches_back_to_the_oldest_write_that_is_still_to_be_read() -> Non
     done = with_done(replace(checkpoint, commit=refs[2]), [refs[2].requested_time], refs)
     table.pending.clear()
     assert hold_of(done, table.read_timeline()) == time_of(6)
+
+
+def test_low_watermark_is_the_newest_commit_before_all_that_may_still_complete() -> None:
+    table, sink = ModelTable(), FakeSink()
+    marks: list[str] = []
+
+    def watermark() -> str:
+        found = run(table, sink).checkpoint
+        assert found is not None
+        # It never goes back, and no commit that arrives later completed at or before it.
+        assert found.watermark == max((*marks, found.watermark))
+        marks.append(found.watermark)
+        return found.watermark
+
+    table.complete(1, 2, {1: 10})
+    assert watermark() == time_of(2)
+    table.begin(3)
+    table.complete(4, 6, {1: 11})
+    assert watermark() == time_of(2), "write 3 may complete before 6 by its own clock"
+    table.complete(3, 5, {2: 20})
+    table.plan_compaction(7)
+    assert watermark() == time_of(6)
+    table.begin(8)
+    for number in range(9, 9 + 4 * NAMED_COMMITS, 2):
+        table.complete(number, number + 1, {1: number})
+    assert watermark() == time_of(9 + 4 * NAMED_COMMITS - 1 - 2 * NAMED_COMMITS), "the floor passes a dead write"
+    run(table, sink, request="back", seek_until=time_of(40))
+    marks.clear()
+    assert from_text(sink.text or "").watermark >= time_of(40)
+
+
+def test_low_watermark_of_a_checkpoint_within_a_snapshot_is_none() -> None:
+    table, sink = ModelTable(), FakeSink()
+    table.complete(1, 2, {key: key for key in range(10)})
+    sink.dies_at = 5
+    with pytest.raises(Died):
+        run(table, sink, snapshot_part_rows=4)
+    assert from_text(sink.text or "").watermark == ""
 
 
 def test_lag_counts_what_the_sink_does_not_have() -> None:

@@ -176,7 +176,7 @@ def evaluation_found(sinks: Sinks, completed_time: str) -> None:
     if registry.find("t") is None:
         registry.register(Notice("/lake/t", "t", Source.CONFIG))
     with registry.transaction() as session:
-        session.execute(update(lake_table).values(table_id="t", completed_time=completed_time))
+        session.execute(update(lake_table).values(table_id="t", changed_time=completed_time))
 
 
 def test_up_to_date_sink_of_a_quiet_table_is_renewed_by_each_search_of_due_sinks(
@@ -258,6 +258,15 @@ def test_sink_is_due_when_the_table_moved_and_no_run_is_alive(sinks: Sinks, cloc
         assert not sinks.is_due(sinks.get("t", "a"), "6")
         clock.advance(2)
         assert sinks.is_due(sinks.get("t", "a"), "6")
+
+
+def test_what_completed_and_was_replicated_while_a_run_went_on_needs_no_other_run(sinks: Sinks) -> None:
+    sinks.configure("t", {"a": HOUR_S})
+    sinks.begin_run("t", "a", HOUR_S, RUN)
+    text = to_text(Checkpoint("t.a", 2, 1, CommitRef("6", "7"), hold="6"))
+    sinks.record_progress("t", "a", RunProgress(RUN, text, completed_time="5", ended=True))
+    assert not sinks.is_due(sinks.get("t", "a"), "7")
+    assert sinks.is_due(sinks.get("t", "a"), "8")
 
 
 def test_sink_is_one_run_s_until_it_ends_or_does_not_report(sinks: Sinks, clock: FakeClock) -> None:

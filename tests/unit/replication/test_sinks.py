@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -20,6 +21,7 @@ from airflow_lake_provider.errors import (
 from airflow_lake_provider.replication.sink import NoopSink, Sink, SinkSettings, create_sink, sink_names
 from airflow_lake_provider.replication.sink_contract import SinkContract, batch, checkpoint, delete, insert, update
 from tests.support.database_sink_contract import DatabaseSinkContract
+from tests.support.file_sink_contract import FileSinkContract
 
 
 class TestFileSink(SinkContract):
@@ -46,6 +48,12 @@ class TestFileSink(SinkContract):
         path.write_bytes(path.read_bytes()[:-5])
         with pytest.raises(CheckpointDamagedError, match=r"000000000001\.jsonl"):
             sink.open()
+
+
+class TestManyFilesOnALocalDisk(FileSinkContract):
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.url = str(tmp_path)
 
 
 class TestFileSinkOnAStoreWithoutLinks(SinkContract):
@@ -97,6 +105,13 @@ class TestDatabaseSinkOnSqlite(DatabaseSinkContract):
         names = sa.inspect(engine).get_table_names()
         engine.dispose()
         return set(names)
+
+    def select(self, stream: str, columns: str) -> list[tuple[Any, ...]]:
+        engine, (names, _, where) = sa.create_engine(self.url(stream)), columns.partition(" where ")
+        with engine.connect() as connection:
+            found = [tuple(row) for row in connection.execute(sa.text(f"select {names} from orders where {where}"))]
+        engine.dispose()
+        return found
 
     def test_missing_column_is_named(self) -> None:
         _, sink = self._opened()

@@ -1,0 +1,81 @@
+"""A table with the columns that an entry's rules let out: to the pump, to sinks and to `verify` it is the table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import types as T
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from airflow_lake_provider.replication.change import Change, CommitRef
+    from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress
+    from airflow_lake_provider.replication.feed import SourceTimeline
+    from lake_jobs.replication.column_rules import ColumnRules
+    from lake_jobs.replication.source import HudiSource
+
+
+class SelectedSource:
+    """Wraps a table. Raises ConfigError for rules that do not fit it."""
+
+    def __init__(self, source: HudiSource, rules: ColumnRules) -> None:
+        self._source = source
+        self._rules = rules.for_key(source.key, source.columns)
+        self._is_whole = rules.is_empty
+
+    def read_timeline(self, known: Checkpoint | None = None) -> SourceTimeline:
+        """Read the present active timeline."""
+        return self._source.read_timeline(known)
+
+    def expect(self, commits: Sequence[CommitRef]) -> None:
+        """Read these ahead."""
+        self._source.expect(commits)
+
+    def read(self, commit: CommitRef) -> Iterator[Change]:
+        """Return the changes of one completed commit alone, in order per key."""
+        changes = self._source.read(commit)
+        return changes if self._is_whole else map(self._rules.change, changes)
+
+    def read_snapshot(self, progress: SnapshotProgress) -> Iterator[tuple[tuple[str, str], Change]]:
+        """Return the rows of a snapshot behind `progress.after`."""
+        rows = self._source.read_snapshot(progress)
+        return rows if self._is_whole else ((at, self._rules.change(change)) for at, change in rows)
+
+    def plan_rows(self) -> Callable[[], Iterator[tuple[str, str]]]:
+        """Decide now which files are read; the function that is returned reads each row's key and JSON."""
+        read = self._source.plan_rows()
+        return read if self._is_whole else lambda: ((key, self._rules.row(row)) for key, row in read())
+
+    def schema_of(self, commit: CommitRef) -> str:
+        """Return the Avro schema of a commit's rows as they leave the table."""
+        return self._rules.schema(self._source.schema_of(commit))
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The names of the key's fields."""
+        return self._source.key
+
+    @property
+    def partition(self) -> tuple[str, ...]:
+        """The fields by whose values the table is partitioned, those that leave it as they are."""
+        return tuple(name for name in self._source.partition if self._rules.has(name) and not self._rules.is_text(name))
+
+    @property
+    def schema(self) -> T.StructType:
+        """The columns of the newest schema."""
+        kept = [column for column in self._source.schema.fields if self._rules.has(column.name)]
+        text = T.StringType()
+        return T.StructType(
+            [T.StructField(found.name, text) if self._rules.is_text(found.name) else found for found in kept]
+        )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(name for name in self._source.columns if self._rules.has(name))
+
+    @property
+    def time_zone(self) -> str:
+        """The zone in which the table's instants are named."""
+        return self._source.time_zone

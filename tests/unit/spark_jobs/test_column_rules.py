@@ -1,0 +1,91 @@
+"""Which columns leave a table, without Spark: rows, schemas, and the settings that are refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+
+from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.replication.change import Change, Op
+from lake_jobs.replication.column_rules import ColumnRules, parse_column_rules
+
+COLUMNS = ("id", "email", "price", "tags", "part")
+ROW = '{"id":1,"email":"a\\"b\\u00e4@x","price":12345678901234567890.12000,"tags":{"id":[1,null]},"part":"p, {}"}'
+SCHEMA = json.dumps(
+    {
+        "type": "record",
+        "name": "orders",
+        "namespace": "n",
+        "fields": [
+            {"name": "_hoodie_record_key", "type": ["null", "string"]},
+            {"name": "id", "type": "long"},
+            {"name": "email", "type": "string"},
+            {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 5}},
+        ],
+    }
+)
+
+
+def rules(**options: str) -> ColumnRules:
+    names = {"include": "column.include.list", "exclude": "column.exclude.list", "hash": "column.mask.hash.SHA-256"}
+    names |= {"salt": "column.mask.hash.salt", "stars": "column.mask.with.3.chars"}
+    return parse_column_rules({names[key]: text for key, text in options.items()}, "orders").for_key(("id",), COLUMNS)
+
+
+def test_columns_that_stay_keep_every_character_of_their_values() -> None:
+    everything = rules(include="email, price, tags, part")
+    assert everything.row(ROW) == ROW
+    assert rules(exclude="email,tags").row(ROW) == '{"id":1,"price":12345678901234567890.12000,"part":"p, {}"}'
+    assert rules(include="price").row(ROW) == '{"id":1,"price":12345678901234567890.12000}'
+    assert rules(exclude="email").row("{}") == "{}"
+
+
+def test_hash_is_of_the_salt_and_the_value_and_null_stays_null() -> None:
+    found = json.loads(rules(hash="email,price", salt="s").row(ROW))
+    assert found["email"] == hashlib.sha256('sa"b\u00e4@x'.encode()).hexdigest()
+    assert found["price"] == hashlib.sha256(b"s12345678901234567890.12000").hexdigest()
+    assert rules(hash="email", salt="s").row('{"id":1,"email":null}') == '{"id":1,"email":null}'
+
+
+def test_mask_hides_the_length_and_both_images_have_it() -> None:
+    change = rules(stars="email").change(
+        Change(Op.UPDATE, '{"id":1}', '{"id":1,"email":"long"}', '{"id":1,"email":""}')
+    )
+    assert (change.before, change.after) == ('{"id":1,"email":"***"}',) * 2
+    gone = rules(stars="email").change(Change(Op.DELETE, '{"id":1}', '{"id":1,"email":"x"}', None))
+    assert (gone.key, gone.after) == ('{"id":1}', None)
+
+
+def test_schema_has_the_types_of_what_leaves() -> None:
+    found = json.loads(rules(exclude="price", hash="email", salt="s").schema(SCHEMA))
+    assert {field["name"]: field["type"] for field in found["fields"][1:]} == {
+        "id": "long",
+        "email": ["null", "string"],
+    }
+    assert rules().schema(SCHEMA) == SCHEMA
+    assert rules(exclude="price").schema("") == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"exclude": "id"}, "column.exclude.list names 'id', a column of the key of table orders"),
+        ({"hash": "id", "salt": "s"}, "column.mask.hash.SHA-256 names 'id', a column of the key"),
+        ({"stars": "id"}, "column.mask.with.<n>.chars names 'id', a column of the key"),
+        ({"exclude": "emial"}, "table orders has no column 'emial', which column.exclude.list names: it has id, email"),
+        ({"include": "emial"}, "table orders has no column 'emial', which column.include.list names"),
+        ({"include": "email", "exclude": "price"}, "both column.include.list and column.exclude.list"),
+        ({"hash": "email"}, "without column.mask.hash.salt"),
+        ({"hash": "email", "salt": "s", "stars": "email"}, "two masks of column 'email'"),
+    ],
+)
+def test_rules_that_would_let_out_or_lose_something_are_refused(options: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        rules(**options)
+
+
+def test_unknown_rule_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"knows no setting column.exclude; known: column.include.list, column"):
+        parse_column_rules({"column.exclude": "email", "topic": "t"}, "orders")
