@@ -21,7 +21,7 @@ from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.orm import sessionmaker
 
 from airflow_lake_provider.config.access import Audience
-from airflow_lake_provider.config.tables_file import TablesConfig
+from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.manager.db.marks import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import DatabaseClock
@@ -105,7 +105,8 @@ def fill(engine: Engine, runs: int, tables: int) -> None:
 
 def operations(engine: Engine) -> dict[str, Callable[[], object]]:
     """Return what runs, by name; each call is one tick or one request."""
-    from airflow_lake_provider.plugins.dag_runs import AirflowInstanceGateway, AirflowRunGateway
+    from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
+    from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
 
     make = sessionmaker(engine)
     registry = Registry(make, DatabaseClock(make))

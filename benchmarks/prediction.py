@@ -26,7 +26,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from airflow_lake_provider.config.policies import CleanPolicy, CompactionPolicy, TablePolicy
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.service_policies import CleanPolicy, CompactionPolicy
 from airflow_lake_provider.job_contract import JobRequest, Outcome, Service, ServiceRequest
 from airflow_lake_provider.planner.decide import decide_now, load_facts
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, LastRuns, RunEnd

@@ -134,9 +134,10 @@ def recorded(engine: Engine) -> Iterator[Sent]:
 
 def build_manager(engine: Engine, folder: Path, most: int) -> Any:
     """Return loop, feed and sweep of one API server, with Airflow's tables but without its DAGs."""
-    from airflow_lake_provider.config.policies import CompactionPolicy, TablePolicy
+    from airflow_lake_provider.config.policies import TablePolicy
+    from airflow_lake_provider.config.service_policies import CompactionPolicy
     from airflow_lake_provider.config.settings import LakeSettings
-    from airflow_lake_provider.config.tables_file import TablesConfig
+    from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.rows import DatabaseClock
     from airflow_lake_provider.manager.monitoring import DeadlineSweep
@@ -144,7 +145,8 @@ def build_manager(engine: Engine, folder: Path, most: int) -> Any:
     from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, Net
     from airflow_lake_provider.manager.timeline_feed import RegistryFeed, TimelineServerGateway
     from airflow_lake_provider.planner.table_view import TableViewCache
-    from airflow_lake_provider.plugins.dag_runs import AirflowInstanceGateway, AirflowRunGateway
+    from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
+    from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
     from airflow_lake_provider.timeline_server.cache import SharedTimelines
     from airflow_lake_provider.timeline_server.schedule import SharedLimits
     from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer

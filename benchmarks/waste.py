@@ -27,7 +27,7 @@ WORK = ROOT / ".work"
 sys.path[:0] = [str(ROOT), str(ROOT / "spark_jobs")]
 
 from airflow_lake_provider import job_contract  # noqa: E402
-from airflow_lake_provider.config.policies import ConflictPolicy  # noqa: E402
+from airflow_lake_provider.config.service_policies import ConflictPolicy  # noqa: E402
 from airflow_lake_provider.conflict.activity import ConflictTable  # noqa: E402
 from airflow_lake_provider.conflict.admission import (  # noqa: E402
     AdmissionVerdict,

@@ -10,7 +10,7 @@ from airflow.sdk import DAG, Param, get_current_context, task
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_lake_provider.config.policies import MaintenanceWindow
+from airflow_lake_provider.config.service_policies import MaintenanceWindow
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_file import parse_window
 from airflow_lake_provider.hooks.lake import LakeHook

@@ -20,8 +20,8 @@ from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.manager.writers import WriterChecks, recorded_report, row_to_dict
 from airflow_lake_provider.planner.conformance import Conformity
 from airflow_lake_provider.planner.table_view import TableViewCache
-from airflow_lake_provider.plugins.dag_runs import AirflowInstanceGateway
 from airflow_lake_provider.plugins.lake_plugin import load_settings, open_registry, open_tables
+from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 
 if TYPE_CHECKING:

@@ -129,8 +129,9 @@ def open_reports() -> Reports:
     from airflow_lake_provider.manager.reports import Reports
     from airflow_lake_provider.manager.run_scheduler import RunScheduler
     from airflow_lake_provider.planner.table_view import TableViewCache
-    from airflow_lake_provider.plugins.dag_runs import AirflowInstanceGateway, AirflowRunGateway
+    from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
     from airflow_lake_provider.plugins.lake_plugin import load_settings, open_registry, open_tables
+    from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
     from airflow_lake_provider.timeline_server.cache import SharedTimelines
 
     settings, registry, gateway = load_settings(), open_registry(), AirflowRunGateway()

@@ -26,6 +26,7 @@ from pydantic import (
     GetJsonSchemaHandler,
     WithJsonSchema,
 )
+from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from airflow_lake_provider.config.owned_options import explain_secret, is_open_secret
@@ -208,6 +209,25 @@ TimeZone = Annotated[str, Field(min_length=1), AfterValidator(_zone), Allowed("a
 Name = Annotated[str, Text(r"[A-Za-z0-9][A-Za-z0-9_.:/@ -]*", "a name: letters, digits and _.:/@ -")]
 # A file has lists, a model has tuples.
 Listed = Annotated[tuple[T, ...], Field(strict=False)]
+
+
+# --- The schema of settings
+
+
+class _Schema(GenerateJsonSchema):
+    """Leaves out the titles, which only repeat the names, and writes hours as the file has them."""
+
+    def field_title_should_be_set(self, schema: CoreSchema) -> bool:
+        return False
+
+    def encode_default(self, dft: Any) -> Any:
+        return f"{dft:%H:%M}" if isinstance(dft, time) else super().encode_default(dft)
+
+
+def json_schema(model: type[Settings], title: str) -> dict[str, Any]:
+    """Return the schema of settings for editors (JSON schema, draft 2020-12)."""
+    schema = model.model_json_schema(schema_generator=_Schema)
+    return {"$schema": GenerateJsonSchema.schema_dialect, **schema, "title": title}
 
 
 # --- Errors: one sentence each

@@ -17,14 +17,8 @@ import yaml
 from pydantic import BaseModel
 
 from airflow_lake_provider.config.kinds import Settings
-from airflow_lake_provider.config.tables_file import (
-    ParsedTables,
-    TableChoice,
-    TableSettings,
-    build_config,
-    parse_tables,
-    read_tables_file,
-)
+from airflow_lake_provider.config.tables_config import TableChoice, TableSettings
+from airflow_lake_provider.config.tables_file import ParsedTables, build_config, parse_tables, read_tables_file
 from airflow_lake_provider.errors import ConfigError, TablesConfigError
 from airflow_lake_provider.hudi.base_path import identity_of
 
@@ -33,7 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.settings import LakeSettings
-    from airflow_lake_provider.config.tables_file import TablesConfig
+    from airflow_lake_provider.config.tables_config import TablesConfig
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from airflow_lake_provider.timeline_server.schedule import SUSPICIOUS_AFTER_GAPS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from airflow_lake_provider.config.policies import ConflictPolicy
+    from airflow_lake_provider.config.service_policies import ConflictPolicy
     from airflow_lake_provider.conflict.activity import ConflictTable, TableActivity
     from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
     from airflow_lake_provider.hudi.instant import Instant

@@ -14,8 +14,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.conflict.marker_reader import ActiveInstant, Role
+from airflow_lake_provider.hudi.commit_metadata import file_group_key, split_file_group_key
 from airflow_lake_provider.hudi.instant import Action
-from airflow_lake_provider.hudi.markers import file_group_key, split_file_group_key
 from airflow_lake_provider.job_contract import CONCURRENCY_MODE
 
 if TYPE_CHECKING:

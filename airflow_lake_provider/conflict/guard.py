@@ -28,8 +28,8 @@ from airflow_lake_provider.conflict.contention import (
     must_yield,
 )
 from airflow_lake_provider.conflict.marker_reader import ActiveInstant, Role
+from airflow_lake_provider.hudi.commit_metadata import split_file_group_key
 from airflow_lake_provider.hudi.instant import Action, State
-from airflow_lake_provider.hudi.markers import split_file_group_key
 from airflow_lake_provider.instant_clock import shift_instant_time
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from airflow_lake_provider.conflict.claim_lock import Reservation
 from airflow_lake_provider.conflict.contention import WriteIntent, find_obstacles
 from airflow_lake_provider.conflict.service_watch import SimpleTransactionDirectMarkerBased, StrategySettings
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.hudi.markers import file_group_key
+from airflow_lake_provider.hudi.commit_metadata import file_group_key
 from airflow_lake_provider.instant_clock import format_instant_time
 
 if TYPE_CHECKING:

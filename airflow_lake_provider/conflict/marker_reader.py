@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.hudi.commit_metadata import split_file_group_key
 from airflow_lake_provider.hudi.instant import Action
-from airflow_lake_provider.hudi.markers import (
+from airflow_lake_provider.hudi.pending import (
     MARKER_FOLDER,
     SERVER_FILE,
     TYPE_FILE,
@@ -20,7 +21,6 @@ from airflow_lake_provider.hudi.markers import (
     is_marker_name,
     parse_direct_marker,
     parse_marker_file,
-    split_file_group_key,
 )
 from airflow_lake_provider.timeline_server.refresh import UNKNOWN, folder_time
 

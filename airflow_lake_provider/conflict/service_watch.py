@@ -15,7 +15,7 @@ from airflow_lake_provider.instant_clock import instant_time_ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from airflow_lake_provider.config.policies import ConflictPolicy
+    from airflow_lake_provider.config.service_policies import ConflictPolicy
     from airflow_lake_provider.conflict.activity import ConflictTable
     from airflow_lake_provider.conflict.claim_lock import Reservation
     from airflow_lake_provider.conflict.contention import Clash

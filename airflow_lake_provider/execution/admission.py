@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from airflow_lake_provider.config.kinds import describe
-from airflow_lake_provider.config.policies import ConflictPolicy
+from airflow_lake_provider.config.service_policies import ConflictPolicy
 from airflow_lake_provider.conflict.activity import open_conflict_table
 from airflow_lake_provider.conflict.admission import (
     GO_UNCHECKED,

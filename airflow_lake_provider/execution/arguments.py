@@ -1,10 +1,10 @@
-"""What a run would start, as text for people. Pure."""
+"""What a run starts: the operator's arguments as values, the table's policy below them, the job; and that as text."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +22,21 @@ from airflow_lake_provider.config.owned_options import (
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.execution.engines.engine import DEFAULT_ENGINE
+from airflow_lake_provider.execution.engines.local_process import this_submitter
 from airflow_lake_provider.execution.engines.packaging import application, submit_arguments
+from airflow_lake_provider.execution.engines.warm import expected_bytes
+from airflow_lake_provider.execution.job import build_job, find_out_of_memory, results_before, with_more_memory
 from airflow_lake_provider.hudi.base_path import require_allowed
-from airflow_lake_provider.job_contract import Mode, Service, ServiceRequest
+from airflow_lake_provider.job_contract import JobRequest, Mode, Service, ServiceRequest
 from airflow_lake_provider.manager.scheduling import is_manager_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from airflow.sdk import Context
+
     from airflow_lake_provider.execution.engines.engine import EngineJob
+    from airflow_lake_provider.execution.engines.job_files import JobFolder
     from airflow_lake_provider.execution.table_reader import TableReader
     from airflow_lake_provider.hooks.lake import LakeHook
 
@@ -258,3 +264,40 @@ def load_settings(hook: LakeHook, table: TableReader, service: Service) -> Table
         spark_conn_id=str(answered["spark_conn_id"]),
         timeout_s=float(answered["timeout_s"]),
     )
+
+
+# --- The job of a try
+
+
+def prepare_job(
+    folder: JobFolder, table: tuple[str, str], wanted: ServiceRequest, settings: TableSettings, context: Context
+) -> tuple[EngineJob, bool]:
+    """Return the job of a try, and whether it gets more memory than the table's, because an earlier try ran out of it.
+
+    `table` is its base path and name. Raises ConfigError.
+    """
+    base_path, table_name = table
+    failed = find_out_of_memory(results_before(folder))
+    spark_conf = dict(settings.spark_conf)
+    if failed is not None:
+        spark_conf = with_more_memory(spark_conf, failed)
+    request = JobRequest(
+        job_id=f"{folder.run_id}/{folder.try_number}",
+        base_path=base_path,
+        table_name=table_name,
+        services=(wanted,),
+        result_path=folder.result_path,
+        hudi_options=settings.hudi_options,
+        submitter=this_submitter(),
+    )
+    params: Mapping[str, Any] = context.get("params") or {}
+    job = build_job(
+        request,
+        folder,
+        settings.engine,
+        settings.spark_conn_id,
+        spark_conf,
+        expected_bytes(params.get("evidence")),
+        "it needs more memory" if failed is not None else "",
+    )
+    return replace(job, queue=str(params.get("queue") or "")), failed is not None

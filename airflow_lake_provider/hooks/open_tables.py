@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Connection
 
-    from airflow_lake_provider.config.tables_file import TablesConfig
+    from airflow_lake_provider.config.tables_config import TablesConfig
 
 log = logging.getLogger(__name__)
 

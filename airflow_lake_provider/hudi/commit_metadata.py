@@ -16,9 +16,7 @@ from fastavro.schema import SchemaParseException
 
 from airflow_lake_provider.errors import DamagedFileError, LakeError
 from airflow_lake_provider.hudi.archive.avro import check_schema
-from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, State
-from airflow_lake_provider.hudi.markers import file_group_key
-from airflow_lake_provider.hudi.timeline import TimelineProblem
+from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, State, TimelineProblem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -218,3 +216,17 @@ def find_damaged_files(
         except LakeError as error:
             problems.append(TimelineProblem.of(instant.file_name, error))
     return problems
+
+
+# --- File groups by one key of bytes: an instant may touch 100,000, and nothing else keeps a comparison of them quick
+
+
+def file_group_key(partition: str, file_id: str) -> bytes:
+    """Return the key of a file group; a table without partitions has the partition ''."""
+    return f"{partition}/{file_id}".encode() if partition else file_id.encode()
+
+
+def split_file_group_key(key: bytes) -> tuple[str, str]:
+    """Return partition and file id of a key; the inverse of `file_group_key`."""
+    partition, _, file_id = key.rpartition(b"/")
+    return partition.decode("utf-8", "replace"), file_id.decode("utf-8", "replace")

@@ -14,14 +14,13 @@ from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.hudi.instant import Layout
 from airflow_lake_provider.hudi.properties import META_FOLDER, PROPERTIES_FILE
 from airflow_lake_provider.hudi.timeline import build_timeline, metadata_storage
-from airflow_lake_provider.instant_clock import stamps_of
+from airflow_lake_provider.instant_clock import stamps_of, was_streamed
 from airflow_lake_provider.job_contract import (
     DEFAULT_HEARTBEAT_INTERVAL_MS,
     DEFAULT_HEARTBEAT_MISSES,
     HEARTBEAT_INTERVAL,
     HEARTBEAT_MISSES,
     are_of_1_0,
-    was_streamed,
 )
 
 if TYPE_CHECKING:

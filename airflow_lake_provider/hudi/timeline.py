@@ -22,6 +22,7 @@ from airflow_lake_provider.hudi.instant import (
     Instant,
     Layout,
     State,
+    TimelineProblem,
     is_known_stranger,
 )
 from airflow_lake_provider.hudi.properties import load_table_properties
@@ -36,19 +37,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.storage.table_storage import Storage
 
 # --- The active timeline of one table, as a value with its queries
-
-
-@dataclass(frozen=True, slots=True)
-class TimelineProblem:
-    """A file among the instants that is not understood, or an instant whose file is damaged."""
-
-    file_name: str
-    reason: str
-
-    @staticmethod
-    def of(file_name: str, error: Exception) -> TimelineProblem:
-        """Return the problem that an error describes; the error may name the file, which appears once."""
-        return TimelineProblem(file_name, str(error).removeprefix(f"{file_name}: "))
 
 
 @dataclass(frozen=True)

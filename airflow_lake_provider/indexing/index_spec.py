@@ -35,7 +35,7 @@ from airflow_lake_provider.job_contract import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from airflow_lake_provider.config.policies import IndexingPolicy
+    from airflow_lake_provider.config.service_policies import IndexingPolicy
     from airflow_lake_provider.hudi.properties import TableProperties
     from airflow_lake_provider.hudi.timeline import Timeline
     from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot

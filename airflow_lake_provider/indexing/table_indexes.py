@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.hudi.heartbeat import HeartbeatRule, load_heartbeats
 from airflow_lake_provider.hudi.instant import COMPARABLE_ACTION, WRITE_ACTIONS
-from airflow_lake_provider.hudi.plans import PendingIndexPlan, load_pending_plans, resolve_clusterings
+from airflow_lake_provider.hudi.pending import PendingIndexPlan, load_pending_plans, resolve_clusterings
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.indexing.index_spec import parse_index

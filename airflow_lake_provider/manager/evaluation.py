@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.settings import LakeSettings
-    from airflow_lake_provider.config.tables_file import TablesConfig
+    from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.conflict.activity import ConflictTable
     from airflow_lake_provider.manager.db.marks import TableLease
     from airflow_lake_provider.manager.db.registry import Registry

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sqlalchemy import select, update
 
 from airflow_lake_provider.config.policies import StuckKind
-from airflow_lake_provider.config.tables_file import TablesConfig
+from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of

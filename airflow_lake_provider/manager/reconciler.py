@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_lake_provider.config.settings import LakeSettings
-    from airflow_lake_provider.config.tables_file import TablesConfig
+    from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.manager.db.marks import Mark, TableLease
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.evaluation import Admit

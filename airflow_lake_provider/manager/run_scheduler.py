@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.config.policies import TablePolicy
-    from airflow_lake_provider.config.tables_file import TablesConfig
+    from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.manager.db.marks import TableLease
     from airflow_lake_provider.manager.db.operations import Quote
     from airflow_lake_provider.manager.db.registry import Registry

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from airflow_lake_provider.config.policies import MaintenanceWindow, TablePolicy
-    from airflow_lake_provider.config.tables_file import Budget, TablesConfig
+    from airflow_lake_provider.config.policies import TablePolicy
+    from airflow_lake_provider.config.service_policies import MaintenanceWindow
+    from airflow_lake_provider.config.tables_config import Budget, TablesConfig
     from airflow_lake_provider.manager.db.marks import TableLease
     from airflow_lake_provider.planner.last_runs import LastRun
     from airflow_lake_provider.planner.rules import Decision

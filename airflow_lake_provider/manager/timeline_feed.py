@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import RowMapping
 
-    from airflow_lake_provider.config.tables_file import TablesConfig
+    from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.manager.db.marks import Mark
     from airflow_lake_provider.manager.db.registry import Registry

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 
-from airflow_lake_provider.config.tables_file import Budget, Budgets
+from airflow_lake_provider.config.tables_config import Budget, Budgets
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.manager.db.operations import COMPLETED, NOTHING_TO_DO, OBSERVED, Quote, parse_quote
 from airflow_lake_provider.manager.db.schema import lake_run, lake_table, lake_waiting
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from airflow_lake_provider.config.policies import TablePolicy
-    from airflow_lake_provider.config.tables_file import TablesConfig
+    from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.scheduling import RunLimit
 

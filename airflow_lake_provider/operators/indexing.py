@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
-from airflow_lake_provider.config.policies import MaintenanceWindow
+from airflow_lake_provider.config.service_policies import MaintenanceWindow
 from airflow_lake_provider.config.tables_file import parse_window
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.execution.arguments import is_true

@@ -36,22 +36,20 @@ from airflow_lake_provider.execution.arguments import (
     load_settings,
     parse_given,
     parse_request,
+    prepare_job,
     require_allowed_table,
 )
 from airflow_lake_provider.execution.engines.engine import create_engine
 from airflow_lake_provider.execution.engines.job_files import (
     ExecutorRecord,
     JobFolder,
-    read_result,
     remove,
-    require_writable,
     write_text,
 )
 from airflow_lake_provider.execution.engines.local_process import this_submitter
 from airflow_lake_provider.execution.engines.warm import (
     SUBMIT,
     WARM,
-    expected_bytes,
     job_from_dict,
     job_to_dict,
     keep_result,
@@ -59,12 +57,10 @@ from airflow_lake_provider.execution.engines.warm import (
 )
 from airflow_lake_provider.execution.job import (
     JobRun,
-    build_job,
     find_out_of_memory,
     manager_patience_s,
     open_folder,
     results_before,
-    with_more_memory,
     work_dir,
 )
 from airflow_lake_provider.execution.lease import LeaseKeeper, LeaseRequest
@@ -77,16 +73,15 @@ from airflow_lake_provider.execution.reporting import (
     report_run,
 )
 from airflow_lake_provider.execution.retry import FailureRetryPolicy, as_task_error, explain_short, read_limits
-from airflow_lake_provider.execution.table_reader import TableReader
+from airflow_lake_provider.execution.table_reader import TableReader, judge_run
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.hudi.instant import instant_from_dict
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.job_contract import SAFEPOINT, FailureKind, JobRequest, Mode, Outcome, Service
-from airflow_lake_provider.metrics import outcomes
 from airflow_lake_provider.planner.rules import require_lock
-from airflow_lake_provider.planner.verdict import PLANNED_AS, RunVerdict, judge
+from airflow_lake_provider.planner.verdict import PLANNED_AS, RunVerdict
 from airflow_lake_provider.triggers.polls import WorkTrigger
 
 if TYPE_CHECKING:
@@ -399,36 +394,11 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
     def _job(
         self, folder: JobFolder, base_path: str, wanted: ServiceRequest, settings: TableSettings, context: Context
     ) -> EngineJob:
-        spark_conf = dict(settings.spark_conf)
-        failed = find_out_of_memory(results_before(folder))
-        self._has_more_memory = failed is not None
-        if failed is not None:
-            spark_conf = with_more_memory(spark_conf, failed)
-        request = JobRequest(
-            job_id=f"{folder.run_id}/{folder.try_number}",
-            base_path=base_path,
-            table_name=self.table_name or base_path.rsplit("/", 1)[-1],
-            services=(wanted,),
-            result_path=folder.result_path,
-            hudi_options=settings.hudi_options,
-            submitter=this_submitter(),
-        )
-        params: Mapping[str, Any] = context.get("params") or {}
-        job = build_job(
-            request,
-            folder,
-            settings.engine,
-            settings.spark_conn_id,
-            spark_conf,
-            expected_bytes(params.get("evidence")),
-            "it needs more memory" if self._has_more_memory else "",
-        )
+        table_name = self.table_name or base_path.rsplit("/", 1)[-1]
+        job, self._has_more_memory = prepare_job(folder, (base_path, table_name), wanted, settings, context)
         timeout = self.execution_timeout
         return replace(
-            job,
-            queue=str(params.get("queue") or ""),
-            lake_conn_id=self.lake_conn_id,
-            timeout_s=timeout.total_seconds() if timeout is not None else 0.0,
+            job, lake_conn_id=self.lake_conn_id, timeout_s=timeout.total_seconds() if timeout is not None else 0.0
         )
 
     @staticmethod
@@ -494,23 +464,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             return run.job.request
 
     def _judge(self, table: TableReader, before: Timeline, request: JobRequest) -> RunVerdict:
-        result = read_result(request.result_path)
-        answer = result.services[0] if result is not None and result.services else None
-        verdict = judge(before, table.timeline_of(request.services[0].service), request.services[0], answer)
-        if verdict.done:
-            return verdict
-        if result is None:
-            # Raises OSError: a full or read-only work_dir took no result either, which says nothing about the plan.
-            require_writable(request.result_path)
-        AirflowMetrics().incr(outcomes(request.services[0].service, Outcome.FAILED))
-        message = f"table {table.base_path}: {request.services[0].service} {verdict.reason}"
-        if verdict.failure_kind in {FailureKind.PLAN_GONE, FailureKind.REFUSED}:
-            raise ServiceRefusedError(message)
-        kind = verdict.failure_kind or FailureKind.OTHER
-        if kind is FailureKind.OUT_OF_MEMORY and self._has_more_memory:
-            # Still more memory would not help either; a pause may.
-            kind, message = FailureKind.OTHER, f"{message}; it had twice the memory already: set more in spark_conf"
-        raise ServiceFailedError(message, kind)
+        return judge_run(AirflowMetrics(), table, before, request, has_more_memory=self._has_more_memory)
 
     def _notify_manager(self, hook: LakeHook, request: JobRequest, completed: Sequence[str]) -> None:
         hint = {

@@ -23,7 +23,8 @@ from airflow_lake_provider.planner.rules import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_lake_provider.config.policies import ClusteringPolicy, CompactionPolicy, TablePolicy
+    from airflow_lake_provider.config.policies import TablePolicy
+    from airflow_lake_provider.config.service_policies import ClusteringPolicy, CompactionPolicy
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.hudi.timeline import Timeline
     from airflow_lake_provider.planner.facts import CompactionBacklog, FileGroup, TableFacts

@@ -12,13 +12,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action
-from airflow_lake_provider.instant_clock import HOUR_MS, format_instant_time
-from airflow_lake_provider.job_contract import MARGIN_COMMITS_OF_HOURS, commits_to_keep
+from airflow_lake_provider.instant_clock import HOUR_MS, MARGIN_COMMITS_OF_HOURS, commits_to_keep, format_instant_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_lake_provider.config.policies import CleanPolicy
+    from airflow_lake_provider.config.service_policies import CleanPolicy
     from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.hudi.properties import TableProperties

@@ -40,13 +40,8 @@ from airflow_lake_provider.planner.rules import Decision, Verdict, block_without
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_lake_provider.config.policies import (
-        IndexingPolicy,
-        OrphanPolicy,
-        SavepointPolicy,
-        TablePolicy,
-        TtlPolicy,
-    )
+    from airflow_lake_provider.config.policies import TablePolicy
+    from airflow_lake_provider.config.service_policies import IndexingPolicy, OrphanPolicy, SavepointPolicy, TtlPolicy
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.indexing.index_spec import IndexSpec
     from airflow_lake_provider.planner.facts import TableFacts

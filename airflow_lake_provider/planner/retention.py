@@ -23,7 +23,8 @@ from airflow_lake_provider.planner.rules import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_lake_provider.config.policies import ArchivePolicy, CleanPolicy, TablePolicy
+    from airflow_lake_provider.config.policies import TablePolicy
+    from airflow_lake_provider.config.service_policies import ArchivePolicy, CleanPolicy
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.planner.facts import TableFacts
     from airflow_lake_provider.planner.last_runs import LastRuns

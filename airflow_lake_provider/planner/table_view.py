@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat, load_commit_metadata
 from airflow_lake_provider.hudi.heartbeat import load_heartbeats, load_touched_ms, load_writer_signs
-from airflow_lake_provider.hudi.plans import resolve_clusterings
+from airflow_lake_provider.hudi.instant import TimelineProblem
+from airflow_lake_provider.hudi.pending import resolve_clusterings
 from airflow_lake_provider.hudi.properties import load_stamps
-from airflow_lake_provider.hudi.timeline import TimelineProblem, load_metadata_timeline
+from airflow_lake_provider.hudi.timeline import load_metadata_timeline
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.snapshot import ANY_AGE, NOW, Freshness
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
     from sqlalchemy.orm import Session
 
-    from airflow_lake_provider.config.tables_file import TablesConfig
+    from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.manager.api.services import ManagerServices
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.ui.app import Viewer
@@ -90,12 +90,9 @@ def open_services() -> ManagerServices:
     from airflow_lake_provider.manager.writers import WriterChecks
     from airflow_lake_provider.notifications.dispatch import BackgroundNotifier, configured_notifiers
     from airflow_lake_provider.planner.table_view import TableViewCache
-    from airflow_lake_provider.plugins.dag_runs import (
-        AirflowApplicationGateway,
-        AirflowInstanceGateway,
-        AirflowRunGateway,
-    )
+    from airflow_lake_provider.plugins.dag_runs import AirflowApplicationGateway, AirflowRunGateway
     from airflow_lake_provider.plugins.lake_plugin import build_timeline_server
+    from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
 
     settings, registry, metrics = load_settings(), open_registry(), AirflowMetrics()
     open_table = open_with_connections(settings.storage_conn_ids)

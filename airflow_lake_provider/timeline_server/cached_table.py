@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from cachetools import LRUCache
 
-from airflow_lake_provider.hudi.archive.timeline import ArchivedTimeline
-from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, WRITE_ACTIONS, Action, Layout
+from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, WRITE_ACTIONS, Action, ArchivedTimeline, Layout
 from airflow_lake_provider.timeline_server.refresh import Known
 from airflow_lake_provider.timeline_server.schedule import find_commit_interval_s
 from airflow_lake_provider.timeline_server.snapshot import find_new_names, pack, unpack

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from airflow_lake_provider.hudi.archive.timeline import ArchivedTimeline
+    from airflow_lake_provider.hudi.instant import ArchivedTimeline
     from airflow_lake_provider.timeline_server.cache import SharedTimelines
     from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
     from airflow_lake_provider.timeline_server.wire import WatchedTable

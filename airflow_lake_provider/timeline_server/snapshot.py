@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import DamagedFileError
-from airflow_lake_provider.hudi.instant import Instant, Layout
+from airflow_lake_provider.hudi.instant import Instant, Layout, TimelineProblem
 from airflow_lake_provider.hudi.properties import build_table_properties
-from airflow_lake_provider.hudi.timeline import Timeline, TimelineProblem
+from airflow_lake_provider.hudi.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -24,7 +24,7 @@ from airflow_lake_provider.timeline_server.wire import snapshot_from_dict
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
-    from airflow_lake_provider.hudi.archive.timeline import ArchivedTimeline
+    from airflow_lake_provider.hudi.instant import ArchivedTimeline
     from airflow_lake_provider.storage.table_storage import Storage
     from airflow_lake_provider.timeline_server.cached_table import ArchiveQuery
 

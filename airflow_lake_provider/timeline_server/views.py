@@ -17,9 +17,7 @@ from cachetools import LRUCache
 from airflow_lake_provider.config.settings import TimelineServerMode
 from airflow_lake_provider.errors import ConfigError, TimelineServerUnavailableError
 from airflow_lake_provider.hudi.archive.archive import load_archive
-from airflow_lake_provider.hudi.archive.timeline import ArchivedInstant, ArchivedTimeline
-from airflow_lake_provider.hudi.instant import Action
-from airflow_lake_provider.hudi.timeline import TimelineProblem
+from airflow_lake_provider.hudi.instant import Action, ArchivedInstant, ArchivedTimeline, TimelineProblem
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.cached_table import ArchiveTail
 from airflow_lake_provider.timeline_server.refresh import (

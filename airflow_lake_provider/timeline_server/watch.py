@@ -15,7 +15,7 @@ from airflow_lake_provider.timeline_server.snapshot import Freshness, problems_t
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from airflow_lake_provider.hudi.archive.timeline import ArchivedTimeline
+    from airflow_lake_provider.hudi.instant import ArchivedTimeline
     from airflow_lake_provider.hudi.timeline import Timeline
     from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
     from airflow_lake_provider.timeline_server.views import TableTimelineView, TimelineViewManager

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, Field
 
 from airflow_lake_provider.errors import TimelineServerUnavailableError
-from airflow_lake_provider.hudi.instant import instant_from_dict
+from airflow_lake_provider.hudi.instant import TimelineProblem, instant_from_dict
 from airflow_lake_provider.hudi.properties import build_table_properties
-from airflow_lake_provider.hudi.timeline import Timeline, TimelineProblem
+from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from airflow_lake_provider.config.policies import TablePolicy
-    from airflow_lake_provider.config.tables_file import TablesConfig
+    from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.manager.db.operations import RecordedRun, RunHour, RunPage
     from airflow_lake_provider.manager.db.search import LakeNumbers
     from airflow_lake_provider.planner.table_view import TableView

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.config.tables_file import TablesConfig
+from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.manager.backlog import MOST_SHOWN, SHOWN, list_waiting, load_scopes
 from airflow_lake_provider.manager.db.operations import OBSERVED

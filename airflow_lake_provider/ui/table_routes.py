@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.access import Audience
     from airflow_lake_provider.config.policies import TablePolicy
-    from airflow_lake_provider.config.tables_file import TablesConfig
+    from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.doctor.diagnosis import Finding
     from airflow_lake_provider.doctor.repairs import Repair
     from airflow_lake_provider.manager.api.services import ManagerServices

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from airflow_lake_provider.hudi.archive.timeline import ArchivedTimeline
+from airflow_lake_provider.hudi.instant import ArchivedTimeline
 from airflow_lake_provider.timeline_server import cache, cached_table, refresh, watch
 from lake_jobs.indexing import bounds, build, check, finish, job, listing, rules, schedule, state
 

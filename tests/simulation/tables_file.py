@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from airflow_lake_provider.config import tables_source
-from airflow_lake_provider.config.tables_file import TablesConfig
+from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.config.tables_source import Settle, TablesSource
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_lake_provider.config.policies import CompactionPolicy, TablePolicy
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.service_policies import CompactionPolicy
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.marks import Notice, Source

@@ -12,17 +12,16 @@ from typing import TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from airflow_lake_provider.config.policies import (
+from airflow_lake_provider.config.policies import DoctorPolicy, TablePolicy
+from airflow_lake_provider.config.service_policies import (
     ArchivePolicy,
     CleanPolicy,
     ClusteringPolicy,
     CompactionPolicy,
-    DoctorPolicy,
     RollbackPolicy,
-    TablePolicy,
 )
 from airflow_lake_provider.config.settings import LakeSettings
-from airflow_lake_provider.config.tables_file import TableEntry, TablesConfig
+from airflow_lake_provider.config.tables_config import TableEntry, TablesConfig
 from airflow_lake_provider.errors import ManagerUnreachableError
 from airflow_lake_provider.manager.db.marks import Notice
 from tests.simulation.airflow import Airflow

@@ -23,9 +23,10 @@ from fastapi.responses import FileResponse, HTMLResponse
 from sqlalchemy import create_engine, insert
 from sqlalchemy.orm import sessionmaker
 
-from airflow_lake_provider.config.policies import IndexingPolicy, TablePolicy
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.service_policies import IndexingPolicy
 from airflow_lake_provider.config.settings import LakeSettings
-from airflow_lake_provider.config.tables_file import TablesConfig
+from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.api.services import ManagerServices

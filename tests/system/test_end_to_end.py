@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from airflow_lake_provider.config.policies import DAYS
-from airflow_lake_provider.hudi.archive.archive import ArchivedTimeline, load_archive
-from airflow_lake_provider.hudi.instant import Action
+from airflow_lake_provider.config.service_policies import DAYS
+from airflow_lake_provider.hudi.archive.archive import load_archive
+from airflow_lake_provider.hudi.instant import Action, ArchivedTimeline
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage

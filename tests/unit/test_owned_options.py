@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_lake_provider.config.owned_options import OWNED_OPTIONS, find_owned_option
-from airflow_lake_provider.config.policies import ArchivePolicy, CleanPolicy, TtlPolicy
+from airflow_lake_provider.config.service_policies import ArchivePolicy, CleanPolicy, TtlPolicy
 from airflow_lake_provider.config.tables_file import build_config, parse_tables
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.planner.periodic import ttl_options

@@ -19,14 +19,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_lake_provider.errors import DamagedFileError, UnsupportedTableError
-from airflow_lake_provider.hudi.archive.timeline import ArchivedInstant, ArchivedTimeline, archived_timeline_of
-from airflow_lake_provider.hudi.instant import Action, is_known_stranger
-from airflow_lake_provider.hudi.timeline import TimelineProblem
+from airflow_lake_provider.hudi.instant import (
+    Action,
+    ArchivedInstant,
+    ArchivedTimeline,
+    TimelineProblem,
+    archived_timeline_of,
+    is_known_stranger,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from airflow_lake_provider.hudi.archive.timeline import RequestedRange
+    from airflow_lake_provider.hudi.instant import RequestedRange
     from airflow_lake_provider.storage.table_storage import Storage
 
 VERSION_FILE = "_version_"

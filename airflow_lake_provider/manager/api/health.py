@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from airflow_lake_provider import __version__
-from airflow_lake_provider.config.tables_file import TablesConfig
+from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import ConfigError, MalformedRequestError
 from airflow_lake_provider.hudi.base_path import require_allowed
 from airflow_lake_provider.manager.api.models import ConfigAnswer, ConfigState, HealthAnswer

@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 
-from airflow_lake_provider.job_contract import (
-    LAST_VERSION_OF_1_0,
-    LAST_WRITES,
-    METADATA_TABLE,
-    are_of_1_0,
-    was_streamed,
-)
+from airflow_lake_provider.instant_clock import was_streamed
+from airflow_lake_provider.job_contract import LAST_VERSION_OF_1_0, LAST_WRITES, METADATA_TABLE, are_of_1_0
 from lake_jobs.hudi.files import find_modified_ms, open_path
 from lake_jobs.hudi.settings import MetadataWriteMode, decide_metadata_write_mode
 

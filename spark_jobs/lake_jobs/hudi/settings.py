@@ -6,6 +6,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.instant_clock import MARGIN_COMMITS_OF_HOURS, commits_to_keep
 from airflow_lake_provider.job_contract import (
     CONCURRENCY_MODE,
     DEFAULT_HEARTBEAT_INTERVAL_MS,
@@ -13,12 +14,10 @@ from airflow_lake_provider.job_contract import (
     HEARTBEAT_INTERVAL,
     HEARTBEAT_MISSES,
     LOCK_PROVIDER,
-    MARGIN_COMMITS_OF_HOURS,
     OPTIMISTIC,
     RETAINED_HOURS,
     SAFEPOINT,
     Service,
-    commits_to_keep,
 )
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.config.policies import ConflictPolicy
+from airflow_lake_provider.config.service_policies import ConflictPolicy
 from airflow_lake_provider.conflict.contention import Clash, ClashKind
 from airflow_lake_provider.conflict.service_watch import ServiceConflict
 from airflow_lake_provider.errors import EngineError, ServiceFailedError

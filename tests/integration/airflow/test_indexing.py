@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.config.policies import DAYS
+from airflow_lake_provider.config.service_policies import DAYS
 from airflow_lake_provider.config.tables_file import parse_window
 from airflow_lake_provider.errors import ConfigError
 from tests.support.fixture_tables import unpack

@@ -14,7 +14,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import sessionmaker
 
-from airflow_lake_provider.config.tables_file import TablesConfig
+from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import ExecutorBusyError
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.leases import Executors, NotificationLog, report_id_of

@@ -95,7 +95,7 @@ def test_instance_gateway_lists_runs_with_their_tasks_and_ends_them(session: Ses
 
     from airflow_lake_provider.manager.instances import InstanceState, Plans, instance_of_run
     from airflow_lake_provider.manager.scheduling import RunState
-    from airflow_lake_provider.plugins.dag_runs import AirflowInstanceGateway
+    from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
 
     gateway, run_id = AirflowInstanceGateway(), create(session, conf_of(deadline_s=60))
     (run,) = gateway.list_runs(session, run_id, 5)
@@ -131,8 +131,9 @@ def test_run_of_a_vanished_executor_is_ended_as_successful_in_airflow(session: S
     from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS
     from airflow_lake_provider.planner.rules import Decision, Verdict
     from airflow_lake_provider.planner.table_view import TableViewCache
-    from airflow_lake_provider.plugins.dag_runs import AirflowInstanceGateway, AirflowRunGateway
+    from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
     from airflow_lake_provider.plugins.lake_plugin import open_registry
+    from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
 
     table = HandMadeTable.create(tmp_path / f"orders-{uuid.uuid4().hex[:8]}")
     base_path = str(table.path)
@@ -196,7 +197,7 @@ def test_urgent_run_overtakes_mass_work_where_slots_are_short_and_old_runs_overt
 ) -> None:
     """One slot in the pool: Airflow's scheduler takes the run that was created last, because it is urgent."""
     from airflow_lake_provider.planner.rules import Urgency
-    from airflow_lake_provider.plugins.dag_runs import AirflowInstanceGateway
+    from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
 
     mass = [create(session, conf_of(pool=pool, priority_weight=int(Urgency.MASS))) for _ in range(3)]
     urgent = create(session, conf_of(pool=pool, priority_weight=int(Urgency.UNBLOCKS)))
@@ -213,7 +214,7 @@ def test_urgent_run_overtakes_mass_work_where_slots_are_short_and_old_runs_overt
 
 
 def end(session: Session, run_id: str) -> None:
-    from airflow_lake_provider.plugins.dag_runs import AirflowInstanceGateway
+    from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
 
     assert AirflowInstanceGateway().end_run(session, run_id, "the test is over")
     session.commit()
@@ -243,8 +244,8 @@ def test_sweep_ends_a_run_past_its_deadline_in_airflow(session: Session) -> None
     from sqlalchemy import select
 
     from airflow_lake_provider.manager.monitoring import DeadlineSweep
-    from airflow_lake_provider.plugins.dag_runs import AirflowInstanceGateway
     from airflow_lake_provider.plugins.lake_plugin import open_registry
+    from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
 
     run_id = create(session, conf_of(deadline_s=0.001))
     assert DeadlineSweep(open_registry(), AirflowInstanceGateway()).sweep().ended >= 1
@@ -300,7 +301,7 @@ def test_tables_that_start_at_once_share_the_places_of_a_queue() -> None:
     import threading
 
     from airflow_lake_provider.config.policies import TablePolicy
-    from airflow_lake_provider.config.tables_file import Limits, TablesConfig
+    from airflow_lake_provider.config.tables_config import Limits, TablesConfig
     from airflow_lake_provider.job_contract import Service
     from airflow_lake_provider.manager.db.marks import Notice, Source, TableLease
     from airflow_lake_provider.manager.run_scheduler import RunScheduler
@@ -333,14 +334,15 @@ def test_tables_that_start_at_once_share_the_places_of_a_queue() -> None:
 def test_tight_budget_gives_its_places_by_rank_as_runs_end(session: Session) -> None:
     """Airflow's own runs hold the places; one that ends makes room for what ranks first, not for what asks first."""
     from airflow_lake_provider.config.policies import TablePolicy
-    from airflow_lake_provider.config.tables_file import Budget, Budgets, TablesConfig
+    from airflow_lake_provider.config.tables_config import Budget, Budgets, TablesConfig
     from airflow_lake_provider.job_contract import Service
     from airflow_lake_provider.manager.db.marks import Notice, Source, TableLease
     from airflow_lake_provider.manager.run_scheduler import RunScheduler
     from airflow_lake_provider.manager.scheduling import StartDecision, StartVerdict
     from airflow_lake_provider.planner.rules import Decision, Verdict
-    from airflow_lake_provider.plugins.dag_runs import AirflowInstanceGateway, AirflowRunGateway
+    from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
     from airflow_lake_provider.plugins.lake_plugin import open_registry
+    from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
 
     registry, queue = open_registry(), f"q-{uuid.uuid4().hex[:8]}"
     leases: dict[str, TableLease] = {}
@@ -422,7 +424,8 @@ def test_run_whose_workers_were_killed_is_void(session: Session, verdicts: list[
 
 
 def test_run_that_ended_before_its_last_try_is_not_void(session: Session) -> None:
-    from airflow_lake_provider.plugins.dag_runs import AirflowInstanceGateway, AirflowRunGateway
+    from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
+    from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
 
     run_id = create(session, conf_of())
     end_try(session, run_id, has_verdict=False)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from conftest import LOCK, MakeTable, Table, content, rows, rows_written, run, write
 
-from airflow_lake_provider.config.policies import ArchivePolicy, StuckKind, TablePolicy
+from airflow_lake_provider.config.policies import StuckKind, TablePolicy
+from airflow_lake_provider.config.service_policies import ArchivePolicy
 from airflow_lake_provider.doctor.diagnosis import diagnose
 from airflow_lake_provider.doctor.evidence import collect_evidence
 from airflow_lake_provider.hudi.properties import load_table_properties

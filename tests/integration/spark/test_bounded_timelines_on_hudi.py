@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from conftest import LOCK, MakeTable, Table, rows, rows_written, run
 
-from airflow_lake_provider.config.policies import ArchivePolicy, CleanPolicy, CompactionPolicy, TablePolicy
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.service_policies import ArchivePolicy, CleanPolicy, CompactionPolicy
 from airflow_lake_provider.job_contract import Mode, Outcome, Service
 from airflow_lake_provider.manager.scheduling import RunState, ServiceRun, StartVerdict, decide_start, run_id_prefix
 from airflow_lake_provider.planner.decide import decide_now, load_facts, remember_cleaned

@@ -11,16 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from conftest import MakeTable, Table, content, run, write
 
-from airflow_lake_provider.instant_clock import shift_instant_time
-from airflow_lake_provider.job_contract import (
-    MARGIN_COMMITS_OF_HOURS,
-    RETAINED_HOURS,
-    FailureKind,
-    JobRequest,
-    Mode,
-    Outcome,
-    Service,
-)
+from airflow_lake_provider.instant_clock import MARGIN_COMMITS_OF_HOURS, shift_instant_time
+from airflow_lake_provider.job_contract import RETAINED_HOURS, FailureKind, JobRequest, Mode, Outcome, Service
 from lake_jobs.hudi.table import open_client
 from local_stack import lake_writer
 

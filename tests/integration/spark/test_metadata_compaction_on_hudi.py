@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from conftest import LOCK, MakeTable, Table, content, run
 from test_archive_on_hudi import archive
 
-from airflow_lake_provider.config.policies import MetadataCompactionPolicy, TablePolicy
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.service_policies import MetadataCompactionPolicy
 from airflow_lake_provider.job_contract import JobRequest, Mode, Outcome, Service
 from airflow_lake_provider.planner.decide import decide_now, load_facts
 from airflow_lake_provider.planner.rules import Decision, Verdict

@@ -10,7 +10,8 @@ import pytest
 from conftest import LOCK, MakeTable, Table, content, run
 from paused_writers import start_paused_writer
 
-from airflow_lake_provider.config.policies import CleanPolicy, RollbackPolicy, TablePolicy
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.service_policies import CleanPolicy, RollbackPolicy
 from airflow_lake_provider.errors import WriterUnguardedError
 from airflow_lake_provider.execution.table_reader import TableReader
 from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service, ServiceRequest

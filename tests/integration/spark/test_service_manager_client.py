@@ -13,7 +13,8 @@ import pytest
 from conftest import LOCK, MakeTable, Table, content, run
 from py4j.protocol import Py4JJavaError
 
-from airflow_lake_provider.config.policies import CleanPolicy, DoctorPolicy, TablePolicy
+from airflow_lake_provider.config.policies import DoctorPolicy, TablePolicy
+from airflow_lake_provider.config.service_policies import CleanPolicy
 from airflow_lake_provider.job_contract import Mode, Outcome, Service
 from airflow_lake_provider.planner.decide import decide
 from airflow_lake_provider.planner.facts import TableFacts

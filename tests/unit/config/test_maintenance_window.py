@@ -5,7 +5,7 @@ from datetime import UTC, datetime, time, timedelta
 
 import pytest
 
-from airflow_lake_provider.config.policies import MaintenanceWindow
+from airflow_lake_provider.config.service_policies import MaintenanceWindow
 from airflow_lake_provider.config.tables_file import parse_tables_file, parse_window
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.job_contract import Mode, Service

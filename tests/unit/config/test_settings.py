@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.config.settings import LakeSettings
-from airflow_lake_provider.config.tables_file import TablesConfig, load_tables_file, parse_tables_file
+from airflow_lake_provider.config.tables_config import TablesConfig
+from airflow_lake_provider.config.tables_file import load_tables_file, parse_tables_file
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.errors import ConfigError
 

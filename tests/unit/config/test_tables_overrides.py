@@ -11,13 +11,8 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.config.policies import TablePolicy
-from airflow_lake_provider.config.tables_file import (
-    Discovery,
-    TablesConfig,
-    build_config,
-    parse_tables,
-    parse_tables_file,
-)
+from airflow_lake_provider.config.tables_config import Discovery, TablesConfig
+from airflow_lake_provider.config.tables_file import build_config, parse_tables, parse_tables_file
 from airflow_lake_provider.config.tables_source import OVERRIDES_MAX_AGE_S, Pause, TablesSource, pause_in_overrides
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.job_contract import Service

@@ -13,14 +13,10 @@ from jsonschema import Draft202012Validator
 from pydantic import Field, ValidationError
 
 from airflow_lake_provider.config.kinds import From1, describe
-from airflow_lake_provider.config.policies import DAYS, CleanPolicy, TablePolicy
-from airflow_lake_provider.config.tables_file import (
-    SCHEMA_FILE,
-    TablesFile,
-    parse_tables_file,
-    schema_text,
-    tables_schema,
-)
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.service_policies import DAYS, CleanPolicy
+from airflow_lake_provider.config.tables_config import TablesFile
+from airflow_lake_provider.config.tables_file import SCHEMA_FILE, parse_tables_file, schema_text, tables_schema
 from airflow_lake_provider.errors import ConfigError
 
 EXAMPLES = int(os.environ.get("LAKE_SCHEMA_EXAMPLES", "500"))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_lake_provider.config.policies import ConflictPolicy
+from airflow_lake_provider.config.service_policies import ConflictPolicy
 from airflow_lake_provider.conflict.admission import (
     AdmissionVerdict,
     ExpectedWrite,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.config.policies import ConflictPolicy
+from airflow_lake_provider.config.service_policies import ConflictPolicy
 from airflow_lake_provider.conflict.activity import ConflictTable
 from airflow_lake_provider.conflict.claim_lock import LOCK_FOLDER, Reservation
 from airflow_lake_provider.conflict.contention import ClashCheck, WriteIntent

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from airflow_lake_provider.config.policies import ConflictPolicy
+from airflow_lake_provider.config.service_policies import ConflictPolicy
 from airflow_lake_provider.conflict.contention import Clash, ClashKind
 from airflow_lake_provider.conflict.service_watch import ServiceConflict, ServiceWatch
 from airflow_lake_provider.errors import StorageError

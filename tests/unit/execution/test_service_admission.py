@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.config.policies import ConflictPolicy
+from airflow_lake_provider.config.service_policies import ConflictPolicy
 from airflow_lake_provider.conflict.admission import AdmissionVerdict
 from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.execution.admission import ServiceAdmission, parse_conflict_policy

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.errors import DamagedFileError
-from airflow_lake_provider.hudi.archive.archive import ArchivedInstant, ArchivedTimeline, load_archived_commit
-from airflow_lake_provider.hudi.archive.timeline import archived_timeline_of
+from airflow_lake_provider.hudi.archive.archive import load_archived_commit
 from airflow_lake_provider.hudi.commit_metadata import decode
-from airflow_lake_provider.hudi.instant import Action
-from airflow_lake_provider.hudi.plans import parse_compaction_plan
+from airflow_lake_provider.hudi.instant import Action, ArchivedInstant, ArchivedTimeline, archived_timeline_of
+from airflow_lake_provider.hudi.pending import parse_compaction_plan
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.storage.table_storage import open_storage

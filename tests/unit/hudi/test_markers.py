@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_lake_provider.hudi.markers import (
-    file_group_key,
-    is_marker_name,
-    parse_direct_marker,
-    parse_marker_file,
-    split_file_group_key,
-)
+from airflow_lake_provider.hudi.commit_metadata import file_group_key, split_file_group_key
+from airflow_lake_provider.hudi.pending import is_marker_name, parse_direct_marker, parse_marker_file
 
 INSTANT = "20261121104100123"
 GROUP = "6c1f2d3e-0000-4a4a-9b9b-123456789abc-0"

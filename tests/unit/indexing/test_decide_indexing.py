@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_lake_provider.config.policies import IndexingPolicy, TablePolicy
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.service_policies import IndexingPolicy
 from airflow_lake_provider.hudi.instant import Action, Instant, State
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.job_contract import INDEX_CHECK, INDEX_CHECK_TIMEOUT, INDEX_WANTED, Mode

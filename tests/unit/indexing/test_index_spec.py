@@ -8,7 +8,7 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from airflow_lake_provider.config.policies import IndexingPolicy
+from airflow_lake_provider.config.service_policies import IndexingPolicy
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.indexing.index_spec import parse_index, parse_indexes, requested_options
 from airflow_lake_provider.job_contract import INDEX_WANTED

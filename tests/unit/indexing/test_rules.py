@@ -8,7 +8,7 @@ import pytest
 
 from airflow_lake_provider.hudi.heartbeat import HeartbeatRule
 from airflow_lake_provider.hudi.instant import Action, Instant, State
-from airflow_lake_provider.hudi.plans import PendingIndexPlan
+from airflow_lake_provider.hudi.pending import PendingIndexPlan
 from airflow_lake_provider.hudi.properties import TableProperties, build_table_properties
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.indexing.index_spec import (

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_lake_provider.config.policies import IndexingPolicy, TablePolicy
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.service_policies import IndexingPolicy
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.hudi.instant import Action, Instant, Layout
 from airflow_lake_provider.hudi.properties import TableProperties

@@ -13,16 +13,16 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from airflow_lake_provider.config.policies import (
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.service_policies import (
     ArchivePolicy,
     CleanPolicy,
     ClusteringPolicy,
     CompactionPolicy,
     RollbackPolicy,
-    TablePolicy,
     TtlPolicy,
 )
-from airflow_lake_provider.config.tables_file import TablesConfig
+from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.hudi.heartbeat import HeartbeatRule
 from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action, Instant, Layout, State
 from airflow_lake_provider.instant_clock import instant_time_ms

@@ -14,9 +14,10 @@ from sqlalchemy import create_engine
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from airflow_lake_provider.config.policies import CompactionPolicy, TablePolicy
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.service_policies import CompactionPolicy
 from airflow_lake_provider.config.settings import LakeSettings
-from airflow_lake_provider.config.tables_file import TablesConfig
+from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.leases import Executors

@@ -18,7 +18,8 @@ from sqlalchemy import Engine, event, select, update
 from sqlalchemy.orm import Session
 
 from airflow_lake_provider.config.policies import TablePolicy
-from airflow_lake_provider.config.tables_file import Limits, TablesConfig, parse_tables_file
+from airflow_lake_provider.config.tables_config import Limits, TablesConfig
+from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager import backlog as backlog_module

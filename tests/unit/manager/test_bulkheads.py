@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.config.settings import LakeSettings
-from airflow_lake_provider.config.tables_file import TablesConfig
+from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.manager.db.marks import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.db.registry import FAILED_BEHIND_MS, Registry

@@ -15,7 +15,7 @@ import pytest
 
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.settings import LakeSettings
-from airflow_lake_provider.config.tables_file import TablesConfig
+from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.job_contract import Service

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.config.policies import CompactionPolicy, DoctorPolicy, StuckKind, TablePolicy
+from airflow_lake_provider.config.policies import DoctorPolicy, StuckKind, TablePolicy
+from airflow_lake_provider.config.service_policies import CompactionPolicy
 from airflow_lake_provider.config.settings import LakeSettings
-from airflow_lake_provider.config.tables_file import TableEntry, TablesConfig
+from airflow_lake_provider.config.tables_config import TableEntry, TablesConfig
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.registry import Registry
@@ -59,7 +60,7 @@ def test_discovered_table_shows_what_is_due_and_starts_nothing_until_its_writer_
 
 
 def test_paused_service_is_decided_and_never_started_until_it_is_resumed(
-    registry: Registry, settings: LakeSettings, timeline_server: TimelineServer, gateway: FakeDoor,
+    registry: Registry, settings: LakeSettings, timeline_server: TimelineServer, gateway: FakeRunGateway,
     tables: TablesConfig, table: HandMadeTable,
 ) -> None:  # fmt: skip
     known = {"tables": paused_in(tables, "ada: a backfill")}

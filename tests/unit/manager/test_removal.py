@@ -10,7 +10,8 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
-from airflow_lake_provider.config.tables_file import TablesConfig, parse_tables_file
+from airflow_lake_provider.config.tables_config import TablesConfig
+from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.errors import ExecutorBusyError, TableUnknownError
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.api.app import create_app

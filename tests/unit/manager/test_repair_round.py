@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.config.policies import DoctorPolicy, StuckKind, TablePolicy
-from airflow_lake_provider.config.tables_file import TableEntry, TablesConfig
+from airflow_lake_provider.config.tables_config import TableEntry, TablesConfig
 from airflow_lake_provider.doctor.repairs import load_records
 from airflow_lake_provider.manager import monitoring as repair_round
 from airflow_lake_provider.manager.db.marks import Notice, Source

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_lake_provider.config.policies import TablePolicy
-from airflow_lake_provider.config.tables_file import Limits, TablesConfig
+from airflow_lake_provider.config.tables_config import Limits, TablesConfig
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.leases import Executors
 from airflow_lake_provider.manager.db.marks import Notice, Source, TableLease

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from airflow_lake_provider.config.policies import CompactionPolicy, RollbackPolicy, StuckKind, TablePolicy
-from airflow_lake_provider.config.tables_file import TablesConfig
+from airflow_lake_provider.config.policies import StuckKind, TablePolicy
+from airflow_lake_provider.config.service_policies import CompactionPolicy, RollbackPolicy
+from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.doctor.diagnosis import diagnose
 from airflow_lake_provider.doctor.evidence import collect_evidence
 from airflow_lake_provider.job_contract import Service

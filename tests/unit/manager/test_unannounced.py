@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import OperationalError
 
-from airflow_lake_provider.config.tables_file import TablesConfig
+from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.instant import Action, Instant, State
 from airflow_lake_provider.hudi.timeline import Timeline

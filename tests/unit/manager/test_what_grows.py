@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine
 
 from airflow_lake_provider.config.settings import LakeSettings
-from airflow_lake_provider.config.tables_file import TablesConfig
+from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.registry import Registry

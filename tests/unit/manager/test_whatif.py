@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_lake_provider.config.policies import TablePolicy
-from airflow_lake_provider.config.tables_file import TablesConfig, parse_tables_file
+from airflow_lake_provider.config.tables_config import TablesConfig
+from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.marks import Notice, Source

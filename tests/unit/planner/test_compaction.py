@@ -5,7 +5,8 @@ from types import MappingProxyType
 
 import pytest
 
-from airflow_lake_provider.config.policies import CompactionPolicy, TablePolicy
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.service_policies import CompactionPolicy
 from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.job_contract import Mode
 from airflow_lake_provider.planner.compaction import decide_compaction

@@ -8,7 +8,8 @@ from types import MappingProxyType
 
 import pytest
 
-from airflow_lake_provider.config.policies import IndexingPolicy, TablePolicy
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.service_policies import IndexingPolicy
 from airflow_lake_provider.hudi.heartbeat import WriterSigns
 from airflow_lake_provider.hudi.instant import Action, Instant, Layout, State
 from airflow_lake_provider.instant_clock import instant_time_ms, stamps_of

@@ -9,7 +9,8 @@ from types import MappingProxyType
 
 import pytest
 
-from airflow_lake_provider.config.policies import ClusteringPolicy, LogCompactionPolicy, TablePolicy
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.service_policies import ClusteringPolicy, LogCompactionPolicy
 from airflow_lake_provider.hudi import timeline as timeline_module
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
 from airflow_lake_provider.hudi.instant import Action, State

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.config.policies import CleanPolicy, ClusteringPolicy, TablePolicy, TtlPolicy
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.service_policies import CleanPolicy, ClusteringPolicy, TtlPolicy
 from airflow_lake_provider.hudi.commit_metadata import WriteStat, parse_commit_metadata
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import Mode, Service

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_lake_provider.config.policies import (
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.service_policies import (
     ArchivePolicy,
     CleanPolicy,
     CompactionPolicy,
     LogCompactionPolicy,
     MetadataCompactionPolicy,
     RollbackPolicy,
-    TablePolicy,
     TtlPolicy,
 )
 from airflow_lake_provider.hudi.instant import Action, Layout, State

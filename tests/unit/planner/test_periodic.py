@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_lake_provider.config.policies import ArchivePolicy, CleanPolicy, OrphanPolicy, SavepointPolicy, TablePolicy
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.service_policies import ArchivePolicy, CleanPolicy, OrphanPolicy, SavepointPolicy
 from airflow_lake_provider.hudi.instant import Action, Instant, State
 from airflow_lake_provider.instant_clock import DAY_MS, instant_time_ms
 from airflow_lake_provider.job_contract import Mode, Service

@@ -7,14 +7,13 @@ from types import MappingProxyType
 
 import pytest
 
-from airflow_lake_provider.config.policies import (
+from airflow_lake_provider.config.policies import DoctorPolicy, TablePolicy
+from airflow_lake_provider.config.service_policies import (
     ArchivePolicy,
     CleanPolicy,
     ClusteringPolicy,
     CompactionPolicy,
-    DoctorPolicy,
     LogCompactionPolicy,
-    TablePolicy,
 )
 from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.job_contract import ENDED_BEAT_MS, PLANNED_BEAT_MS, Mode, Service

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_lake_provider.config.policies import ArchivePolicy, CleanPolicy, CompactionPolicy, TablePolicy
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.service_policies import ArchivePolicy, CleanPolicy, CompactionPolicy
 from airflow_lake_provider.instant_clock import format_instant_time, instant_time_ms
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.rules import (

@@ -8,15 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.config.policies import (
-    ArchivePolicy,
-    CleanPolicy,
-    ClusteringPolicy,
-    CompactionPolicy,
-    DoctorPolicy,
-    ReplicationPolicy,
-    TablePolicy,
-)
+from airflow_lake_provider.config.policies import DoctorPolicy, ReplicationPolicy, TablePolicy
+from airflow_lake_provider.config.service_policies import ArchivePolicy, CleanPolicy, ClusteringPolicy, CompactionPolicy
 from airflow_lake_provider.hudi.instant import Action, Instant, State
 from airflow_lake_provider.instant_clock import HOUR_MS, format_instant_time
 from airflow_lake_provider.job_contract import RETAINED_HOURS, Mode, Service

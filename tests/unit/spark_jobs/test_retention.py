@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_lake_provider.job_contract import (
-    MARGIN_COMMITS,
-    MARGIN_COMMITS_OF_HOURS,
-    RETAINED_HOURS,
-    SAFEPOINT,
-    Service,
-)
+from airflow_lake_provider.instant_clock import MARGIN_COMMITS, MARGIN_COMMITS_OF_HOURS
+from airflow_lake_provider.job_contract import RETAINED_HOURS, SAFEPOINT, Service
 from lake_jobs.hudi.settings import hold_back
 
 COMPLETED = [str(number) for number in range(100, 160)]

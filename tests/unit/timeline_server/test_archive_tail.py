@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.hudi.archive.timeline import ArchivedInstant, ArchivedTimeline, archived_timeline_of
-from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, Action, Instant, State
+from airflow_lake_provider.hudi.instant import (
+    COMPLETED_WRITE_ACTIONS,
+    Action,
+    ArchivedInstant,
+    ArchivedTimeline,
+    Instant,
+    State,
+    archived_timeline_of,
+)
 from airflow_lake_provider.hudi.properties import TableProperties, build_table_properties
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.timeline_server.cache import SharedTimelines

@@ -1,0 +1,292 @@
+"""When each service of a table is due, how it runs, and when it may begin: one policy for each, and the window.
+
+A rule of None is off; any rule that holds makes a service due, or, with `combine: all`, only all that are on together.
+A field and its docstring are all that a setting needs (`config.kinds`).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Annotated, Any, ClassVar, Literal, get_args
+from zoneinfo import ZoneInfo
+
+from pydantic import AfterValidator, Field, model_validator
+
+from airflow_lake_provider.config.kinds import (
+    Clock,
+    From0,
+    From1,
+    Listed,
+    Name,
+    NullMeans,
+    Positive,
+    Seconds,
+    Settings,
+    Text,
+    TimeZone,
+    Written,
+    problem,
+)
+from airflow_lake_provider.config.owned_options import explain_unbuilt_index
+
+
+def _require_built(text: str) -> str:
+    advice = explain_unbuilt_index(text)
+    if advice:
+        raise problem(f"{text!r}: {advice}")
+    return text
+
+
+_COLUMN = r"[A-Za-z_][A-Za-z0-9_.]*"
+Index = Annotated[
+    str,
+    AfterValidator(_require_built),
+    Text(
+        rf"files|partition_stats|bloom_filters|record_index|column_stats(:{_COLUMN}(,{_COLUMN})*)?"
+        rf"|secondary_index:{_COLUMN}"
+        rf"|expression_index:[A-Za-z_][A-Za-z0-9_]*:[a-z_0-9]+\({_COLUMN}\)(:.+)?",
+        "files, column_stats, column_stats:amount,ts, partition_stats, bloom_filters, record_index, "
+        "secondary_index:city, expression_index:by_day:from_unixtime(ts):format=yyyy-MM-dd",
+    ),
+]
+
+
+_BY_WHOM = "by whom and why, in up to 300 characters"
+
+
+class ServicePolicy(Settings):
+    """What the policies of all services have."""
+
+    paused: Annotated[Annotated[str, Text(r"[^\n]{1,300}", _BY_WHOM)] | None, NullMeans("not paused")] = None
+    """By whom, and why: the service is decided and shown, and never started, pending plans neither; runs by hand go on.
+    The Lake's page writes it into the Variable over this file."""
+
+
+class CompactionPolicy(ServicePolicy):
+    """When compaction is due."""
+
+    enabled: bool = True
+    """False: leave the service alone, pending plans as well."""
+    delta_commits: From1 | None = 5
+    """Completed delta commits since the last compaction (Hudi's own default is 5)."""
+    log_to_base_ratio: Positive | None = 0.5
+    """Bytes in log files over bytes in the base files below them."""
+    min_log_bytes: From0 = 0
+    """The ratio rule counts only on tables that have at least this many bytes in log files."""
+    max_age_s: Seconds | None = None
+    """How long the oldest delta commit may wait."""
+    combine: Literal["any", "all"] = "any"
+    """Whether any rule makes it due, or only all that are on together."""
+
+
+class LogCompactionPolicy(ServicePolicy):
+    """When log compaction is due: many small log files of a file slice become one. Off unless asked for."""
+
+    enabled: Annotated[bool | None, NullMeans("others' plans only")] = None
+    """Null: plan none, but execute a plan that another process left behind, because it blocks others."""
+    log_files: From1 | None = 5
+    """Log files in one file slice (Hudi's `hoodie.log.compaction.blocks.threshold`)."""
+    max_age_s: Seconds | None = None
+    """How long the oldest delta commit may wait, where a file slice has more than one log file."""
+    combine: Literal["any", "all"] = "any"
+    """Whether any rule makes it due, or only all that are on together."""
+
+
+class ClusteringPolicy(ServicePolicy):
+    """When clustering is due. Off unless asked for: it rewrites data, and fails writers that update it meanwhile."""
+
+    enabled: Annotated[bool | None, NullMeans("others' plans only")] = None
+    """Null: plan none, but execute a plan that another process left behind, because it blocks others."""
+    commits: From1 | None = None
+    """Completed writes since the last clustering."""
+    small_files: From1 | None = 10
+    """Small base files in one partition, as far as the active timeline holds their sizes."""
+    small_file_bytes: From1 = 104_857_600
+    """A base file below this size is small (Hudi's `hoodie.parquet.small.file.limit` is 100 MiB)."""
+    max_age_s: Seconds | None = None
+    """How long the oldest write since the last clustering may wait."""
+    combine: Literal["any", "all"] = "any"
+    """Whether any rule makes it due, or only all that are on together."""
+
+
+class CleanPolicy(ServicePolicy):
+    """When cleaning is due, and what it keeps."""
+
+    enabled: bool = True
+    """False: leave the service alone, pending plans as well."""
+    commits: From1 | None = 5
+    """Completed writes since the last clean."""
+    max_age_s: Seconds | None = None
+    """How long the oldest write since the last clean may wait."""
+    combine: Literal["any", "all"] = "any"
+    """Whether any rule makes it due, or only all that are on together."""
+    policy: Literal["commits", "hours", "versions"] = "commits"
+    """What retention counts (`hoodie.clean.policy`): the last commits, the last hours, or versions of each file."""
+    retained_commits: From1 = 10
+    """`hoodie.clean.commits.retained`, for `policy: commits`: file versions that these commits need are kept."""
+    retained_hours: From1 | None = None
+    """`hoodie.clean.hours.retained`, for `policy: hours`: file versions that commits of these hours need are kept."""
+    retained_versions: From1 | None = None
+    """`hoodie.clean.fileversions.retained`, for `policy: versions`: so many of each file group, however old."""
+
+
+class ArchivePolicy(ServicePolicy):
+    """When archiving is due."""
+
+    enabled: bool = True
+    """False: leave the service alone, pending plans as well."""
+    min_commits: From1 = 20
+    """`hoodie.keep.min.commits`: how many completed writes stay on the active timeline."""
+    max_commits: From1 = 30
+    """`hoodie.keep.max.commits`: with more than these it is due."""
+
+
+class RollbackPolicy(ServicePolicy):
+    """When pending writes are rolled back: their heartbeat has expired. A write that never had one is left alone."""
+
+    enabled: bool = True
+    """False: leave the service alone, pending plans as well."""
+    after_s: Seconds = 600.0
+    """A pending write younger than this is left alone, whatever its heartbeat says."""
+
+
+class TtlPolicy(ServicePolicy):
+    """When partitions expire. None does unless asked for: their rows are deleted."""
+
+    retained_days: From1 | None = None
+    """The service deletes a partition without a write for more days than this."""
+    check_every_s: Seconds = 86_400.0
+    """How often the service checks for expired partitions; each time is a run."""
+    max_partitions: From1 = 1000
+    """At most so many go in one run, the oldest first."""
+
+
+class SavepointPolicy(ServicePolicy):
+    """Savepoints at intervals, and how long they stay. None unless asked for: they hold cleaning and archiving back."""
+
+    every_s: Seconds | None = None
+    """How often the newest completed write gets a savepoint, if anything was written since the last one."""
+    keep: From0 = 7
+    """So many of the newest savepoints that this service made stay; 0 makes none, and removes those that it made."""
+    expire_after_s: Seconds | None = None
+    """The service also removes those of its savepoints that are older than this, but for its newest one."""
+
+
+class OrphanPolicy(ServicePolicy):
+    """When orphan files are searched for: files in the partitions that no instant, plan or savepoint knows."""
+
+    enabled: bool = False
+    """The search is off unless asked for."""
+    mode: Literal["report", "quarantine"] = "report"
+    """`report` only lists orphan files; `quarantine` moves them below `.hoodie/.aux/lake_quarantine` of the table."""
+    min_age_days: From1 = 7
+    """A younger file stays, by its modification time and by its instant; never less than the table's longest commit."""
+    keep_days: From1 = 30
+    """Quarantined files are deleted after so many days, by the next run; until then `mode: undo` puts them back."""
+    check_every_s: Seconds = 604_800.0
+    """How often the service searches; each time is a run that lists every partition."""
+    max_files: From1 = 1000
+    """At most so many go in one run, the oldest first: the table's lock is held while they are moved."""
+
+
+class MetadataCompactionPolicy(ServicePolicy):
+    """When the metadata table is compacted, which Hudi's writers do themselves unless that is delegated or fails."""
+
+    enabled: bool = True
+    """False: leave the service alone, pending plans as well."""
+    commits: From1 = 30
+    """More completed writes than this since its last compaction; Hudi's writers compact it after 10."""
+
+
+class IndexingPolicy(ServicePolicy):
+    """Which indexes the provider builds in the metadata table (docs/indexing.md). Pending builds run in any case."""
+
+    enabled: bool = True
+    indexes: Listed[Index] = ()
+    """What is missing of these is built: `record_index`, `column_stats:amount,ts`, `secondary_index:city`, ..."""
+    check: Literal["cheap", "full"] = "cheap"
+    """How a build is verified: by timeline and metadata table, or also by the data files' contents."""
+    wait_s: Seconds = 300.0
+    """How long a build waits for a moment without writers that would be missing in the index."""
+    verify_every_s: Seconds | None = None
+    """How often rows are searched for by the complete indexes of `indexes`; one that misses rows is unlisted, and built
+    anew. Null: never."""
+    check_timeout_s: From1 = 900
+    """`hoodie.metadata.index.check.timeout.seconds`: how long a built index waits for writers that may not know it."""
+
+
+class ConflictPolicy(Settings):
+    """Early conflict detection between the provider's services and the table's writers."""
+
+    enabled: bool = True
+    """Check before a service begins which writers work on its file groups, and watch them while it runs."""
+    strategy: Name = "AsyncTimelineMarkerBased"
+    """How a running service is watched: a strategy of RFC-56, or one that a package registers."""
+    period_s: Seconds = 10.0
+    """How often a running service is checked, and the pause between two checks of one that waits."""
+    initial_delay_s: Seconds = 1.0
+    """How long after its start a service is checked first."""
+
+
+# --- When the services of a table may begin: days and hours in a time zone. Pure; the clock is passed in
+
+Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+DAYS: tuple[Day, ...] = get_args(Day)
+
+
+class MaintenanceWindow(Settings):
+    """Opens at `begin` (inclusive) on each of `days`, closes at `end` (exclusive); over midnight when end <= begin.
+
+    Hours are the wall clock's in `time_zone`. An opening hour that a change to summer time skips is the same moment as
+    the hour after it.
+    """
+
+    is_whole: ClassVar[bool] = True
+
+    days: Annotated[Listed[Day], Field(min_length=1)] = DAYS
+    begin: Clock = time(0)
+    end: Clock = time(0)
+    time_zone: TimeZone = "UTC"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_hours(cls, window: Any) -> Any:
+        # YAML reads 22:30 without quotes as a number; what was written counts.
+        if not isinstance(window, Written):
+            return window
+        return {**window, **{key: text for key, text in window.texts.items() if key in {"begin", "end"}}}
+
+    def is_open(self, now: datetime) -> bool:
+        """Whether a service may begin now."""
+        return any(opens <= now < closes for opens, closes in self._around(now))
+
+    def next_opening(self, now: datetime) -> datetime:
+        """Return when it opens next, later than now."""
+        return min(opens for opens, _ in self._around(now, days_ahead=8) if opens > now)
+
+    def find_wait_end(self, now: datetime) -> datetime | None:
+        """Return when it opens next; None while it is open."""
+        return None if self.is_open(now) else self.next_opening(now)
+
+    @property
+    def least_open_s(self) -> int:
+        """For how long it is open each time, seconds; a change of the clock aside."""
+        opens, closes = (moment.hour * 3600 + moment.minute * 60 for moment in (self.begin, self.end))
+        return (closes - opens) % 86_400 or 86_400
+
+    def __str__(self) -> str:
+        """Return it as people write it."""
+        days = "each day" if set(self.days) == set(DAYS) else ", ".join(self.days)
+        return f"{days} {self.begin:%H:%M} to {self.end:%H:%M} {self.time_zone}"
+
+    def _around(self, now: datetime, days_ahead: int = 1) -> list[tuple[datetime, datetime]]:
+        zone = ZoneInfo(self.time_zone)
+        today = now.astimezone(zone).date()
+        dates = [today + timedelta(days=offset) for offset in range(-1, days_ahead + 1)]
+        return [self._on(day, zone) for day in dates if DAYS[day.weekday()] in self.days]
+
+    def _on(self, day: date, zone: ZoneInfo) -> tuple[datetime, datetime]:
+        last_day = day if self.end > self.begin else day + timedelta(days=1)
+        opens = datetime.combine(day, self.begin, zone).astimezone(UTC)
+        closes = datetime.combine(last_day, self.end, zone).astimezone(UTC)
+        return opens, closes

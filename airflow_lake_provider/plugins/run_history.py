@@ -1,0 +1,336 @@
+"""The manager's gateway to runs with their tasks: list and end them, and the history that the pages show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow.api_fastapi.core_api.datamodels.dag_run import DagRunMutableStates
+from airflow.api_fastapi.core_api.services.public.dag_run import patch_dag_run_state
+from airflow.models.dagbag import DBDagBag
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from sqlalchemy import and_, func, or_, select, update
+from sqlalchemy.orm import joinedload
+
+from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
+from airflow_lake_provider.manager.db.operations import (
+    MOST_PASSED,
+    RecordedRun,
+    RunHour,
+    RunPage,
+    RunReport,
+    parse_quote,
+)
+from airflow_lake_provider.manager.db.schema import lake_run, lake_search, lake_table
+from airflow_lake_provider.manager.db.search import audience_clauses
+from airflow_lake_provider.manager.instances import RunFacts, TaskTry
+from airflow_lake_provider.manager.scheduling import (
+    INDEX_DAG_ID,
+    SERVICE_DAG_ID,
+    RunState,
+    is_manager_run,
+)
+from airflow_lake_provider.plugins.dag_runs import ACTIVE, TASK_ID, ServiceDagMissingError, runs_of_table, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from airflow.serialization.definitions.dag import SerializedDAG
+    from sqlalchemy.orm import Session
+
+    from airflow_lake_provider.config.access import Audience
+    from airflow_lake_provider.manager.db.operations import RunSearch
+
+RECORDED_DAG_IDS = (SERVICE_DAG_ID, INDEX_DAG_ID)
+"""The DAGs whose runs acquire an executor's lease, and so are recorded."""
+HOUR_MS = 3_600_000
+MOST_NOT_BEGUN = 50
+IDS_PER_QUERY = 200
+MOST_NOTE_CHARACTERS = 1000
+
+
+class AirflowInstanceGateway:
+    """Implements `manager.monitoring.InstanceGateway` on Airflow's tables."""
+
+    def __init__(self) -> None:
+        self._dags = DBDagBag()
+
+    def list_runs(self, session: Session, run_id_prefix: str, most_ended: int) -> Sequence[RunFacts]:
+        """Return every active run whose id begins with the prefix, oldest first, then the newest ended ones."""
+        of_table = runs_of_table(select(DagRun).options(joinedload(DagRun.dag_run_note)), run_id_prefix)
+        active = session.scalars(of_table.where(DagRun.state.in_(ACTIVE)).order_by(DagRun.id)).all()
+        ended = of_table.where(DagRun.state.not_in(ACTIVE)).order_by(DagRun.id.desc()).limit(most_ended)
+        runs = [*active, *(session.scalars(ended).all() if most_ended else ())]
+        tasks = self._tasks(session, [run.run_id for run in runs])
+        return [_facts(run, tasks.get(run.run_id, TaskTry())) for run in runs]
+
+    def end_run(self, session: Session, run_id: str, reason: str) -> bool:
+        """End an active run and its task as failed; its worker learns it at its next heartbeat and ends the job."""
+        return self._end(session, run_id, DagRunMutableStates.FAILED, reason)
+
+    def complete_run(self, session: Session, run_id: str, reason: str) -> bool:
+        """End an active run and its task as successful, as a person does on Airflow's page."""
+        return self._end(session, run_id, DagRunMutableStates.SUCCESS, reason)
+
+    def raise_priority(self, session: Session, run_ids: Sequence[str], weight: int) -> int:
+        """Give the tasks of these runs that wait for a slot at least this priority; return how many changed."""
+        waits = or_(TaskInstance.state == "scheduled", TaskInstance.state.is_(None))
+        raised: Any = session.execute(
+            update(TaskInstance)
+            .where(TaskInstance.dag_id == SERVICE_DAG_ID, TaskInstance.task_id == TASK_ID, waits)
+            .where(TaskInstance.run_id.in_(run_ids), TaskInstance.priority_weight < weight)
+            .values(priority_weight=weight)
+            .execution_options(synchronize_session=False)
+        )
+        return int(raised.rowcount)
+
+    def _end(self, session: Session, run_id: str, state: DagRunMutableStates, reason: str) -> bool:
+        run = session.scalar(
+            select(DagRun).where(DagRun.dag_id == SERVICE_DAG_ID, DagRun.run_id == run_id).with_for_update()
+        )
+        if run is None or run.state not in ACTIVE:
+            return False
+        patch_dag_run_state(dag=self._dag_of(run, session), dag_run=run, state=state, session=session)
+        run.note = reason[:MOST_NOTE_CHARACTERS]
+        return True
+
+    def page_of_runs(self, session: Session, search: RunSearch) -> RunPage:
+        """Return a page of the recorded runs, newest first. It passes MOST_PASSED of them at most.
+
+        Above its first page are the runs by hand that are not recorded yet, besides its limit.
+        """
+        if search.before is not None:
+            return self._page_of_recorded(session, search)
+        above = self._not_begun(session, search)
+        page = self._page_of_recorded(session, search)
+        # One may have begun meanwhile.
+        known = {run.run_id for run in page.rows}
+        return replace(page, rows=(*(run for run in above if run.run_id not in known), *page.rows))
+
+    def _page_of_recorded(self, session: Session, search: RunSearch) -> RunPage:
+        run, table = lake_run.c, lake_table.c
+        reported = (
+            run.reported_try.label("try_number"),
+            run.outcome,
+            run.job_ms,
+            run.files_in,
+            run.bytes_in,
+            run.files_out,
+            run.bytes_out,
+            run.caused_by,
+            run.due_ms,
+            run.quote,
+        )
+        passed = select(run.run_id, run.table_id, run.service, run.created_ms, *reported)
+        if search.table_id:
+            passed = passed.where(run.table_id == search.table_id)
+        if search.run_id:
+            passed = passed.where(run.run_id == search.run_id)
+        if search.before is not None:
+            created_ms, run_id = search.before
+            older = or_(run.created_ms < created_ms, and_(run.created_ms == created_ms, run.run_id < run_id))
+            passed = passed.where(run.created_ms <= created_ms, older)
+        passed = passed.order_by(run.created_ms.desc(), run.run_id.desc()).limit(MOST_PASSED)
+        keys = session.execute(passed).all()
+        wanted = [key for key in keys if not search.service or key.service == search.service]
+        rows: list[RecordedRun] = []
+        last = None
+        for begin in range(0, len(wanted), IDS_PER_QUERY):
+            part = wanted[begin : begin + IDS_PER_QUERY]
+            found = {found.run_id: found for found in self._recorded(session, [key.run_id for key in part])}
+            named = select(table.table_id, table.table_name, table.database_name, table.base_path)
+            names = {
+                row.table_id: row
+                for row in session.execute(named.where(table.table_id.in_({key.table_id for key in part})))
+            }
+            for key in part:
+                one = found.get(key.run_id)
+                of_table = names.get(key.table_id)
+                if one is None or (search.state and one.state != search.state):
+                    continue
+                if of_table is None or not search.audience.covers(of_table.base_path):
+                    continue
+                rows.append(_recorded_run(one, key, of_table))
+                last = (key.created_ms, key.run_id)
+                if len(rows) == search.limit:
+                    return RunPage(tuple(rows), last)
+        more = len(keys) == MOST_PASSED
+        return RunPage(tuple(rows), (keys[-1].created_ms, keys[-1].run_id) if more else None)
+
+    @staticmethod
+    def _not_begun(session: Session, search: RunSearch) -> list[RecordedRun]:
+        """Return the runs by hand that wait for their executor, newest first: no lease has recorded them yet.
+
+        Active runs are few, whatever the age of the database: an index of Airflow's has the state.
+        """
+        waiting = (
+            select(
+                DagRun.dag_id, DagRun.run_id, DagRun.state, DagRun.start_date, DagRun.end_date, DagRun.conf,
+                DagRun.triggering_user_name, DagRun.queued_at, DagRun.run_after,
+            )
+            .where(DagRun.dag_id.in_(RECORDED_DAG_IDS), DagRun.state.in_(ACTIVE))
+            .where(~select(lake_run.c.run_id).where(lake_run.c.run_id == DagRun.run_id).exists())
+            .order_by(DagRun.id.desc())
+            .limit(MOST_NOT_BEGUN)
+        )  # fmt: skip
+        runs = {(run.run_id, _base_path_of(run.conf)): run for run in session.execute(waiting)}
+        ids = {table_id_of(path) for _, path in runs if path}
+        table = lake_table.c
+        named = select(table.table_id, table.table_name, table.database_name, table.base_path)
+        tables = {row.table_id: row for row in session.execute(named.where(table.table_id.in_(ids)))} if ids else {}
+        rows = []
+        for (_, path), run in runs.items():
+            of_table = tables.get(table_id_of(path)) if path else None
+            if of_table is None or not search.audience.covers(of_table.base_path):
+                continue
+            created_ms = _ms(run.queued_at or run.run_after) or 0
+            service = "indexing" if run.dag_id == INDEX_DAG_ID else text_of(run.conf, "service")
+            key = _Key(run.run_id, of_table.table_id, service, created_ms)
+            wanted = {
+                (search.table_id, key.table_id),
+                (search.run_id, key.run_id),
+                (search.service, service),
+                (search.state, str(run.state)),
+            }
+            if all(asked in {"", found} for asked, found in wanted):
+                rows.append(_recorded_run(run, key, of_table))
+        return rows
+
+    def count_runs(self, session: Session, since_ms: int, audience: Audience) -> Sequence[RunHour]:
+        """Return the recorded runs since a time of tables that the audience may see by hour, service and state."""
+        mine = audience_clauses(audience)
+        hour = (lake_run.c.created_ms - lake_run.c.created_ms % HOUR_MS).label("hour_ms")
+        seconds = func.coalesce(func.sum(TaskInstance.duration), 0)
+        run = lake_run.c
+        sums = (func.coalesce(func.sum(column), 0) for column in (run.job_ms, run.files_in, run.bytes_out))
+        query = (
+            select(hour, run.service, DagRun.state, func.count(), seconds, *sums)
+            .join(DagRun, and_(DagRun.dag_id.in_(RECORDED_DAG_IDS), DagRun.run_id == lake_run.c.run_id))
+            .outerjoin(
+                TaskInstance,
+                and_(
+                    TaskInstance.dag_id == DagRun.dag_id,
+                    TaskInstance.run_id == DagRun.run_id,
+                    TaskInstance.task_id == TASK_ID,
+                ),
+            )
+            .where(lake_run.c.created_ms >= since_ms)
+            .group_by(hour, lake_run.c.service, DagRun.state)
+        )
+        if mine:
+            query = query.join(lake_search, lake_search.c.table_id == lake_run.c.table_id).where(*mine)
+        return [
+            RunHour(int(row[0]), row[1], row[2], row[3], float(row[4]), float(row[5]) / 1000, int(row[6]), int(row[7]))
+            for row in session.execute(query)
+        ]
+
+    @staticmethod
+    def _recorded(session: Session, run_ids: list[str]) -> Sequence[Any]:
+        columns = (
+            DagRun.dag_id, DagRun.run_id, DagRun.state, DagRun.start_date, DagRun.end_date, DagRun.conf,
+            DagRun.triggering_user_name, TaskInstance.try_number, TaskInstance.start_date.label("task_start"),
+        )  # fmt: skip
+        task = and_(
+            TaskInstance.dag_id == DagRun.dag_id,
+            TaskInstance.run_id == DagRun.run_id,
+            TaskInstance.task_id == TASK_ID,
+        )
+        query = select(*columns).outerjoin(TaskInstance, task)
+        return session.execute(query.where(DagRun.dag_id.in_(RECORDED_DAG_IDS), DagRun.run_id.in_(run_ids))).all()
+
+    def _dag_of(self, run: DagRun, session: Session) -> SerializedDAG:
+        dag = self._dags.get_dag_for_run(run, session) or self._dags.get_latest_version_of_dag(
+            SERVICE_DAG_ID, session=session
+        )
+        if dag is None:
+            raise ServiceDagMissingError(f"DAG {SERVICE_DAG_ID} is not in Airflow's database; run {run.run_id} stays")
+        return dag
+
+    @staticmethod
+    def _tasks(session: Session, run_ids: list[str]) -> dict[str, TaskTry]:
+        if not run_ids:
+            return {}
+        columns = (
+            TaskInstance.run_id, TaskInstance.state, TaskInstance.try_number, TaskInstance.max_tries,
+            TaskInstance.hostname, TaskInstance.start_date, TaskInstance.end_date, TaskInstance.last_heartbeat_at,
+        )  # fmt: skip
+        query = select(*columns).where(
+            TaskInstance.dag_id == SERVICE_DAG_ID, TaskInstance.task_id == TASK_ID, TaskInstance.run_id.in_(run_ids)
+        )
+        return {task.run_id: _try(task) for task in session.execute(query)}
+
+
+def _facts(run: DagRun, task: TaskTry) -> RunFacts:
+    # A cleared run is queued anew: its time counts from then.
+    created = run.queued_at or run.run_after
+    return RunFacts(
+        run_id=run.run_id,
+        state=RunState(run.state),
+        created_ms=_ms(created) or 0,
+        ended_ms=_ms(run.end_date),
+        params=run.conf or {},
+        task=task,
+        note=run.note or "",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    run_id: str
+    table_id: str
+    service: str
+    created_ms: int
+
+
+def _base_path_of(conf: Any) -> str:
+    """Return the normalised base path that a run names; empty for a pattern of many tables, or nonsense."""
+    path = text_of(conf, "base_path")
+    try:
+        return "" if not path or any(character in path for character in "*?[") else normalise_base_path(path)
+    except LakeError:
+        return ""
+
+
+def _recorded_run(run: Any, key: Any, table: Any) -> RecordedRun:
+    return RecordedRun(
+        run_id=run.run_id,
+        dag_id=run.dag_id,
+        table_id=key.table_id,
+        table_name="" if table is None else table.table_name,
+        database="" if table is None else table.database_name,
+        service=key.service or text_of(run.conf, "service"),
+        state=str(run.state),
+        by="manager" if is_manager_run(run.run_id) else run.triggering_user_name or "by hand",
+        reason=text_of(run.conf, "reason"),
+        created_ms=key.created_ms,
+        started_ms=_ms(getattr(run, "task_start", None) or run.start_date),
+        ended_ms=_ms(run.end_date),
+        tries=getattr(run, "try_number", None) or 0,
+        caused_by=getattr(key, "caused_by", ""),
+        due_ms=getattr(key, "due_ms", None),
+        quote=parse_quote(getattr(key, "quote", None)),
+        report=RunReport(**{name: getattr(key, name) for name in _REPORTED if hasattr(key, name)}),
+    )
+
+
+_REPORTED = tuple(entry.name for entry in fields(RunReport))
+
+
+def _try(task: Any) -> TaskTry:
+    return TaskTry(
+        state=task.state,
+        try_number=task.try_number,
+        max_tries=task.max_tries,
+        host=task.hostname or "",
+        started_ms=_ms(task.start_date),
+        # The task itself sets when the next try comes; it cannot be before this one ended.
+        next_try_ms=_ms(task.end_date),
+        heartbeat_ms=_ms(task.last_heartbeat_at),
+    )
+
+
+def _ms(moment: datetime | None) -> int | None:
+    return None if moment is None else int(moment.timestamp() * 1000)
