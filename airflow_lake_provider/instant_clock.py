@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -316,3 +316,30 @@ def boot_s() -> float:
     Linux's monotonic clock stands still while the machine sleeps; a lease in the database does not.
     """
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+# --- What follows from the times of a table's writes
+
+MARGIN_COMMITS = 10
+"""Room for the commits that complete between the question what is held and the plan of a clean."""
+MARGIN_COMMITS_OF_HOURS = 2
+"""The same where a job itself counts the commits of the last hours, just before it plans."""
+
+
+def was_streamed(requested_ms: int, written_ms: int) -> bool | None:
+    """Return whether a write updated the metadata table while it wrote, and not with its commit; None if not known.
+
+    `requested_ms` is when its instant was requested on the metadata table's timeline, `written_ms` when one of its data
+    files was complete. Equal times prove nothing: some stores count in seconds.
+    """
+    return None if requested_ms == written_ms else requested_ms < written_ms
+
+
+def commits_to_keep(completed: Collection[str], safepoint: str, margin: int = MARGIN_COMMITS) -> int:
+    """Return how many of the newest writes a clean or an archive must keep for a safepoint (a requested time).
+
+    Hudi knows no consumer's position: it retains so many commits. `completed` are the requested times of the completed
+    writes on the active timeline, services' among them, because Hudi counts those as well.
+    """
+    # One more than is held: the version before it is what an update's row before is read from.
+    return sum(1 for requested in completed if requested >= safepoint) + 1 + margin

@@ -10,7 +10,7 @@ Standard library only: this file travels to the driver, which has no more.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from types import MappingProxyType, NoneType
@@ -36,10 +36,6 @@ SAFEPOINT = "lake.safepoint"
 """Option of clean and archive: the requested time that they must leave to the readers of changes; `0` is all."""
 RETAINED_HOURS = "lake.clean.retained_hours"
 """Option of clean and archive: what the commits of the last so many hours need is kept; the job counts them."""
-MARGIN_COMMITS = 10
-"""Room for the commits that complete between the question what is held and the plan of a clean."""
-MARGIN_COMMITS_OF_HOURS = 2
-"""The same where a job itself counts the commits of the last hours, just before it plans."""
 EXECUTOR_ENDED = "lake.executor.ended"
 """Option of a withdrawal: the caller has ended the plan's executor for certain, whatever its heartbeat says."""
 ORPHAN_OPTIONS = "lake.orphans."
@@ -142,25 +138,6 @@ def are_of_1_0(headers: Iterable[bytes]) -> bool:
     return any(_RECORD in header and _SINCE_1_1 not in header for header in headers)
 
 
-def was_streamed(requested_ms: int, written_ms: int) -> bool | None:
-    """Return whether a write updated the metadata table while it wrote, and not with its commit; None if not known.
-
-    `requested_ms` is when its instant was requested on the metadata table's timeline, `written_ms` when one of its data
-    files was complete. Equal times prove nothing: some stores count in seconds.
-    """
-    return None if requested_ms == written_ms else requested_ms < written_ms
-
-
-def commits_to_keep(completed: Collection[str], safepoint: str, margin: int = MARGIN_COMMITS) -> int:
-    """Return how many of the newest writes a clean or an archive must keep for a safepoint (a requested time).
-
-    Hudi knows no consumer's position: it retains so many commits. `completed` are the requested times of the completed
-    writes on the active timeline, services' among them, because Hudi counts those as well.
-    """
-    # One more than is held: the version before it is what an update's row before is read from.
-    return sum(1 for requested in completed if requested >= safepoint) + 1 + margin
-
-
 class ContractError(ValueError):
     """A request or result file is not one of this contract; the message names the field."""
 
@@ -211,6 +188,67 @@ class Mode(StrEnum):
     """Take pending plans from the timeline without executing them; clustering only."""
     UNDO = "undo"
     """Put quarantined files back; orphans only."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTraits:
+    """What a service is to planner, task and job, besides its decision: its row in `TRAITS`."""
+
+    job: str
+    """Its Spark job: module and function below `lake_jobs`."""
+    has_period: bool = False
+    """It depends on the clock, and has a run in each period of its own."""
+    retains: bool = False
+    """Storage or the timeline grows without it."""
+    can_wait: bool = False
+    """It rewrites or searches whole tables, and is the last to get a slot."""
+    removes_in: frozenset[Mode] = frozenset()
+    """The modes in which the run itself chooses what is removed; a plan that exists names that."""
+    reads_data_files: bool = False
+    """How much it reads decides whether a standing application may run it."""
+    why_alone: str = ""
+    """Why no standing application runs it; empty when one may."""
+    is_harmless_to_unseen: bool = False
+    """It neither rewrites, removes nor indexes by what a reader sees of the table."""
+
+
+_ALL_MODES = frozenset(Mode)
+TRAITS: Mapping[Service, ServiceTraits] = MappingProxyType(
+    {
+        Service.COMPACTION: ServiceTraits("services.compaction:run_compaction", reads_data_files=True),
+        Service.LOGCOMPACTION: ServiceTraits(
+            "services.compaction:run_log_compaction", can_wait=True, reads_data_files=True
+        ),
+        Service.CLUSTERING: ServiceTraits(
+            "services.clustering:run_clustering",
+            can_wait=True,
+            why_alone="it rewrites whole partitions, and the task watches for writers while it runs",
+        ),
+        Service.CLEAN: ServiceTraits("services.clean:run_clean", retains=True, removes_in=_ALL_MODES - {Mode.EXECUTE}),
+        Service.ARCHIVE: ServiceTraits(
+            "services.archive:run_archive", retains=True, removes_in=_ALL_MODES, is_harmless_to_unseen=True
+        ),
+        Service.ROLLBACK: ServiceTraits("services.rollback:run_rollback", is_harmless_to_unseen=True),
+        Service.TTL: ServiceTraits("services.ttl:run_ttl", has_period=True, can_wait=True, removes_in=_ALL_MODES),
+        Service.METACOMPACTION: ServiceTraits(
+            "services.compaction:run_metadata_compaction", retains=True, reads_data_files=True
+        ),
+        Service.INDEXING: ServiceTraits(
+            "indexing.job:run_indexing",
+            can_wait=True,
+            why_alone="it reads the whole table, with settings of its own for the session",
+        ),
+        Service.SAVEPOINT: ServiceTraits(
+            "services.savepoint:run_savepoint", has_period=True, removes_in=_ALL_MODES, is_harmless_to_unseen=True
+        ),
+        Service.ORPHANS: ServiceTraits(
+            "services.orphans:run_orphans",
+            has_period=True,
+            removes_in=_ALL_MODES - {Mode.SCHEDULE, Mode.UNDO},
+            why_alone="it lists the whole table",
+        ),
+    }
+)
 
 
 class Outcome(StrEnum):

@@ -6,6 +6,7 @@ Runs every service of the request, one after another, and writes one JobResult. 
 
 from __future__ import annotations
 
+import importlib
 import sys
 import time
 import traceback
@@ -21,6 +22,7 @@ from pyspark.sql import SparkSession
 from airflow_lake_provider.errors import LeaseLostError, ServiceRefusedError
 from airflow_lake_provider.job_contract import (
     MEMORY_KEYS,
+    TRAITS,
     WORK_URL,
     FailureKind,
     JobRequest,
@@ -42,32 +44,19 @@ from lake_jobs.driver.standing import (
     remember_java_names,
 )
 from lake_jobs.hudi.table import find_zone
-from lake_jobs.indexing.job import run_indexing
-from lake_jobs.services.archive import run_archive
-from lake_jobs.services.clean import run_clean
-from lake_jobs.services.clustering import run_clustering
-from lake_jobs.services.compaction import run_compaction, run_log_compaction, run_metadata_compaction
-from lake_jobs.services.orphans import run_orphans
-from lake_jobs.services.rollback import run_rollback
-from lake_jobs.services.savepoint import run_savepoint
-from lake_jobs.services.ttl import run_ttl
 
 RunService = Callable[[SparkSession, JobRequest, ServiceRequest], ServiceResult]
 
+
+def find_job(name: str) -> RunService:
+    """Return the function of a Spark job by its module and name below `lake_jobs`."""
+    module, _, function = name.partition(":")
+    found: RunService = getattr(importlib.import_module(f"lake_jobs.{module}"), function)
+    return found
+
+
 SERVICES: Mapping[Service, RunService] = MappingProxyType(
-    {
-        Service.COMPACTION: run_compaction,
-        Service.CLUSTERING: run_clustering,
-        Service.CLEAN: run_clean,
-        Service.ARCHIVE: run_archive,
-        Service.LOGCOMPACTION: run_log_compaction,
-        Service.ROLLBACK: run_rollback,
-        Service.TTL: run_ttl,
-        Service.METACOMPACTION: run_metadata_compaction,
-        Service.INDEXING: run_indexing,
-        Service.SAVEPOINT: run_savepoint,
-        Service.ORPHANS: run_orphans,
-    }
+    {service: find_job(traits.job) for service, traits in TRAITS.items()}
 )
 
 

@@ -30,7 +30,7 @@ INSTEAD = {
     r"beside": "next to, besides, with",
     r"doors?|desks?|surgeons?|habits?|rhythms?": "gateway, admission controller, repairer, mode, commit interval",
     r"news|judge?ments?": "progress or change, verdict",
-    r"by\s+whom|(?<!user )(?<!users )(?<!person )(?<!people )who(?!\s+may)": "name the process, with which or that",
+    r"(?<!user )(?<!users )(?<!person )(?<!people )who(?!\s+may)": "name the process, with which or that",
     r"ours?|we|us": "the provider",
 }
 # Measurements and trials name their authors' machine; these are the two phrases that may.

@@ -31,20 +31,10 @@ from airflow_lake_provider.config.kinds import (
 )
 from airflow_lake_provider.config.owned_options import OWNED_OPTIONS
 from airflow_lake_provider.config.service_policies import (
-    ArchivePolicy,
-    CleanPolicy,
-    ClusteringPolicy,
-    CompactionPolicy,
     ConflictPolicy,
-    IndexingPolicy,
-    LogCompactionPolicy,
     MaintenanceWindow,
-    MetadataCompactionPolicy,
-    OrphanPolicy,
-    RollbackPolicy,
-    SavepointPolicy,
+    ServicePolicies,
     ServicePolicy,
-    TtlPolicy,
 )
 
 # --- The `replication` setting of a table: a list of sinks, each with what it receives and how long it may hold back
@@ -185,7 +175,7 @@ def _no_options() -> Mapping[str, str]:
     return MappingProxyType({})
 
 
-class TablePolicy(Settings):
+class TablePolicy(ServicePolicies):
     """What holds for one table."""
 
     called: ClassVar[str] = "a policy"
@@ -193,17 +183,6 @@ class TablePolicy(Settings):
     mode: Annotated[Literal["manage", "observe"] | None, NullMeans("by how the table became known")] = None
     """`observe` decides and shows what is due, and starts nothing. Null observes a table that `lake_discovery` found,
     until its writer announces a commit or an entry of this file names its path; it manages all others."""
-    compaction: CompactionPolicy = CompactionPolicy()
-    logcompaction: LogCompactionPolicy = LogCompactionPolicy()
-    clustering: ClusteringPolicy = ClusteringPolicy()
-    clean: CleanPolicy = CleanPolicy()
-    archive: ArchivePolicy = ArchivePolicy()
-    rollback: RollbackPolicy = RollbackPolicy()
-    ttl: TtlPolicy = TtlPolicy()
-    metacompaction: MetadataCompactionPolicy = MetadataCompactionPolicy()
-    indexing: IndexingPolicy = IndexingPolicy()
-    savepoint: SavepointPolicy = SavepointPolicy()
-    orphans: OrphanPolicy = OrphanPolicy()
     conflict: ConflictPolicy = ConflictPolicy()
     conformance: Literal["block", "report"] = "block"
     """`block` starts no service that would endanger a writer as it is configured, or that such a writer would endanger.

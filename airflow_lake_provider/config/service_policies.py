@@ -215,6 +215,22 @@ class IndexingPolicy(ServicePolicy):
     """`hoodie.metadata.index.check.timeout.seconds`: how long a built index waits for writers that may not know it."""
 
 
+class ServicePolicies(Settings):
+    """The policies of all services of a table; each has the name of its service."""
+
+    compaction: CompactionPolicy = CompactionPolicy()
+    logcompaction: LogCompactionPolicy = LogCompactionPolicy()
+    clustering: ClusteringPolicy = ClusteringPolicy()
+    clean: CleanPolicy = CleanPolicy()
+    archive: ArchivePolicy = ArchivePolicy()
+    rollback: RollbackPolicy = RollbackPolicy()
+    ttl: TtlPolicy = TtlPolicy()
+    metacompaction: MetadataCompactionPolicy = MetadataCompactionPolicy()
+    indexing: IndexingPolicy = IndexingPolicy()
+    savepoint: SavepointPolicy = SavepointPolicy()
+    orphans: OrphanPolicy = OrphanPolicy()
+
+
 class ConflictPolicy(Settings):
     """Early conflict detection between the provider's services and the table's writers."""
 

@@ -27,7 +27,7 @@ from airflow_lake_provider.execution.engines.packaging import application, submi
 from airflow_lake_provider.execution.engines.warm import expected_bytes
 from airflow_lake_provider.execution.job import build_job, find_out_of_memory, results_before, with_more_memory
 from airflow_lake_provider.hudi.base_path import require_allowed
-from airflow_lake_provider.job_contract import JobRequest, Mode, Service, ServiceRequest
+from airflow_lake_provider.job_contract import TRAITS, JobRequest, Mode, Service, ServiceRequest
 from airflow_lake_provider.manager.scheduling import is_manager_run
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def complete_settings(
     for place, options in (("spark_conf", given.spark_conf), ("hudi_options", given.hudi_options)):
         refuse_secrets(options, place, f"table {table.base_path}")
     # A user may give a run any id, so the id alone proves nothing where rows are removed or code is executed.
-    is_managers, removes = is_manager_run(run_id), _removes(wanted)
+    is_managers, removes = is_manager_run(run_id), wanted.mode in TRAITS[wanted.service].removes_in
     if is_managers and not removes and _find_code(given, TableSettings()) is None:
         return given
     owned = None if is_managers else find_owned_option(given.hudi_options)
@@ -197,15 +197,6 @@ def complete_settings(
             f"the tables file ({_settings(_owned(policy))}); the manager's next run takes the tables file's"
         )
     return given
-
-
-def _removes(wanted: ServiceRequest) -> bool:
-    """Whether the run itself chooses what is removed; a plan that exists names that."""
-    if wanted.service in {Service.ARCHIVE, Service.TTL, Service.SAVEPOINT}:
-        return True  # they leave no plan to execute later
-    if wanted.service is Service.ORPHANS:
-        return wanted.mode not in {Mode.SCHEDULE, Mode.UNDO}
-    return wanted.service is Service.CLEAN and wanted.mode is not Mode.EXECUTE
 
 
 def _owned(settings: TableSettings) -> dict[str, str]:

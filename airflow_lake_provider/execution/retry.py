@@ -1,4 +1,4 @@
-"""When to retry a failed try: what the failure needs, not one pause for all."""
+"""What became of a try, and when to retry a failed one: what the failure needs, not one pause for all."""
 
 from __future__ import annotations
 
@@ -13,15 +13,31 @@ from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
 from airflow.sdk.exceptions import AirflowRescheduleException
 
 from airflow_lake_provider.backoff import backoff
-from airflow_lake_provider.errors import ExecutorBusyError, LakeError, LeaseLostError, WriterUnguardedError
+from airflow_lake_provider.errors import (
+    ExecutorBusyError,
+    LakeError,
+    LeaseLostError,
+    ServiceFailedError,
+    ServiceRefusedError,
+    WriterUnguardedError,
+)
+from airflow_lake_provider.execution.engines.job_files import read_result, require_writable
 from airflow_lake_provider.hooks.lake import as_airflow_error
-from airflow_lake_provider.job_contract import FailureKind
+from airflow_lake_provider.job_contract import FailureKind, Outcome
+from airflow_lake_provider.metrics import outcomes
+from airflow_lake_provider.planner.verdict import judge
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow.sdk import Context
     from airflow.sdk.exceptions import AirflowException
+
+    from airflow_lake_provider.execution.table_reader import TableReader
+    from airflow_lake_provider.hudi.timeline import Timeline
+    from airflow_lake_provider.job_contract import JobRequest
+    from airflow_lake_provider.metrics import Metrics
+    from airflow_lake_provider.planner.verdict import RunVerdict
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +81,36 @@ def pause_s(remedy: Remedy, try_number: int, pauses: Pauses) -> float:
     """Return the pause before the next try; tries count from 1."""
     growth = backoff(1, try_number) if remedy.doubles else try_number if remedy.grows else 1
     return min(remedy.factor * pauses.delay_s * growth, pauses.max_delay_s)
+
+
+# --- The verdict on a job that has ended, by a fresh reading of the table: the kind of a failure
+
+
+def judge_run(
+    metrics: Metrics, table: TableReader, before: Timeline, request: JobRequest, *, has_more_memory: bool
+) -> RunVerdict:
+    """Return the verdict on a run that has ended; `has_more_memory`: its job had twice the memory of the table's.
+
+    Raises ServiceRefusedError for a failure that no retry helps, ServiceFailedError with its kind for another, and
+    OSError when the job's folder takes no result.
+    """
+    service, result = request.services[0].service, read_result(request.result_path)
+    answer = result.services[0] if result is not None and result.services else None
+    verdict = judge(before, table.timeline_of(service), request.services[0], answer)
+    if verdict.done:
+        return verdict
+    if result is None:
+        # A full or read-only work_dir took no result either, which says nothing about the plan.
+        require_writable(request.result_path)
+    metrics.incr(outcomes(service, Outcome.FAILED))
+    message = f"table {table.base_path}: {service} {verdict.reason}"
+    if verdict.failure_kind in {FailureKind.PLAN_GONE, FailureKind.REFUSED}:
+        raise ServiceRefusedError(message)
+    kind = verdict.failure_kind or FailureKind.OTHER
+    if kind is FailureKind.OUT_OF_MEMORY and has_more_memory:
+        # Still more memory would not help either; a pause may.
+        kind, message = FailureKind.OTHER, f"{message}; it had twice the memory already: set more in spark_conf"
+    raise ServiceFailedError(message, kind)
 
 
 # --- What is no try of the plan: the task waits in Airflow's state `up_for_reschedule`, which counts no try

@@ -6,8 +6,6 @@ import time
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.errors import ServiceFailedError, ServiceRefusedError
-from airflow_lake_provider.execution.engines.job_files import read_result, require_writable
 from airflow_lake_provider.hudi.commit_metadata import decode
 from airflow_lake_provider.hudi.heartbeat import heartbeat_rule, load_heartbeats
 from airflow_lake_provider.hudi.instant import Action, Instant
@@ -15,18 +13,14 @@ from airflow_lake_provider.hudi.pending import file_below, load_completed_cluste
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import Timeline, load_metadata_timeline, load_timeline
 from airflow_lake_provider.indexing.table_indexes import load_holes
-from airflow_lake_provider.job_contract import FailureKind, Outcome, Service
-from airflow_lake_provider.metrics import outcomes
+from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.planner.rules import require_guarded_writers
-from airflow_lake_provider.planner.verdict import judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from airflow_lake_provider.hudi.properties import TableProperties
-    from airflow_lake_provider.job_contract import JobRequest, ServiceRequest
-    from airflow_lake_provider.metrics import Metrics
-    from airflow_lake_provider.planner.verdict import RunVerdict
+    from airflow_lake_provider.job_contract import ServiceRequest
     from airflow_lake_provider.storage.table_storage import Storage
 
 # --- The effect of a service's completed instants, by their own metadata and the files that they name
@@ -164,33 +158,3 @@ class TableReader:
         writes = {instant.requested_time for instant in self.timeline().pending_writes()} - vouched_for
         if writes:
             require_guarded_writers(writes, heartbeats | load_heartbeats(self._storage), self.base_path)
-
-
-# --- What became of a job, by a fresh reading of the table
-
-
-def judge_run(
-    metrics: Metrics, table: TableReader, before: Timeline, request: JobRequest, *, has_more_memory: bool
-) -> RunVerdict:
-    """Return the verdict on a run that has ended; `has_more_memory`: its job had twice the memory of the table's.
-
-    Raises ServiceRefusedError for a failure that no retry helps, ServiceFailedError with its kind for another, and
-    OSError when the job's folder takes no result.
-    """
-    service, result = request.services[0].service, read_result(request.result_path)
-    answer = result.services[0] if result is not None and result.services else None
-    verdict = judge(before, table.timeline_of(service), request.services[0], answer)
-    if verdict.done:
-        return verdict
-    if result is None:
-        # A full or read-only work_dir took no result either, which says nothing about the plan.
-        require_writable(request.result_path)
-    metrics.incr(outcomes(service, Outcome.FAILED))
-    message = f"table {table.base_path}: {service} {verdict.reason}"
-    if verdict.failure_kind in {FailureKind.PLAN_GONE, FailureKind.REFUSED}:
-        raise ServiceRefusedError(message)
-    kind = verdict.failure_kind or FailureKind.OTHER
-    if kind is FailureKind.OUT_OF_MEMORY and has_more_memory:
-        # Still more memory would not help either; a pause may.
-        kind, message = FailureKind.OTHER, f"{message}; it had twice the memory already: set more in spark_conf"
-    raise ServiceFailedError(message, kind)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.backoff import backoff
-from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.job_contract import TRAITS, Service
 from airflow_lake_provider.planner.rules import Decision, DecisionBasis, Verdict, not_due
 
 if TYPE_CHECKING:
@@ -206,8 +206,6 @@ MOST_WRITES = 100
 """At most so many new writes are waited for, and never more than the active timeline holds."""
 MOST_PAUSE_MS = 3_600_000
 """The longest pause between two runs that find nothing."""
-PERIODIC = frozenset({Service.TTL, Service.SAVEPOINT, Service.ORPHANS})
-"""What depends on the clock, and has a run in each period of its own."""
 _RESTS_ON: Mapping[Service, tuple[str, ...]] = MappingProxyType(
     {
         Service.COMPACTION: ("last_compaction",),
@@ -252,7 +250,7 @@ def wait_for_change(
         )
     if decision.basis.is_certain and not run.is_certain and not run.empty_runs:
         return decision  # now the timeline shows something that was only possible before
-    if decision.service in PERIODIC or not _found_nothing(run, decision.basis.digest):
+    if TRAITS[decision.service].has_period or not _found_nothing(run, decision.basis.digest):
         return decision
     return _wait(decision, run, facts, policy, now_ms)
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.job_contract import TRAITS, Service
 from airflow_lake_provider.planner.rules import Urgency, urgency_of
 
 if TYPE_CHECKING:
@@ -59,20 +59,18 @@ WEIGHTS: Mapping[RankClass, float] = MappingProxyType(
         RankClass.MASS: 0.5,
     }
 )
-_RETAIN = frozenset({Service.CLEAN, Service.ARCHIVE, Service.METACOMPACTION})
-_AT_A_CLOCK_TIME = frozenset({Service.TTL, Service.SAVEPOINT, Service.ORPHANS})
 
 
 def rank_class_of(decision: Decision, policy: TablePolicy) -> RankClass:
     """Return the class of a due decision."""
     # What has no rule of counting is urgent by neither plan nor number.
-    if decision.service in _AT_A_CLOCK_TIME:
+    if TRAITS[decision.service].has_period:
         return RankClass.MASS
     urgency = urgency_of(decision, policy)
     if urgency >= Urgency.UNBLOCKS:
         return RankClass.UNBLOCKS
     if urgency is Urgency.BEHIND:
-        return RankClass.RETAINS if decision.service in _RETAIN else RankClass.BEHIND
+        return RankClass.RETAINS if TRAITS[decision.service].retains else RankClass.BEHIND
     return RankClass.USUAL if urgency is Urgency.USUAL else RankClass.MASS
 
 
@@ -95,7 +93,7 @@ def rank_ms(since_ms: int, density: float) -> int:
 
 def jitter_ms(table_id: str, service: Service, at_a_clock_time: bool = False) -> int:  # noqa: FBT001, FBT002 - one fact
     """Return for how long a candidate that is due at a clock time, as all tables are, waits at first; 0 for others."""
-    if not at_a_clock_time and service not in _AT_A_CLOCK_TIME:
+    if not at_a_clock_time and not TRAITS[service].has_period:
         return 0
     digest = hashlib.sha256(f"{table_id}.{service.value}".encode()).digest()
     return int.from_bytes(digest[:8], "big") % MOST_JITTER_MS

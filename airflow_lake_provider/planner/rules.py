@@ -16,6 +16,7 @@ from airflow_lake_provider.job_contract import (
     CONCURRENCY_MODE,
     LOCK_PROVIDER,
     OPTIMISTIC,
+    TRAITS,
     Mode,
     Service,
     find_lock_problem,
@@ -164,16 +165,13 @@ class Urgency(IntEnum):
     """It has waited for a slot for long: what is more urgent must not starve it. Only the sweep assigns this."""
 
 
-_MASS = frozenset({Service.CLUSTERING, Service.TTL, Service.LOGCOMPACTION, Service.INDEXING})
-
-
 def urgency_of(decision: Decision, policy: TablePolicy) -> Urgency:
     """Return the urgency of a due decision, from its evidence and the policy's rules."""
     if decision.service is Service.ROLLBACK or decision.mode is Mode.WITHDRAW:
         return Urgency.UNBLOCKS
     if decision.plan_instants:
         return Urgency.UNBLOCKS if decision.service is Service.CLUSTERING else Urgency.BEHIND
-    if decision.service in _MASS:
+    if TRAITS[decision.service].can_wait:
         return Urgency.MASS
     names = {
         Service.COMPACTION: ("delta_commits", policy.compaction.delta_commits),

@@ -55,10 +55,9 @@ def judge(before: Timeline, after: Timeline, request: ServiceRequest, result: Se
     `result` is the job's report, None when the job died without one; it only identifies the job's own plan. For
     METACOMPACTION the timelines are the metadata table's.
     """
-    unplanned = _UNPLANNED.get(request.service)
-    if unplanned is not None:
-        return unplanned(before, after, request, result)
-    action = Action.COMPACTION if request.service is Service.METACOMPACTION else PLANNED_AS[request.service]
+    action = Action.COMPACTION if request.service is Service.METACOMPACTION else PLANNED_AS.get(request.service)
+    if action is None:
+        return _UNPLANNED.get(request.service, _judge_by_report)(before, after, request, result)
     completed = frozenset(instant.requested_time for instant in after.completed())
     pending = tuple(instant.requested_time for instant in after.pending(action))
     known = tuple(instant.requested_time for instant in before.pending(action))
@@ -166,13 +165,16 @@ def _judge_savepoint(
     return RunVerdict(Outcome.NOTHING_TO_DO, result.message or "no savepoint was to be made or removed")
 
 
-def _judge_orphans(
-    _before: Timeline, _after: Timeline, _request: ServiceRequest, result: ServiceResult | None
+def _judge_by_report(
+    _before: Timeline, _after: Timeline, request: ServiceRequest, result: ServiceResult | None
 ) -> RunVerdict:
-    # The service changes no instant: the manifest in the table's quarantine is its record.
+    """Believe the job: what a service without a judge of its own does shows on no timeline.
+
+    The manifest in the table's quarantine is the record of the removal of orphan files.
+    """
     if result is None or result.outcome is Outcome.FAILED:
-        return _failed("this run reported no end of the search for orphan files", result, (), ())
-    return RunVerdict(result.outcome, result.message or "no orphan file was found")
+        return _failed(f"this run of {request.service} reported no end", result, (), ())
+    return RunVerdict(result.outcome, result.message or f"{request.service} found nothing")
 
 
 _UNPLANNED: Mapping[Service, Judge] = MappingProxyType(
@@ -181,7 +183,6 @@ _UNPLANNED: Mapping[Service, Judge] = MappingProxyType(
         Service.ROLLBACK: _judge_rollback,
         Service.TTL: _judge_ttl,
         Service.SAVEPOINT: _judge_savepoint,
-        Service.ORPHANS: _judge_orphans,
     }
 )
 

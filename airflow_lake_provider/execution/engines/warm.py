@@ -11,7 +11,6 @@ import logging
 import threading
 import time
 from importlib import import_module
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.config.owned_options import REFERENCE
@@ -20,7 +19,7 @@ from airflow_lake_provider.execution.engines.engine import Death, EngineJob, Han
 from airflow_lake_provider.execution.engines.job_files import write_text
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.hudi.base_path import table_id_of
-from airflow_lake_provider.job_contract import LIVE_WORK, JobRequest, Mode, Service, from_json, to_json
+from airflow_lake_provider.job_contract import LIVE_WORK, TRAITS, JobRequest, Mode, from_json, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,16 +31,6 @@ log = logging.getLogger(__name__)
 # --- Which engine runs a job whose settings say `warm` or `auto`. Pure
 
 SUBMIT, WARM, AUTO = "spark-submit", "warm", "auto"
-NEVER_WARM: Mapping[Service, str] = MappingProxyType(
-    {
-        Service.CLUSTERING: "it rewrites whole partitions, and the task watches for writers while it runs",
-        Service.INDEXING: "it reads the whole table, with settings of its own for the session",
-        Service.ORPHANS: "it lists the whole table",
-    }
-)
-"""Services that always get a spark-submit of their own, and why."""
-MAY_BE_LARGE = frozenset({Service.COMPACTION, Service.LOGCOMPACTION, Service.METACOMPACTION})
-"""Services that read data files, so that what they read counts."""
 
 
 def choose_engine(
@@ -55,14 +44,14 @@ def choose_engine(
     if wanted not in {WARM, AUTO}:
         return wanted, ""
     (service,) = request.services
-    why = why or NEVER_WARM.get(service.service, "")
+    why = why or TRAITS[service.service].why_alone
     if service.mode in {Mode.WITHDRAW, Mode.UNDO}:
         why = f"mode {service.mode} is rare"
     if any(value.startswith(REFERENCE) for value in (*request.hudi_options.values(), *service.options.values())):
         why = "its options refer to secrets, which the manager does not keep"
     if why:
         return SUBMIT, f"{service.service} gets a spark-submit of its own: {why}"
-    if wanted == AUTO and service.service in MAY_BE_LARGE:
+    if wanted == AUTO and TRAITS[service.service].reads_data_files:
         if size_bytes is None:
             return SUBMIT, f"{service.service} gets a spark-submit of its own: how much it reads is not known"
         if size_bytes > most_bytes:

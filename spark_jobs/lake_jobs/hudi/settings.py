@@ -51,8 +51,9 @@ ALWAYS: Mapping[str, str] = {
     "hoodie.write.auto.upgrade": "false",
 }
 
-# The manager decided that the service is due before this job started; Hudi's own trigger must not refuse it. Archiving
-# needs none: it reads compaction's trigger, and would not leave the writers' trigger enough instants to count.
+# The manager decided that the service is due before this job started; Hudi's own trigger must not refuse it. Most
+# services have none. Archiving needs none: it reads compaction's trigger, and would not leave the writers' trigger
+# enough instants to count.
 WHEN_SCHEDULING: Mapping[Service, Mapping[str, str]] = {
     Service.COMPACTION: {
         "hoodie.compact.inline.trigger.strategy": "NUM_COMMITS",
@@ -67,12 +68,7 @@ WHEN_SCHEDULING: Mapping[Service, Mapping[str, str]] = {
         # Not 1: a retention that was shortened is to be had before the next commit as well.
         "hoodie.clean.trigger.max.commits": "0",
     },
-    Service.ARCHIVE: {},
     Service.LOGCOMPACTION: {"hoodie.log.compaction.enable": "true"},
-    Service.ROLLBACK: {},
-    Service.TTL: {},
-    Service.SAVEPOINT: {},
-    Service.ORPHANS: {},
     Service.METACOMPACTION: {
         "hoodie.metadata.compact.max.delta.commits": "1",
         # Its writers may hand the plans to a service manager that never came.
@@ -101,7 +97,7 @@ def service_settings(
         **options,
         "hoodie.write.table.version": str(table_version),
         **ALWAYS,
-        **WHEN_SCHEDULING[service],
+        **WHEN_SCHEDULING.get(service, {}),
     }
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import ServiceRefusedError
-from airflow_lake_provider.job_contract import JobRequest, Mode, Service, ServiceRequest, find_lock_problem
+from airflow_lake_provider.job_contract import TRAITS, JobRequest, Mode, Service, ServiceRequest, find_lock_problem
 from lake_jobs.driver.files import log_progress
 from lake_jobs.hudi.files import find_real_path
 from lake_jobs.hudi.metadata_writes import find_metadata_write_mode
@@ -39,10 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
-
-
-HARMLESS_TO_UNSEEN = frozenset({Service.ARCHIVE, Service.ROLLBACK, Service.SAVEPOINT})
-"""Services that neither rewrite, remove nor index by what a reader sees of the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +84,7 @@ def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
     problem = find_zone_problem(spark, state)
     if problem:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
-    problem = "" if request.service in HARMLESS_TO_UNSEEN else find_savepoint_problem(state)
+    problem = "" if TRAITS[request.service].is_harmless_to_unseen else find_savepoint_problem(state)
     if problem:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
     completed = requested_times(state.timeline.getCommitsTimeline().filterCompletedInstants())

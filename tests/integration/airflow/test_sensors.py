@@ -246,7 +246,7 @@ def test_triggers_of_one_triggerer_share_one_stream(tmp_path: Path) -> None:
     assert_no_stream_is_left()
 
 
-def test_stream_of_credentials_that_nobody_uses_any_more_is_closed_with_its_threads(table: HandMadeTable) -> None:
+def test_stream_of_credentials_that_no_sensor_uses_any_more_is_closed_with_its_threads(table: HandMadeTable) -> None:
     """Credentials that a DAG renews each hour, for a year."""
     table.commit(1)
 

@@ -527,7 +527,7 @@ def test_one_service_is_paused_with_name_and_reason_and_resumed(
 
     file = tmp_path / "tables.yaml"
     file.write_text("tables: []\n", encoding="utf-8")
-    object.__setattr__(services, "tables", TablesSource(str(file), lambda: variable["text"], monotonic_s=every_look()))
+    object.__setattr__(services, "tables", TablesSource(str(file), lambda: variable["text"], monotonic_s=every_read()))
     try:
         with open_page(browser) as opened:
             page = opened.page
@@ -562,7 +562,7 @@ def test_one_service_is_paused_with_name_and_reason_and_resumed(
         object.__setattr__(services, "tables", before)
 
 
-def every_look() -> Any:
+def every_read() -> Any:
     """Return a clock by which each read of the Variable is old at the next one."""
     return itertools.count(0, 60).__next__
 

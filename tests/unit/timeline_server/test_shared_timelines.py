@@ -480,7 +480,7 @@ def test_missing_table_is_forgotten_unless_a_reader_needs_it(timelines: SharedTi
     assert len(timelines.snapshot(str(tmp_path / "later")).timeline.instants) == 1
 
 
-def test_table_that_nobody_watches_is_forgotten_soon_after_its_store_failed_and_not_asked_again(
+def test_table_that_no_reader_watches_is_forgotten_soon_after_its_store_failed_and_not_asked_again(
     timelines: SharedTimelines, opened: Opened, tmp_path: Path, clock: Clock
 ) -> None:
     paths = [str(HandMadeTable.create(tmp_path / f"t{number}").path) for number in range(20)]

@@ -22,7 +22,6 @@ from tools.words import find_app_words, find_code_words, find_words, list_app_fi
         ("It runs beside the writer.", "beside"),
         ("The table's rhythm is known.", "rhythm"),
         ("Who fails in Hudi.", "Who"),
-        ("It shows by whom a plan was made.", "by whom"),
     ],
 )
 def test_a_private_word_is_found_with_its_line(sentence: str, word: str) -> None:
