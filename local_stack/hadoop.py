@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -88,6 +89,14 @@ class Daemons:
             _, server = self.running.popitem()
             server.kill()
         kill_left(self.folder)
+
+
+def compile_class(source: Path, conf: Path) -> None:
+    """Compile a class into a daemon's folder of settings, the first one on its class path. Raises JarsMissingError."""
+    command = ["javac", "-nowarn", "-proc:none", "-cp", f"{fetch()}/*", "-d", str(_made(conf)), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise JarsMissingError(f"cannot compile {source}: {done.stderr}")
 
 
 def hadoop_env(conf: Path) -> dict[str, str]:

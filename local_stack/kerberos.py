@@ -1,11 +1,13 @@
 """A Kerberos realm on the loopback address: Hadoop's own test KDC, and the settings of daemons and clients.
 
 `python -m local_stack.kerberos` starts a realm and an HDFS in it, prints their addresses, and runs until it is
-interrupted; with `--fetch` it only puts Hadoop's jars in place.
+interrupted; with `--fetch` it only puts Hadoop's jars in place. `local_stack.secure_yarn` starts a YARN as well.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -100,11 +102,26 @@ class LocalKerberos(SingleServer):
         }
 
     def yarn_settings(self) -> dict[str, str]:
-        """Return what makes YARN take no client without a ticket; its pages and REST API stay open."""
-        own: dict[str, str] = {}
+        """Return what makes YARN take no client without a ticket, neither by RPC nor by its pages and REST APIs."""
+        secret = self.folder / "http-secret"
+        secret.write_text("of the cookies", "utf-8")
+        own = {
+            "hadoop.http.filter.initializers": "org.apache.hadoop.security.AuthenticationFilterInitializer",
+            "hadoop.http.authentication.type": "kerberos",
+            "hadoop.http.authentication.kerberos.principal": f"HTTP/{HOST}@{REALM}",
+            "hadoop.http.authentication.kerberos.keytab": str(self.keytab),
+            "hadoop.http.authentication.signature.secret.file": str(secret),
+        }
         for daemon in ("resourcemanager", "nodemanager"):
             own |= {f"yarn.{daemon}.principal": f"yarn/{HOST}@{REALM}", f"yarn.{daemon}.keytab": str(self.keytab)}
         return self.client_settings() | own
+
+    def fetch(self, url: str, timeout_s: int = 10) -> str:
+        """Return what a web server of the realm answers the client; empty when it does not. By curl's SPNEGO."""
+        own = {"KRB5_CONFIG": self.config, "KRB5_CLIENT_KTNAME": self.keytab, "KRB5CCNAME": "MEMORY:"}
+        command = ["curl", "--silent", "--fail", "--max-time", str(timeout_s), "--negotiate", "--user", ":", url]
+        env = os.environ | {key: str(value) for key, value in own.items()}
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False).stdout
 
     @staticmethod
     def client_settings() -> dict[str, str]:

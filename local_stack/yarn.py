@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from local_stack.hadoop import START_TIMEOUT_S, WORK, Daemons, fetch, write_settings
+from local_stack.hadoop import SOURCES, START_TIMEOUT_S, WORK, Daemons, compile_class, fetch, write_settings
 from local_stack.hdfs import LocalHdfs
 from local_stack.hudi_bundle import QUICK_JVM, SPARK_PYTHON, find_spark_home
-from local_stack.kerberos import LocalKerberos
+from local_stack.kerberos import HOST, LocalKerberos
 from local_stack.maven import run_server
 from local_stack.processes import ServerProcess, SingleServer, free_port, wait_until
 
@@ -60,7 +60,8 @@ class LocalYarn(SingleServer):
     @property
     def web_url(self) -> str:
         """The ResourceManager's REST API, for `yarn_resourcemanager_webapp_address`."""
-        return f"http://127.0.0.1:{self.ports['webapp.address']}"
+        # A ticket is for a name.
+        return f"http://{'127.0.0.1' if self.realm is None else HOST}:{self.ports['webapp.address']}"
 
     @property
     def conf(self) -> Path:
@@ -91,6 +92,8 @@ class LocalYarn(SingleServer):
             "yarn.nodemanager.local-dirs": str(home / "local"),
             "yarn.nodemanager.log-dirs": str(home / "logs"),
         }
+        if self.realm is not None:
+            compile_class(SOURCES / "SecureIOUtils.java", home / "conf")
         self.daemons.start(home.name, NODE_MANAGER, self._settings() | own)
 
     def number_of(self, web_address: str) -> int:
@@ -144,8 +147,11 @@ class LocalYarn(SingleServer):
 
     def ask(self, path: str) -> dict[str, Any]:
         """Return what the ResourceManager answers; empty while it does not."""
+        url = f"{self.web_url}/ws/v1/cluster/{path}"
         try:
-            with urllib.request.urlopen(f"{self.web_url}/ws/v1/cluster/{path}", timeout=5) as answer:
+            if self.realm is not None:
+                return dict(json.loads(self.realm.fetch(url)))
+            with urllib.request.urlopen(url, timeout=5) as answer:
                 return dict(json.load(answer))
         except (OSError, ValueError):
             return {}

@@ -30,6 +30,8 @@ def serve(route: Route) -> Iterator[int]:
             status, answer = route(self.command, parts.path, query, body)
             text = json.dumps(answer).encode()
             self.send_response(status)
+            if "wants" in answer:
+                self.send_header("WWW-Authenticate", answer["wants"])
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()

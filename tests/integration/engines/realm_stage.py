@@ -102,10 +102,12 @@ class RealmStage(HdfsStage):
 
 @dataclass
 class SecureYarnStage(RealmStage):
-    """Tasks whose drivers run inside a YARN of the realm. Spark's settings, not the connection, have the keytab: with
-    one in the connection the Spark provider asks the ResourceManager by SPNEGO, which needs requests-kerberos."""
+    """Tasks whose drivers run inside a YARN of the realm, which answers nothing without a ticket."""
 
     yarn: LocalYarn = field(default_factory=lambda: LocalYarn(Path(), ""))
+    deploy_mode: str = "cluster"
+    is_in_spark_conf: bool = False
+    """Whether the keytab is in Spark's settings, and not in the connection."""
 
     @property
     def root(self) -> str:
@@ -113,13 +115,14 @@ class SecureYarnStage(RealmStage):
 
     @property
     def spark_conf(self) -> Mapping[str, str]:
-        if self.keytab is None:
+        if self.keytab is None or not self.is_in_spark_conf:
             return {}
         return {"spark.kerberos.principal": self.kerberos.client, "spark.kerberos.keytab": str(self.keytab)}
 
     @property
     def connection(self) -> Mapping[str, Any]:
-        extra = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": self.yarn.web_url}
+        login = {} if self.is_in_spark_conf else json.loads(super().connection.get("extra", "{}"))
+        extra = {"deploy-mode": self.deploy_mode, "yarn_resourcemanager_webapp_address": self.yarn.web_url, **login}
         return {"host": "yarn", "extra": json.dumps(extra)}
 
     def env(self) -> Mapping[str, str]:

@@ -1,4 +1,11 @@
-"""Drivers that outlive their task, on YARN and Kubernetes with their APIs played: submitted, followed, ended."""
+"""Drivers that outlive their task, with the cluster's API played: what no real cluster of this machine can show.
+
+Kubernetes cannot be run here, so all of it is played, where the extra `kubernetes` is installed. YARN is real in
+test_yarn.py, test_yarn_kills.py, test_yarn_refusals.py and test_secure_yarn.py; played are only: an application that
+does not end although it was killed, a ResourceManager that answers 401, 403, 429 or 5xx, the second in which it has not
+loaded its applications, a KDC that dies between the task's login and spark-submit's, and a keytab that is out of date
+only once the driver is in its container.
+"""
 
 from __future__ import annotations
 
@@ -144,6 +151,11 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         yield Stage(cluster, job, name, *ends)
 
 
+KEYTAB = {"principal": "lake@R", "keytab": base64.b64encode(b"\x05\x02").decode()}
+# A real YARN says the same of itself.
+kubernetes_alone = pytest.mark.parametrize("stage", ["kubernetes"], indirect=True)
+
+
 def kube_config(folder: Path, port: int) -> Path:
     path = folder / "kubeconfig"
     clusters = [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}]
@@ -154,6 +166,7 @@ def kube_config(folder: Path, port: int) -> Path:
     return path
 
 
+@kubernetes_alone
 def test_driver_gets_a_name_of_its_own_and_an_id_and_watches_no_submitter(stage: Stage) -> None:
     job = replace(stage.job, request=replace(stage.job.request, submitter=Submitter("here", 1, 2)))
     handle = create_engine("spark-submit").start(job)
@@ -166,6 +179,7 @@ def test_driver_gets_a_name_of_its_own_and_an_id_and_watches_no_submitter(stage:
     assert from_json(JobRequest, find_text(job.request_path) or "") == stage.job.request
 
 
+@kubernetes_alone
 @pytest.mark.parametrize("end", ["ends_well", "ends_badly"])
 def test_driver_is_followed_by_another_process_to_its_end_whatever_it_is(stage: Stage, end: str) -> None:
     handle = create_engine("spark-submit").start(stage.job)
@@ -186,6 +200,7 @@ def test_driver_that_got_no_ticket_inside_yarn_is_refused(stage: Stage) -> None:
     assert (death.failure_kind, "with keytab /k" in death.reason) == (FailureKind.REFUSED, True)
 
 
+@kubernetes_alone
 def test_driver_is_ended_without_its_id_and_a_strangers_is_left_alone(stage: Stage) -> None:
     create_engine("spark-submit").start(stage.job)
     stage.cluster.running["stranger"] = "RUNNING"
@@ -202,6 +217,7 @@ def test_driver_that_does_not_end_lets_nothing_begin(stage: Stage) -> None:
         create_engine("spark-submit").stop(handle)
 
 
+@kubernetes_alone
 def test_submission_that_fails_leaves_no_driver(stage: Stage) -> None:
     stage.cluster.submit_code = 1
     with pytest.raises(EngineError, match="could not be submitted"):
@@ -265,6 +281,7 @@ def test_resource_manager_that_loads_its_applications_proves_no_end(
     assert list(stage.cluster.running.values()) == ["RUNNING"]
 
 
+@kubernetes_alone
 def test_application_that_is_rejected_while_the_cluster_answers_is_a_failed_try(stage: Stage) -> None:
     stage.cluster.submit_code = 1
     with pytest.raises(EngineError) as raised:
@@ -278,13 +295,26 @@ def test_cluster_that_does_not_answer_proves_nothing(tmp_path: Path, monkeypatch
         create_engine("spark-submit").stop(Handle(engine_job(tmp_path, conn_id="cluster")))
 
 
-def test_keytab_of_a_connection_needs_a_library_to_ask_the_resource_manager_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("login", "says", "error"),
+    [
+        pytest.param({}, "a ticket cache, because it has no keytab: No Kerberos", EngineAwayError, id="no-ticket"),
+        pytest.param(KEYTAB, "with keytab .* the keytab cannot be read", ServiceRefusedError, id="empty-keytab"),
+    ],
+)
+def test_api_that_wants_a_ticket_is_asked_with_the_jobs_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login: dict[str, str], says: str, error: type[Exception]
 ) -> None:
-    keytab = {"principal": "lake@R", "keytab": base64.b64encode(b"keys").decode()}
-    set_connection(monkeypatch, "yarn", {"yarn_resourcemanager_webapp_address": "http://127.0.0.1:9", **keytab})
-    with pytest.raises(ConfigError, match=r"connection 'cluster': .* `requests-kerberos` is not installed"):
-        create_engine("spark-submit").start(engine_job(tmp_path, conn_id="cluster"))
+    """Without a KDC there is none. With one: test_secure_yarn.py."""
+    monkeypatch.setenv("KRB5CCNAME", f"FILE:{tmp_path}/none")
+    monkeypatch.setenv("KRB5_CONFIG", str(tmp_path / "krb5.conf"))
+    monkeypatch.setenv("KRB5_CLIENT_KTNAME", f"FILE:{tmp_path}/none")
+    (tmp_path / "krb5.conf").write_text("[libdefaults]\n default_realm = R\n", encoding="utf-8")
+    with serve(lambda *_: (401, {"wants": "Negotiate"})) as port:
+        address = {"yarn_resourcemanager_webapp_address": f"http://localhost:{port}"}
+        set_connection(monkeypatch, "yarn", address | login)
+        with pytest.raises(error, match=says):
+            create_engine("spark-submit").start(engine_job(tmp_path, conn_id="cluster"))
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,22 @@ NO_TGT = (
         ),
         pytest.param(THROWN + "Receive timed out", "KDC does not answer", FailureKind.SURROUNDINGS, id="kdc-hangs"),
         pytest.param(THROWN + "Clock skew too great (37)", "clocks", FailureKind.SURROUNDINGS, id="clocks"),
+        pytest.param("GSSAPI: Preauthentication failed", "keys have changed", FailureKind.REFUSED, id="mit-old-keys"),
+        pytest.param(
+            "GSSAPI: No credentials cache found", "no key of the principal", FailureKind.REFUSED, id="mit-not-in-it"
+        ),
+        pytest.param(
+            "GSSAPI: Server HTTP/127.0.0.1@R not found in Kerberos database",
+            "by its host's name",
+            FailureKind.REFUSED,
+            id="mit-no-such-service",
+        ),
+        pytest.param(
+            "GSSAPI: Cannot contact any KDC for realm 'R'",
+            "KDC does not answer",
+            FailureKind.SURROUNDINGS,
+            id="mit-kdc",
+        ),
         pytest.param(THROWN + "Something new", "krb5.conf", FailureKind.OTHER, id="unknown-is-retried"),
     ],
 )
