@@ -151,13 +151,14 @@ bench-report: $(DOCS_VENV)/.installed ## Write docs/benchmarks.md and its plots 
 bench-short: install hdfs kafka ## Every benchmark that has a form of a minute, against the recorded figures; NAME="detection notice" for some, RECORD=1 to record
 	@$(BIN)/python -m benchmarks.short $(NAME) $(if $(RECORD),--record)
 
-check: $(BIN)/.installed ## ruff, mypy, import-linter; links, words and generated pages of the documentation
+check: $(BIN)/.installed ## ruff, mypy, import-linter; loops and sizes of files; links, words and generated pages of the documentation
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.links
 	$(BIN)/python -m tools.words
+	$(BIN)/python -m tools.house
 	$(BIN)/python -m tools.reference --check
 	$(BIN)/python -m tools.support --check
 	$(BIN)/python -m tools.frontend --check

@@ -70,6 +70,10 @@ TEXTS = {
     **{pattern: instead for pattern, instead in INSTEAD.items() if not pattern.startswith(("look", "our"))},
     r"telling": "notify, say, show, report",
 }
+# All of them at once: a file is read once.
+_ANY_TEXT = re.compile(
+    r"\b(?:" + "|".join(f"(?P<t{number}>{pattern})" for number, pattern in enumerate(TEXTS)) + r")\b", re.I
+)
 NAMES = {
     "look": "refresh, evaluate, read",
     "tell": "notify, report",
@@ -111,9 +115,12 @@ def find_code_words(source: str) -> list[tuple[int, str, str]]:
 def _in_texts(tree: ast.Module, source: str) -> Iterator[tuple[int, str, str]]:
     for first, text in _texts(tree, source):
         plain = _CODE.sub(lambda code: "\n" * code[0].count("\n"), text)
-        for pattern, instead in TEXTS.items():
-            for word in re.finditer(rf"\b(?:{pattern})\b", plain, re.I):
-                yield first + plain.count("\n", 0, word.start()), word[0], instead
+        for word in _ANY_TEXT.finditer(plain):
+            yield (
+                first + plain.count("\n", 0, word.start()),
+                word[0],
+                list(TEXTS.values())[int((word.lastgroup or "t0")[1:])],
+            )
 
 
 def _texts(tree: ast.Module, source: str) -> Iterator[tuple[int, str]]:
@@ -147,7 +154,7 @@ def find_app_words(source: str) -> list[tuple[int, str, str]]:
     """Return line, word and what to write instead, of each private word in the texts and names of a file of the app."""
     found: set[tuple[int, str, str]] = set()
     for number, line in enumerate(source.splitlines(), 1):
-        texts = (word[0] for pattern in TEXTS for word in re.finditer(rf"\b(?:{pattern})\b", line, re.I))
+        texts = (word[0] for word in _ANY_TEXT.finditer(line))
         found |= {(number, word, "a word of the field") for word in texts}
         names = ((name, _instead_of(name)) for name in _APP_NAME.findall(line))
         found |= {(number, name, instead) for name, instead in names if instead is not None}

@@ -14,6 +14,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from airflow_lake_provider.backoff import backoff
 from airflow_lake_provider.job_contract import Service
 
 if TYPE_CHECKING:
@@ -335,7 +336,7 @@ def cooldown_until_ms(own: Sequence[Operation]) -> int:
         in_a_row += 1
     if not in_a_row:
         return 0
-    return own[0].ended_ms + int(min(COOLDOWN_MS * 2 ** (in_a_row - 1), MOST_COOLDOWN_MS))
+    return own[0].ended_ms + int(backoff(COOLDOWN_MS, in_a_row, MOST_COOLDOWN_MS))
 
 
 def _brought_little(found: Operation) -> bool:

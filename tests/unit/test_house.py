@@ -2,64 +2,66 @@
 
 from __future__ import annotations
 
-import ast
-import re
-import tomllib
-from graphlib import CycleError, TopologicalSorter
+import shutil
 from pathlib import Path
 
 import pytest
 
 from airflow_lake_provider.get_provider_info import get_provider_info
+from tools.house import MOST_FILES, MOST_LINES, find_excess, find_loop, find_problems, find_unlayered
 from tools.links import find_broken, list_pages
-from tools.words import find_code_words, find_words, list_modules
+from tools.words import find_words
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "airflow_lake_provider"
-MOST_FILES = 190
-MOST_ROOT_MODULES = 7
 
 
-def name_of(path: Path, folder: Path) -> str:
-    return ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
+def test_structure_is_that_of_the_documentation() -> None:
+    assert list(find_problems(ROOT)) == []
 
 
-def imports_of(path: Path, known: set[str]) -> set[str]:
-    """Return what a module imports of `known`, also inside functions; what only type checkers read is left out."""
-    found: set[str] = set()
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    skipped = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if id(node) in skipped:
-            continue
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names} & known
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            full = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= (full & known) or ({node.module} & known)
-    return found
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_modules_that_import_each_other_are_found_also_where_a_function_imports(
+    tmp_path: Path, is_inside: bool
+) -> None:
+    back = (
+        "def use():\n    from airflow_lake_provider import one\n" if is_inside else "import airflow_lake_provider.one\n"
+    )
+    write(tmp_path, one="from airflow_lake_provider import two\n", two=back, three="")
+    loop = find_loop(tmp_path, "airflow_lake_provider")
+    assert loop is not None
+    assert {"airflow_lake_provider.one", "airflow_lake_provider.two"} == set(loop.split(" imports "))
 
 
-@pytest.mark.parametrize("folder", ["airflow_lake_provider", "spark_jobs"])
-def test_no_module_imports_itself_by_way_of_others(folder: str) -> None:
-    parent = ROOT if folder == "airflow_lake_provider" else ROOT / folder
-    modules = {name_of(path, parent): path for path in (ROOT / folder).rglob("*.py")}
-    graph = {name: imports_of(path, set(modules)) - {name} for name, path in modules.items()}
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        pytest.fail(" imports ".join(reversed(error.args[1])))
+def test_import_for_type_checkers_alone_is_no_loop(tmp_path: Path) -> None:
+    back = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from airflow_lake_provider import one\n"
+    write(tmp_path, one="from airflow_lake_provider import two\n", two=back)
+    assert find_loop(tmp_path, "airflow_lake_provider") is None
 
 
-def test_the_package_is_a_small_number_of_concepts() -> None:
-    files = [path for path in PACKAGE.rglob("*.py") if "_shipped" not in path.parts]
-    assert len(files) <= MOST_FILES
-    assert len([path for path in files if path.parent == PACKAGE and path.name != "__init__.py"]) <= MOST_ROOT_MODULES
+def test_what_is_above_a_limit_is_named(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    modules = {f"module_{number}": "" for number in range(MOST_FILES)}
+    write(tmp_path, **modules, long="x = 1\n" * (MOST_LINES + 1))
+    found = list(find_excess(tmp_path))
+    assert [sentence.split(" ")[0] for sentence in found] == [
+        str(MOST_FILES + 2),
+        str(MOST_FILES + 1),
+        "airflow_lake_provider/long.py",
+    ]
+    assert f"{MOST_LINES + 1} lines" in found[-1]
+
+
+def test_folder_without_a_layer_is_named(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    write(tmp_path, stray="", errors="")
+    assert find_unlayered(tmp_path) == {"stray"}
+
+
+def write(root: Path, **modules: str) -> None:
+    (root / "airflow_lake_provider").mkdir()
+    for name, text in {"__init__": "", **modules}.items():
+        (root / "airflow_lake_provider" / f"{name}.py").write_text(text, encoding="utf-8")
 
 
 @pytest.mark.parametrize("kind", ["operators", "sensors", "triggers"])
@@ -69,26 +71,10 @@ def test_provider_names_every_module_of_operators_sensors_and_triggers_to_airflo
     assert set(entry["python-modules"]) == found
 
 
-def test_layers_of_the_documentation_are_those_that_are_checked() -> None:
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    contracts = settings["tool"]["importlinter"]["contracts"]
-    (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| \d+ \| (.*?) \|", text, re.M)
-    documented = [{name.removesuffix("/").removesuffix(".py") for name in re.findall(r"`(.*?)`", row)} for row in rows]
-    assert documented == [set(layer.split(" | ")) for layer in reversed(layers)]
-    assert len(layers) <= 14
-
-
 def test_links_of_the_documentation_lead_somewhere() -> None:
     assert find_broken(ROOT) == []
 
 
 def test_the_documentation_has_no_private_words() -> None:
     found = {page.name: find_words(page.read_text(encoding="utf-8")) for page in list_pages(ROOT)}
-    assert {name: words for name, words in found.items() if words} == {}
-
-
-def test_the_code_has_no_private_words() -> None:
-    found = {path.name: find_code_words(path.read_text(encoding="utf-8")) for path in list_modules(ROOT)}
     assert {name: words for name, words in found.items() if words} == {}

@@ -1,0 +1,129 @@
+"""Check the structure that docs/architecture.md describes: no import loop, few and short files, one list of layers.
+
+python -m tools.house    # exit code 1 when the package or the Spark jobs break one of the limits (make check)
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+from tools.links import ROOT
+
+PACKAGE = "airflow_lake_provider"
+FOLDERS = (PACKAGE, "spark_jobs")
+MOST_FILES = 190
+MOST_ROOT_MODULES = 7
+MOST_LAYERS = 14
+MOST_LINES = 720
+"""A file is a story of 150 to 350 lines; docs/architecture.md gives the reasons of those between 350 and this limit."""
+
+
+def list_files(root: Path, folder: str) -> list[Path]:
+    """Return the modules of a folder, without copies that a build made."""
+    return sorted(path for path in (root / folder).rglob("*.py") if "_shipped" not in path.parts)
+
+
+def find_loop(root: Path, folder: str) -> str | None:
+    """Return a chain of modules that import each other in a circle, in words. Imports inside functions count."""
+    # The Spark jobs' folder is on the path of their imports; the package is imported by its name.
+    parent = root if folder == PACKAGE else root / folder
+    modules = {_name_of(path, parent): path for path in list_files(root, folder)}
+    graph = {name: _imports_of(path, set(modules)) - {name} for name, path in modules.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return " imports ".join(reversed(error.args[1]))
+    return None
+
+
+def find_excess(root: Path) -> Iterator[str]:
+    """Yield what is above a limit: the number of files, of root modules, of layers, or the lines of a file."""
+    files = list_files(root, PACKAGE)
+    at_root = [path for path in files if path.parent == root / PACKAGE and path.name != "__init__.py"]
+    counted = (
+        (len(files), MOST_FILES, f"Python files in {PACKAGE}/: merge two of one story"),
+        (len(at_root), MOST_ROOT_MODULES, f"modules at the root of {PACKAGE}/: move one into a folder"),
+        (len(list_layers(root)), MOST_LAYERS, "layers in pyproject.toml"),
+    )
+    yield from (f"{count} of at most {most} {what}" for count, most, what in counted if count > most)
+    for path in (path for folder in FOLDERS for path in list_files(root, folder)):
+        lines = path.read_text(encoding="utf-8").count("\n")
+        if lines > MOST_LINES:
+            yield f"{path.relative_to(root)} has {lines} lines, at most {MOST_LINES}: split it into two stories"
+
+
+def list_layers(root: Path) -> list[set[str]]:
+    """Return the layers that import-linter checks, from the bottom to the top."""
+    settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
+    return [set(layer.split(" | ")) for layer in reversed(layers)]
+
+
+def list_documented_layers(root: Path) -> list[set[str]]:
+    """Return the layers of docs/architecture.md, from the bottom to the top."""
+    text = (root / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \d+ \| (.*?) \|", text, re.M)
+    return [{name.removesuffix("/").removesuffix(".py") for name in re.findall(r"`(.*?)`", row)} for row in rows]
+
+
+def find_unlayered(root: Path) -> set[str]:
+    """Return the folders and modules of the package that no layer names, so that import-linter would not check them."""
+    children = (root / PACKAGE).iterdir()
+    found = {path.stem for path in children if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    return found - set().union(*list_layers(root)) - {"__init__"}
+
+
+def _name_of(path: Path, folder: Path) -> str:
+    return ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _imports_of(path: Path, known: set[str]) -> set[str]:
+    """Return what a module imports of `known`; what only type checkers read is left out."""
+    found: set[str] = set()
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    skipped = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names} & known
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            full = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (full & known) or ({node.module} & known)
+    return found
+
+
+def find_problems(root: Path) -> Iterator[str]:
+    """Yield every sentence about what breaks the structure."""
+    for folder in FOLDERS:
+        loop = find_loop(root, folder)
+        if loop is not None:
+            yield f"import loop: {loop}"
+    yield from find_excess(root)
+    yield from (f"{PACKAGE}/{name} is in no layer of pyproject.toml" for name in sorted(find_unlayered(root)))
+    if list_layers(root) != list_documented_layers(root):
+        yield "docs/architecture.md has other layers than pyproject.toml"
+
+
+def main() -> int:
+    """Print each problem."""
+    found = list(find_problems(ROOT))
+    for sentence in found:
+        print(sentence, file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
