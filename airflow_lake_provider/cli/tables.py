@@ -23,8 +23,8 @@ from airflow_lake_provider.hooks.open_tables import open_with_connections
 from airflow_lake_provider.hudi.base_path import require_allowed, table_id_of
 from airflow_lake_provider.hudi.heartbeat import heartbeat_rule
 from airflow_lake_provider.hudi.properties import load_table_properties
-from airflow_lake_provider.indexing.index_spec import find_missing, find_setting_problems, parse_indexes
-from airflow_lake_provider.indexing.table_indexes import load_table_indexes
+from airflow_lake_provider.indexing.index_spec import find_changed, find_missing, find_setting_problems, parse_indexes
+from airflow_lake_provider.indexing.table_indexes import load_definitions, load_table_indexes
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.manager import reports
 from airflow_lake_provider.manager.db.marks import TableLease
@@ -252,7 +252,15 @@ def _indexes(args: Namespace) -> None:
     found = load_table_indexes(storage, int(time.time() * 1000), heartbeat_rule(policy.hudi_options))
     wanted = parse_indexes(policy.indexing.indexes)
     known = found.readiness()
-    rows = [{"index": one.partition, "ready": "yes" if one.is_ready else "no", "reason": one.reason} for one in known]
+    changed = find_changed(wanted, found.properties, load_definitions(storage, found.properties))
+    rows = [
+        {
+            "index": one.partition,
+            "ready": "yes" if one.is_ready else "no",
+            "reason": "; ".join(part for part in (one.reason, changed.get(one.partition)) if part),
+        }
+        for one in known
+    ]
     rows += [
         {
             "index": spec.partition,

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+_META_COLUMN = "_hoodie_"
 _EXPRESSION = re.compile(r"(?P<function>[a-z_0-9]+)\((?P<column>[A-Za-z_][A-Za-z0-9_.]*)\)")
 
 
@@ -210,6 +211,66 @@ def find_unmet_need(wanted: Sequence[IndexSpec], properties: TableProperties) ->
         if need is not None and need not in kinds and need.value not in properties.metadata_partitions:
             return f"{spec.partition} needs {need}, which the table lacks; request both"
     return None
+
+
+# --- Whether a complete index is the one that is wanted: a table keeps the definition of what was built. Pure
+
+
+@dataclass(frozen=True, slots=True)
+class IndexDefinition:
+    """What Hudi keeps of an index (`HoodieIndexDefinition`); `options` are those of an expression."""
+
+    kind: str
+    function: str
+    columns: tuple[str, ...]
+    options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def find_changed(
+    wanted: Sequence[IndexSpec], properties: TableProperties, definitions: Mapping[str, IndexDefinition]
+) -> Mapping[str, str]:
+    """Return by partition how complete indexes differ from what is wanted, in a sentence with what to do.
+
+    An index without a definition, and statistics for which no columns are named, differ from nothing.
+    """
+    found = {}
+    for spec in wanted:
+        definition = definitions.get(spec.partition)
+        if definition is None or spec.partition not in properties.metadata_partitions:
+            continue
+        has, wants = _describe_definition(spec, definition), _describe_wanted(spec)
+        if wants and has != wants:
+            found[spec.partition] = (
+                f"it is of {has}, and indexing.indexes requests {wants}: build it anew with lake_reindex and drop_first"
+            )
+    return MappingProxyType(found)
+
+
+def _describe_definition(spec: IndexSpec, definition: IndexDefinition) -> str:
+    columns = sorted(column for column in definition.columns if not column.startswith(_META_COLUMN))
+    if spec.kind is not IndexKind.EXPRESSION_INDEX:
+        return ", ".join(columns)
+    options = [f"{key}={value}" for key, value in sorted(definition.options.items()) if key != "expr"]
+    return _expression_text(definition.function, ", ".join(columns), options, definition.kind)
+
+
+def _describe_wanted(spec: IndexSpec) -> str:
+    """Return it as `_describe_definition` does; empty for any."""
+    if spec.kind is IndexKind.SECONDARY_INDEX:
+        return spec.settings["hoodie.metadata.index.secondary.column"]
+    if spec.kind is not IndexKind.EXPRESSION_INDEX:
+        columns = spec.settings.get("hoodie.metadata.index.column.stats.column.list", "")
+        return ", ".join(sorted(columns.split(",")))
+    expr, *options = spec.settings["hoodie.metadata.index.expression.options"].split(",")
+    column, kind = (
+        spec.settings["hoodie.metadata.index.expression.column"],
+        spec.settings["hoodie.expression.index.type"],
+    )
+    return _expression_text(expr.removeprefix("expr="), column, sorted(options), kind)
+
+
+def _expression_text(function: str, column: str, options: Iterable[str], kind: str) -> str:
+    return " ".join([f"{function}({column})", *options, "" if kind == "column_stats" else f"by {kind}"]).strip()
 
 
 # --- What the settings that the tables file declares for a table mean for its index builds. Pure

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.hudi.heartbeat import HeartbeatRule, load_heartbeats
 from airflow_lake_provider.hudi.instant import COMPARABLE_ACTION, WRITE_ACTIONS
 from airflow_lake_provider.hudi.pending import PendingIndexPlan, load_pending_plans, resolve_clusterings
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
-from airflow_lake_provider.indexing.index_spec import parse_index
+from airflow_lake_provider.indexing.index_spec import IndexDefinition, parse_index
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 # Pure; the clock is passed in.
 
 DEFAULT_RULE = HeartbeatRule()
+DEFINITIONS_SETTING, DEFINITIONS_FILE = "hoodie.table.index.defs.path", ".hoodie/.index_defs/index.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +180,25 @@ def load_table_indexes(storage: Storage, now_ms: int, rule: HeartbeatRule = DEFA
     timeline = load_timeline(storage, properties)
     plans = load_pending_plans(storage, properties, timeline)
     return TableIndexes(properties, plans, _load_holes(storage, (properties, timeline), heartbeats, now_ms, rule))
+
+
+def load_definitions(storage: Storage, properties: TableProperties) -> Mapping[str, IndexDefinition]:
+    """Read what the table's indexes were defined as, by partition. Raises StorageError, DamagedFileError."""
+    path = properties.raw.get(DEFINITIONS_SETTING) or DEFINITIONS_FILE
+    try:
+        text = storage.read_bytes(path)
+    except FileNotFoundError:
+        return {}
+    try:
+        return {str(name): _definition_of(found) for name, found in json.loads(text)["indexDefinitions"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedFileError(f"{path}: not the definitions of indexes: {error!r}") from error
+
+
+def _definition_of(found: Mapping[str, Any]) -> IndexDefinition:
+    options = {str(key): str(value) for key, value in (found.get("indexOptions") or {}).items()}
+    columns = tuple(str(column) for column in found.get("sourceFields") or ())
+    return IndexDefinition(str(found["indexType"]), str(found.get("indexFunction") or ""), columns, options)
 
 
 def load_holes(storage: Storage, now_ms: int, rule: HeartbeatRule = DEFAULT_RULE) -> Holes:

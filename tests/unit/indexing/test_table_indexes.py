@@ -11,7 +11,14 @@ import fastavro
 import pytest
 
 from airflow_lake_provider.errors import ConfigError, DamagedFileError
-from airflow_lake_provider.indexing.table_indexes import load_holes, load_readiness, load_table_indexes
+from airflow_lake_provider.hudi.properties import load_table_properties
+from airflow_lake_provider.indexing.index_spec import find_changed, parse_indexes
+from airflow_lake_provider.indexing.table_indexes import (
+    load_definitions,
+    load_holes,
+    load_readiness,
+    load_table_indexes,
+)
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from tests.support.fixture_tables import unpack
 
@@ -134,3 +141,70 @@ def test_pending_clustering_of_version_6_is_a_plan_and_an_insert_overwrite_a_wri
         ("20260101000000002", "writer"),
     ]
     assert load_table_indexes(storage, now_ms=4_000_000_000_000).holes == holes
+
+
+DEFINITIONS = {
+    # As Hudi 1.2.0 writes them.
+    "column_stats": {
+        "indexName": "column_stats",
+        "indexType": "column_stats",
+        "indexFunction": "column_stats",
+        "sourceFields": ["_hoodie_commit_time", "_hoodie_partition_path", "_hoodie_record_key", "amount"],
+        "indexOptions": {},
+        "version": "V2",
+    },
+    "expr_index_by_day": {
+        "indexName": "expr_index_by_day",
+        "indexType": "column_stats",
+        "indexFunction": "from_unixtime",
+        "sourceFields": ["ts"],
+        "indexOptions": {"expr": "from_unixtime", "format": "yyyy-MM-dd"},
+        "version": "V2",
+    },
+    "secondary_index_city": {"indexType": "secondary_index", "sourceFields": ["city"], "version": "V2"},
+}
+
+
+@pytest.mark.parametrize(
+    ("spelled", "difference"),
+    [
+        ("column_stats", ""),
+        ("column_stats:amount", ""),
+        ("column_stats:ts,amount", "it is of amount, and indexing.indexes requests amount, ts"),
+        ("secondary_index:city", ""),
+        ("expression_index:by_day:from_unixtime(ts):format=yyyy-MM-dd", ""),
+        (
+            "expression_index:by_day:from_unixtime(ts):format=yyyy",
+            "it is of from_unixtime(ts) format=yyyy-MM-dd, and indexing.indexes requests from_unixtime(ts) format=yyyy",
+        ),
+        (
+            "expression_index:by_day:year(ts)",
+            "it is of from_unixtime(ts) format=yyyy-MM-dd, and indexing.indexes requests year(ts)",
+        ),
+        ("bloom_filters", ""),
+    ],
+)
+def test_complete_index_with_other_columns_or_options_than_the_wanted_one_is_known(
+    table: Path, storage: Storage, spelled: str, difference: str
+) -> None:
+    list_partitions(table, f"files,{','.join(DEFINITIONS)}")
+    file = table / ".hoodie" / ".index_defs" / "index.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({"indexDefinitions": DEFINITIONS}))
+    properties = load_table_properties(storage)
+    (wanted,) = specs = parse_indexes([spelled])
+    changed = find_changed(specs, properties, load_definitions(storage, properties))
+    assert changed.get(wanted.partition, "").partition(":")[0] == difference
+    list_partitions(table, "files")
+    assert find_changed(specs, load_table_properties(storage), load_definitions(storage, properties)) == {}
+
+
+def test_definitions_that_are_not_there_are_none_and_damaged_ones_are_damage(table: Path, storage: Storage) -> None:
+    properties = load_table_properties(storage)
+    assert load_definitions(storage, properties) == {}
+    file = table / ".hoodie" / ".index_defs" / "index.json"
+    file.parent.mkdir()
+    for text in ("", "[]", '{"indexDefinitions": {"column_stats": 1}}'):
+        file.write_text(text)
+        with pytest.raises(DamagedFileError, match=r"index\.json"):
+            load_definitions(storage, properties)
