@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.doctor.evidence import Evidence
     from airflow_lake_provider.hudi.instant import Instant
+    from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
 
 # --- What waits behind a finding on this very table: pure, from the evidence
 
@@ -98,6 +99,12 @@ def diagnose(evidence: Evidence, policy: DoctorPolicy | None = None) -> tuple[Fi
     ages = policy if policy is not None else DoctorPolicy()
     found = (finding for rule in _RULES for finding in rule(evidence, ages))
     return tuple(replace(f, blocks=blocked_behind(evidence, f.kind, f.instant)) for f in found)
+
+
+def shows_trouble(seen: TimelineSnapshot) -> bool:
+    """Whether a timeline has anything on it that may be stuck: findings of other kinds come about over hours."""
+    is_partly_indexed = bool(seen.properties.metadata_partitions_inflight)
+    return bool(seen.timeline.pending() or seen.timeline.problems) or is_partly_indexed
 
 
 def has_unsure_executor(evidence: Evidence, instant: Instant, policy: DoctorPolicy) -> bool:

@@ -327,12 +327,14 @@ class TableEvaluation:
         observed = backlog.price_observed(lease, policy, unseen) if unseen else {}
         backlog.keep(lease.table_id, waiting, paused, observed)
 
-    def silent_ms(self, base_path: str, policy: TablePolicy) -> int:
-        """Return when a table without a notice counts as silent and is evaluated again, ms since the epoch."""
+    def silent_ms(self, base_path: str, policy: TablePolicy, silence_s: float | None = None) -> int:
+        """Return when a table without news counts as silent and is evaluated again, ms since the epoch.
+
+        `silence_s` is what the process that watches the table expects; without it this process's timelines say it.
+        """
         # The timelines' own heartbeat comes first and follows the table's commit interval; this is the fallback.
-        heartbeat_s = policy.heartbeat_timeout_s or max(
-            self._settings.heartbeat_timeout_s, 2 * self._timelines.pause_s(base_path)
-        )
+        expected_s = self._timelines.silence_s(base_path) if silence_s is None else silence_s
+        heartbeat_s = policy.heartbeat_timeout_s or max(self._settings.heartbeat_timeout_s, expected_s)
         return self._registry.now_ms() + int(heartbeat_s * 1000)
 
 

@@ -10,16 +10,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cachetools import LRUCache
 from sqlalchemy import select, update
 
 from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.config.tables_config import TablesConfig
+from airflow_lake_provider.doctor.diagnosis import shows_trouble
 from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
+from airflow_lake_provider.hudi.base_path import normalise_base_path, store_of, table_id_of
+from airflow_lake_provider.hudi.heartbeat import LOCK_FILE
 from airflow_lake_provider.manager.backlog import load_scopes, pressure_of_states
 from airflow_lake_provider.manager.db.leases import NotificationLog, report_id_of
 from airflow_lake_provider.manager.db.rows import IDS_PER_QUERY, batched, is_identified, policy_of
@@ -65,6 +69,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.instances import Notifier, RunFacts
     from airflow_lake_provider.metrics import Metrics
+    from airflow_lake_provider.planner.table_view import TableViewCache
     from airflow_lake_provider.storage.table_storage import Storage
 
 log = logging.getLogger(__name__)
@@ -295,14 +300,22 @@ class StuckNotifier:
 #
 # `POST /sweep` calls it, so each run of `lake_watch` does. It starts no repair that is a run of a service: the loop
 # decides those like all others, by the same timeline.
+#
+# A whole examination takes some eight calls of the store. What it looks for shows on the timeline or in its folder's
+# lock, but for what comes about over hours (foreign zones, an archive that stands still): so for an hour after an
+# examination that found nothing, the timeline and a stat of the lock are enough, as long as nothing is pending.
 
 EVERY_MS = 600_000
 """How often a server examines a table: the problems that it searches for last longer than that."""
-MOST_EXAMINED = 20
-"""Tables in one round, so that a sweep ends; the next one takes the others."""
-ROUND_S = 10.0
-"""The same limit for a slow store: the round begins no table later than this."""
+WHOLE_EVERY_MS = 3_600_000
+"""How often it examines a table whole although nothing indicates a problem."""
+ROUND_S = 30.0
+"""The round begins no table later than this, so that slow stores do not delay it for ever; the next one goes on."""
+THREADS = 4
+_HANGS_S = 5.0
+"""So long a round waits for the tables that it has begun; a store that answers later gets one thread until it does."""
 _PAGE = 500
+_MOST_WELL = 20_000
 
 
 _BY_HAND = frozenset(
@@ -320,22 +333,41 @@ def needs_people(repair: Repair) -> bool:
     return repair.kind in _BY_HAND or (repair.kind in _BY_DOCTOR and not repair.refusal)
 
 
+@dataclass
+class _Turns:
+    """What the threads of a round share."""
+
+    rows: Iterator[RowMapping] = field(default_factory=lambda: iter(()))
+    had: list[str] = field(default_factory=list)
+    """Tables that need no examination now, whose turn is over."""
+    in_store: Counter[str] = field(default_factory=Counter)
+    repaired: int = 0
+
+
 class RepairRound:
     """Examines tables in turn. Several processes may run it concurrently: one of them examines each table."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of one process, each used as it is
         self,
         registry: Registry,
         load_tables: Callable[[], TablesConfig],
         open_table: Callable[[str], Storage],
         metrics: Metrics | None = None,
         stuck: StuckNotifier | None = None,
+        views: TableViewCache | None = None,
+        threads: int = THREADS,
     ) -> None:
         self._registry = registry
         self._load_tables = load_tables
         self.open_table = open_table
         self._metrics = metrics if metrics is not None else NoMetrics()
         self._stuck = stuck
+        self._views = views
+        self._threads = threads
+        self._well: LRUCache[str, int] = LRUCache(_MOST_WELL)
+        """When the last whole examination of a table found nothing, ms since the epoch."""
+        self._hanging: Counter[str] = Counter()
+        """Threads by the store that they wait for since a round ended."""
         self._lock = threading.Lock()
         self._is_running = False
         self._repaired = 0
@@ -366,24 +398,75 @@ class RepairRound:
 
         Notifies people of the problems that are left and wait for no service.
         """
-        tables = self._load_tables()
-        done, examined, began_s = 0, 0, time.monotonic()
-        while (page := self._list_due()) and examined < MOST_EXAMINED and time.monotonic() - began_s <= ROUND_S:
+        tables, ends_s = self._load_tables(), time.monotonic() + ROUND_S
+        turns = _Turns()
+        while (page := self._list_due()) and time.monotonic() <= ends_s:
             wanted = [row for row in page if self._may_need_examination(row, tables)]
             ids = {row["table_id"] for row in wanted}
-            self._skip([row["table_id"] for row in page if row["table_id"] not in ids])
-            for row in wanted[: MOST_EXAMINED - examined]:
-                if time.monotonic() - began_s > ROUND_S:
-                    break
-                if not self._take(row["table_id"]):
+            turns.had = [row["table_id"] for row in page if row["table_id"] not in ids]
+            turns.rows = iter(wanted)
+            threads = [
+                threading.Thread(target=self._take_turns, args=(turns, tables, ends_s), daemon=True)
+                for _ in range(min(self._threads, len(wanted)))
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(max(ends_s - time.monotonic(), 0.0) + _HANGS_S)
+            with self._lock:
+                had, turns.had = turns.had, []
+                turns.rows = iter(())
+                self._hanging.update(turns.in_store)
+                turns.in_store.clear()
+            self._skip(had)
+        self._metrics.incr(REPAIRS, turns.repaired)
+        return turns.repaired
+
+    def _take_turns(self, turns: _Turns, tables: TablesConfig, ends_s: float) -> None:
+        """Examine one table after the other, until none is left or the round ends."""
+        while time.monotonic() <= ends_s:
+            with self._lock:
+                row = next(turns.rows, None)
+                if row is None:
+                    return
+                store = store_of(row["base_path"])
+                if self._hanging[store]:
+                    turns.had.append(row["table_id"])  # the others of that store have their turn later
                     continue
-                examined += 1
-                try:
-                    done += self._examine(row, policy_of(row, tables, self.open_table))
-                except (LakeError, OSError) as error:
-                    log.warning("table %s is not repaired: %s", row["base_path"], error)
-        self._metrics.incr(REPAIRS, done)
-        return done
+                turns.in_store[store] += 1
+            done = self._take_turn(row, tables)
+            with self._lock:
+                counts = turns.in_store if turns.in_store[store] else self._hanging
+                counts[store] -= 1
+                if done is None:
+                    turns.had.append(row["table_id"])
+                turns.repaired += done or 0
+
+    def _take_turn(self, row: RowMapping, tables: TablesConfig) -> int | None:
+        """Return the repairs of a table's examination; None when it needs none now."""
+        try:
+            if self._is_well(row):
+                return None
+            if not self._take(row["table_id"]):
+                return 0
+            return self._examine(row, policy_of(row, tables, self.open_table))
+        except (LakeError, OSError) as error:
+            log.warning("table %s is not repaired: %s", row["base_path"], error)
+            return None
+        except Exception:  # an unexpected error of one table, a library's, must not end the others' turns
+            log.exception("the examination of table %s failed unexpectedly", row["base_path"])
+            return None
+
+    def _is_well(self, row: RowMapping) -> bool:
+        """Whether nothing of the table indicates a problem, and it was examined as a whole not long ago."""
+        with self._lock:
+            examined_ms = self._well.get(row["table_id"])
+        if self._views is None or examined_ms is None or row["problem"]:
+            return False
+        if self._registry.now_ms() - examined_ms > WHOLE_EVERY_MS:
+            return False
+        seen = self._views.find_timeline(row["base_path"], EVERY_MS / 1000)
+        return not shows_trouble(seen) and self.open_table(row["base_path"]).stat(LOCK_FILE) is None
 
     def _list_due(self) -> Sequence[RowMapping]:
         """Return tables whose last examination is `EVERY_MS` ago, the oldest first; not their decisions."""
@@ -413,6 +496,9 @@ class RepairRound:
         # Reading every instant's file costs; the last evaluation has reported whether one is damaged.
         doctor = TableDoctor(self.open_table(base_path), policy, "manager", now, reads_all=bool(row["problem"]))
         left = doctor.examine()
+        if not left:
+            with self._lock:
+                self._well[row["table_id"]] = now()
         # Most tables are well, and one examination shows it.
         may_repair = policy.doctor.repairs and not self._is_observed(row, policy)
         records = doctor.repair_all() if left and may_repair else ()

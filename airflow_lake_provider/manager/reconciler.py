@@ -31,6 +31,8 @@ from airflow_lake_provider.metrics import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sqlalchemy import RowMapping
+
     from airflow_lake_provider.config.settings import LakeSettings
     from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.manager.db.marks import Mark, TableLease
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.evaluators import EvaluatorLimits
     from airflow_lake_provider.manager.instances import Instance, VanishedExecutors
     from airflow_lake_provider.manager.scheduling import Net, RunGateway
-    from airflow_lake_provider.manager.timeline_feed import TimelineGateway
+    from airflow_lake_provider.manager.timeline_feed import TimelineGateway, WatchedTimeline
     from airflow_lake_provider.manager.writers import WriterChecks
     from airflow_lake_provider.metrics import Metrics
     from airflow_lake_provider.planner.table_view import TableViewCache
@@ -195,14 +197,18 @@ class ManagerLoop:
         A table with a pending instant is marked instead: a writer announces no begin, so its death before the commit
         would cause no notice. So is one whose timeline is not in memory as it is now. This reads no storage.
         """
-        tables = self._find_tables()
-        for row in filter(None, map(self._registry.find, table_ids)):
+        tables, rows = self._find_tables(), [row for row in map(self._registry.find, table_ids) if row is not None]
+        unwatched = [row["base_path"] for row in rows if not self._timelines.pause_s(row["base_path"])]
+        watched = self._timelines.find_watched(unwatched)
+        for row in rows:
             base_path, name = row["base_path"], row["table_name"]
-            if self._may_have_pending(base_path, row["dirty_seq"]):
+            elsewhere = watched.get(base_path)
+            if self._may_have_pending(row) if elsewhere is None else _shows_work(elsewhere, row["completed_time"]):
                 self._registry.mark_dirty(Notice(base_path, name, Source.HINT))
             else:
                 policy = tables.policy_for(base_path, name) if tables is not None else TablePolicy()
-                self._registry.postpone(row["table_id"], self.evaluation.silent_ms(base_path, policy))
+                silence_s = None if elsewhere is None else 2 * elsewhere.pause_s
+                self._registry.postpone(row["table_id"], self.evaluation.silent_ms(base_path, policy, silence_s))
 
     def _find_tables(self) -> TablesConfig | None:
         """Return the tables' settings, None while there are no valid ones: notices and deadlines need none."""
@@ -211,10 +217,11 @@ class ManagerLoop:
         except TablesConfigError:
             return None  # `/health` and each evaluation report it
 
-    def _may_have_pending(self, base_path: str, dirty_seq: int) -> bool:
+    def _may_have_pending(self, row: RowMapping) -> bool:
+        base_path, dirty_seq = row["base_path"], row["dirty_seq"]
         pause_s = self._timelines.pause_s(base_path)
         if not pause_s:
-            return True  # this process does not watch it, so only a refresh can show it
+            return True  # no process watches it, so only a refresh can show it
         # A request must not wait for a store, so only what this process's heartbeats have read counts here. One whose
         # heartbeat does not return is evaluated: that reads it, or is reported.
         snapshot = self._views.find_snapshot(base_path, dirty_seq, 2 * pause_s + HEARTBEAT_LATE_S)
@@ -273,6 +280,13 @@ class ManagerLoop:
             failed=True,
             is_missing=isinstance(error, TableNotFoundError),
         )
+
+
+def _shows_work(watched: WatchedTimeline, completed_time: str) -> bool:
+    """Whether the table has to be evaluated: something is pending, or that server is late, or behind the evaluation."""
+    is_late = watched.age_s > 2 * watched.pause_s + HEARTBEAT_LATE_S
+    is_behind = watched.timeline.latest_completed_time() != completed_time
+    return is_late or is_behind or bool(watched.timeline.pending())
 
 
 def _describe(error: Exception) -> str:

@@ -8,25 +8,30 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from airflow_lake_provider.errors import TimelineServerUnavailableError
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.timeline_server.server import TableFeed
+from airflow_lake_provider.timeline_server.wire import snapshot_from_dict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from sqlalchemy import RowMapping
 
     from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.hudi.instant import Instant
+    from airflow_lake_provider.hudi.timeline import Timeline
     from airflow_lake_provider.manager.db.marks import Mark
     from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.timeline_server.client import TimelineClient
     from airflow_lake_provider.timeline_server.server import TimelineServer
     from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
 
@@ -112,6 +117,15 @@ def _feed_of(row: RowMapping, fixed_pause_s: float | None, *, is_marked: bool) -
 # --- What the loop sends to the process's shared timelines, and reads from them
 
 
+@dataclass(frozen=True, slots=True)
+class WatchedTimeline:
+    """A table in the memory of a timeline server of its own: the timeline, how old it is, its heartbeat's pause."""
+
+    timeline: Timeline
+    age_s: float
+    pause_s: float
+
+
 class TimelineGateway(Protocol):
     """The loop's side of the timeline server."""
 
@@ -121,15 +135,22 @@ class TimelineGateway(Protocol):
     def pause_s(self, base_path: str) -> float:
         """Return the heartbeat pause of a silent table in seconds; 0 when this process does not watch it."""
 
+    def silence_s(self, base_path: str) -> float:
+        """Return for how long a table may stay silent before it is evaluated without news, seconds; 0 is not known."""
+
+    def find_watched(self, base_paths: Sequence[str]) -> Mapping[str, WatchedTimeline]:
+        """Return what a timeline server of its own has in memory of tables that this process does not watch."""
+
     def forget(self, base_path: str) -> None:
         """Stop watching a table that the registry forgot."""
 
 
 class TimelineServerGateway:
-    """Calls this process's own timeline server."""
+    """Calls this process's own timeline server, and, where another process watches the tables, that one's."""
 
-    def __init__(self, server: TimelineServer) -> None:
+    def __init__(self, server: TimelineServer, watching: TimelineClient | None = None) -> None:
         self._server = server
+        self._watching = watching
 
     def announce(self, notice: Notice, mark: Mark) -> None:
         """Pass the notice to the timeline server as a hint."""
@@ -142,9 +163,36 @@ class TimelineServerGateway:
         """Return the timeline server's heartbeat pause."""
         return self._server.pause_s(base_path)
 
+    def silence_s(self, base_path: str) -> float:
+        """Return twice the heartbeat's pause, or, where no process watches tables, what the pause would be."""
+        if self._server.options.is_watching:
+            return 2 * self._server.pause_s(base_path)
+        # A timeline server of its own is asked when the table is silent: it may have no heartbeat by then.
+        return self._server.timelines.pause_ms(base_path) / 1000 if self._watching is None else 0.0
+
+    def find_watched(self, base_paths: Sequence[str]) -> Mapping[str, WatchedTimeline]:
+        """Return what the timeline server has read; nothing while it does not answer, or of a table that it must read.
+
+        Neither this process nor the server reads any storage for that.
+        """
+        if self._watching is None or not base_paths:
+            return {}
+        try:
+            answers = [known["timeline"] for known in self._watching.list_known(base_paths) if known.get("timeline")]
+            found = {answer["base_path"]: _watched(answer) for answer in answers if answer["next_evaluation_ms"]}
+        except (TimelineServerUnavailableError, KeyError, TypeError) as error:
+            log.warning("silent tables are evaluated, because the timeline server does not answer for them: %s", error)
+            return {}
+        return found
+
     def forget(self, base_path: str) -> None:
         """Drop the table from this process's timelines; other processes drop it when they find it missing."""
         self._server.timelines.forget(base_path)
+
+
+def _watched(answer: Mapping[str, Any]) -> WatchedTimeline:
+    pause_s = (answer["next_evaluation_ms"] - answer["as_of_ms"]) / 1000
+    return WatchedTimeline(snapshot_from_dict(answer).timeline, answer["stale_ms"] / 1000, max(pause_s, 0.0))
 
 
 # --- Commits that a heartbeat found without a notice: marked like any notice, and retried after a database error

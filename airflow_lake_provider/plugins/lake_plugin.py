@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.manager.api.services import ManagerServices
     from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.timeline_server.client import TimelineClient
     from airflow_lake_provider.ui.app import Viewer
 
 
@@ -100,18 +101,18 @@ def open_services() -> ManagerServices:
     timeline_server = build_timeline_server(settings, registry, tables.load)
     notifier = BackgroundNotifier(configured_notifiers(), metrics)
     views, instance_gateway = TableViewCache(timeline_server.timelines), AirflowInstanceGateway()
-    stuck = StuckNotifier(registry, metrics, notifier)
+    stuck, limits = StuckNotifier(registry, metrics, notifier), _evaluator_limits()
     executors = Executors(registry, settings.executor_lease_s)
     loop = ManagerLoop(
         settings=settings,
         registry=registry,
-        timelines=TimelineServerGateway(timeline_server),
+        timelines=TimelineServerGateway(timeline_server, _watching_client(settings)),
         views=views,
         gateway=AirflowRunGateway(),
         load_tables=tables.load,
         metrics=metrics,
         admit=AdmissionController(open_table).admit,
-        limits=_evaluator_limits(),
+        limits=limits,
         on_stuck=stuck.notify_once,
         vanished=VanishedExecutors(registry, executors, instance_gateway, views),
         writers=WriterChecks(registry, views, instance_gateway),
@@ -126,10 +127,23 @@ def open_services() -> ManagerServices:
         views=views,
         instance_gateway=instance_gateway,
         deadlines=DeadlineSweep(registry, instance_gateway, metrics, notifier, tables.load),
-        repairs=RepairRound(registry, tables.load, open_table, metrics, stuck),
+        repairs=RepairRound(registry, tables.load, open_table, metrics, stuck, views, limits.per_store),
         refusals=RefusedNotices(metrics),
         applications=AirflowApplicationGateway(),
     )
+
+
+def _watching_client(settings: LakeSettings) -> TimelineClient | None:
+    """Return a client of the timeline server that watches the tables for the API servers; None when there is none."""
+    from airflow_lake_provider.http import MOUNT_PATH
+    from airflow_lake_provider.timeline_server.client import TimelineClient, TimelineEndpoint
+
+    if settings.timeline_server is TimelineServerMode.OFF or not settings.timeline_server_url:
+        return None
+    # Both are started with the same tokens. A request of `lake_watch` waits for the answer.
+    token = next(iter(settings.service_tokens), "")
+    url = settings.timeline_server_url.rstrip("/") + MOUNT_PATH
+    return TimelineClient(TimelineEndpoint(url, token, read_timeout_s=_ANSWERS_WITHIN_S))
 
 
 def _evaluator_limits() -> EvaluatorLimits:
@@ -248,6 +262,7 @@ def find_roles(user: object) -> frozenset[str]:
 # --- The timelines of one server process, from Airflow's configuration: in the API server, or a timeline server alone
 
 _LEAST_PAUSE_S = 60.0
+_ANSWERS_WITHIN_S = 5.0
 
 
 def build_timeline_server(

@@ -35,6 +35,9 @@ _TABLE_ERRORS = (
     "StorageOptionError",
 )
 
+_ASKED_AT_ONCE = 100
+"""Tables of one question, whose timelines the server packs out in its event loop."""
+
 
 @dataclass(frozen=True, slots=True)
 class TimelineEndpoint:
@@ -87,6 +90,18 @@ class TimelineClient:
         if completed_after:
             params |= {"completed_after": completed_after, "version": version}
         return read_json(self._send("GET", "/archive", params=params))
+
+    def list_known(self, base_paths: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the shapes of ChangedTable of what the server has in memory; it reads no storage for that."""
+        found: list[dict[str, Any]] = []
+        for begin in range(0, len(base_paths), _ASKED_AT_ONCE):
+            asked = base_paths[begin : begin + _ASKED_AT_ONCE]
+            tables = [{"base_path": base_path, "poll_interval_s": None} for base_path in asked]
+            answer = read_json(self._send("POST", "/changes", json={"tables": tables}))
+            if not isinstance(changed := answer.get("changed"), list):
+                raise TimelineServerUnavailableError("the timeline server's answer to a poll has the wrong shape")
+            found += changed
+        return found
 
     def _send(self, method: str, path: str, **request: Any) -> httpx.Response:
         try:

@@ -120,7 +120,8 @@ def _differs(timelines: SharedTimelines, table: WatchedTable) -> bool:
     """Watch the table; return whether the caller has another version, or none of a table that cannot be read."""
     now_ms = timelines.now_ms()
     until_ms = now_ms + WATCH_TTL_MS
-    timelines.watch(table.base_path, table.poll_interval_s, until_ms, table.unannounced_interval_s)
+    if table.poll_interval_s is not None:
+        timelines.watch(table.base_path, table.poll_interval_s, until_ms, table.unannounced_interval_s)
     cached = timelines.memory.get(table.base_path)
     if cached.error is not None:
         return not table.version

@@ -73,8 +73,12 @@ class WatchedTable(BaseModel):
 
     base_path: str = Field(min_length=1, max_length=2000)
     version: str = Field(default="", max_length=64, description="The version that the caller has; empty: none")
-    poll_interval_s: float = Field(
-        default=60.0, gt=0, le=86_400, description="How often to refresh while the writers announce nothing"
+    poll_interval_s: float | None = Field(
+        default=60.0,
+        gt=0,
+        le=86_400,
+        description="How often to refresh while the writers announce nothing; null: the caller asks once and waits for "
+        "nothing, so the table keeps its own heartbeat",
     )
     unannounced_interval_s: float | None = Field(
         default=None,

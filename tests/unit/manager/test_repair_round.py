@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -10,14 +12,17 @@ import pytest
 from airflow_lake_provider.config.policies import DoctorPolicy, StuckKind, TablePolicy
 from airflow_lake_provider.config.tables_config import TableEntry, TablesConfig
 from airflow_lake_provider.doctor.repairs import load_records
-from airflow_lake_provider.manager import monitoring as repair_round
+from airflow_lake_provider.errors import StorageError
+from airflow_lake_provider.manager import monitoring
 from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.instances import PEOPLE, Instance, NoNotifier
-from airflow_lake_provider.manager.monitoring import EVERY_MS, RepairRound, StuckNotifier
+from airflow_lake_provider.manager.monitoring import EVERY_MS, WHOLE_EVERY_MS, RepairRound, StuckNotifier
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.metrics import NoMetrics
-from airflow_lake_provider.storage.table_storage import open_storage
+from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.storage.table_storage import Storage, StorageCalls, open_storage
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import FakeClock
 
@@ -79,14 +84,93 @@ def test_table_is_examined_again_only_after_a_while(
 
 
 def test_table_that_cannot_be_read_keeps_no_other_from_its_repair(
-    lake: Path, registry: Registry, config: TablesConfig, monkeypatch: pytest.MonkeyPatch
+    lake: Path, registry: Registry, config: TablesConfig
 ) -> None:
-    monkeypatch.setattr(repair_round, "MOST_EXAMINED", 1)
     registry.mark_dirty(Notice(f"{lake}/mended_0", "gone", Source.HINT))
     locks = [add_patient(lake, registry, f"mended_{number}") for number in (1, 2)]
-    rounds = RepairRound(registry, lambda: config, open_storage)
-    assert sum(rounds.run() for _ in range(3)) == 2
+    assert RepairRound(registry, lambda: config, open_storage).run() == 2
     assert not any(lock.exists() for lock in locks)
+
+
+class CountingStores:
+    """Opens tables, counts what is asked of them; those whose path has `dead` in it never answer."""
+
+    def __init__(self) -> None:
+        self.calls = StorageCalls()
+        self.answers = threading.Event()
+
+    def __call__(self, base_path: str) -> Storage:
+        if "dead" in base_path:
+            self.answers.wait(60)
+            raise StorageError(f"{base_path}: no answer")
+        storage = open_storage(base_path)
+        storage.calls = self.calls
+        return storage
+
+    def taken(self) -> int:
+        asked = self.calls.lists + self.calls.opens + self.calls.stats
+        self.calls.lists = self.calls.opens = self.calls.stats = 0
+        return asked
+
+
+def test_well_table_costs_three_stats_until_an_hour_has_passed_or_something_is_pending(
+    lake: Path, registry: Registry, clock: FakeClock
+) -> None:
+    clock.now = datetime.now(UTC)  # a folder's time counts only when it is past
+    table = HandMadeTable.create(lake / "orders")
+    table.commit(1)
+    registry.mark_dirty(Notice(str(table.path), "orders", Source.HINT))
+    stores, heard = CountingStores(), Heard()
+    timelines = SharedTimelines(open_table=stores, now_ms=registry.now_ms)
+    stores.calls, views = timelines.calls, TableViewCache(timelines)
+    stuck = StuckNotifier(registry, None, heard)
+    rounds = RepairRound(registry, TablesConfig, stores, stuck=stuck, views=views)
+
+    def examine() -> int:
+        clock.advance(EVERY_MS / 1000 + 1)
+        rounds.run()
+        return stores.taken()
+
+    whole = examine()
+    assert whole >= 8
+    examine()  # the timeline comes into memory
+    assert [examine() for _ in range(3)] == [3, 3, 3]
+    clock.advance(WHOLE_EVERY_MS / 1000)
+    assert examine() >= whole
+    # What becomes stuck is found at the next turn: a lock, which is on no timeline, and a plan.
+    lock = table.path / ".hoodie" / "lock"
+    lock.write_bytes(b"")
+    os.utime(lock, (LONG_AGO_S, LONG_AGO_S))
+    assert examine() >= whole
+    assert [instance.service for _, instance in heard.stucks] == ["orphaned_lock"]
+    lock.unlink()
+    examine()
+    assert examine() == 3
+    table.plan(9)
+    assert examine() >= whole
+
+
+def test_store_that_never_answers_takes_no_turn_of_other_tables(
+    lake: Path, registry: Registry, config: TablesConfig, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitoring, "ROUND_S", 1.0)
+    monkeypatch.setattr(monitoring, "_HANGS_S", 0.1)
+    stores = CountingStores()
+    for number in range(20):
+        registry.mark_dirty(Notice(f"s3a://dead/t{number}", "dead", Source.HINT))
+    locks = [add_patient(lake, registry, f"mended_{number}") for number in range(3)]
+    rounds = RepairRound(registry, lambda: config, stores, stuck=StuckNotifier(registry), threads=2)
+    try:
+        for _ in range(3):
+            rounds.run()
+            clock.advance(60)
+        assert not any(lock.exists() for lock in locks)
+        waiting = [thread for thread in threading.enumerate() if thread.name.endswith("(_take_turns)")]
+        assert len(waiting) <= 2
+    finally:
+        stores.answers.set()
+    for thread in waiting:
+        thread.join(10)
 
 
 class Heard(NoNotifier):
