@@ -105,15 +105,14 @@ def test_quiet_table_takes_little_memory(
 
     tracemalloc.start()
     try:
-        fleet.grow(60)  # with what is loaded once, and the few that are kept unpacked
+        fleet.grow(30)  # with what is loaded once, and the few that are kept unpacked
         before = taken_bytes()
-        fleet.grow(120)
+        fleet.grow(60)
         grown = taken_bytes() - before
     finally:
         tracemalloc.stop()
-    print(grown / 120)
     # What docs/deployment.md says of an API server. Views as objects would take 12,000.
-    assert 500 < grown / 120 <= 1024
+    assert 500 < grown / 60 <= 1024
 
 
 def test_feed_of_marks_keeps_nothing_of_quiet_tables(fleet: Fleet) -> None:
