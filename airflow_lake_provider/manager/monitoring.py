@@ -301,7 +301,7 @@ class StuckNotifier:
 # `POST /sweep` calls it, so each run of `lake_watch` does. It starts no repair that is a run of a service: the loop
 # decides those like all others, by the same timeline.
 #
-# A whole examination takes some eight calls of the store. What it looks for shows on the timeline or in its folder's
+# A whole examination takes some eight calls of the store. What it searches for shows on the timeline or in its folder's
 # lock, but for what comes about over hours (foreign zones, an archive that stands still): so for an hour after an
 # examination that found nothing, the timeline and a stat of the lock are enough, as long as nothing is pending.
 
@@ -310,7 +310,7 @@ EVERY_MS = 600_000
 WHOLE_EVERY_MS = 3_600_000
 """How often it examines a table whole although nothing indicates a problem."""
 ROUND_S = 30.0
-"""The round begins no table later than this, so that slow stores do not delay it for ever; the next one goes on."""
+"""The round begins no table later than this, so that slow stores do not delay it; the next one goes on."""
 THREADS = 4
 _HANGS_S = 5.0
 """So long a round waits for the tables that it has begun; a store that answers later gets one thread until it does."""

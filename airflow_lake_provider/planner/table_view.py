@@ -180,7 +180,7 @@ class TableViewCache:
         return self._timelines.find_current(base_path, Freshness(max_age_s), covering)
 
     def find_timeline(self, base_path: str, max_age_s: float) -> TimelineSnapshot:
-        """Return the timeline in memory, refreshed when it is older: two stats, where a folder's time can be trusted."""
+        """Return the timeline in memory, refreshed when it is older: two stats where folder times can be trusted."""
         return self._timelines.snapshot(base_path, Freshness(max_age_s))
 
     def _refresh(self, snapshot: TimelineSnapshot) -> TableView:
