@@ -328,7 +328,7 @@ class TableEvaluation:
         backlog.keep(lease.table_id, waiting, paused, observed)
 
     def silent_ms(self, base_path: str, policy: TablePolicy, silence_s: float | None = None) -> int:
-        """Return when a table without news counts as silent and is evaluated again, ms since the epoch.
+        """Return when a table without a notice counts as silent and is evaluated again, ms since the epoch.
 
         `silence_s` is what the process that watches the table expects; without it this process's timelines say it.
         """

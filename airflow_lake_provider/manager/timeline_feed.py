@@ -136,7 +136,7 @@ class TimelineGateway(Protocol):
         """Return the heartbeat pause of a silent table in seconds; 0 when this process does not watch it."""
 
     def silence_s(self, base_path: str) -> float:
-        """Return for how long a table may stay silent before it is evaluated without news, seconds; 0 is not known."""
+        """Return for how long a table may stay silent before it is evaluated without a notice, seconds; 0: unknown."""
 
     def find_watched(self, base_paths: Sequence[str]) -> Mapping[str, WatchedTimeline]:
         """Return what a timeline server of its own has in memory of tables that this process does not watch."""

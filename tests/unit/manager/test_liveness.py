@@ -37,7 +37,7 @@ from airflow_lake_provider.planner.last_runs import last_runs_to_text, parse_las
 from airflow_lake_provider.planner.ranking import Ahead, Need, Room, find_turn, jitter_ms, rank_ms
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from tests.unit.manager.adversary import OUTCOMES, Manager
-from tests.unit.manager.conftest import FakeDoor
+from tests.unit.manager.conftest import FakeRunGateway
 from tests.unit.manager.hudi_model import Kind
 from tests.unit.manager.test_the_adversary import Game
 
@@ -147,7 +147,7 @@ def test_night_of_expired_partitions_ends_as_soon_as_its_slots_allow(database: E
     moment = [datetime.fromtimestamp(MIDNIGHT_MS / 1000, UTC)]
     registry = Registry(sessionmaker(database), ProcessClock(lambda: moment[0]))
     config = parse_tables_file(f"budgets: {{all: {{slots: {slots}}}}}", "tables.yaml")
-    gateway, rng, policy = FakeDoor(), random.Random(tables), TablePolicy()
+    gateway, rng, policy = FakeRunGateway(), random.Random(tables), TablePolicy()
     scheduler = RunScheduler(registry, gateway, lambda: config)
     for number in range(tables):
         registry.mark_dirty(Notice(f"/lake/t{number}", f"t{number}", Source.HINT))

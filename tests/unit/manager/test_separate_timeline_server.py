@@ -23,7 +23,7 @@ from airflow_lake_provider.timeline_server.client import TimelineClient
 from airflow_lake_provider.timeline_server.routes import create_timeline_app
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeDoor
+from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeRunGateway
 
 DAY_MIN = 24 * 60
 STEP_MIN = 3
@@ -56,7 +56,7 @@ class Deployment:
         settings: LakeSettings,
         registry: Registry,
         clock: FakeClock,
-        gateway: FakeDoor,
+        gateway: FakeRunGateway,
         tables: TablesConfig,
         client: Callable[[TimelineServer], TimelineClient | None] = LocalClient,
     ) -> None:
@@ -68,8 +68,10 @@ class Deployment:
         self.watching = TimelineServer(timelines, options, feed)
         own_options = ServerOptions(settings.allowed_roots, settings.service_tokens, is_watching=False)
         own = TimelineServer(SharedTimelines(now_ms=registry.now_ms), own_options)
-        door = TimelineServerGateway(own, client(self.watching))
-        self.loop = ManagerLoop(settings, registry, door, TableViewCache(own.timelines), gateway, lambda: tables)
+        gateway_of_timelines = TimelineServerGateway(own, client(self.watching))
+        self.loop = ManagerLoop(
+            settings, registry, gateway_of_timelines, TableViewCache(own.timelines), gateway, lambda: tables
+        )
         self.evaluated = self.found_silent = 0
 
     def announce(self, table: HandMadeTable) -> str:
@@ -99,7 +101,7 @@ class Deployment:
 
 @pytest.fixture
 def deployment(
-    settings: LakeSettings, registry: Registry, clock: FakeClock, gateway: FakeDoor, tables: TablesConfig
+    settings: LakeSettings, registry: Registry, clock: FakeClock, gateway: FakeRunGateway, tables: TablesConfig
 ) -> Deployment:
     return Deployment(settings, registry, clock, gateway, tables)
 
@@ -130,7 +132,7 @@ def test_quiet_table_is_not_evaluated_at_all_and_seldom_found_silent(
 
 
 def test_write_whose_writer_died_is_rolled_back_though_no_notice_names_it(
-    deployment: Deployment, table: HandMadeTable, gateway: FakeDoor
+    deployment: Deployment, table: HandMadeTable, gateway: FakeRunGateway
 ) -> None:
     table_id = deployment.announce(table)
     begin_and_die(table, "20261121120100000")
@@ -153,7 +155,7 @@ def test_silent_table_is_evaluated_while_the_timeline_server_does_not_answer(
     settings: LakeSettings,
     registry: Registry,
     clock: FakeClock,
-    gateway: FakeDoor,
+    gateway: FakeRunGateway,
     tables: TablesConfig,
     table: HandMadeTable,
 ) -> None:
@@ -176,7 +178,7 @@ def test_without_any_timeline_server_the_evaluations_themselves_follow_the_table
     settings: LakeSettings,
     registry: Registry,
     clock: FakeClock,
-    gateway: FakeDoor,
+    gateway: FakeRunGateway,
     tables: TablesConfig,
     table: HandMadeTable,
 ) -> None:
