@@ -68,10 +68,8 @@ class Deployment:
         self.watching = TimelineServer(timelines, options, feed)
         own_options = ServerOptions(settings.allowed_roots, settings.service_tokens, is_watching=False)
         own = TimelineServer(SharedTimelines(now_ms=registry.now_ms), own_options)
-        gateway_of_timelines = TimelineServerGateway(own, client(self.watching))
-        self.loop = ManagerLoop(
-            settings, registry, gateway_of_timelines, TableViewCache(own.timelines), gateway, lambda: tables
-        )
+        seen = TimelineServerGateway(own, client(self.watching))
+        self.loop = ManagerLoop(settings, registry, seen, TableViewCache(own.timelines), gateway, lambda: tables)
         self.evaluated = self.found_silent = 0
 
     def announce(self, table: HandMadeTable) -> str:
