@@ -21,7 +21,8 @@ from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import StaticPool
 
 from airflow_lake_provider.config.policies import TablePolicy
-from airflow_lake_provider.config.tables_file import TablesConfig, parse_tables_file
+from airflow_lake_provider.config.tables_config import TablesConfig
+from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.backlog import correct
 from airflow_lake_provider.manager.db.marks import EvaluationResult, Notice, Source, TableLease

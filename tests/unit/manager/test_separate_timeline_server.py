@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from airflow_lake_provider.config.settings import LakeSettings
-from airflow_lake_provider.config.tables_file import TablesConfig
+from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import TimelineServerUnavailableError
 from airflow_lake_provider.http import MOUNT_PATH
 from airflow_lake_provider.manager.db.marks import Notice, Source

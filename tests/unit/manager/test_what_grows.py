@@ -106,8 +106,8 @@ def test_quiet_table_takes_little_memory(
     taken = []
     tracemalloc.start()
     try:
-        for tables in (30, 44, 45):  # the first ones with what is loaded once, and the few that are kept unpacked
-            fleet.grow(tables)
+        for number in (30, 44, 45):  # the first ones with what is loaded once, and the few that are kept unpacked
+            fleet.grow(number)
             taken.append(take_snapshot())
     finally:
         tracemalloc.stop()
