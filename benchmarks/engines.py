@@ -6,6 +6,7 @@ the wall times and of the processor times (all processes of the job) is printed 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import ctypes
 import json
@@ -20,11 +21,13 @@ from typing import Any
 
 from local_stack import hudi_bundle
 
-ROUNDS = int(os.environ.get("LAKE_ROUNDS", "5"))
 PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="jobs of each engine; the median counts")
+    rounds = parser.parse_args().rounds
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     folder = Path(tempfile.mkdtemp(prefix="lake-engines-"))
     spark = hudi_bundle.spark_env()
@@ -33,7 +36,7 @@ def main() -> None:
     os.environ |= {"AIRFLOW_HOME": str(folder / "airflow"), "SPARK_LOCAL_IP": "127.0.0.1"}
     os.environ["AIRFLOW_CONN_SPARK_DEFAULT"] = json.dumps({"conn_type": "spark", "host": "local[1]"})
     seconds: dict[str, list[tuple[float, float]]] = {"spark-submit": [], "in-process": []}
-    for number in range(ROUNDS):
+    for number in range(rounds):
         for engine, measured in seconds.items():
             measured.append(run_once(engine, folder, number))
             print(f"{engine}: {measured[-1][0]:.2f} s, {measured[-1][1]:.2f} s of processor", file=sys.stderr)

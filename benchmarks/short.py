@@ -89,7 +89,7 @@ FORMS = (
         "conflict",
         ("--runs", "5", "--without-hudi"),
         (
-            Figure("first_150k_ms", "floor_150k_ms", noise=5.0),
+            Figure("first_150k_ms", "plain_150k_ms", noise=0.3),
             Figure("first_calls", noise=2),
             Figure("recheck_calls", noise=2),
         ),
@@ -144,6 +144,14 @@ FORMS = (
             Figure("300.quiet_statements"),
             Figure("300.commit_statements", noise=0.5),
             Figure("300.commit_rows", noise=0.3),
+        ),
+    ),
+    ShortForm(
+        "engines",
+        ("--rounds", "2"),
+        (
+            Figure("spark_submit_cpu_s", is_cpu=True, noise=2.0),
+            Figure("in_process_cpu_s", "spark_submit_cpu_s", noise=0.1),
         ),
     ),
     ShortForm(
