@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from local_stack.writer_process import StandingWriter
+
 if TYPE_CHECKING:
     from tests.integration.engines.yarn_stage import YarnStage
 
@@ -26,3 +28,14 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[YarnStage]:
 
     with yarn_stage(tmp_path_factory) as stage:
         yield stage
+
+
+@pytest.fixture(scope="package")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandingWriter]:
+    """A reader in a process of its own, with Hudi's own code."""
+    reader = StandingWriter(tmp_path_factory.mktemp("reader"))
+    try:
+        reader.wait_until_ready()
+        yield reader
+    finally:
+        reader.stop()

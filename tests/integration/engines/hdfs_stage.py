@@ -6,13 +6,35 @@ import contextlib
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from hdfs_native import Client, WriteOptions
 
 from local_stack.processes import ServerProcess
 from tests.integration.engines.stage import Stage
+
+
+@contextmanager
+def held_lock(store: Client, path: str) -> Iterator[None]:
+    """Hold the lock of the table at a path, as a writer does, so that its driver waits."""
+    lock, done = f"{path}/.hoodie/lock", threading.Event()
+
+    def hold() -> None:
+        while not done.wait(5):
+            # A NameNode that has just died refuses.
+            with contextlib.suppress(RuntimeError, OSError):
+                store.create(lock, WriteOptions(overwrite=True)).close()
+
+    store.create(lock, WriteOptions(overwrite=True)).close()
+    holder = threading.Thread(target=hold, daemon=True)
+    holder.start()
+    try:
+        yield
+    finally:
+        done.set()
+        holder.join()
+        store.delete(lock)
 
 
 @dataclass
@@ -87,26 +109,9 @@ class HdfsStage(Stage):
         with self.store.read(f"{self.folder}/{path}") as stream:
             return bytes(stream.read()).decode()
 
-    @contextmanager
-    def held_lock(self, name: str) -> Iterator[None]:
+    def held_lock(self, name: str) -> AbstractContextManager[None]:
         """Hold a table's lock, as a writer does, so that its driver waits."""
-        path, done, store = f"{self.folder}/lake/{name}/.hoodie/lock", threading.Event(), self.store
-
-        def hold() -> None:
-            while not done.wait(5):
-                # A NameNode that has just died refuses.
-                with contextlib.suppress(RuntimeError, OSError):
-                    store.create(path, WriteOptions(overwrite=True)).close()
-
-        store.create(path, WriteOptions(overwrite=True)).close()
-        holder = threading.Thread(target=hold, daemon=True)
-        holder.start()
-        try:
-            yield
-        finally:
-            done.set()
-            holder.join()
-            store.delete(path)
+        return held_lock(self.store, f"{self.folder}/lake/{name}")
 
     def log_of(self, task: ServerProcess) -> str:
         return task.log_path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Plays the manager for tasks: leases that run out, one holder at a time, no policy, and hints that are swallowed."""
+"""Plays the manager for tasks: leases that run out, one holder at a time, one policy, and hints that are swallowed."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ class Leases:
     held: dict[str, tuple[str, float]] = field(default_factory=dict)
     """With a token that no task has, a task has lost its lease."""
     guard: threading.Lock = field(default_factory=threading.Lock)
+    policy: dict[str, Any] = field(default_factory=dict)
+    """What `NO_POLICY` has not."""
 
     def answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         found = re.fullmatch(r"(?P<key>.*/executors/[a-z]+)(?P<verb>(/.*)?)", path)
@@ -61,7 +63,7 @@ def serve_leases(lease_s: float, leases: Leases | None = None) -> Iterator[str]:
             self._answer(*leases.answer(self.path, body))
 
         def do_GET(self) -> None:
-            self._answer(200, {"instant": None} if self.path.endswith("/safepoint") else NO_POLICY)
+            self._answer(200, {"instant": None} if self.path.endswith("/safepoint") else NO_POLICY | leases.policy)
 
         def _answer(self, status: int, answer: dict[str, Any]) -> None:
             text = json.dumps(answer).encode()

@@ -1,4 +1,4 @@
-"""A real YARN that takes no application: one clear error, which costs no try, and a table that nothing has touched."""
+"""A real YARN that takes no application: one clear error, and a table that nothing has touched."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
+from local_stack.processes import PATIENCE
 from local_stack.yarn import MAX_APPLICATIONS
 from tests.integration.engines.yarn_stage import HASTY, YarnStage
 
@@ -58,7 +59,7 @@ def test_what_keeps_an_application_out_is_named_and_costs_no_try(
     monkeypatch.setattr(stage, "deploy_mode", mode)
     with TROUBLES[trouble](stage):
         task = stage.start_task(name, base_path=path, table_name=name, spark_conf=HASTY)
-        task.process.wait(timeout=300)
+        task.process.wait(timeout=300 * PATIENCE)
     log = stage.log_of(task)
     assert SAYS[trouble, mode] in log, log[-4000:]
     # The retry policy waits, and starts the same try again (test_retry_policy.py).
@@ -67,3 +68,24 @@ def test_what_keeps_an_application_out_is_named_and_costs_no_try(
     assert stage.instants(name) == before
     left = [app for app in stage.stack.yarn.applications(active=False) if app["id"] not in known]
     assert [app for app in left if app["name"] != "sleep" and app["state"] not in {"FAILED", "KILLED"}] == []
+
+
+@pytest.mark.parametrize("mode", ["cluster", "client"])
+def test_queue_that_does_not_exist_is_named_and_is_a_failed_try(
+    stage: YarnStage, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """YARN answers, so it would refuse again."""
+    name = f"queue-{mode}"
+    path = stage.copy_table(name)
+    before = stage.instants(name)
+    monkeypatch.setattr(stage, "deploy_mode", mode)
+    task = stage.start_task(name, base_path=path, table_name=name, spark_conf={"spark.yarn.queue": "nowhere"})
+    task.process.wait(timeout=300 * PATIENCE)
+    log = stage.log_of(task)
+    assert "to unknown queue: nowhere" in log, log[-4000:]
+    assert "RETURNED {" not in log
+    raised = [line for line in log.splitlines() if line.startswith("airflow_lake_provider.errors.")]
+    assert raised, log[-4000:]
+    assert not raised[0].startswith("airflow_lake_provider.errors.EngineAwayError"), raised
+    assert stage.instants(name) == before
+    assert stage.stack.yarn.applications() == []

@@ -63,8 +63,8 @@ class YarnStage(HdfsStage):
         found = [process for process in psutil.process_iter(["cwd"]) if application_id in (process.info["cwd"] or "")]
         return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
 
-    def driver_processes(self, app: Mapping[str, Any]) -> list[psutil.Process]:
-        """Return the processes of the container with an application's driver."""
+    def master_processes(self, app: Mapping[str, Any]) -> list[psutil.Process]:
+        """Return the processes of the container with an application's master: in cluster mode it has the driver."""
         container = app["amContainerLogs"].rstrip("/").split("/")[-2]
         return [process for process in self.containers(app["id"]) if container in process.info["cwd"]]
 
