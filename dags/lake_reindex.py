@@ -67,6 +67,7 @@ with DAG(
             description="schedule only writes the plans",
         ),
         "drop_first": Param(default=False, type="boolean", title="Drop first", description="Or build what is missing"),
+        "drop": Param(default=False, type="boolean", title="Drop for good", description="Build nothing"),
         "dry_run": Param(default=False, type="boolean", title="Dry run", description="Show what would be submitted"),
         "check": Param(
             "cheap",
@@ -151,6 +152,7 @@ with DAG(
         indexes="{{ params.indexes | tojson }}",
         mode="{{ params.mode }}",
         drop_first="{{ params.drop_first }}",
+        drop="{{ params.drop }}",
         check="{{ params.check }}",
         wait_s="{{ params.wait_s }}",
         check_timeout_s="{{ params.check_timeout_s }}",

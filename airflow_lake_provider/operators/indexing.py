@@ -10,13 +10,14 @@ from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
 from airflow_lake_provider.config.service_policies import MaintenanceWindow
 from airflow_lake_provider.config.tables_file import parse_window
-from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.errors import ConfigError, LakeError
 from airflow_lake_provider.execution.arguments import is_true
 from airflow_lake_provider.hooks.lake import as_airflow_error
 from airflow_lake_provider.indexing.index_spec import CheckLevel, parse_indexes, requested_options, split_indexes
 from airflow_lake_provider.job_contract import (
     INDEX_CHECK,
     INDEX_CHECK_TIMEOUT,
+    INDEX_DROP,
     INDEX_DROP_FIRST,
     INDEX_NO_WRITER,
     INDEX_WAIT_S,
@@ -52,6 +53,7 @@ class HudiIndexOperator(HudiTableServiceOperator):
     :param wait_s: seconds to wait for a moment without writers that would be missing in the index (templated).
     :param check_timeout_s: seconds that a finished build waits for writers that may not have loaded it (templated).
     :param drop_first: drop the indexes before they are built anew (templated).
+    :param drop: drop the indexes, with their pending plans, and build nothing (templated).
     :param window: days and hours in which a try may begin, as `maintenance_window` in the tables file; a mapping, or
         its text (templated). Outside it the task is deferred until it opens: it needs a triggerer and uses no slot.
     :param no_writer: declares that no writer runs; then the build refuses while it sees one (templated).
@@ -64,6 +66,7 @@ class HudiIndexOperator(HudiTableServiceOperator):
         "wait_s",
         "check_timeout_s",
         "drop_first",
+        "drop",
         "no_writer",
         "window",
     )
@@ -77,6 +80,7 @@ class HudiIndexOperator(HudiTableServiceOperator):
         wait_s: float | str = 300.0,
         check_timeout_s: int | str = 900,
         drop_first: bool | str = False,
+        drop: bool | str = False,
         no_writer: bool | str = False,
         window: Mapping[str, Any] | str | None = None,
         **kwargs: Any,
@@ -87,6 +91,7 @@ class HudiIndexOperator(HudiTableServiceOperator):
         self.wait_s = wait_s
         self.check_timeout_s = check_timeout_s
         self.drop_first = drop_first
+        self.drop = drop
         self.no_writer = no_writer
         self.window = window
 
@@ -115,11 +120,17 @@ class HudiIndexOperator(HudiTableServiceOperator):
 
     def build_options(self) -> dict[str, str]:
         """Return the job's options besides Hudi's settings. Raises ConfigError, ValueError."""
+        specs = parse_indexes(split_indexes(self.indexes))
+        if is_true(self.drop) and (is_true(self.drop_first) or not specs):
+            raise ConfigError(
+                f"table {self.base_path}: drop takes indexes away: name them in indexes, and leave out drop_first"
+            )
         return {
-            **requested_options(parse_indexes(split_indexes(self.indexes))),
+            **requested_options(specs),
             INDEX_CHECK: CheckLevel(self.check).value,
             INDEX_WAIT_S: f"{float(self.wait_s):g}",
             INDEX_CHECK_TIMEOUT: str(int(self.check_timeout_s)),
+            INDEX_DROP: str(is_true(self.drop)).lower(),
             INDEX_DROP_FIRST: str(is_true(self.drop_first)).lower(),
             INDEX_NO_WRITER: str(is_true(self.no_writer)).lower(),
         }

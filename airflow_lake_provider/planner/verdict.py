@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_lake_provider.hudi.instant import Action
-from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service, ServiceResult
+from airflow_lake_provider.job_contract import INDEX_DROP, FailureKind, Mode, Outcome, Service, ServiceResult
 from airflow_lake_provider.planner.facts import CLUSTER_OPERATION, COMPACT_OPERATION, LOG_COMPACT_OPERATION
 
 if TYPE_CHECKING:
@@ -55,6 +55,9 @@ def judge(before: Timeline, after: Timeline, request: ServiceRequest, result: Se
     `result` is the job's report, None when the job died without one; it only identifies the job's own plan. For
     METACOMPACTION the timelines are the metadata table's.
     """
+    if request.service is Service.INDEXING and request.options.get(INDEX_DROP) == "true":
+        # No instant shows a drop: the table's properties do, which the job has read again.
+        return _judge_by_report(before, after, request, result)
     action = Action.COMPACTION if request.service is Service.METACOMPACTION else PLANNED_AS.get(request.service)
     if action is None:
         return _UNPLANNED.get(request.service, _judge_by_report)(before, after, request, result)

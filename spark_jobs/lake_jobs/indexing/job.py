@@ -43,7 +43,7 @@ from lake_jobs.indexing.outcome import (
 )
 from lake_jobs.indexing.rules import BuildState, IndexPlan, Step, decide_step, find_rivals
 from lake_jobs.indexing.samples import find_searched_column, sample_searches
-from lake_jobs.indexing.schedule import drop_wanted, schedule, schedule_or_record_failure
+from lake_jobs.indexing.schedule import drop_for_good, drop_wanted, schedule, schedule_or_record_failure
 from lake_jobs.indexing.settings import WantedIndex, hudi_settings_of, hudi_type_of, index_options
 from lake_jobs.indexing.state import (
     IndexState,
@@ -95,14 +95,9 @@ def run_indexing(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
             "rows: set hoodie.metadata.enable=true in all writers, and then in hudi_options"
         )
     run = IndexRunResult()
-    # Where nothing is scheduled, nothing would replace what is dropped.
-    if options.drop_first and request.mode is not Mode.EXECUTE:
-        try:
-            drop_wanted(context, options)
-        except IndexFailure as failure:
-            context.log_progress(f"indexing FAILED ({failure.kind}): {failure.message}")
-            run.failures.append(failure)
-            return result_of(run)
+    ended = _drop_as_requested(context, options, run)
+    if ended is not None:
+        return ended
     if request.mode is Mode.SCHEDULE:
         for wanted in options.wanted:
             schedule_or_record_failure(context, wanted, run)
@@ -112,6 +107,22 @@ def run_indexing(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
         for wanted in options.wanted:
             _schedule_and_build(context, wanted, options, run)
     return result_of(run)
+
+
+def _drop_as_requested(context: ServiceContext, options: IndexOptions, run: IndexRunResult) -> ServiceResult | None:
+    """Return the result of a run that ends with it; None when the run goes on to build."""
+    if options.drop:
+        return drop_for_good(context, options, run)
+    # Where nothing is scheduled, nothing would replace what is dropped.
+    if not options.drop_first or context.request.mode is Mode.EXECUTE:
+        return None
+    try:
+        drop_wanted(context, options)
+    except IndexFailure as failure:
+        context.log_progress(f"indexing FAILED ({failure.kind}): {failure.message}")
+        run.failures.append(failure)
+        return result_of(run)
+    return None
 
 
 def _build_pending(context: ServiceContext, options: IndexOptions, run: IndexRunResult) -> None:

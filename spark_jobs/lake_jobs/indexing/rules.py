@@ -43,6 +43,16 @@ class Step(StrEnum):
     """The index is there already: the plan can never run."""
 
 
+def find_resting(partition: str, there: Collection[str]) -> frozenset[str]:
+    """Return which of the indexes that are there readers cannot use, or writers not update, without this one."""
+    others = frozenset(there) - {partition}
+    if partition == "files":
+        return others
+    if partition == "record_index":
+        return frozenset(name for name in others if name.startswith(SECONDARY_INDEX_PREFIX))
+    return others & {"partition_stats"} if partition == "column_stats" else frozenset()
+
+
 @dataclass(frozen=True, slots=True)
 class IndexPlan:
     """A pending plan. `up_to` is the last completed write without holes before it.

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.job_contract import EXPRESSION_INDEX_PREFIX, SECONDARY_INDEX_PREFIX, FailureKind
+from airflow_lake_provider.job_contract import EXPRESSION_INDEX_PREFIX, SECONDARY_INDEX_PREFIX, FailureKind, Outcome
 from lake_jobs.hudi.files import open_path
 from lake_jobs.hudi.metadata_writes import find_metadata_write_mode
 from lake_jobs.hudi.settings import ALWAYS
 from lake_jobs.hudi.table import hold_lock, open_client
 from lake_jobs.indexing.build import BARRIER_INTERVAL_S, keep_lock_file
 from lake_jobs.indexing.listing import FOLDER, drop_index, remove_index
-from lake_jobs.indexing.outcome import IndexFailure, caught_up_to, explain_no_plan
-from lake_jobs.indexing.rules import Begin, decide_writer_barrier
+from lake_jobs.indexing.outcome import IndexFailure, caught_up_to, explain_no_plan, result_of
+from lake_jobs.indexing.rules import Begin, decide_writer_barrier, find_resting
 from lake_jobs.indexing.settings import build_settings, drop_mark
-from lake_jobs.indexing.state import load_index_state
+from lake_jobs.indexing.state import load_index_state, remove_plan_files
 from lake_jobs.indexing.writers import find_writers_in_flight, is_build_running
 
 if TYPE_CHECKING:
+    from airflow_lake_provider.job_contract import ServiceResult
     from lake_jobs.indexing.outcome import IndexRunResult
     from lake_jobs.indexing.settings import IndexOptions, WantedIndex
     from lake_jobs.indexing.state import IndexState
@@ -80,6 +82,46 @@ def drop_wanted(context: ServiceContext, options: IndexOptions) -> None:
         _mark(context, partition)
 
 
+def drop_for_good(context: ServiceContext, options: IndexOptions, run: IndexRunResult) -> ServiceResult:
+    """Drop the wanted indexes, complete, half built or planned, and build nothing; return the result of the service.
+
+    Nothing is dropped on which an index rests that stays, or that a builder is at work on, nor while writers that
+    settled on an index would write into it.
+    """
+    indexes = load_index_state(context)
+    there = indexes.complete | indexes.inflight | {name for plan in indexes.plans for name in plan.partitions}
+    named = [wanted.partition for wanted in options.wanted]
+    dropped = [partition for partition in named if partition in there]
+    run.notes += [f"the table does not have {partition}" for partition in named if partition not in there]
+    try:
+        for partition in dropped:
+            resting = sorted(find_resting(partition, there) - set(named))
+            if resting:
+                raise IndexFailure(
+                    FailureKind.REFUSED,
+                    f"nothing is dropped: {', '.join(resting)} rests on {partition}; name it in indexes as well",
+                )
+        shared = [plan for plan in indexes.plans if plan.others and not set(plan.partitions).isdisjoint(dropped)]
+        if shared:
+            raise IndexFailure(
+                FailureKind.REFUSED,
+                f"nothing is dropped: plan {shared[0].instant} is of {', '.join(shared[0].partitions)} together; build "
+                "it first (mode execute), and then drop",
+            )
+        busy = _find_busy(context, indexes, dropped)
+        if busy:
+            raise IndexFailure(FailureKind.BUSY, f"nothing is dropped: {busy}")
+        if dropped:
+            # Last comes what others rest on.
+            _drop_in_quiet_moment(context, dropped[::-1], options, is_for_good=True)
+    except IndexFailure as failure:
+        context.log_progress(f"indexing FAILED ({failure.kind}): {failure.message}")
+        run.failures.append(failure)
+        return result_of(run)
+    run.notes += [f"{partition} was dropped" for partition in dropped]
+    return replace(result_of(run), outcome=Outcome.COMPLETED if dropped else Outcome.NOTHING_TO_DO)
+
+
 def _require_rebuildable(context: ServiceContext, partitions: list[str]) -> None:
     indexes = load_index_state(context)
     if not caught_up_to(indexes):
@@ -98,7 +140,9 @@ def _find_busy(context: ServiceContext, indexes: IndexState, partitions: list[st
     return ""
 
 
-def _drop_in_quiet_moment(context: ServiceContext, partitions: list[str], options: IndexOptions) -> None:
+def _drop_in_quiet_moment(
+    context: ServiceContext, partitions: list[str], options: IndexOptions, *, is_for_good: bool = False
+) -> None:
     """Wait as the build would, while the indexes are still there for readers, and drop them.
 
     The lock under which no writer stands in the way is held until they are dropped: one that streams settles at its
@@ -116,7 +160,7 @@ def _drop_in_quiet_moment(context: ServiceContext, partitions: list[str], option
                     no_writer=options.no_writer,
                 )
                 if verdict.begin is not Begin.WAIT:
-                    _drop(context, partitions)
+                    (_drop_with_plans if is_for_good else _drop)(context, partitions)
                     return
             if time.monotonic() >= deadline:
                 raise IndexFailure(
@@ -132,6 +176,16 @@ def _drop(context: ServiceContext, partitions: list[str]) -> None:
         if partition in load_index_state(context).complete:
             context.log_progress(f"index {partition}: dropping it first, as requested")
             remove_index(context, partition)
+
+
+def _drop_with_plans(context: ServiceContext, partitions: list[str]) -> None:
+    for partition in partitions:
+        context.log_progress(f"index {partition}: dropping it for good, as requested")
+        remove_index(context, partition)
+        indexes = load_index_state(context)
+        for plan in indexes.plans:
+            if plan.partitions == (partition,):
+                remove_plan_files(indexes.table, plan.instant)
 
 
 def _is_marked(context: ServiceContext, partition: str) -> bool:

@@ -12,6 +12,7 @@ from airflow_lake_provider.job_contract import (
     EXPRESSION_INDEX_PREFIX,
     INDEX_CHECK,
     INDEX_CHECK_TIMEOUT,
+    INDEX_DROP,
     INDEX_DROP_FIRST,
     INDEX_NO_WRITER,
     INDEX_OPTIONS,
@@ -77,6 +78,7 @@ class IndexOptions:
     wait_s: float = DEFAULT_WAIT_S
     check_timeout_s: float = DEFAULT_CHECK_TIMEOUT_S
     drop_first: bool = False
+    drop: bool = False
     no_writer: bool = False
     is_repeated: bool = False
     is_replaced: bool = False
@@ -98,6 +100,7 @@ def index_options(options: Mapping[str, str]) -> IndexOptions:
             check=options.get(INDEX_CHECK, "cheap"),
             wait_s=float(options.get(INDEX_WAIT_S, DEFAULT_WAIT_S)),
             check_timeout_s=float(options.get(INDEX_CHECK_TIMEOUT, DEFAULT_CHECK_TIMEOUT_S)),
+            drop=options.get(INDEX_DROP, "") == "true",
             drop_first=options.get(INDEX_DROP_FIRST, "") == "true",
             no_writer=options.get(INDEX_NO_WRITER, "") == "true",
         )

@@ -71,7 +71,7 @@ def test_dag_offers_no_backfill(client: Any, name: str) -> None:
     ("dag_id", "first"),
     [
         ("lake_table_service", ["base_path", "service", "dry_run", "mode"]),
-        ("lake_reindex", ["base_path", "indexes", "mode", "drop_first", "dry_run"]),
+        ("lake_reindex", ["base_path", "indexes", "mode", "drop_first", "drop", "dry_run"]),
         ("lake_replication", ["action", "base_path", "name", "sink", "seek_until"]),
     ],
 )

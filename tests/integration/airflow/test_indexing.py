@@ -41,6 +41,9 @@ def test_operator_hands_its_wishes_to_the_job() -> None:
     assert (options["lake.index.check"], options["lake.index.wait_s"]) == ("full", "7")
     assert (options["lake.index.drop_first"], options["lake.index.no_writer"]) == ("true", "false")
     assert options["hoodie.metadata.index.check.timeout.seconds"] == "900"
+    dropped = operator(indexes="record_index", drop="{{ params.drop }}").template_fields
+    assert "drop" in dropped
+    assert operator(indexes="record_index", drop="True").build_options()["lake.index.drop"] == "true"
 
 
 @pytest.mark.parametrize(
@@ -48,6 +51,8 @@ def test_operator_hands_its_wishes_to_the_job() -> None:
     [
         ({"indexes": "recordindex"}, "is no index"),
         ({"indexes": ["record_index"], "check": "some"}, "some"),
+        ({"indexes": ["record_index"], "drop": True, "drop_first": "true"}, "leave out drop_first"),
+        ({"drop": "True"}, "name them in indexes"),
         ({"indexes": ["record_index"], "window": {"time_zone": "Mars/Base"}}, "time_zone is 'Mars/Base'"),
     ],
 )
@@ -155,7 +160,7 @@ def test_reindex_dag_is_a_form_and_maps_over_tables() -> None:
     from airflow.dag_processing.dagbag import DagBag
 
     dag = DagBag(dag_folder=str(ROOT / "dags")).dags["lake_reindex"]
-    named = {"base_path", "indexes", "drop_first", "check", "wait_s", "mode", "window", "dry_run", "spark_conf"}
+    named = {"base_path", "indexes", "drop_first", "drop", "check", "wait_s", "mode", "window", "dry_run", "spark_conf"}
     assert named <= set(dag.params)
     build = dag.get_task("build_indexes")
     assert build.is_mapped

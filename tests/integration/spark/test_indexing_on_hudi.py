@@ -589,6 +589,30 @@ def test_index_is_dropped_under_the_lock_under_which_no_writer_was_in_the_way(
     assert missing(spark, table) == []
 
 
+def test_index_that_is_dropped_for_good_is_gone_with_its_plan_and_nothing_is_built(
+    spark: SparkSession, make_table: MakeTable
+) -> None:
+    table = make_table(**STREAMING_OFF)
+    assert run(spark, indexing(table, BOTH, "record_index", "secondary_index:customer")).outcome is Outcome.COMPLETED
+    drop = {"lake__index__drop": "true"}
+    refused = run(spark, indexing(table, BOTH, "record_index", **drop))
+    assert (refused.outcome, refused.failure_kind) == (Outcome.FAILED, FailureKind.REFUSED)
+    assert "secondary_index_customer rests on record_index; name it in indexes as well" in refused.message
+    assert complete(table) == {"files", "record_index", "secondary_index_customer"}
+    assert run(spark, indexing(table, Mode.SCHEDULE, "column_stats:amount")).outcome is Outcome.SCHEDULED
+    both = indexing(table, BOTH, "record_index", "secondary_index:customer", "column_stats:amount", **drop)
+    dropped = run(spark, both)
+    assert (dropped.outcome, dropped.completed_instants) == (Outcome.COMPLETED, ()), dropped.message
+    assert "record_index was dropped" in dropped.message
+    assert (complete(table), plans(table)) == ({"files"}, set())
+    again = run(spark, both)
+    assert (again.outcome, complete(table)) == (Outcome.NOTHING_TO_DO, {"files"})
+    # Hudi's own writers and readers go on, and the index can be built again.
+    insert(spark, table, 70_000)
+    assert run(spark, indexing(table, BOTH, "record_index", **FULL_OPTION)).outcome is Outcome.COMPLETED
+    assert missing(spark, table) == []
+
+
 def test_index_that_is_dropped_next_to_a_streaming_writer_leaves_it_its_files(
     spark: SparkSession, make_table: MakeTable, tmp_path: Path
 ) -> None:

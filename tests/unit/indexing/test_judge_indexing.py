@@ -6,7 +6,15 @@ import pytest
 
 from airflow_lake_provider.hudi.instant import Action, Instant, State
 from airflow_lake_provider.hudi.timeline import Timeline
-from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service, ServiceRequest, ServiceResult
+from airflow_lake_provider.job_contract import (
+    INDEX_DROP,
+    FailureKind,
+    Mode,
+    Outcome,
+    Service,
+    ServiceRequest,
+    ServiceResult,
+)
 from airflow_lake_provider.planner.verdict import judge
 
 OLD, NEW = "20261121100000000", "20261121110000000"
@@ -86,3 +94,25 @@ def test_failure_is_reported_although_something_was_done(mode: Mode, after: Inst
     assert after.requested_time in found.reason
     assert "column_stats is damaged" in found.reason
     assert found.completed_instants == result.completed_instants
+
+
+@pytest.mark.parametrize(
+    ("result", "outcome", "reason"),
+    [
+        (
+            ServiceResult(Service.INDEXING, Outcome.COMPLETED, message="x was dropped"),
+            Outcome.COMPLETED,
+            "x was dropped",
+        ),
+        (ServiceResult(Service.INDEXING, Outcome.NOTHING_TO_DO, message="no x"), Outcome.NOTHING_TO_DO, "no x"),
+        (FAILED, Outcome.FAILED, "a writer"),
+        (None, Outcome.FAILED, "this run of indexing reported no end"),
+    ],
+)
+def test_drop_is_judged_by_its_report_whatever_plans_are_pending(
+    result: ServiceResult | None, outcome: Outcome, reason: str
+) -> None:
+    before = Timeline((plan(OLD),))
+    request = ServiceRequest(Service.INDEXING, Mode.SCHEDULE_AND_EXECUTE, options={INDEX_DROP: "true"})
+    found = judge(before, before, request, result)
+    assert (found.outcome, reason in found.reason) == (outcome, True)

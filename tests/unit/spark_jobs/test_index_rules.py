@@ -22,6 +22,7 @@ from lake_jobs.indexing.rules import (
     decide_writer_barrier,
     find_in_the_way,
     find_missed,
+    find_resting,
     find_rivals,
     find_shadowing,
     find_unaware_writers,
@@ -251,6 +252,17 @@ def test_builder_of_a_plan_of_several_indexes_is_a_rival_in_each_of_them() -> No
     ours = IndexPlan("20261121100000000", INDEX, "", is_inflight=False)
     theirs = IndexPlan("20261121090000000", "column_stats", "", is_inflight=True, others=(INDEX,))
     assert find_rivals(ours, (ours, theirs)) == (theirs,)
+
+
+def test_index_on_which_others_rest_is_known_with_them() -> None:
+    there = {"files", "column_stats", "partition_stats", "record_index", "secondary_index_city", "bloom_filters"}
+    resting = {name: find_resting(name, there) for name in there}
+    assert resting == {
+        "files": there - {"files"},
+        "column_stats": {"partition_stats"},
+        "record_index": {"secondary_index_city"},
+        **dict.fromkeys(("partition_stats", "secondary_index_city", "bloom_filters"), frozenset()),
+    }
 
 
 @pytest.mark.parametrize(
