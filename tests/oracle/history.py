@@ -125,7 +125,7 @@ THEMES = (
         phrases=((40, ("write", "write", "archive")), (40, ("write", "write", "write", "archive", "archive"))),
     ),
 )
-_ANNOUNCING = 0.3
+_ANNOUNCING = 0.5
 
 
 def draw_history(seed: int, length: int = LENGTH) -> History:
