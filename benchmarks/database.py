@@ -23,6 +23,7 @@ from sqlalchemy.orm import sessionmaker
 from airflow_lake_provider.config.access import Audience
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.manager.db.marks import EvaluationResult, Notice, Source
+from airflow_lake_provider.manager.db.operations import load_newest_runs
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import DatabaseClock
 from airflow_lake_provider.manager.db.schema import metadata
@@ -70,8 +71,9 @@ _FILL = (
     pool_slots, span_status)
     select gen_random_uuid(), 'run_service', dag_id, run_id, -1, case state when 'queued' then null else state end, 1,
     4, 'default_pool', 1, 'not_started' from dag_run where dag_id = 'lake_table_service'""",
-    """insert into lake_run (run_id, table_id, created_ms)
-    select run_id, split_part(run_id, '.', 1), id from dag_run where dag_id = 'lake_table_service'""",
+    """insert into lake_run (run_id, table_id, created_ms, ended_ms, outcome, bytes_out)
+    select run_id, split_part(run_id, '.', 1), id, id, 'completed', id from dag_run
+    where dag_id = 'lake_table_service'""",
     f"""insert into lake_sink (table_id, sink, is_configured, retire_ms, hold, ttl_s, renewed_ms, needs_snapshot,
     paused, checkpoint, completed_time, running_until_ms, failures, retry_ms, problem)
     select {_TABLE_ID.format("i")}, 'kafka', true, null, '0', 604800, {_NOW_MS}, false, false, '', '20261121120001000',
@@ -120,6 +122,7 @@ def operations(engine: Engine) -> dict[str, Callable[[], object]]:
     list(feed.poll())
     team = Audience(("s3://bucket/lake/t1", "s3://bucket/lake/t2"), ("s3a://bucket/lake/t2",))
     last_id = registry.list_names(1000)[-1]["table_id"]
+    page_ids = [row["table_id"] for row in registry.list_names(40)]
 
     def in_session(call: Callable[[Any], object]) -> Callable[[], object]:
         def run() -> object:
@@ -161,6 +164,7 @@ def operations(engine: Engine) -> dict[str, Callable[[], object]]:
         "page: tables of a state": lambda: page_of_tables(registry, TableSearch(states=(TableState.BLOCKED,))),
         "page: tables of a team": lambda: page_of_tables(registry, TableSearch(audience=team)),
         "page: worst tables": lambda: page_of_tables(registry, TableSearch()),
+        "page: newest runs of 40 tables": in_session(lambda s: load_newest_runs(s, page_ids)),
         "page: the lake in numbers": lambda: load_numbers(registry, Audience()),
         "command: table by name": lambda: registry.find_by_name("t4321"),
         "command: 1,000 tables": registry.list_tables,

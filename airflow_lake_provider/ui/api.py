@@ -25,7 +25,7 @@ from airflow_lake_provider.config.access import Audience
 from airflow_lake_provider.errors import LakeError, MalformedRequestError, PagesBusyError
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.api.services import ManagerServices, services_of
-from airflow_lake_provider.manager.db.operations import RunSearch
+from airflow_lake_provider.manager.db.operations import NO_RUNS, NewestRuns, RunSearch, load_newest_runs
 from airflow_lake_provider.manager.db.search import (
     ATTENTION,
     KEY_TYPES,
@@ -51,11 +51,12 @@ from airflow_lake_provider.ui.table_facts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.manager.db.operations import RecordedRun, RunHour, RunPage
+    from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.search import LakeNumbers
     from airflow_lake_provider.planner.table_view import TableView
 
@@ -81,6 +82,7 @@ class TablesQuery(BaseModel):
     q: str = Field("", max_length=500, description="Part of a name, a database or a path")
     state: list[TableState] = Field(default_factory=list, description="One or more; without it all")
     database: str = Field("", max_length=500)
+    owner: str = Field("", max_length=500, description="As the commit callback names it")
     sort: Sort = Sort.WORST
     after: str = Field("", max_length=2000, description="`next` of the page before; empty: the first page")
     limit: int = Field(100, ge=1, le=MOST_ROWS)
@@ -123,6 +125,13 @@ class LakeDatabase(Wire):
     tables: int
 
 
+class LakeOwner(Wire):
+    """How many tables an owner has."""
+
+    owner: str
+    tables: int
+
+
 class LakeHour(Wire):
     """The runs of one service that were created within an hour and have one state now."""
 
@@ -149,6 +158,8 @@ class LakeOverview(Wire):
     """The worst first."""
     databases: list[LakeDatabase]
     """The 50 with the most tables."""
+    owners: list[LakeOwner]
+    """The 50 with the most tables."""
     backlog_bytes: int
     """Bytes in log files that no compaction has merged."""
     oldest_dirty_ms: int | None
@@ -161,6 +172,16 @@ class LakeOverview(Wire):
     """The last 24 hours."""
     problems: list[str]
     """What stops or delays all tables, such as a paused DAG, or a budget that the backlog outgrows."""
+
+
+class LakeLastRun(Wire):
+    """The last run of any service of a table whose end was reported, by the manager or by hand."""
+
+    service: str
+    outcome: str
+    """`completed`, `nothing_to_do` or `failed`."""
+    ended_ms: int
+    run_id: str
 
 
 class LakeRow(Wire):
@@ -181,6 +202,9 @@ class LakeRow(Wire):
     next_evaluation_ms: int | None
     services: list[LakeService]
     """Those whose policy is on, or that are in a state other than healthy."""
+    last_run: LakeLastRun | None
+    rewritten: list[int]
+    """What its newest runs that rewrote files wrote, in bytes, the oldest first; at most 12."""
 
 
 class LakeTables(Wire):
@@ -272,6 +296,7 @@ class PageMemory:
         self._numbers: TTLCache[Audience, Any] = TTLCache(64, 5_000, timer=clock_ms)
         self._hours: TTLCache[Audience, Any] = TTLCache(64, 30_000, timer=clock_ms)
         self._backlogs: TTLCache[Audience, Any] = TTLCache(64, 10_000, timer=clock_ms)
+        self._newest: TTLCache[str, NewestRuns] = TTLCache(2_000, 10_000, timer=clock_ms)
         self._views: LRUCache[str, tuple[str, list[LakeInstant], list[LakeSize]]] = LRUCache(64)
 
     def numbers(self, audience: Audience, load: Callable[[], LakeNumbers]) -> LakeNumbers:
@@ -287,6 +312,19 @@ class PageMemory:
     def backlog(self, audience: Audience, load: Callable[[], LakeBacklog]) -> LakeBacklog:
         """Return what waits of an audience's tables, at most 10 s old."""
         found: LakeBacklog = self._keep(self._backlogs, audience, load)
+        return found
+
+    def newest_runs(self, registry: Registry, table_ids: Sequence[str]) -> Mapping[str, NewestRuns]:
+        """Return the newest runs of some tables, at most 10 s old, one query for those that are not known."""
+        with self._lock:
+            found = {one: self._newest[one] for one in table_ids if one in self._newest}
+        missing = [one for one in table_ids if one not in found]
+        if missing:
+            with registry.transaction() as session:
+                loaded = load_newest_runs(session, missing)
+            found |= {one: loaded.get(one, NO_RUNS) for one in missing}
+            with self._lock:
+                self._newest.update({one: found[one] for one in missing})
         return found
 
     def _keep(self, kept: TTLCache[Audience, Any], audience: Audience, load: Callable[[], Any]) -> Any:
@@ -337,6 +375,7 @@ def get_overview(request: Request, services: Services, memory: Memory, seen: See
             for state, tables in numbers.by_state.items()
         ],
         databases=[LakeDatabase(database=name, tables=tables) for name, tables in numbers.databases],
+        owners=[LakeOwner(owner=name, tables=tables) for name, tables in numbers.owners],
         backlog_bytes=numbers.log_bytes,
         oldest_dirty_ms=numbers.oldest_dirty_ms,
         oldest_due_ms=numbers.oldest_due_ms,
@@ -376,14 +415,18 @@ def get_backlog_history(
 
 @router.get("/tables", response_model=LakeTables)
 def list_lake_tables(
-    request: Request, services: Services, seen: Seen, query: Annotated[TablesQuery, Query()]
+    request: Request, services: Services, memory: Memory, seen: Seen, query: Annotated[TablesQuery, Query()]
 ) -> Response:
     """List the tables that match, the worst first."""
     key = _parse_key(query.after, KEY_TYPES[query.sort])
-    search = TableSearch(query.q, tuple(query.state), query.database, query.sort, key, query.limit, seen)
+    search = TableSearch(query.q, tuple(query.state), query.database, query.sort, key, query.limit, seen, query.owner)
     found = page_of_tables(services.registry, search)
     now_ms, tables = services.registry.now_ms(), load_tables(services)
-    rows = [row_of(row, now_ms, services_of_row(row["decisions"], policy_of_row(tables, row))) for row in found.rows]
+    newest = memory.newest_runs(services.registry, [row["table_id"] for row in found.rows])
+    rows = [
+        row_of(row, now_ms, services_of_row(row["decisions"], policy_of_row(tables, row)), newest[row["table_id"]])
+        for row in found.rows
+    ]
     return to_response(request, LakeTables(rows=rows, total=found.total, next=_print_key(found.after)))
 
 
@@ -493,7 +536,7 @@ def policy_of_row(tables: TablesConfig | None, row: Mapping[Any, Any]) -> TableP
     return Policy() if tables is None else tables.policy_for(row["base_path"], row["table_name"])
 
 
-def row_of(row: Mapping[Any, Any], now_ms: int, services: list[LakeService]) -> LakeRow:
+def row_of(row: Mapping[Any, Any], now_ms: int, services: list[LakeService], newest: NewestRuns) -> LakeRow:
     """Return a table as lists show it."""
     next_ms = next_evaluation_ms(row, now_ms)
     return LakeRow(
@@ -511,6 +554,8 @@ def row_of(row: Mapping[Any, Any], now_ms: int, services: list[LakeService]) -> 
         # "Now" moves with the clock, and would make every answer a new one.
         next_evaluation_ms=None if next_ms == now_ms else next_ms,
         services=[one for one in services if one.is_active or one.state is not TableState.HEALTHY],
+        last_run=LakeLastRun.model_validate(newest) if newest.service else None,
+        rewritten=list(newest.rewritten),
     )
 
 

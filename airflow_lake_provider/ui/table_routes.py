@@ -250,7 +250,7 @@ class LakePolicy(Wire):
 
 
 @router.get("/tables/{table_id}", response_model=LakeTable)
-def get_lake_table(request: Request, services: Services, seen: Seen, table_id: str) -> Response:
+def get_lake_table(request: Request, services: Services, memory: Memory, seen: Seen, table_id: str) -> Response:
     """Return one table: its services with how near each is, its runs and sinks, and what is wrong."""
     registry = services.registry
     row, now_ms, tables = _find_row(services, seen, table_id), registry.now_ms(), load_tables(services)
@@ -259,7 +259,7 @@ def get_lake_table(request: Request, services: Services, seen: Seen, table_id: s
     with storage_slot(request):
         found = load_instances(registry, services.instance_gateway, services.views, table_id, MOST_ENDED)
     answer = LakeTable(
-        row=row_of(row, now_ms, decisions),
+        row=row_of(row, now_ms, decisions, memory.newest_runs(registry, [table_id])[table_id]),
         services=decisions,
         runs=[LakeRun.model_validate(one) for one in found],
         sinks=[_sink(sink, now_ms) for sink in Sinks(registry).list_sinks(table_id)],

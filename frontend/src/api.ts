@@ -37,6 +37,7 @@ export interface Overview {
   tables: number;
   states: { state: State; tables: number; needs_attention: boolean }[];
   databases: { database: string; tables: number }[];
+  owners: { owner: string; tables: number }[];
   backlog_bytes: number;
   oldest_dirty_ms: number | null;
   oldest_due_ms: number | null;
@@ -122,6 +123,8 @@ export interface Row {
   evaluated_ms: number | null;
   next_evaluation_ms: number | null;
   services: Service[];
+  last_run: { service: string; outcome: string; ended_ms: number; run_id: string } | null;
+  rewritten: number[];
 }
 
 export interface Tables {

@@ -44,6 +44,7 @@ from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import ProcessClock
 from airflow_lake_provider.manager.db.schema import (
     lake_backlog,
+    lake_run,
     lake_search,
     lake_spent,
     lake_table,
@@ -322,6 +323,7 @@ def fill(registry: Registry, folder: Path, tables: int, now_ms: int, runs: Recor
             session.execute(insert(lake_table), part)
             session.execute(insert(lake_search), [_short(row) for row in part])
     fill_backlog(registry, rows, now_ms)
+    fill_records(registry, rows, now_ms)
     table_id = table_id_of(path)
     for service, begin, end, reason in history.services:
         runs.rows.append(_run(table_id, "orders", "shop", service, begin, end, reason, "success" if end else "running"))
@@ -396,6 +398,25 @@ def fill_backlog(registry: Registry, rows: Sequence[dict[str, Any]], now_ms: int
                 session.execute(insert(table), values)
 
 
+def fill_records(registry: Registry, rows: Sequence[dict[str, Any]], now_ms: int) -> None:
+    """Fill what executors reported of the newest runs of most tables: sizes that grow, or shrink, and some failures."""
+    chance = random.Random(5)
+    records = []
+    for number, row in enumerate(rows):
+        size, growth = chance.randint(50, 4000) * MIB, chance.choice((0.9, 1.0, 1.12))
+        for back in range(0 if number % 9 == 8 else 3 + number % 12):
+            ended_ms = now_ms - back * 3 * HOUR_MS - chance.randint(60_000, 7_000_000)
+            outcome = "failed" if back == 0 and number % 31 == 7 else "completed"
+            written = None if outcome == "failed" else int(size * growth**-back * chance.uniform(0.85, 1.15))
+            service = "clustering" if back % 4 == 3 else "compaction"
+            key = {"run_id": f"{row['table_id']}.past{back}", "table_id": row["table_id"], "number": back}
+            times = {"created_ms": ended_ms - 90_000, "ended_ms": ended_ms}
+            records.append({**key, **times, "service": service, "outcome": outcome, "bytes_out": written})
+    with registry.transaction() as session:
+        for begin in range(0, len(records), 500):
+            session.execute(insert(lake_run), records[begin : begin + 500])
+
+
 def _run(
     table_id: str,
     name: str,
@@ -432,7 +453,7 @@ def _row(path: str, name: str, database: str, kind: str, number: int, now_ms: in
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
-    names = search_names(row["table_name"], row["database_name"], row["base_path"])
+    names = search_names(row["table_name"], row["database_name"], row["base_path"], row["owner"])
     summary = summarise(row["decisions"], problem=row["problem"], evaluated=True)
     return {"table_id": row["table_id"], **names, **summary.columns()}
 

@@ -16,7 +16,7 @@ from sqlalchemy import and_, delete, func, insert, select, update
 from airflow_lake_provider.config.access import Audience
 from airflow_lake_provider.job_contract import Mode
 from airflow_lake_provider.manager.db.schema import lake_run
-from airflow_lake_provider.manager.db.search import PAGE_SIZE
+from airflow_lake_provider.manager.db.search import PAGE_SIZE, ROWS_PER_QUERY
 from airflow_lake_provider.planner.price import NEWEST, Operation, Work
 
 if TYPE_CHECKING:
@@ -171,6 +171,54 @@ class RunHour:
     job_s: float = 0.0
     files_in: int = 0
     bytes_out: int = 0
+
+
+# --- What a list of tables shows of each table's newest runs
+
+
+@dataclass(frozen=True, slots=True)
+class NewestRuns:
+    """The last run of a table that ended, and what the newest runs that rewrote files wrote, in bytes, oldest first."""
+
+    service: str = ""
+    """Of the last run; empty: none is known."""
+    outcome: str = ""
+    ended_ms: int = 0
+    run_id: str = ""
+    rewritten: tuple[int, ...] = ()
+
+
+NO_RUNS = NewestRuns()
+MOST_NEWEST = 24
+"""So many of a table's newest runs are read for a list."""
+MOST_REWRITTEN = 12
+
+
+def load_newest_runs(session: Session, table_ids: Sequence[str]) -> dict[str, NewestRuns]:
+    """Return the newest runs of a page's tables that their executors reported; a table without any is left out.
+
+    It reads the records of these tables alone, by their index.
+    """
+    run = lake_run.c
+    found: dict[str, list[RowMapping]] = {}
+    number = func.row_number().over(partition_by=run.table_id, order_by=run.created_ms.desc()).label("place")
+    columns = (run.table_id, run.service, run.outcome, run.ended_ms, run.run_id, run.bytes_out, number)
+    for begin in range(0, len(table_ids), ROWS_PER_QUERY):
+        mine = run.table_id.in_(table_ids[begin : begin + ROWS_PER_QUERY])
+        ranked = select(*columns).where(mine, run.ended_ms.is_not(None), run.outcome != "dry_run").subquery()
+        newest = select(ranked).where(ranked.c.place <= MOST_NEWEST).order_by(ranked.c.table_id, ranked.c.place)
+        for row in session.execute(newest).mappings():
+            found.setdefault(row["table_id"], []).append(row)
+    return {table_id: _newest_of(rows) for table_id, rows in found.items()}
+
+
+def _newest_of(rows: Sequence[RowMapping]) -> NewestRuns:
+    # The newest may have been created before another that ended earlier.
+    last = max(rows, key=lambda row: row["ended_ms"])
+    rewritten = [row["bytes_out"] for row in rows if row["bytes_out"] and row["outcome"] == COMPLETED]
+    return NewestRuns(
+        last["service"], last["outcome"], last["ended_ms"], last["run_id"], tuple(rewritten[:MOST_REWRITTEN][::-1])
+    )
 
 
 # --- A run's record: when it is created, when it begins, when a try of it ends

@@ -110,7 +110,8 @@ class Registry(TableRows):
                 )
                 session.execute(
                     lake_search.insert().values(
-                        table_id=table_id, **search_names(notice.table_name, notice.database, notice.base_path)
+                        table_id=table_id,
+                        **search_names(notice.table_name, notice.database, notice.base_path, notice.owner),
                     )
                 )
             # This transaction's update locks the row, so the number is this mark's: no other transaction can have
@@ -381,8 +382,8 @@ def _announced(notice: Notice) -> dict[str, Any]:
 def _update_search(session: Session, table_id: str, result: EvaluationResult) -> None:
     """Bring the table's row for searches up to date; most evaluations change nothing there."""
     table, search = lake_table.c, lake_search.c
-    names = select(table.table_name, table.database_name, table.base_path).where(table.table_id == table_id)
-    row = session.execute(names).one_or_none()
+    names = select(table.table_name, table.database_name, table.base_path, table.owner)
+    row = session.execute(names.where(table.table_id == table_id)).one_or_none()
     if row is None:
         return
     values: dict[str, Any] = {**search_names(*row), "has_problem": bool(result.problem)}

@@ -98,6 +98,7 @@ lake_search = Table(
     Column("is_blocked", Boolean, nullable=False, server_default=false()),
     Column("has_problem", Boolean, nullable=False, server_default=false()),
     Column("database_name", String(500), nullable=False, default="", server_default=""),
+    Column("owner", String(500), nullable=False, default="", server_default=""),
     # Its summary: `search.Summary`.
     Column("state", String(20), nullable=False, default="new", server_default="new"),
     Column("severity", Integer, nullable=False, default=10, server_default="10"),

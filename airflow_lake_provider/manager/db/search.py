@@ -7,6 +7,7 @@ a number: a row that does not change meanwhile is on exactly one page.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -21,7 +22,7 @@ from airflow_lake_provider.manager.db.schema import lake_backlog, lake_search, l
 from airflow_lake_provider.planner.rules import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from sqlalchemy import ColumnElement, RowMapping
     from sqlalchemy.orm import Session
@@ -42,11 +43,12 @@ def _load_rows(session: Session, table_ids: Sequence[str], audience: Audience) -
     return {row["table_id"]: row for row in rows if audience.covers(row["base_path"])}
 
 
-def search_names(table_name: str, database: str, base_path: str) -> Mapping[str, Any]:
-    """Return what `lake_search` has of a table's name and place."""
+def search_names(table_name: str, database: str, base_path: str, owner: str = "") -> Mapping[str, Any]:
+    """Return what `lake_search` has of a table's name, place and owner."""
     text = "\n".join((table_name, database, base_path)).lower()
     identity = f"{identity_of(base_path)}/"
-    return {"table_name": table_name, "database_name": database, "identity": identity, "search_text": text}
+    names = {"table_name": table_name, "database_name": database, "owner": owner}
+    return {**names, "identity": identity, "search_text": text}
 
 
 def search_verdicts(decisions_json: str) -> Mapping[str, Any]:
@@ -186,6 +188,7 @@ class TableSearch:
     after: tuple[Any, ...] = ()
     limit: int = PAGE_SIZE
     audience: Audience = field(default_factory=Audience)
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +222,8 @@ def page_of_tables(registry: Registry, search: TableSearch) -> TablePageFound:
         matches.append(short.severity.in_([SEVERITY[state] for state in search.states]))
     if search.database:
         matches.append(short.database_name == search.database)
+    if search.owner:
+        matches.append(short.owner == search.owner)
     keys = [(short[name], is_down) for name, is_down in _KEYS[search.sort]]
     columns = (short.table_id, short.table_name, short.state, short.severity, short.log_bytes, short.base_bytes)
     page = select(*columns).where(*matches).order_by(*(c.desc() if down else c for c, down in keys))
@@ -268,13 +273,25 @@ class LakeNumbers:
     log_bytes: int
     databases: tuple[tuple[str, int], ...]
     """The databases with the most tables."""
+    owners: tuple[tuple[str, int], ...]
+    """The owners with the most tables."""
     oldest_dirty_ms: int | None
     oldest_due_ms: int | None
     """Since when the service has been due that has waited longest and does not run."""
     holes: int
 
 
-MOST_DATABASES = 50
+MOST_IN_FACET = 50
+"""Databases, and owners, that people choose from."""
+MOST_PAIRS = 2_000
+"""Pairs of a database and an owner that are counted."""
+
+
+def _facet(counts: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+    tables: Counter[str] = Counter()
+    for name, count in counts:
+        tables[name] += count
+    return tuple((name, count) for name, count in tables.most_common(MOST_IN_FACET + 1) if name)[:MOST_IN_FACET]
 
 
 def load_numbers(registry: Registry, audience: Audience) -> LakeNumbers:
@@ -282,7 +299,8 @@ def load_numbers(registry: Registry, audience: Audience) -> LakeNumbers:
     short, table, mine = lake_search.c, lake_table.c, audience_clauses(audience)
     by_state = select(short.severity, func.count(), func.sum(short.log_bytes)).where(*mine).group_by(short.severity)
     tables = func.count().label("tables")
-    by_database = select(short.database_name, tables).where(*mine).group_by(short.database_name)
+    # One scan for both facets; of a lake with more pairs than that, the small ones are not offered.
+    pairs = select(short.database_name, short.owner, tables).where(*mine).group_by(short.database_name, short.owner)
     oldest_due = select(func.min(short.due_since_ms)).where(short.due_since_ms > 0, *mine)
     oldest_of, holes_of = select(func.min(table.dirty_since_ms)), select(func.sum(table.holes)).where(table.holes > 0)
     if mine:
@@ -291,14 +309,15 @@ def load_numbers(registry: Registry, audience: Audience) -> LakeNumbers:
         holes_of = holes_of.join(lake_search, same).where(*mine)
     with registry.transaction() as session:
         states = session.execute(by_state).all()
-        databases = session.execute(by_database.order_by(tables.desc()).limit(MOST_DATABASES)).all()
+        found = session.execute(pairs.order_by(tables.desc()).limit(MOST_PAIRS)).all()
         oldest, due_ms = session.execute(oldest_of).scalar_one(), session.execute(oldest_due).scalar_one()
         holes = session.execute(holes_of).scalar_one()
     counts = {severity: count for severity, count, _ in states}
     return LakeNumbers(
         by_state=MappingProxyType({state: counts.get(SEVERITY[state], 0) for state in TableState}),
         log_bytes=int(sum(size or 0 for _, _, size in states)),
-        databases=tuple((name, count) for name, count in databases if name),
+        databases=_facet((database, count) for database, _, count in found),
+        owners=_facet((owner, count) for _, owner, count in found),
         oldest_dirty_ms=oldest,
         oldest_due_ms=due_ms,
         holes=int(holes or 0),

@@ -5,7 +5,7 @@ import { Link, useNavigate, useSearchParams } from "react-router-dom";
 
 import { get, type BacklogHistory, type Hour, type Overview, type Row, type State, type Tables } from "../api";
 import { BacklogChart, HoursChart } from "../charts";
-import { ago, bytes, count, duration, plural, useNow, useZone } from "../format";
+import { ago, bytes, count, duration, moment, plural, useNow, useZone } from "../format";
 import { Bar, hue, meterText, nearest, STATES, StateChip, title } from "../names";
 import { Empty, Loading, Panel, Trouble, useTitle } from "../parts";
 
@@ -158,6 +158,7 @@ function TableList({ overview }: { overview: Overview | undefined }) {
   const states = params.getAll("state");
   const sort = params.get("sort") ?? "worst";
   const database = params.get("database") ?? "";
+  const owner = params.get("owner") ?? "";
   const text = params.get("q") ?? "";
   const [typed, setTyped] = useState(text);
   const change = (name: string, values: string[]) =>
@@ -180,9 +181,9 @@ function TableList({ overview }: { overview: Overview | undefined }) {
     return () => clearTimeout(timer);
   });
   const tables = useInfiniteQuery({
-    queryKey: ["tables", text, states, database, sort],
+    queryKey: ["tables", text, states, database, owner, sort],
     queryFn: ({ pageParam, signal }) =>
-      get<Tables>("tables", { q: text, state: states, database, sort, after: pageParam, limit: PAGE }, signal),
+      get<Tables>("tables", { q: text, state: states, database, owner, sort, after: pageParam, limit: PAGE }, signal),
     initialPageParam: "",
     getNextPageParam: (last) => (last.next === "" ? undefined : last.next),
     // A long list stays as it was read: its rows would move under the reader.
@@ -221,17 +222,18 @@ function TableList({ overview }: { overview: Overview | undefined }) {
             );
           })}
         </div>
-        {(overview?.databases.length ?? 0) > 0 && (
-          <label>
-            <span>Database</span>
-            <select value={database} onChange={(event) => change("database", [event.target.value])}>
-              <option value="">all</option>
-              {overview?.databases.map((one) => (
-                <option key={one.database} value={one.database}>{`${one.database} (${count(one.tables)})`}</option>
-              ))}
-            </select>
-          </label>
-        )}
+        <Facet
+          name="Database"
+          chosen={database}
+          found={(overview?.databases ?? []).map((one) => [one.database, one.tables])}
+          choose={(value) => change("database", [value])}
+        />
+        <Facet
+          name="Owner"
+          chosen={owner}
+          found={(overview?.owners ?? []).map((one) => [one.owner, one.tables])}
+          choose={(value) => change("owner", [value])}
+        />
         <label>
           <span>Order</span>
           <select value={sort} onChange={(event) => change("sort", [event.target.value])}>
@@ -260,6 +262,33 @@ function TableList({ overview }: { overview: Overview | undefined }) {
   );
 }
 
+interface Choice {
+  name: string;
+  chosen: string;
+  /** Values with how many tables each has. */
+  found: [string, number][];
+  choose: (value: string) => void;
+}
+
+function Facet({ name, chosen, found, choose }: Choice) {
+  if (found.length === 0 && chosen === "") {
+    return null;
+  }
+  const isListed = chosen === "" || found.some(([value]) => value === chosen);
+  return (
+    <label>
+      <span>{name}</span>
+      <select value={chosen} onChange={(event) => choose(event.target.value)}>
+        <option value="">all</option>
+        {!isListed && <option value={chosen}>{chosen}</option>}
+        {found.map(([value, tables]) => (
+          <option key={value} value={value}>{`${value} (${count(tables)})`}</option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
 function Nothing({ isFiltered }: { isFiltered: boolean }) {
   if (isFiltered) {
     return <Empty>No table matches. Remove a filter, or search for a part of a name or path.</Empty>;
@@ -273,6 +302,16 @@ function Nothing({ isFiltered }: { isFiltered: boolean }) {
 }
 
 const ROW_PX = 62;
+const COLUMNS = [
+  ["State", "c-state"],
+  ["Table", ""],
+  ["What is going on", ""],
+  ["Next service", ""],
+  ["Last service", "c-done"],
+  ["Log and base files", ""],
+  ["Rewritten", "c-trend"],
+  ["Last commit", ""],
+] as const;
 
 function Rows({ rows, total, isLast, onEnd }: { rows: Row[]; total: number; isLast: boolean; onEnd: () => void }) {
   const ref = useRef<HTMLDivElement>(null);
@@ -312,8 +351,8 @@ function Rows({ rows, total, isLast, onEnd }: { rows: Row[]; total: number; isLa
     <div className="table-list" role="table" aria-label="Tables, worst first" aria-rowcount={total + 1}>
       <div role="rowgroup">
         <div role="row" className="row head" aria-rowindex={1}>
-          {["State", "Table", "What is going on", "Nearest service", "Backlog", "Last commit"].map((name) => (
-            <span role="columnheader" key={name}>
+          {COLUMNS.map(([name, of]) => (
+            <span role="columnheader" key={name} className={of}>
               {name}
             </span>
           ))}
@@ -345,7 +384,6 @@ function Line({ row, index, top, onFocus }: { row: Row; index: number; top: numb
   const now = useNow();
   const zone = useZone();
   const next = nearest(row.services);
-  const share = row.base_bytes > 0 ? row.log_bytes / row.base_bytes : 0;
   return (
     <div
       role="row"
@@ -375,19 +413,70 @@ function Line({ row, index, top, onFocus }: { row: Row; index: number; top: numb
           </>
         )}
       </span>
-      <span role="cell" className="c-size">
-        {row.log_bytes > 0 ? (
+      <span role="cell" className="c-done">
+        {row.last_run !== null && (
           <>
-            {bytes(row.log_bytes)}
-            <small>{`${count(100 * share)} % of base`}</small>
+            <span>{title(row.last_run.service)}</span>
+            <small className={row.last_run.outcome === "failed" ? "bad" : ""} title={moment(row.last_run.ended_ms, zone)}>
+              {`${OUTCOMES[row.last_run.outcome] ?? ""}${ago(row.last_run.ended_ms, now)}`}
+            </small>
           </>
-        ) : (
-          <small>none</small>
         )}
+      </span>
+      <span role="cell" className="c-size">
+        <Sizes log={row.log_bytes} base={row.base_bytes} />
+      </span>
+      <span role="cell" className="c-trend">
+        <Trend sizes={row.rewritten} />
       </span>
       <span role="cell" className="c-last" data-zone={zone}>
         {ago(row.last_notice_ms, now)}
       </span>
     </div>
+  );
+}
+
+const OUTCOMES: Record<string, string> = { failed: "failed ", nothing_to_do: "nothing to do, " };
+
+/** Log files over what they lie on: the part of the bar is what readers have to merge. */
+function Sizes({ log, base }: { log: number; base: number }) {
+  if (log === 0) {
+    return <small>no log files</small>;
+  }
+  const text = base > 0 ? `${bytes(log)} in log files, ${count((100 * log) / base)} % of ${bytes(base)} in base files` : `${bytes(log)} in log files`;
+  return (
+    <>
+      <span className="sizes" role="img" aria-label={text} title={text}>
+        <i className="log" style={{ flexGrow: log }} />
+        <i className="base" style={{ flexGrow: base }} />
+      </span>
+      <small>
+        {bytes(log)}
+        {base > 0 && <span>{`, ${count((100 * log) / base)} % of base`}</span>}
+      </small>
+    </>
+  );
+}
+
+const TREND_PX = [64, 22] as const;
+
+/** What the newest runs wrote, one bar each, the oldest on the left. */
+function Trend({ sizes }: { sizes: number[] }) {
+  const most = Math.max(...sizes);
+  if (sizes.length < 2) {
+    return sizes.length === 0 ? null : <small>{bytes(most)}</small>;
+  }
+  const [width, height] = TREND_PX;
+  const step = width / 12;
+  const bars = sizes.map((size, at) => {
+    const tall = Math.max(1, (size / most) * height);
+    return `M${(at * step).toFixed(1)} ${height}v${(-tall).toFixed(1)}h${(step - 1.5).toFixed(1)}v${tall.toFixed(1)}z`;
+  });
+  const text = `The last ${sizes.length} runs that rewrote files wrote ${bytes(Math.min(...sizes))} to ${bytes(most)}, the newest ${bytes(sizes.at(-1) ?? 0)}`;
+  return (
+    <svg className="trend" role="img" aria-label={text} width={width} height={height} viewBox={`0 0 ${width} ${height}`}>
+      <title>{text}</title>
+      <path d={bars.join("")} />
+    </svg>
   );
 }

@@ -20,9 +20,9 @@ from airflow_lake_provider.config.access import TokensSource
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.manager.backlog import list_waiting
 from airflow_lake_provider.manager.db.marks import Notice, Source
-from airflow_lake_provider.manager.db.operations import OBSERVED, Quote
+from airflow_lake_provider.manager.db.operations import NO_RUNS, OBSERVED, Quote, load_newest_runs
 from airflow_lake_provider.manager.db.schema import lake_table, lake_waiting
-from airflow_lake_provider.manager.db.search import TableSearch, TableState, page_of_tables
+from airflow_lake_provider.manager.db.search import Sort, TableSearch, TableState, page_of_tables
 from airflow_lake_provider.planner.price import Work
 from tests.support.browser import needs_chromium, needs_frontend, open_browser, open_page
 from tests.support.lake_pages import ServedPages, serve
@@ -112,6 +112,37 @@ def test_search_and_facets_stand_in_the_address_and_survive_a_reload(pages: Serv
         assert page.get_by_role("button", name="blocked").get_attribute("aria-pressed") == "true"
         page.get_by_placeholder("Search by name, database or path").fill("no such table")
         page.get_by_text("No table matches").wait_for()
+
+
+def test_owner_stands_in_the_address_and_each_row_shows_sizes_last_service_and_trend(
+    pages: ServedPages, browser: Any
+) -> None:
+    with open_page(browser) as opened:
+        page = opened.page
+        page.goto(f"{pages.url}/plugin/lake?sort=name")
+        page.get_by_label("Owner").select_option("sales")
+        page.wait_for_url("**owner=sales**")
+        search = TableSearch(owner="sales", sort=Sort.NAME)
+        found = page_of_tables(pages.services.registry, search)
+        page.get_by_text(f"{found.total:,} tables", exact=True).wait_for()
+        page.reload()
+        page.get_by_text(f"{found.total:,} tables", exact=True).wait_for()
+        assert page.get_by_label("Owner").input_value() == "sales"
+        with pages.services.registry.transaction() as session:
+            newest = load_newest_runs(session, [row["table_id"] for row in found.rows])
+        for number, row in enumerate(found.rows[:8]):
+            line, runs = page.locator(f"[data-index='{number}']"), newest.get(row["table_id"], NO_RUNS)
+            trend = line.get_by_role("img", name=f"The last {len(runs.rewritten)} runs that rewrote files")
+            assert trend.count() == (1 if len(runs.rewritten) > 1 else 0)
+            if trend.count():
+                assert trend.locator("path").get_attribute("d").count("z") == len(runs.rewritten)
+            done = line.locator(".c-done").inner_text()
+            assert ("ago" in done) is (runs.service != "")
+            assert ("failed" in done) is (runs.outcome == "failed")
+            share = line.locator(".sizes").evaluate(
+                "(bar) => bar.firstChild.getBoundingClientRect().width / bar.getBoundingClientRect().width"
+            )
+            assert abs(share - row["log_bytes"] / (row["log_bytes"] + row["base_bytes"])) < 0.05
 
 
 def test_everything_works_from_the_keyboard(pages: ServedPages, browser: Any) -> None:

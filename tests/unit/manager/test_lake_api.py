@@ -27,7 +27,7 @@ from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.operations import RecordedRun, RunPage, RunReport, RunSearch
 from airflow_lake_provider.manager.db.registry import Registry
-from airflow_lake_provider.manager.db.schema import lake_search, lake_table
+from airflow_lake_provider.manager.db.schema import lake_run, lake_search, lake_table
 from airflow_lake_provider.manager.db.search import (
     TableState,
     find_summary,
@@ -181,6 +181,87 @@ def test_page_of_tables_reads_no_more_rows_than_it_shows(registry: Registry, eng
             said = " ".join(row[-1] for row in plan)
             assert "USING INDEX" in said
             assert "TEMP B-TREE" not in said
+
+
+# --- The last run and the trend of each row
+
+
+def ended(session: Any, table_id: str, number: int, service: str, at_ms: int, outcome: str, size: int | None) -> None:
+    run_id = f"{table_id}.{service}.{number}"
+    session.execute(
+        insert(lake_run).values(
+            run_id=run_id, table_id=table_id, created_ms=number, service=service, number=number, ended_ms=at_ms,
+            outcome=outcome, bytes_out=size,
+        )
+    )  # fmt: skip
+
+
+def test_row_shows_the_last_run_that_ended_and_what_the_newest_rewrites_wrote(
+    client: httpx.Client, registry: Registry
+) -> None:
+    busy, quiet = evaluated(registry, "/lake/busy"), evaluated(registry, "/lake/quiet")
+    with registry.transaction() as session:
+        for number in range(1, 41):
+            ended(session, busy, number, "compaction", 1000 * number, "completed", 100 + number)
+        ended(session, busy, 41, "clean", 900_000, "nothing_to_do", None)
+        ended(session, busy, 42, "clustering", 950_000, "failed", 7)
+        ended(session, busy, 43, "compaction", 990_000, "dry_run", 8)
+        # Created last, and still at work.
+        values = {"run_id": "open", "table_id": busy, "created_ms": 44, "service": "archive"}
+        session.execute(insert(lake_run).values(values))
+    rows = {row["name"]: row for row in client.get("/api/tables").json()["rows"]}
+    assert rows["busy"]["last_run"] == {
+        "service": "clustering", "outcome": "failed", "ended_ms": 950_000, "run_id": f"{busy}.clustering.42",
+    }  # fmt: skip
+    assert rows["busy"]["rewritten"] == [100 + number for number in range(29, 41)]
+    assert (rows["quiet"]["last_run"], rows["quiet"]["rewritten"]) == (None, [])
+    assert client.get(f"/api/tables/{busy}").json()["row"]["rewritten"] == rows["busy"]["rewritten"]
+    assert client.get(f"/api/tables/{quiet}").json()["row"]["last_run"] is None
+
+
+def test_pages_ask_for_runs_of_the_tables_that_they_show_and_not_again_within_seconds(
+    client: httpx.Client, registry: Registry, engine: Engine, clock: FakeClock
+) -> None:
+    for number in range(60):
+        evaluated(registry, f"/lake/t{number:02}")
+    sent: list[tuple[str, Any]] = []
+
+    def note(*sent_: Any) -> None:
+        if "lake_run" in sent_[2]:
+            sent.append((sent_[2], sent_[3]))
+
+    event.listen(engine, "before_cursor_execute", note)
+    page = {"sort": "name", "limit": 40}
+    client.get("/api/tables", params=page)
+    assert [len([one for one in values if str(one).startswith("t")]) for _, values in sent] == [20, 20]
+    client.get("/api/tables", params=page)
+    assert len(sent) == 2
+    clock.advance(11)
+    client.get("/api/tables", params=page)
+    assert len(sent) == 4
+    with engine.connect() as connection:
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sent[0][0]}", sent[0][1]).all()
+    said = " ".join(row[-1] for row in plan)
+    assert "USING INDEX idx_lake_run_table" in said
+    assert "SCAN lake_run" not in said
+
+
+def test_tables_are_found_by_owner_and_the_owners_are_counted(
+    client: httpx.Client, services: ManagerServices, registry: Registry, lake: Path, orders: str
+) -> None:
+    object.__setattr__(services, "instance_gateway", Runs([]))
+    registry.mark_dirty(Notice("/lake/new", "new", Source.COMMIT_CALLBACK, (), "sales", "ops"))
+    registry.mark_dirty(Notice("/lake/other", "other", Source.COMMIT_CALLBACK))
+    overview = client.get("/api/overview").json()
+    assert {one["owner"]: one["tables"] for one in overview["owners"]} == {"shop": 1, "ops": 1}
+    assert overview["databases"] == [{"database": "sales", "tables": 2}]
+    assert names(client.get("/api/tables", params={"owner": "ops"})) == ["new"]
+    assert client.get("/api/tables", params={"owner": "nobody"}).json()["total"] == 0
+    # The writer's next commit names another owner.
+    services.loop.notify(Notice(str(lake / "orders"), "orders", Source.COMMIT_CALLBACK, (), "sales", "finance"))
+    services.loop.drain()
+    found = client.get("/api/tables", params={"owner": "finance"}).json()
+    assert [row["owner"] for row in found["rows"]] == ["finance"]
 
 
 # --- Summaries

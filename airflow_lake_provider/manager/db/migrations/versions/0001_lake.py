@@ -72,6 +72,7 @@ def upgrade() -> None:
         sa.Column("is_blocked", sa.Boolean, nullable=False, server_default=sa.false()),
         sa.Column("has_problem", sa.Boolean, nullable=False, server_default=sa.false()),
         sa.Column("database_name", sa.String(500), nullable=False, server_default=""),
+        sa.Column("owner", sa.String(500), nullable=False, server_default=""),
         sa.Column("state", sa.String(20), nullable=False, server_default="new"),
         sa.Column("severity", sa.Integer, nullable=False, server_default="10"),
         sa.Column("log_bytes", sa.BigInteger, nullable=False, server_default="0"),
