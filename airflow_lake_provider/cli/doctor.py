@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.cli.command import moment, print_rows, run_command
+from airflow_lake_provider.cli.reports import warn_of_all_tables
 from airflow_lake_provider.cli.tables import find_table, list_all_tables, start_service_run
 from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.doctor.repairs import STILL_STUCK, load_records
@@ -35,7 +36,10 @@ if TYPE_CHECKING:
 
 
 def doctor(args: Namespace) -> None:
-    """Print every problem of a table, or repair one; exit code 1 when something is (still) stuck."""
+    """Print every problem of a table, or repair one; exit code 1 when something is (still) stuck.
+
+    What stops all tables comes first, on the error output: a paused DAG, a loop that makes no pass, refused notices.
+    """
     run_command(args, _doctor)
 
 
@@ -60,6 +64,7 @@ def _doctor(args: Namespace) -> None:
         start_service=start,
         reads_all=True,
     )
+    warn_of_all_tables()
     found = repairer.examine()
     if args.repair:
         _repair(args, repairer, found)

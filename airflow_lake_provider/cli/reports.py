@@ -178,6 +178,10 @@ def _build_explanation(query: dict[str, str]) -> dict[str, Any]:
     return reports.explain(find_table(reports.registry, query["table"]).base_path)
 
 
+def _build_problems(_query: dict[str, str]) -> dict[str, Any]:
+    return {"problems": open_reports().find_problems()}
+
+
 def _build_backlog(_query: dict[str, str]) -> dict[str, Any]:
     return open_reports().backlog()
 
@@ -186,6 +190,7 @@ _BUILDERS: dict[str, Callable[[dict[str, str]], dict[str, Any]]] = {
     "overview": _build_overview,
     "tables": _build_tables,
     "backlog": _build_backlog,
+    "problems": _build_problems,
     "runs": _build_runs,
     "explanation": _build_explanation,
 }
@@ -302,6 +307,17 @@ EMPTY = """\
 no table is registered yet. Either
   - point a writer to the manager (`airflow lake init --table PATH` prints how): its next commit registers it, or
   - name tables, or a root to search, in the tables file: `airflow lake init --discover ROOT` prints one"""
+
+
+def warn_of_all_tables() -> None:
+    """Print on the error output what stops or delays all tables, as far as it is known without the manager."""
+    try:
+        found = ask("problems")
+    except NoManagerError as error:
+        if str(error):
+            warn(f"! {error}; whether its loop makes passes, and which notices it refused, is not known here")
+        found = _build("problems", {})
+    _warn_of(found["problems"])
 
 
 def _warn_of(problems: list[str]) -> None:

@@ -136,9 +136,12 @@ class ManagerLoop:
         self._evaluators.start()
         self._passed_s = time.monotonic()
 
-    def find_problems(self) -> tuple[str, ...]:
-        """Return what keeps this process's loop, or its part for one store, from evaluating tables."""
-        problems = self._evaluators.find_problems()
+    def find_problems(self, sees: Callable[[str], bool] = lambda _path: True) -> tuple[str, ...]:
+        """Return what keeps this process's loop, or its part for one store, from evaluating tables.
+
+        `sees` says which base paths it may name.
+        """
+        problems = self._evaluators.find_problems(sees)
         if self._event_loop is None or self._passed_s is None:
             return problems
         silent_s = time.monotonic() - self._passed_s

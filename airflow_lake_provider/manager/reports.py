@@ -131,11 +131,13 @@ class Reports:
     run_scheduler: RunScheduler
     admit: Admit
     find_net: Callable[[], Net]
+    find_process_problems: Callable[[], Sequence[str]] = tuple
+    """What is wrong with the manager's process; nothing in a command, which has no loop and receives no notice."""
     slots: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(EXPLAINED_AT_ONCE))
 
     def find_problems(self) -> list[str]:
         """Return what stops or delays all tables, the gravest first."""
-        problems = list(find_net_problems(self.find_net(), self.registry.now_ms()))
+        problems = [*find_net_problems(self.find_net(), self.registry.now_ms()), *self.find_process_problems()]
         settings = self.find_settings_problem()
         if settings:
             problems.append(f"the tables' settings are wrong; servers keep the last good ones: {settings}")

@@ -171,7 +171,8 @@ class LakeOverview(Wire):
     hours: list[LakeHour]
     """The last 24 hours."""
     problems: list[str]
-    """What stops or delays all tables, such as a paused DAG, or a budget that the backlog outgrows."""
+    """What stops or delays all tables: a paused DAG, a loop that makes no pass, refused notices with their senders
+    (not for a user from whom tables are hidden), a budget that the backlog outgrows."""
 
 
 class LakeLastRun(Wire):
@@ -384,6 +385,7 @@ def get_overview(request: Request, services: Services, memory: Memory, seen: See
         problems=[
             *([problem] if problem else []),
             *find_net_problems(services.loop.find_net(), now_ms),
+            *services.find_problems(seen.covers, names=not seen.is_limited),
             *backlog.problems,
         ],
     )

@@ -17,7 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
 from airflow_lake_provider.config.access import Grant, Right
-from airflow_lake_provider.errors import LakeError, MalformedRequestError, TableUnknownError
+from airflow_lake_provider.errors import LakeError, MalformedRequestError, TableUnknownError, UnauthorisedError
 from airflow_lake_provider.http import (
     CALLBACK_KEY_HEADER,
     announced_bytes,
@@ -69,13 +69,24 @@ class NoticeRoute(APIRoute):
                 return await handler(request)
             except LakeError as error:
                 if error.http_status < 500:
-                    services_of_app(request.app).refusals.record(error.http_status, str(error))
+                    _record(request, error.http_status, str(error))
                 raise
             except RequestValidationError as error:
-                services_of_app(request.app).refusals.record(422, str(error))
+                _record(request, 422, str(error))
                 raise
 
         return handle
+
+
+def _record(request: Request, status: int, reason: str) -> None:
+    services = services_of_app(request.app)
+    given = request.headers.get(CALLBACK_KEY_HEADER)
+    given = given or token_of_extra_params(request.query_params.get("extra_params", ""))
+    try:
+        sender = f"token {services.tokens.identify(given, where='', option='')[0].name}"
+    except UnauthorisedError:
+        sender = "an unknown address" if request.client is None else request.client.host
+    services.refusals.record(status, reason, sender)
 
 
 router = APIRouter(tags=["notices"], dependencies=[Depends(check_callback_key)], route_class=NoticeRoute)

@@ -48,8 +48,7 @@ def get_health(services: Services) -> HealthAnswer:
         last_sweep_s=net.sweep_age_s(now_ms),
         problems=[
             *((_CONFIG_PROBLEMS[state],) if state in _CONFIG_PROBLEMS else ()),
-            *services.loop.find_problems(),
-            *services.refusals.find_problems(),
+            *services.find_problems(lambda _path: False, names=False),
             *_find_token_problems(services),
             *find_net_problems(net, now_ms),
         ],
@@ -96,6 +95,16 @@ def report_overview(services: Services, reader: Reader) -> dict[str, Any]:
     """Return the whole lake in numbers: tables by state, backlog, the services of the last day, what stops them."""
     reader.require_all_roots("an overview")
     return services.reports.overview()
+
+
+@reports_router.get("/problems")
+def report_problems(services: Services, reader: Reader) -> dict[str, Any]:
+    """Return what stops or delays all tables, one sentence each: paused DAGs, a loop without passes, refused notices.
+
+    Unlike `/health` it says which tokens and addresses sent the refused notices.
+    """
+    reader.require_all_roots("the problems of all tables")
+    return {"problems": services.reports.find_problems()}
 
 
 @reports_router.get("/tables")

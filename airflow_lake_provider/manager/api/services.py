@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MOST_COUNTED = 1000
+_MOST_SENDERS = 50
+_MOST_SHOWN = 5
 _CAUSES = {
     401: "a writer's key is missing or wrong",
     403: "the table lies outside [lake] allowed_roots or the token's roots, or the token has no right 'notify'",
@@ -49,38 +51,54 @@ _CAUSES = {
 
 
 class RefusedNotices:
-    """Counts the notices that this process refused, per status; safe from any thread."""
+    """Counts the notices that this process refused, per status and sender; safe from any thread."""
 
     def __init__(self, metrics: Metrics | None = None, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics if metrics is not None else NoMetrics()
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
-        self._times_s: dict[int, deque[float]] = {}
+        self._times_s: dict[int, dict[str, deque[float]]] = {}
         self._logged_s: dict[int, float] = {}
 
-    def record(self, status: int, reason: str) -> None:
-        """Count a refused notice and log its reason, at most once a minute and status."""
+    def record(self, status: int, reason: str, sender: str = "") -> None:
+        """Count a refused notice of a sender and log its reason, at most once a minute and status."""
         now_s = self._monotonic_s()
         self._metrics.incr(REFUSED_NOTICES)
         with self._lock:
-            self._times_s.setdefault(status, deque(maxlen=_MOST_COUNTED)).append(now_s)
+            senders = self._times_s.setdefault(status, {})
+            # Addresses are without number.
+            name = sender if sender in senders or len(senders) < _MOST_SENDERS else "others"
+            senders.setdefault(name, deque(maxlen=_MOST_COUNTED)).append(now_s)
             is_logged = now_s - self._logged_s.get(status, float("-inf")) >= 60
             if is_logged:
                 self._logged_s[status] = now_s
         if is_logged:
-            log.warning("the manager refused a notice with %d: %s", status, reason[:500])
+            log.warning("the manager refused a notice of %s with %d: %s", sender or "a writer", status, reason[:500])
 
-    def find_problems(self) -> tuple[str, ...]:
-        """Return one sentence for each status of the last hour. It names no table: `/health` needs no token."""
+    def find_problems(self, *, names: bool = False) -> tuple[str, ...]:
+        """Return one sentence for each status of the last hour, with `names` also which senders.
+
+        It names no table, and without `names` no token: `/health` needs none.
+        """
         since_s = self._monotonic_s() - 3600
         with self._lock:
-            counts = {status: sum(time_s > since_s for time_s in times) for status, times in self._times_s.items()}
+            counts = {
+                status: Counter({name: sum(time_s > since_s for time_s in times) for name, times in senders.items()})
+                for status, senders in self._times_s.items()
+            }
         return tuple(
-            f"{count}{' or more' if count == _MOST_COUNTED else ''} notices were refused with {status} in the last "
-            f"hour ({_CAUSES.get(status, 'they cannot be understood')}); this API server's log names the last ones"
-            for status, count in sorted(counts.items())
-            if count
+            f"{found.total()}{' or more' if max(found.values()) == _MOST_COUNTED else ''} notices were refused with "
+            f"{status} in the last hour{_describe_senders(found) if names else ''} "
+            f"({_CAUSES.get(status, 'they cannot be understood')}); this API server's log names the last ones"
+            for status, found in sorted(counts.items())
+            if found.total()
         )
+
+
+def _describe_senders(found: Counter[str]) -> str:
+    most = [f"{name or 'a writer'} ({count})" for name, count in found.most_common(_MOST_SHOWN) if count]
+    rest = sum(count > 0 for count in found.values()) - len(most)
+    return f", sent by {', '.join(most)}{f' and {rest} others' if rest else ''}"
 
 
 UNIT_BYTES = 4 * 1024 * 1024
@@ -243,9 +261,13 @@ class ManagerServices:
         object.__setattr__(self, "work", work)
         loop = self.loop
         parts = (self.registry, self.tables, self.views, self.instance_gateway)
-        object.__setattr__(
-            self, "reports", Reports(*parts, loop.evaluation.run_scheduler, loop.evaluation.admit, loop.find_net)
-        )
+        start = loop.evaluation.run_scheduler, loop.evaluation.admit
+        reports = Reports(*parts, *start, loop.find_net, lambda: self.find_problems())
+        object.__setattr__(self, "reports", reports)
+
+    def find_problems(self, sees: Callable[[str], bool] = lambda _path: True, *, names: bool = True) -> list[str]:
+        """Return what is wrong with this process: its loop, stores that hang, notices that it refused, and of whom."""
+        return [*self.loop.find_problems(sees), *self.refusals.find_problems(names=names)]
 
     def notify(self, name: str, notice: Notice) -> Mark:
         """Make a token's notice durable. Raises TooManyNoticesError for a new table too many."""

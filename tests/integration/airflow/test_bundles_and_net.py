@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.tables import HandMadeTable
+
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -93,7 +95,9 @@ def set_paused(*, is_paused: bool) -> None:
 
 
 @pytest.mark.usefixtures("paused_dags")
-def test_a_paused_dag_is_said_by_health_and_by_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_paused_dag_is_said_by_health_and_by_the_commands(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from airflow.cli.cli_parser import get_parser
     from fastapi.testclient import TestClient
 
@@ -103,6 +107,10 @@ def test_a_paused_dag_is_said_by_health_and_by_the_command(capsys: pytest.Captur
     health: Any = TestClient(create_app(open_services)).get("/health").json()
     assert "DAG lake_table_service is paused, so no service runs: unpause it" in "\n".join(health["problems"])
     assert "DAG lake_watch is paused" in "\n".join(health["problems"])
-    arguments = get_parser().parse_args(["lake", "tables"])
-    arguments.func(arguments)
-    assert "DAG lake_table_service is paused" in capsys.readouterr().err
+    # Another Airflow on this machine must not answer.
+    monkeypatch.setenv("LAKE_NO_MANAGER", "1")
+    table = HandMadeTable.create(tmp_path / "orders")
+    for words in (["tables"], ["doctor", str(table.path)]):
+        arguments = get_parser().parse_args(["lake", *words])
+        arguments.func(arguments)
+        assert "DAG lake_table_service is paused" in capsys.readouterr().err

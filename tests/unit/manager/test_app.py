@@ -340,9 +340,17 @@ def test_refused_notices_are_counted_logged_once_a_minute_and_named_by_health(
     assert [problem.split(" in the last")[0] for problem in problems] == [
         "6 notices were refused with 401", "1 notices were refused with 403", "1 notices were refused with 422"
     ]  # fmt: skip
-    assert "elsewhere" not in str(problems)  # health needs no token
+    # Health needs no token.
+    assert not any(secret in str(problems) for secret in ("elsewhere", "testclient", "token callback"))
+    reported = client.get("/reports/problems", headers=BEARER).json()["problems"]
+    assert [problem.partition("sent by ")[2].split(" (")[0] for problem in reported if "refused" in problem] == [
+        "testclient", "token callback_tokens.2", "token callback_tokens.2"
+    ]  # fmt: skip
+    assert "sent by testclient (6)" in str(reported)
+    assert client.get("/reports/problems").status_code == 401
     logged = [record.getMessage() for record in caplog.records if "refused a notice" in record.getMessage()]
     assert [message.split(":")[0] for message in logged] == [
-        f"the manager refused a notice with {status}" for status in (401, 403, 422)
+        f"the manager refused a notice of {sender} with {status}"
+        for sender, status in (("testclient", 401), ("token callback_tokens.2", 403), ("token callback_tokens.2", 422))
     ]
     assert "/elsewhere/orders" in logged[1]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ from airflow_lake_provider.manager.db.search import (
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
+from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, Net
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.ui.app import Viewer, create_pages
 from airflow_lake_provider.ui.table_facts import headline, lane_of, services_of_row, sizes_of
@@ -510,6 +513,37 @@ def test_overview_counts_and_is_computed_once_for_many_pages(
     clock.advance(6)
     assert client.get("/api/overview").json()["tables"] == 3
     assert runs.counted == 1
+
+
+def test_overview_says_that_the_net_is_paused_the_loop_stands_still_and_who_sent_refused_notices(
+    services: ManagerServices, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    object.__setattr__(services, "instance_gateway", Runs([]))
+    net = Net({SERVICE_DAG_ID: DagState.ACTIVE, WATCH_DAG_ID: DagState.PAUSED}, services.registry.now_ms() - 600_000)
+    monkeypatch.setattr(services.loop, "find_net", lambda: net)
+    loop = services.loop
+
+    async def pass_once() -> None:
+        loop._event_loop, loop._passed_s = asyncio.get_running_loop(), time.monotonic() - 7200
+
+    asyncio.run(pass_once())
+    for _ in range(3):
+        services.refusals.record(403, "outside of its roots", "token bank")
+    services.refusals.record(403, "no right", "token shop")
+    problems = client_of(services, OPERATOR).get("/api/overview").json()["problems"]
+    refused = "4 notices were refused with 403 in the last hour"
+    for said in (
+        "DAG lake_watch is paused", "loop has made no pass for 7,20",
+        f"{refused}, sent by token bank (3), token shop (1) (the table lies outside",
+    ):  # fmt: skip
+        assert said in "\n".join(problems)
+    # A user from whom a team's tables are hidden sees what concerns all, and no other team's token.
+    tokens = [{"name": "bank", "roots": ["/lake/bank"], "rights": ["read"], "viewers": ["bo"], "sha256": ["0" * 64]}]
+    (tmp_path / "tokens.yaml").write_text(json.dumps({"tokens": tokens}), encoding="utf-8")
+    object.__setattr__(services, "tokens", TokensSource(path=str(tmp_path / "tokens.yaml")))
+    problems = client_of(services, Viewer("sue")).get("/api/overview").json()["problems"]
+    assert f"{refused} (the table lies outside" in "\n".join(problems)
+    assert "token bank" not in str(problems)
 
 
 def test_oldest_debt_is_the_oldest_service_that_is_due_and_does_not_run(

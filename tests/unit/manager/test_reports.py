@@ -17,11 +17,14 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from airflow_lake_provider.cli import reports
+from airflow_lake_provider.cli.reports import warn_of_all_tables
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, DagState, Net
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import SERVICE_TOKEN
 
@@ -107,6 +110,28 @@ def test_lake_prints_the_managers_reports_without_airflow(
         1,
         "TableUnknownError: no table 'order' in the registry: did you mean orders?",
     )
+
+
+def test_doctor_first_says_what_stops_all_tables_and_who_sent_refused_notices(
+    manager: Manager, services: ManagerServices, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    services.refusals.record(401, "no token", "10.0.0.7")
+    object.__setattr__(services.reports, "find_net", lambda: Net({SERVICE_DAG_ID: DagState.PAUSED}))
+    monkeypatch.setenv("AIRFLOW__LAKE__MANAGER_URL", manager.url)
+    monkeypatch.setenv("AIRFLOW__LAKE__SERVICE_TOKENS", SERVICE_TOKEN)
+    warn_of_all_tables()
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "! DAG lake_table_service is paused" in shown.err
+    assert "! 1 notices were refused with 401 in the last hour, sent by 10.0.0.7 (1)" in shown.err
+    # Without a manager the rest comes from the database, and what is not known is said.
+    monkeypatch.setenv("AIRFLOW__LAKE__MANAGER_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr(reports, "open_reports", lambda: services.reports)
+    warn_of_all_tables()
+    shown = capsys.readouterr()
+    assert "! no manager answers at http://127.0.0.1:9" in shown.err
+    assert "which notices it refused, is not known here" in shown.err
+    assert "! DAG lake_table_service is paused" in shown.err
 
 
 def test_without_a_manager_the_command_says_so_and_airflow_does_it(manager: Manager) -> None:
