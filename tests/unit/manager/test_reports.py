@@ -31,6 +31,16 @@ from tests.unit.manager.conftest import SERVICE_TOKEN
 ROOT = Path(__file__).resolve().parents[3]
 BEARER = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
 
+CONSOLE_SCRIPT = """
+import sys
+before = set(sys.modules)
+from airflow_lake_provider.cli.reports import main
+main()
+found = {name.partition(".")[0] for name in set(sys.modules) - before} - sys.stdlib_module_names
+sys.exit(0 if found == {"airflow_lake_provider"} else f"imported: {sorted(found)}")
+"""
+"""What `lake` runs; it fails when that has imported more than the standard library and this package."""
+
 
 @dataclass
 class Manager:
@@ -43,10 +53,8 @@ class Manager:
 
     def lake(self, *words: str, token: str = SERVICE_TOKEN, zone: str = "UTC") -> subprocess.CompletedProcess[str]:
         (self.home / "airflow.cfg").write_text(f"[lake]\nservice_tokens = {token}\nmanager_url = {self.url}\n")
-        script = "import sys; from airflow_lake_provider.cli.reports import main; main(); "
-        script += "sys.exit('airflow' in sys.modules or 'sqlalchemy' in sys.modules)"
         return subprocess.run(
-            [sys.executable, "-c", script, *words],
+            [sys.executable, "-c", CONSOLE_SCRIPT, *words],
             env={"AIRFLOW_HOME": str(self.home), "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "TZ": zone},
             capture_output=True,
             text=True,
@@ -110,6 +118,20 @@ def test_lake_prints_the_managers_reports_without_airflow(
         1,
         "TableUnknownError: no table 'order' in the registry: did you mean orders?",
     )
+
+
+@pytest.mark.parametrize("words", [["overview"], ["tables"], ["backlog"], ["runs", "orders"], ["explain", "orders"]])
+def test_console_script_imports_neither_airflow_nor_any_other_package(
+    manager: Manager, registry: Registry, lake: Path, words: list[str]
+) -> None:
+    """Airflow's start alone takes about two seconds of CPU, pandas, SQLAlchemy or pydantic some tenths each."""
+    table = HandMadeTable.create(lake / "orders")
+    table.commit(1)
+    registry.mark_dirty(Notice(str(table.path), "orders", Source.HINT))
+    done = manager.lake(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+    assert manager.asked
 
 
 def test_doctor_first_says_what_stops_all_tables_and_who_sent_refused_notices(
