@@ -64,7 +64,7 @@ LANES := test-lane-services test-lane-indexes test-lane-airflow test-lane-units
 test: ## Everything that must land
 	@$(MAKE) --no-print-directory install postgres kafka hdfs hadoop ui-packages
 	@rm -rf $(DURATIONS)
-	@echo "four lanes side by side; each tier prints when its lane has ended (about 25 minutes)"
+	@echo "four lanes side by side; each tier prints when its lane has ended; CONTRIBUTING.md says how long it takes"
 	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target $(LANES); status=$$?; \
 	$(BIN)/python -m tests.support.durations $(DURATIONS); exit $$status
 
@@ -78,11 +78,11 @@ test-lane-units: TIERS := test-unit test-integration
 $(LANES):
 	@status=0; for tier in $(TIERS); do $(MAKE) --no-print-directory $$tier || status=$$?; done; exit $$status
 
-test-quick: check install ## Three minutes: checks, unit tests, one service on real Hudi, from spark-submit to its result
+test-quick: check install ## Checks, unit tests, one service on real Hudi, from spark-submit to its result
 	$(BIN)/python -m pytest tests/unit
 	$(SPARK_VENV)/bin/python -m pytest tests/integration/spark/test_real_processes.py -k whole_job
 
-test-unit: $(BIN)/.installed ## Two minutes: no JVM, no network
+test-unit: $(BIN)/.installed ## Unit tests and the simulation: no JVM, no network
 	$(BIN)/python -m pytest tests/unit tests/simulation
 
 # Each half takes about as long as the other, in a Spark session of its own.
@@ -113,7 +113,7 @@ test-system: install ## The whole product as processes: writers, API server, sch
 	$(BIN)/python -m pytest tests/system
 
 # Tracing slows the servers that tests wait for, so they are patient.
-coverage: install postgres kafka ## Line coverage of the package by the unit tier (with the simulation) and by the integration tier (40 minutes)
+coverage: install postgres kafka ## Line coverage of the package by the unit tier (with the simulation) and by the integration tier
 	@rm -rf $(COVERAGE) && mkdir -p $(COVERAGE)
 	COVERAGE_FILE=$(COVERAGE)/unit $(BIN)/coverage run -m pytest tests/unit tests/simulation
 	COVERAGE_FILE=$(COVERAGE)/integration LAKE_PATIENCE=3 $(BIN)/coverage run -m pytest tests/integration --ignore=tests/integration/spark --ignore=tests/integration/storage
