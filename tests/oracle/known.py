@@ -44,6 +44,13 @@ KNOWN: tuple[Known, ...] = (
         ),
     ),
     Known(
+        "index-check",
+        r"secondary_index_customer is said to lack",
+        "Hudi 1.2.0: a bulk insert whose writer streams metadata puts no row into a secondary index, so readers miss "
+        "new rows (two of two, both table types); an insert does, and so does a writer that updates it at the commit",
+        History.parse("9,COW,1,streaming", "index:5 write:3"),
+    ),
+    Known(
         "content-record_index",
         r"Hudi alone \[.+\], ours alone \[\]",
         "Hudi 1.2.0: a plan of several indexes that Hudi's own client executes leaves the record index empty, unless "
