@@ -159,12 +159,18 @@ def test_clean_and_archive_and_what_holds_the_archive_back(begin: BeginTable, ve
     older.require_going_on(version)
 
 
-def test_rollback_of_a_writer_that_was_killed(
-    spark: SparkSession, begin: BeginTable, version: str, tmp_path: Path
-) -> None:
+def test_rollback_of_a_writer_that_was_killed(begin: BeginTable, version: str, tmp_path: Path) -> None:
     older = begin(version, "COW")
+    dead = kill_writer(older, version, tmp_path)
+    result = older.serve(Service.ROLLBACK, Mode.EXECUTE)
+    assert result.completed_instants == (dead,)
+    older.require_going_on(version)
+
+
+def kill_writer(older: OlderTable, version: str, folder: Path) -> str:
+    """Kill a second writer of a table in the middle of a write, long ago by its heartbeat; return the instant."""
     known = older.table.files()
-    killed = StandingWriter(tmp_path / "killed", {"spark.jars": str(hudi_bundle.fetch(version))})
+    killed = StandingWriter(folder / "killed", {"spark.jars": str(hudi_bundle.fetch(version))})
     try:
         killed.wait_until_ready()
         many = {**asdict(older.table.written), "keys": 200_000}
@@ -175,9 +181,7 @@ def test_rollback_of_a_writer_that_was_killed(
     (dead,) = {name.split(".")[0] for name in older.table.files() - known}
     assert dead not in older.table.completed()
     make_old(older.table.path / ".hoodie" / ".heartbeat" / dead)
-    result = older.serve(Service.ROLLBACK, Mode.EXECUTE)
-    assert result.completed_instants == (dead,)
-    older.require_going_on(version)
+    return dead
 
 
 def test_partition_ttl(spark: SparkSession, begin: BeginTable, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
