@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from sqlalchemy import insert, update
@@ -24,6 +25,7 @@ from airflow_lake_provider.manager.db.operations import NO_RUNS, OBSERVED, Quote
 from airflow_lake_provider.manager.db.schema import lake_table, lake_waiting
 from airflow_lake_provider.manager.db.search import Sort, TableSearch, TableState, page_of_tables
 from airflow_lake_provider.planner.price import Work
+from local_stack.processes import PATIENCE
 from tests.support.browser import needs_chromium, needs_frontend, open_browser, open_page
 from tests.support.lake_pages import ServedPages, serve
 
@@ -79,12 +81,34 @@ def test_page_fits_a_phone(pages: ServedPages, browser: Any, name: str) -> None:
         assert opened.violations() == []
 
 
-def test_ten_thousand_tables_scroll_to_the_last_with_few_rows_in_the_document(pages: ServedPages, browser: Any) -> None:
+WATCH_FRAMES = """() => {
+    const seen = {frames: 0, mostRows: 0, stalls: []};
+    let before = performance.now();
+    const measure = (now) => {
+        seen.frames += 1;
+        seen.mostRows = Math.max(seen.mostRows, document.querySelectorAll('[data-index]').length);
+        if (now - before > 1000) seen.stalls.push(Math.round(now - before));
+        before = now;
+        requestAnimationFrame(measure);
+    };
+    requestAnimationFrame(measure);
+    window.seenFrames = seen;
+}"""
+"""Counts frames, the most rows that one of them had in the document, and pauses of more than a second between two."""
+MOST_STALLS = 10
+"""A busy machine takes a second from the browser now and then. A list whose every row is in the document stalls with
+each of its last fifty pages."""
+
+
+def test_ten_thousand_tables_scroll_to_the_last_without_stalls_and_with_few_rows_in_any_frame(
+    pages: ServedPages, browser: Any
+) -> None:
     with open_page(browser) as opened:
         page = opened.page
         page.goto(f"{pages.url}/plugin/lake?sort=name")
         page.locator("[data-index='0']").wait_for()
-        deadline = time.monotonic() + 120
+        page.evaluate(WATCH_FRAMES)
+        deadline = time.monotonic() + 120 * PATIENCE
         while time.monotonic() < deadline:
             if page.locator(f"[data-index='{TABLES - 1}']").count():
                 break
@@ -92,8 +116,32 @@ def test_ten_thousand_tables_scroll_to_the_last_with_few_rows_in_the_document(pa
                 "(() => { const one = document.querySelector('.scroller'); one.scrollTop = one.scrollHeight })()"
             )
             page.wait_for_timeout(20)
+        seen = page.evaluate("window.seenFrames")
+        assert 10 < seen["mostRows"] < 60
+        assert len(seen["stalls"]) <= MOST_STALLS, seen
         assert page.locator(f"[data-index='{TABLES - 1}']").count() == 1
-        assert page.locator("[data-index]").count() < 60
+        # Each page of rows came in a frame of its own, at least.
+        assert seen["frames"] > TABLES / 100
+
+
+def test_first_rows_take_one_request_for_a_page_of_rows_and_wait_for_no_other(pages: ServedPages, browser: Any) -> None:
+    asked: list[str] = []
+    held: list[Any] = []
+    with open_page(browser) as opened:
+        page = opened.page
+        page.on("request", lambda request: asked.append(request.url) if "/lake/api/" in request.url else None)
+        # The numbers of all tables are not answered: the list must not need them.
+        for other in ("overview", "backlog/history?**", "me"):
+            page.route(f"**/lake/api/{other}", lambda route: held.append(route))
+        page.goto(f"{pages.url}/plugin/lake")
+        page.locator("[data-index='0']").wait_for()
+        page.locator("[data-index='9']").wait_for()
+        (first,) = [parse_qs(urlsplit(url).query) for url in asked if urlsplit(url).path.endswith("/api/tables")]
+        assert (first["limit"], "after" in first) == (["100"], False)
+        assert 10 <= page.locator("[data-index]").count() < 60
+        assert held
+        for route in held:
+            route.abort()
 
 
 def test_search_and_facets_stand_in_the_address_and_survive_a_reload(pages: ServedPages, browser: Any) -> None:
