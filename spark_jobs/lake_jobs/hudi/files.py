@@ -64,6 +64,15 @@ def find_real_path(spark: SparkSession, path: str) -> str:
     return "" if real == plain else real
 
 
+def list_modified_ms(spark: SparkSession, folder: str) -> dict[str, int]:
+    """Return the modification time of each file in a folder by its name, ms since the epoch; one listing.
+
+    Raises Py4JJavaError.
+    """
+    fs, path = open_path(spark, folder)
+    return {str(status.getPath().getName()): int(status.getModificationTime()) for status in fs.listStatus(path)}
+
+
 def find_modified_ms(spark: SparkSession, path: str) -> int | None:
     """Return when a file was modified last, by the store's clock; None when it is not there."""
     fs, hadoop_path = open_path(spark, path)

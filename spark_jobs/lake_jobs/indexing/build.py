@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
@@ -18,10 +18,24 @@ from lake_jobs.hudi.settings import ALWAYS, LOCK_FILE_PROVIDER, wait_for_lock_wi
 from lake_jobs.hudi.table import be_sole_executor, hold_lock, open_client, requested_times
 from lake_jobs.indexing.check import check
 from lake_jobs.indexing.hudi_writer import announce, find_build_method, list_as_complete, open_index_writer, take_plan
-from lake_jobs.indexing.outcome import IndexDamagedError, PlanOutdatedError
-from lake_jobs.indexing.rules import Begin, BuildState, IndexPlan, decide_writer_barrier, find_unaware_writers
+from lake_jobs.indexing.outcome import IndexDamagedError, PlanOutdatedError, caught_up_to
+from lake_jobs.indexing.rules import (
+    Begin,
+    BuildState,
+    IndexPlan,
+    decide_writer_barrier,
+    find_in_the_way,
+    find_unaware_writers,
+)
 from lake_jobs.indexing.settings import build_settings, reads_up_to_its_plan, stays_current
-from lake_jobs.indexing.state import find_begun_ms, find_build_state, load_index_state, protect_file_groups
+from lake_jobs.indexing.state import (
+    complete_plan,
+    find_begun_ms,
+    find_build_state,
+    load_index_state,
+    protect_file_groups,
+    unprotect_file_groups,
+)
 from lake_jobs.indexing.writers import find_writers_in_flight
 from lake_jobs.services.context import open_waiting_client
 
@@ -50,6 +64,10 @@ class BuiltIndex:
     unaware: frozenset[str]
     is_compared: bool = False
     """Whether it was compared with the data files before it was listed, where the request asks for that."""
+    is_completed: bool = False
+    """Whether its plan is completed, in the hold of the lock in which it was listed."""
+    passed: set[str] = field(default_factory=set)
+    """Writes that are known to be in the index (`find_missing_writes`)."""
 
 
 @contextmanager
@@ -72,17 +90,44 @@ def built_index(
         method = find_build_method(context, builder)
         stack.enter_context(be_sole_executor(spark, lock_client, plan.instant))
         build = _Build(context, builder, method, plan)
-        in_the_way = _begin(context, lock_client, build, options)
+        end = _begin(context, lock_client, build, options)
         build.wait()
-        is_compared = in_the_way is None
-        if in_the_way is None:
-            damage = check(context, plan, options) if options.check == "full" else ""
+        is_compared = end is None
+        if end is None:
+            # What has completed is checked while writers go on; under the lock only what completed since.
+            is_there = find_build_state(spark, base_path, plan.instant) is BuildState.COMPLETED
+            damage = check(context, plan, options, build.passed) if is_there else ""
             if damage:
                 raise IndexDamagedError(damage)
             with hold_lock(spark, lock_client), keep_lock_file(context):
-                list_as_complete(context, plan, build.definition, was_alone=False)
-                in_the_way = find_unaware_instants(context)
-        yield BuiltIndex(lock_client, in_the_way, is_compared)
+                end = _list(context, build, options, was_alone=False)
+        yield BuiltIndex(lock_client, end.unaware, is_compared, end.is_completed, build.passed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """What the hold of the lock left in which an index was listed."""
+
+    unaware: frozenset[str] = frozenset()
+    """Writers that may not know of the index."""
+    is_completed: bool = False
+
+
+def _list(context: ServiceContext, build: _Build, options: IndexOptions, *, was_alone: bool) -> _Listed:
+    """List an index that is built, and complete its plan unless something is left to wait for or to compare.
+
+    The caller holds the table's lock.
+    """
+    list_as_complete(context, build.plan, build.definition, build.passed, was_alone=was_alone)
+    writers = find_writers_in_flight(context, context.read_table_state())
+    unaware = find_unaware_instants(context)
+    is_compared = options.check != "full" or not was_alone
+    if not is_compared or find_in_the_way(writers, unaware, no_writer=options.no_writer):
+        return _Listed(unaware)
+    unprotect_file_groups(context, build.plan)
+    complete_plan(context, build.plan, caught_up_to(load_index_state(context)))
+    context.log_progress(f"index {build.plan.partition} is listed, and its plan {build.plan.instant} completed")
+    return _Listed(unaware, is_completed=True)
 
 
 class _Build:
@@ -91,6 +136,8 @@ class _Build:
     def __init__(self, context: ServiceContext, client: Any, method: Any, plan: IndexPlan) -> None:
         self.plan = plan
         self.is_announced = False
+        self.passed: set[str] = set()
+        """Writes that are known to be in the index (`find_missing_writes`)."""
         self._visit = context
         self._client = client
         self._method = method
@@ -138,10 +185,10 @@ class _Build:
             self._error = error
 
 
-def _begin(context: ServiceContext, lock_client: Any, build: _Build, options: IndexOptions) -> frozenset[str] | None:
+def _begin(context: ServiceContext, lock_client: Any, build: _Build, options: IndexOptions) -> _Listed | None:
     """Wait for a moment to begin in, and begin; return as soon as writers may go on.
 
-    Returns the writers that may not know of the index when it is complete already, None when the build goes on.
+    Returns None when the build goes on, else how it was listed.
     """
     deadline = time.monotonic() + options.wait_s
     awaited: frozenset[str] = frozenset()
@@ -166,9 +213,9 @@ def _begin(context: ServiceContext, lock_client: Any, build: _Build, options: In
                     )
                 started = time.monotonic()
                 context.log_progress(f"indexing {build.plan.instant}: begins {verdict.begin}: {verdict.reason}")
-                in_the_way = _start(context, build, verdict.begin)
+                end = _start(context, build, verdict.begin, options)
                 context.log_progress(f"the table's lock was held for {time.monotonic() - started:.1f} s")
-                return in_the_way
+                return end
         # Once, and not as often as a writer gets older.
         if verdict.awaited != awaited:
             context.log_progress(f"indexing {build.plan.instant} waits: {verdict.reason}")
@@ -178,12 +225,12 @@ def _begin(context: ServiceContext, lock_client: Any, build: _Build, options: In
         time.sleep(BARRIER_INTERVAL_S)
 
 
-def _start(context: ServiceContext, build: _Build, begin: Begin) -> frozenset[str] | None:
+def _start(context: ServiceContext, build: _Build, begin: Begin, options: IndexOptions) -> _Listed | None:
     if build.plan.partition == "files":
         # Hudi ends the build under a lock that it takes itself.
         build.start()
         _wait_for_files(context, build)
-        return frozenset()
+        return _Listed()
     take_plan(context, build.plan)
     build.start()
     try:
@@ -194,8 +241,7 @@ def _start(context: ServiceContext, build: _Build, begin: Begin) -> frozenset[st
             # Even after an error: the index lacks what commits during a build that writers do not know of.
             build.join()
     build.wait()
-    list_as_complete(context, build.plan, build.definition, was_alone=True)
-    return find_unaware_instants(context)
+    return _list(context, build, options, was_alone=True)
 
 
 def _find_late_writes(state: TableState, plan: IndexPlan) -> list[str]:

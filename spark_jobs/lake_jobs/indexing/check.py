@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
 from airflow_lake_provider.job_contract import EXPRESSION_INDEX_PREFIX, METADATA_TABLE, SECONDARY_INDEX_PREFIX
-from lake_jobs.hudi.files import find_modified_ms
-from lake_jobs.hudi.metadata_writes import each_stat, read_commit_metadata
+from lake_jobs.hudi.files import find_modified_ms, list_modified_ms
+from lake_jobs.hudi.metadata_writes import read_commit_metadata
 from lake_jobs.indexing.bounds import compare_bounds, list_base_files
 from lake_jobs.indexing.rules import WriteChange, find_shadowing, must_mention
 from lake_jobs.indexing.settings import reads_up_to_its_plan
@@ -33,10 +34,10 @@ NULL_KEY = "\0"
 BLOOM_FILTERS, RECORD_INDEX, SECONDARY_INDEX = 4, 5, 7
 
 
-def check(context: ServiceContext, plan: IndexPlan, options: IndexOptions) -> str:
-    """Return what is wrong with a built index, empty when nothing is."""
+def check(context: ServiceContext, plan: IndexPlan, options: IndexOptions, passed: set[str] | None = None) -> str:
+    """Return what is wrong with a built index, empty when nothing is. `passed` is that of `find_missing_writes`."""
     started = time.monotonic()
-    damage = find_damage(context, plan)
+    damage = find_damage(context, plan, passed)
     kind, reason = f"{options.check} check", ""
     if not damage and options.check == "full":
         state = context.read_table_state()
@@ -49,16 +50,24 @@ def check(context: ServiceContext, plan: IndexPlan, options: IndexOptions) -> st
     return damage
 
 
-def find_damage(context: ServiceContext, plan: IndexPlan) -> str:
-    """Cheap check: return what a built index lacks by timeline and metadata table, empty when nothing."""
+def find_damage(context: ServiceContext, plan: IndexPlan, passed: set[str] | None = None) -> str:
+    """Cheap check: return what a built index lacks by timeline and metadata table, empty when nothing.
+
+    `passed` is that of `find_missing_writes`.
+    """
     state = context.read_table_state()
     begun_ms = find_modified_ms(context.spark, timeline_file(state, f"{plan.instant}.indexing.inflight"))
-    missing = find_missing_writes(context.spark, state, plan.partition, begun_ms or 0, plan.instant)
+    missing = find_missing_writes(context.spark, state, plan.partition, begun_ms or 0, plan.instant, passed)
     return f"not in the index: {', '.join(missing)}" if missing else find_hiding(context, plan)
 
 
 def find_missing_writes(
-    spark: SparkSession, state: TableState, partition: str, since_ms: int, since_instant: str
+    spark: SparkSession,
+    state: TableState,
+    partition: str,
+    since_ms: int,
+    since_instant: str,
+    passed: set[str] | None = None,
 ) -> list[str]:
     """Cheap check: return the writes that completed from `since_ms` on and are not in the index.
 
@@ -66,7 +75,11 @@ def find_missing_writes(
 
     A write is in when its delta commit on the metadata table wrote to the index's folder. Both times are of files on
     one store. The check leaves out what the metadata table has archived.
+
+    `passed` are instants that an earlier call found in the index, or before it; this one adds to them. What is
+    completed does not change, so a caller checks before it takes the table's lock, and under it only what came since.
     """
+    passed = set() if passed is None else passed
     metadata = _load_metadata_timeline(spark, state)
     mentions = {
         str(instant.requestedTime()): instant
@@ -74,19 +87,27 @@ def find_missing_writes(
     }
     oldest = min((time for time in mentions if len(time) == 17 and not time.startswith("0000")), default="")
     missing = []
-    for instant in state.timeline.getCommitsTimeline().filterCompletedInstants().getInstants():
+    completed = list(state.timeline.getCommitsTimeline().filterCompletedInstants().getInstants())
+    completed_ms = list_modified_ms(spark, state.meta_client.getTimelinePath().toString())
+    for instant in completed:
         requested_time = str(instant.requestedTime())
-        name = f"{requested_time}_{instant.getCompletionTime()}.{instant.getAction()}"
-        completed_ms = find_modified_ms(spark, timeline_file(state, name))
+        if requested_time in passed:
+            continue
+        at_ms = completed_ms.get(f"{requested_time}_{instant.getCompletionTime()}.{instant.getAction()}")
         is_late = reads_up_to_its_plan(partition) and requested_time > since_instant
-        if completed_ms is None or requested_time < oldest or not (is_late or completed_ms >= since_ms):
-            continue
-        if not must_mention(partition, _change_of(state, instant)):
-            continue
-        mention = mentions.get(requested_time)
-        if mention is None or partition not in metadata.readCommitMetadata(mention).getPartitionToWriteStats().keySet():
-            missing.append(f"{instant.getAction()} {requested_time}")
+        is_asked = at_ms is not None and requested_time >= oldest and (is_late or at_ms >= since_ms)
+        if is_asked and must_mention(partition, _change_of(state, instant)):
+            mention = mentions.get(requested_time)
+            if mention is None or not _mentions(metadata, mention, partition):
+                missing.append(f"{instant.getAction()} {requested_time}")
+                continue
+        if at_ms is not None:
+            passed.add(requested_time)
     return sorted(missing)
+
+
+def _mentions(metadata: Any, mention: Any, partition: str) -> bool:
+    return bool(metadata.readCommitMetadata(mention).getPartitionToWriteStats().containsKey(partition))
 
 
 def find_hiding(context: ServiceContext, plan: IndexPlan) -> str:
@@ -159,14 +180,15 @@ def _load_metadata_timeline(spark: SparkSession, state: TableState) -> Any:
 
 
 def _change_of(state: TableState, instant: Any) -> WriteChange:
-    metadata = read_commit_metadata(state, instant)
-    stats = list(each_stat(metadata))
+    # In one call: a commit may have ten thousand statistics, and py4j takes a fraction of a millisecond for each field.
+    metadata = json.loads(read_commit_metadata(state, instant).toJsonString())
+    stats = [stat for stats in metadata["partitionToWriteStats"].values() for stat in stats]
     return WriteChange(
-        operation=str(metadata.getOperationType()),
-        inserts=sum(int(stat.getNumInserts()) for stat in stats),
-        updates=sum(int(stat.getNumUpdateWrites()) for stat in stats),
-        deletes=sum(int(stat.getNumDeletes()) for stat in stats),
-        base_files=sum(not str(stat.getPath()).rsplit("/", 1)[-1].startswith(".") for stat in stats),
+        operation=str(metadata["operationType"]),
+        inserts=sum(int(stat["numInserts"]) for stat in stats),
+        updates=sum(int(stat["numUpdateWrites"]) for stat in stats),
+        deletes=sum(int(stat["numDeletes"]) for stat in stats),
+        base_files=sum(not str(stat["path"]).rsplit("/", 1)[-1].startswith(".") for stat in stats),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.job_contract import FailureKind
 from lake_jobs.hudi.table import hold_lock
 from lake_jobs.indexing.build import BARRIER_INTERVAL_S, keep_lock_file
-from lake_jobs.indexing.check import check
+from lake_jobs.indexing.check import check, find_damage
 from lake_jobs.indexing.outcome import IndexFailure, caught_up_to
 from lake_jobs.indexing.rules import find_in_the_way
 from lake_jobs.indexing.state import complete_plan, load_index_state, unprotect_file_groups
@@ -29,21 +29,27 @@ def finish(context: ServiceContext, plan: IndexPlan, options: IndexOptions, buil
     those, and the check finds what they left out. A dead writer is no reason to wait: its rows are in no file of the
     table.
     """
+    if built.is_completed:
+        return ""
     deadline = time.monotonic() + options.check_timeout_s
     is_compared = built.is_compared or options.check != "full"
     while True:
         _wait_for_unaware_writers(context, plan, options, built, deadline)
         if not is_compared:
             # A full check takes long, so writers do not wait for it; what commits meanwhile is in the cheap one.
-            damage = check(context, plan, options)
+            damage = check(context, plan, options, built.passed)
             if damage:
                 return damage
             is_compared = True
+        # Writers go on meanwhile: under the lock only what completed since is left.
+        damage = find_damage(context, plan, built.passed)
+        if damage:
+            return damage
         with hold_lock(context.spark, built.lock_client), keep_lock_file(context):
             # Writers that take no part in locking begin and end whether the lock is held or not.
             if _find_in_the_way(context, options, built):
                 continue
-            damage = check(context, plan, replace(options, check="cheap"))
+            damage = check(context, plan, replace(options, check="cheap"), built.passed)
             if not damage:
                 unprotect_file_groups(context, plan)
                 complete_plan(context, plan, caught_up_to(load_index_state(context)))

@@ -136,9 +136,12 @@ def announce(context: ServiceContext, plan: IndexPlan, definition: Any) -> None:
     list_index(context, plan.partition, Listing.INFLIGHT, definition)
 
 
-def list_as_complete(context: ServiceContext, plan: IndexPlan, definition: Any, *, was_alone: bool) -> None:
+def list_as_complete(
+    context: ServiceContext, plan: IndexPlan, definition: Any, passed: set[str], *, was_alone: bool
+) -> None:
     """List an index that is built as complete; the caller holds the table's lock, if `was_alone` during the build too.
 
+    `passed` are the writes that a check before found in the index (`find_missing_writes`).
     Raises IndexFailure when Hudi ended without building it or another job took this builder for dead, BuildLostError
     when writers went on meanwhile, IndexHiddenError, IndexDamagedError when it lacks writes, IndexUnfitError when
     readers would miss rows by it, or Py4JJavaError.
@@ -159,7 +162,7 @@ def list_as_complete(context: ServiceContext, plan: IndexPlan, definition: Any, 
     if hidden:
         raise IndexHiddenError(hidden)
     # Readers use it from the moment that it is listed.
-    damage = find_damage(context, plan)
+    damage = find_damage(context, plan, passed)
     if damage:
         raise IndexDamagedError(damage)
     if plan.partition == COLUMN_STATS_PARTITION:

@@ -22,7 +22,7 @@ from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_o
 from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service, ServiceResult
 from lake_jobs.hudi.settings import service_settings
 from lake_jobs.hudi.table import open_client, read_table_state
-from lake_jobs.indexing import build, check, finish, listing, samples, schedule
+from lake_jobs.indexing import build, check, finish, hudi_writer, listing, samples, schedule
 from lake_jobs.indexing.check import find_differences
 from lake_jobs.indexing.settings import build_settings
 from lake_jobs.services.context import open_context
@@ -413,10 +413,54 @@ def test_index_is_checked_before_readers_may_use_it(
     result = run(spark, indexing(table, BOTH, "record_index", "secondary_index:customer"))
     assert result.outcome is Outcome.COMPLETED, result.message
     assert listed.keys() == {"record_index", "secondary_index_customer"}
-    for partition, seen in listed.items():
-        # The first build fails its check, the second one passes, and once more before its plan is completed.
-        assert seen == [False, False, True], partition
+    # The first build fails its check, and the second one, with the lock held, passes.
+    assert listed == {"record_index": [False, False], "secondary_index_customer": [False, False]}
     assert missing(spark, table) == []
+
+
+def test_index_is_listed_and_its_plan_completed_in_one_hold_of_the_lock(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(**STREAMING_OFF)
+    lock, kept = table.path / ".hoodie" / "lock", tmp_path / "lock-of-the-listing"
+    write, complete_plan, ended = hudi_writer.list_index, build.complete_plan, []
+
+    def list_and_keep(context: Any, partition: str, how: Any, definition: Any = None) -> None:
+        # A file that has another name keeps its number, so no later lock file gets it.
+        kept.unlink(missing_ok=True)
+        os.link(lock, kept)
+        write(context, partition, how, definition)
+
+    def complete_and_compare(context: Any, plan: Any, up_to: str) -> None:
+        ended.append((plan.partition, kept.samefile(lock)))
+        complete_plan(context, plan, up_to)
+
+    monkeypatch.setattr(hudi_writer, "list_index", list_and_keep)
+    monkeypatch.setattr(build, "complete_plan", complete_and_compare)
+    result = run(spark, indexing(table, BOTH, "record_index", "secondary_index:customer"))
+    assert result.outcome is Outcome.COMPLETED, result.message
+    assert ended == [("record_index", True), ("secondary_index_customer", True)]
+    assert set(result.completed_instants) == table.completed("indexing")
+
+
+def test_writes_of_the_meantime_are_checked_before_the_lock_is_taken_and_once(
+    spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(**STREAMING_OFF)
+    (instant,) = run(spark, indexing(table, BOTH, "record_index")).completed_instants
+    insert(spark, table, 80_000, **STREAMING_OFF)
+    insert(spark, table, 81_000, **STREAMING_OFF)
+    die_before_completing(table, instant)
+    change_of, held = check._change_of, []
+
+    def change_and_note(state: Any, instant: Any) -> Any:
+        held.append((table.path / ".hoodie" / "lock").exists())
+        return change_of(state, instant)
+
+    monkeypatch.setattr(check, "_change_of", change_and_note)
+    result = run(spark, indexing(table, BOTH, "record_index"))
+    assert (result.outcome, result.completed_instants) == (Outcome.COMPLETED, (instant,)), result.message
+    assert held == [False, False]
 
 
 def die_before_completing(table: Table, instant: str) -> None:
