@@ -1,11 +1,14 @@
-"""Warm Spark on a real YARN and HDFS, in client and cluster mode: its application master is killed in the middle."""
+"""A whole Airflow on a real YARN and HDFS, in client and cluster mode.
+
+The application master of warm Spark is killed in the middle, and a run is cleared through Airflow's own API.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +22,12 @@ from local_stack import hadoop, hdfs
 from local_stack.airflow import LocalAirflow
 from local_stack.writer_process import StandingWriter
 from local_stack.yarn import YarnOnHdfs
+from tests.integration.engines.hdfs_stage import held_lock
 from tests.system.conftest import LOCK_OPTIONS, make_airflow
 
 pytestmark = [pytest.mark.system, pytest.mark.soak]
 
+SERVICE_RUNS = "/api/v2/dags/lake_table_service/dagRuns"
 MODES = ("client", "cluster")
 TABLES = ("orders", "users", "clicks")
 QUICK = LOCK_OPTIONS | {
@@ -43,11 +48,11 @@ class Stack:
     def lake(self) -> str:
         return f"{self.cluster.hdfs.url}/lake"
 
-    def write(self, mode: str) -> None:
-        """Write three commits of each table of a mode: then a compaction is due."""
+    def write(self, names: Iterable[str]) -> None:
+        """Write three commits of each table: then a compaction is due."""
         callback = {"url": self.airflow.callback_url, "token": self.airflow.callback_token, "headers": {}}
         for commit in range(3):
-            for name in (f"{mode}_{name}" for name in TABLES):
+            for name in names:
                 table = {"name": name, "type": "MOR", "version": 9, "keys": 500, "rows": 100}
                 self.writer.write({**table, "base_path": f"{self.lake}/{name}"}, commit, callback, QUICK)
 
@@ -62,18 +67,26 @@ class Stack:
 
     def plans(self, mode: str) -> list[str]:
         """Return the requested compactions of a mode's tables."""
-        client = Client(self.cluster.hdfs.url)
-        entries = [
-            entry.path
-            for name in TABLES
-            for entry in client.list_status(f"/lake/{mode}_{name}/.hoodie/timeline")
-            if entry.path.endswith(".compaction.requested")
-        ]
-        return entries
+        instants = [instant for name in TABLES for instant in self.instants(f"{mode}_{name}")]
+        return [instant for instant in instants if instant.endswith(".compaction.requested")]
 
-    def warm_logs(self) -> str:
-        """Return the logs of the tasks whose applications stood."""
-        logs = sorted((self.airflow.home / "logs" / "dag_id=lake_warm").rglob("*.log"))
+    def instants(self, name: str) -> list[str]:
+        """Return the files of a table's timeline."""
+        entries = Client(self.cluster.hdfs.url).list_status(f"/lake/{name}/.hoodie/timeline")
+        return [entry.path for entry in entries]
+
+    def require_compacted_once(self, name: str) -> None:
+        view = TableViewCache().refresh(f"{self.lake}/{name}")
+        assert view.timeline.pending(Action.COMPACTION) == ()
+        assert len([1 for metadata in view.commits.values() if metadata.operation == "COMPACT"]) == 1, name
+
+    def task_of(self, run: dict[str, Any]) -> dict[str, Any]:
+        path = f"{SERVICE_RUNS}/{run['dag_run_id']}/taskInstances/run_service"
+        return self.airflow.airflow_get(path) or {}
+
+    def logs(self, folder: str = "dag_id=lake_warm") -> str:
+        """Return the logs of tasks; without a folder of those whose applications stood."""
+        logs = sorted((self.airflow.home / "logs" / folder).rglob("*.log"))
         return "\n".join(path.read_text(encoding="utf-8") for path in logs)
 
 
@@ -87,6 +100,11 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     names = [(mode, f"{mode}_{name}") for mode in MODES for name in TABLES]
     more = "".join(
         f"  - name: {name}\n    spark_conn_id: yarn_{mode}\n    hudi_options:{options}\n" for mode, name in names
+    )
+    more += "".join(
+        f"  - name: cleared_{mode}\n    engine: spark-submit\n    spark_conn_id: yarn_{mode}\n"
+        f"    hudi_options:{options}\n"
+        for mode in MODES
     )
     cluster = YarnOnHdfs(tmp_path_factory.mktemp("yarn"))
     airflow = make_airflow("warm-yarn", more_tables=more)
@@ -126,8 +144,8 @@ def master_processes(app: dict[str, Any]) -> list[psutil.Process]:
 @pytest.mark.parametrize("mode", MODES)
 def test_items_run_once_although_the_application_master_is_killed_among_them(stack: Stack, mode: str) -> None:
     airflow, known = stack.airflow, {app["id"] for app in stack.applications()}
-    stack.write(mode)
     names = {f"{mode}_{name}" for name in TABLES}
+    stack.write(sorted(names))
     before = {name: stack.read(name) for name in names}
 
     def own() -> list[dict[str, Any]]:
@@ -143,22 +161,10 @@ def test_items_run_once_although_the_application_master_is_killed_among_them(sta
             process.kill()
     airflow.wait_until(lambda: succeeded() >= names, 420, "a success for each table")
 
-    views = TableViewCache()
     for name in names:
-        view = views.refresh(f"{stack.lake}/{name}")
-        assert view.timeline.pending(Action.COMPACTION) == ()
-        assert len([1 for metadata in view.commits.values() if metadata.operation == "COMPACT"]) == 1, name
+        stack.require_compacted_once(name)
         assert stack.read(name) == before[name]
-    tries = [
-        (
-            airflow.airflow_get(
-                f"/api/v2/dags/lake_table_service/dagRuns/{run['dag_run_id']}/taskInstances/run_service"
-            )
-            or {}
-        )
-        for run in airflow.service_runs()
-        if run["conf"]["table_name"] in names
-    ]
+    tries = [stack.task_of(run) for run in airflow.service_runs() if run["conf"]["table_name"] in names]
     assert {task["try_number"] for task in tries} == {1}, "a dead application costs no try"
     if mode == "cluster":
         assert len(own()) == 2, "the one that was killed, and one after it"
@@ -166,7 +172,7 @@ def test_items_run_once_although_the_application_master_is_killed_among_them(sta
         assert len(own()) == 1, "the driver lives on, and YARN gives it another master"
     # Where the containers' output is.
     for app in own():
-        assert f"yarn logs -applicationId {app['id']}" in stack.warm_logs()
+        assert f"yarn logs -applicationId {app['id']}" in stack.logs()
 
 
 def test_applications_leave_yarn_when_they_have_no_work(stack: Stack) -> None:
@@ -184,3 +190,42 @@ def test_applications_leave_yarn_when_they_have_no_work(stack: Stack) -> None:
         60,
         f"the end of {runs}",
     )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_run_that_is_cleared_in_the_middle_has_its_application_ended_and_runs_once_more(
+    stack: Stack, mode: str
+) -> None:
+    airflow, yarn, name = stack.airflow, stack.cluster.yarn, f"cleared_{mode}"
+    known = {app["id"] for app in yarn.applications(active=False)}
+    stack.write([name])
+    with held_lock(Client(stack.cluster.hdfs.url), f"/lake/{name}"):
+        before = stack.read(name)
+
+        def runs() -> list[dict[str, Any]]:
+            return [run for run in airflow.service_runs() if run["conf"]["table_name"] == name]
+
+        airflow.wait_until(lambda: bool(runs()), 120, "the run")
+        (run,) = runs()
+        log = f"dag_id=lake_table_service/run_id={run['dag_run_id']}"
+        airflow.wait_until(lambda: "as soon as the table's lock is free" in stack.logs(log), 240, "the driver")
+        (first,) = [app for app in yarn.applications() if app["id"] not in known]
+        cleared = {"dry_run": False, "dag_run_id": run["dag_run_id"], "only_failed": False}
+        airflow.change("POST", SERVICE_RUNS.replace("dagRuns", "clearTaskInstances"), cleared)
+        airflow.wait_until(lambda: not is_at_work(stack, first["id"]), 120, "the end of the cleared run's application")
+        assert not [entry for entry in stack.instants(name) if ".compaction." in entry]
+    airflow.wait_until(lambda: runs()[0]["state"] == "success", 300, "the run's success")
+
+    assert len(runs()) == 1
+    assert stack.task_of(run)["try_number"] == 2
+    stack.require_compacted_once(name)
+    assert stack.read(name) == before
+    ended = [app for app in yarn.applications(active=False) if app["id"] not in known]
+    assert len(ended) == 2, "the cleared one, and the next try's"
+
+
+def is_at_work(stack: Stack, application_id: str) -> bool:
+    """Whether YARN has an application, or this machine a process of it."""
+    active = {app["id"] for app in stack.cluster.yarn.applications()}
+    processes = [process for process in psutil.process_iter(["cwd"]) if application_id in (process.info["cwd"] or "")]
+    return application_id in active or bool(processes)
