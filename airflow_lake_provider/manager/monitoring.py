@@ -8,6 +8,7 @@ reports everything else past a deadline once: to the log, to a metric, to the no
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -301,14 +302,17 @@ class StuckNotifier:
 # `POST /sweep` calls it, so each run of `lake_watch` does. It starts no repair that is a run of a service: the loop
 # decides those like all others, by the same timeline.
 #
-# A whole examination takes some eight calls of the store. What it searches for shows on the timeline or in its folder's
-# lock, but for what comes about over hours (foreign zones, an archive that stands still): so for an hour after an
-# examination that found nothing, the timeline and a stat of the lock are enough, as long as nothing is pending.
+# A whole examination takes some eight calls of the store. What it searches for shows on the timeline, which heartbeats
+# keep in memory, or in its folder's lock, but for what comes about over hours (foreign zones, an archive that stands
+# still). So after an examination that found nothing, a stat of the lock is enough for an hour, or for a day when the
+# timeline stays as it was.
 
 EVERY_MS = 600_000
 """How often a server examines a table: the problems that it searches for last longer than that."""
 WHOLE_EVERY_MS = 3_600_000
-"""How often it examines a table whole although nothing indicates a problem."""
+"""How often it examines a table whole that changes, although nothing indicates a problem."""
+WHOLE_AT_LATEST_MS = 86_400_000
+"""The same for a table that does not change."""
 ROUND_S = 30.0
 """The round begins no table later than this, so that slow stores do not delay it; the next one goes on."""
 THREADS = 4
@@ -364,8 +368,8 @@ class RepairRound:
         self._stuck = stuck
         self._views = views
         self._threads = threads
-        self._well: LRUCache[str, int] = LRUCache(_MOST_WELL)
-        """When the last whole examination of a table found nothing, ms since the epoch."""
+        self._well: LRUCache[str, tuple[int, str]] = LRUCache(_MOST_WELL)
+        """When the last whole examination of a table found nothing, ms since the epoch, and its timeline's version."""
         self._hanging: Counter[str] = Counter()
         """Threads by the store that they wait for since a round ended."""
         self._lock = threading.Lock()
@@ -459,14 +463,17 @@ class RepairRound:
 
     def _is_well(self, row: RowMapping) -> bool:
         """Whether nothing of the table indicates a problem, and it was examined as a whole not long ago."""
+        seen = None if self._views is None else self._views.find_snapshot(row["base_path"], 0, math.inf)
         with self._lock:
-            examined_ms = self._well.get(row["table_id"])
-        if self._views is None or examined_ms is None or row["problem"]:
+            examined_ms, version = self._well.get(row["table_id"], (0, ""))
+        if seen is None or row["problem"] or shows_trouble(seen):
             return False
-        if self._registry.now_ms() - examined_ms > WHOLE_EVERY_MS:
+        is_changed = seen.version != version
+        if self._registry.now_ms() - examined_ms > (WHOLE_EVERY_MS if is_changed else WHOLE_AT_LATEST_MS):
             return False
-        seen = self._views.find_timeline(row["base_path"], EVERY_MS / 1000)
-        return not shows_trouble(seen) and self.open_table(row["base_path"]).stat(LOCK_FILE) is None
+        storage = self.open_table(row["base_path"])
+        # Hudi refuses the lock provider with that file where a store cannot move a file in one step.
+        return not storage.moves_at_once or storage.stat(LOCK_FILE) is None
 
     def _list_due(self) -> Sequence[RowMapping]:
         """Return tables whose last examination is `EVERY_MS` ago, the oldest first; not their decisions."""
@@ -496,9 +503,10 @@ class RepairRound:
         # Reading every instant's file costs; the last evaluation has reported whether one is damaged.
         doctor = TableDoctor(self.open_table(base_path), policy, "manager", now, reads_all=bool(row["problem"]))
         left = doctor.examine()
-        if not left:
+        if not left and self._views is not None:
+            seen = self._views.find_snapshot(base_path, 0, math.inf)
             with self._lock:
-                self._well[row["table_id"]] = now()
+                self._well[row["table_id"]] = (now(), seen.version if seen is not None else "")
         # Most tables are well, and one examination shows it.
         may_repair = policy.doctor.repairs and not self._is_observed(row, policy)
         records = doctor.repair_all() if left and may_repair else ()

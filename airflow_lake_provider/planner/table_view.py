@@ -179,10 +179,6 @@ class TableViewCache:
         """
         return self._timelines.find_current(base_path, Freshness(max_age_s), covering)
 
-    def find_timeline(self, base_path: str, max_age_s: float) -> TimelineSnapshot:
-        """Return the timeline in memory, refreshed when it is older: two stats where folder times can be trusted."""
-        return self._timelines.snapshot(base_path, Freshness(max_age_s))
-
     def _refresh(self, snapshot: TimelineSnapshot) -> TableView:
         known = self.memory.get(snapshot.base_path)
         if known is not None and known.version == snapshot.version and not _has_damaged_files(known):

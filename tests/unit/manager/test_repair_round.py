@@ -17,12 +17,19 @@ from airflow_lake_provider.manager import monitoring
 from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.instances import PEOPLE, Instance, NoNotifier
-from airflow_lake_provider.manager.monitoring import EVERY_MS, WHOLE_EVERY_MS, RepairRound, StuckNotifier
+from airflow_lake_provider.manager.monitoring import (
+    EVERY_MS,
+    WHOLE_AT_LATEST_MS,
+    WHOLE_EVERY_MS,
+    RepairRound,
+    StuckNotifier,
+)
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.metrics import NoMetrics
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import Storage, StorageCalls, open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from airflow_lake_provider.timeline_server.snapshot import NOW
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import FakeClock
 
@@ -113,7 +120,7 @@ class CountingStores:
         return asked
 
 
-def test_well_table_costs_three_stats_until_an_hour_has_passed_or_something_is_pending(
+def test_well_table_costs_one_stat_until_something_is_pending_or_an_hour_has_passed_since_it_changed(
     lake: Path, registry: Registry, clock: FakeClock
 ) -> None:
     clock.now = datetime.now(UTC)  # a folder's time counts only when it is past
@@ -126,17 +133,20 @@ def test_well_table_costs_three_stats_until_an_hour_has_passed_or_something_is_p
     stuck = StuckNotifier(registry, None, heard)
     rounds = RepairRound(registry, TablesConfig, stores, stuck=stuck, views=views)
 
-    def examine() -> int:
-        clock.advance(EVERY_MS / 1000 + 1)
+    def examine(*, after_s: float = EVERY_MS / 1000 + 1) -> int:
+        clock.advance(after_s)
+        timelines.snapshot(str(table.path), NOW)  # its heartbeat
+        stores.taken()
         rounds.run()
         return stores.taken()
 
     whole = examine()
     assert whole >= 8
-    examine()  # the timeline comes into memory
-    assert [examine() for _ in range(3)] == [3, 3, 3]
-    clock.advance(WHOLE_EVERY_MS / 1000)
-    assert examine() >= whole
+    assert [examine() for _ in range(20)] == [1] * 20
+    assert examine(after_s=WHOLE_AT_LATEST_MS / 1000) >= whole
+    table.commit(600)
+    assert examine() == 1
+    assert examine(after_s=WHOLE_EVERY_MS / 1000) >= whole
     # What becomes stuck is found at the next turn: a lock, which is on no timeline, and a plan.
     lock = table.path / ".hoodie" / "lock"
     lock.write_bytes(b"")
@@ -145,7 +155,7 @@ def test_well_table_costs_three_stats_until_an_hour_has_passed_or_something_is_p
     assert [instance.service for _, instance in heard.stucks] == ["orphaned_lock"]
     lock.unlink()
     examine()
-    assert examine() == 3
+    assert examine() == 1
     table.plan(9)
     assert examine() >= whole
 
