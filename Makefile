@@ -39,7 +39,7 @@ $(BIN)/.installed: pyproject.toml constraints/airflow.txt
 
 $(SPARK_VENV)/.installed: constraints/spark.txt $(BIN)/.installed
 	$(PYTHON) -m venv $(SPARK_VENV)
-	$(UV) pip install --quiet --compile-bytecode --python $(SPARK_VENV)/bin/python -c constraints/spark.txt pyspark pytest pydantic cachetools psutil fastavro fsspec 'moto[server]' confluent-kafka sqlalchemy pyarrow s3fs
+	$(UV) pip install --quiet --compile-bytecode --python $(SPARK_VENV)/bin/python -c constraints/spark.txt pyspark pytest pydantic cachetools psutil fastavro fsspec 'moto[server]' confluent-kafka sqlalchemy psycopg2-binary pyarrow s3fs
 	@touch $@
 
 $(HUDI_JAR): $(SPARK_VENV)/.installed

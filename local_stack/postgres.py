@@ -101,6 +101,14 @@ class LocalPostgres:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder = None
 
+    def query(self, statement: str, database: str = "airflow") -> list[str]:
+        """Return the rows that `psql` prints, columns separated by `|`. Raises RuntimeError."""
+        command = [str(install() / "psql"), "-h", "127.0.0.1", "-p", str(self.port), "-U", "airflow", "-At"]
+        run = subprocess.run([*command, "-c", statement, database], capture_output=True, text=True, check=False)
+        if run.returncode:
+            raise RuntimeError(f"psql failed: {run.stderr[-2000:]}")
+        return run.stdout.splitlines()
+
     def _give_folder_away(self) -> str | None:
         if os.geteuid() != 0 or self.folder is None:
             return None

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
 import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
-from replication_histories import History, Kind, begin, exact
+from replication_histories import History, Kind, begin
 from test_replication_on_hudi import _time_zone  # noqa: F401 - the fixture holds here as well
-from test_replication_workload import Stream, Wrong
+from test_replication_workload import Stream, Wrong, as_history
 
 from local_stack import kafka, kafka_connect
 from local_stack.kafka import LocalKafka
@@ -129,16 +127,6 @@ class Connected(Stream):
         command = [str(programs / "psql"), "-h", "127.0.0.1", "-p", str(self.postgres.port), "-U", "airflow", "-At"]
         run = subprocess.run([*command, "-c", statement, "airflow"], capture_output=True, text=True, check=False)
         return run.stdout.splitlines()
-
-
-def as_history(name: str, value: Any) -> Any:
-    if name == "moment" and value is not None:
-        moment = datetime.fromisoformat(value).astimezone(UTC)
-        return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
-    if name == "blob" and value is not None:
-        # As PostgreSQL prints bytes: hexadecimal digits.
-        return base64.b64encode(bytes.fromhex(value.removeprefix("\\x"))).decode()
-    return exact(value)
 
 
 def test_connect_s_jdbc_sink_has_the_table_s_rows(

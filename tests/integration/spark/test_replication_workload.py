@@ -17,9 +17,10 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -42,7 +43,10 @@ from lake_jobs.replication.reader_choice import Choice, TableTraits, find_obstac
 from lake_jobs.replication.slice_changes import ChangeQuery, TouchedGroup
 from lake_jobs.replication.slice_reader import GROUP, LAST_INSTANT
 from lake_jobs.replication.source import HudiSource
-from local_stack import lake_writer
+from local_stack import kafka, lake_writer
+from local_stack.kafka import LocalKafka
+from local_stack.kafka_consumer import read_topic
+from local_stack.postgres import LocalPostgres, find_programs
 from replicate import replicate
 from tests.support.spark_session import ONE_TASK
 
@@ -70,6 +74,9 @@ class Stream:
     reader: Reader = Reader.AUTO
     plant: Plant | None = None
     checkpoint: str = ""
+    servers: Servers | None = None
+    has_sought: bool = False
+    """Whether it has some commits twice, so that a row may be deleted again."""
 
     mode: ClassVar[ChangeMode] = ChangeMode.CHANGES
     kind: ClassVar[str] = "file"
@@ -78,14 +85,19 @@ class Stream:
     def folder(self) -> Path:
         return self.history.lake.folder
 
+    @property
+    def servers_name(self) -> str:
+        """What topics and tables of this history begin with, in servers that several histories use."""
+        return f"{self.history.kind}-{self.folder.name}".lower().replace("_", "-")
+
     def options(self) -> dict[str, str]:
         return {"path": str(self.folder / self.name)}
 
-    def run(self) -> ReplicationResult:
+    def run(self, **order_of: Any) -> ReplicationResult:
         lake = self.history.lake
         options = {**self.options(), "reader": self.reader.value}
         result_path = str(self.folder / f"{self.name}.json")
-        order = Order(f"events.{self.name}")
+        order = Order(f"events.{self.name}", **order_of)
         request = ReplicationRequest(lake.path, "events", self.kind, order, result_path, self.mode, options=options)
         if self.plant is None:
             return replicate(lake.spark, request)
@@ -96,9 +108,15 @@ class Stream:
             self.plant(patch)
             return replicate(lake.spark, request)
 
-    def catch_up(self) -> None:
+    def seek_back(self) -> None:
+        """Let the sink get the last few commits once more, and compare. Raises Wrong."""
+        self.has_sought = True
+        done = from_text(self.checkpoint).done
+        self.catch_up(request="seek", seek_until=done[max(0, len(done) - 3)])
+
+    def catch_up(self, **order_of: Any) -> None:
         """Replicate, and compare what is in the sink. Raises Wrong."""
-        result = self.run()
+        result = self.run(**order_of)
         self.require((result.message, result.waits_for) == ("", ""), result.message or result.waits_for)
         self.checkpoint = result.checkpoint or self.checkpoint
         self.compare()
@@ -207,8 +225,102 @@ class OtherLake(Stream):
         self.require_rows(state, self.history.table, "at the end")
 
 
+@dataclass
+class Topic(Stream):
+    """A topic of three partitions, and a reader of it that knows the control records alone."""
+
+    kind: ClassVar[str] = "kafka"
+
+    def options(self) -> dict[str, str]:
+        assert self.servers is not None
+        return {
+            "bootstrap_servers": self.servers.broker.bootstrap,
+            "topic": self.topic,
+            "create_topics": "true",
+            "partitions": "3",
+            "control_records": "true",
+        }
+
+    @property
+    def topic(self) -> str:
+        return f"{self.servers_name}.{self.name}"
+
+    def compare(self) -> None:
+        assert self.servers is not None
+        partitions: dict[int, Rows] = {}
+        seen = set[tuple[str, ...]]()
+        for record in read_topic(self.servers.broker.bootstrap, self.topic, parse=exact_json):
+            rows, kind = partitions.setdefault(record.partition, {}), record.headers.get("control")
+            if kind == "snapshot_begins":
+                rows.clear()
+            elif kind is None:
+                key = (record.key["id"], record.key["part"])
+                change = (record.headers["generation"], record.headers["commit"], record.value["op"], str(key))
+                self.require(self.has_sought or change not in seen, "a change is there twice", record)
+                seen.add(change)
+                after = record.value["after"]
+                if after is None:
+                    was_there = rows.pop(key, None) is not None
+                    self.require(was_there or self.has_sought, "a row is deleted that is not there", record)
+                else:
+                    rows[key] = after
+        state = {key: row for rows in partitions.values() for key, row in rows.items()}
+        self.require(len(state) == sum(map(len, partitions.values())), "a key is in two partitions")
+        self.require_rows(state, self.history.table, "at the end")
+
+
+@dataclass
+class Warehouse(Stream):
+    """A table of PostgreSQL with columns of the rows' own types; the one that is added later is added by the sink."""
+
+    mode: ClassVar[ChangeMode] = ChangeMode.LATEST
+    kind: ClassVar[str] = "database"
+
+    @property
+    def table(self) -> str:
+        return f"{self.servers_name}_{self.name}".replace("-", "_")
+
+    def options(self) -> dict[str, str]:
+        assert self.servers is not None
+        self.servers.postgres.query(
+            f"create table if not exists {self.table} (id bigint, name text, price numeric(24, 4), tags jsonb, day "
+            "date, moment timestamptz, blob bytea, ts bigint, part text, primary key (id, part))"
+        )
+        return {"url": self.servers.postgres.url, "table": self.table}
+
+    def compare(self) -> None:
+        assert self.servers is not None
+        found = self.servers.postgres.query(f"select row_to_json(mirror) from {self.table} mirror")
+        rows = [json.loads(row, parse_float=Decimal) for row in found]
+        state = {(row["id"], row["part"]): {name: as_history(name, row[name]) for name in row} for row in rows}
+        self.require_rows(state, self.history.table, "at the end")
+
+
+def exact_json(content: bytes | None) -> Any:
+    return None if content is None else json.loads(content, parse_float=Decimal)
+
+
+def as_history(name: str, value: Any) -> Any:
+    """Return what PostgreSQL prints of a column as the history has it."""
+    if name == "moment" and value is not None:
+        moment = datetime.fromisoformat(value).astimezone(UTC)
+        return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    if name == "blob" and value is not None:
+        # As PostgreSQL prints bytes: hexadecimal digits.
+        return base64.b64encode(bytes.fromhex(value.removeprefix("\\x"))).decode()
+    return exact(value)
+
+
 def _frozen(row: dict[str, Any]) -> str:
     return json.dumps(row, sort_keys=True, default=str)
+
+
+@dataclass
+class Servers:
+    """A broker and a PostgreSQL server."""
+
+    broker: LocalKafka
+    postgres: LocalPostgres
 
 
 @dataclass
@@ -225,6 +337,7 @@ class Workload:
     operations: tuple[str, ...] = ()
     snapshots: int = 0
     has_other_lake: bool = False
+    servers: Servers | None = None
 
     def __post_init__(self) -> None:
         self.streams: list[Stream] = []
@@ -237,7 +350,10 @@ class Workload:
             makes.append(("change-data", Changes, Reader.CDC))
         if self.has_other_lake:
             makes.append(("lake", OtherLake, Reader.AUTO))
-        self.streams += [make(self.history, name, reader) for name, make, reader in makes]
+        if self.servers is not None:
+            # In the place of those that need no server.
+            makes[:2] = [("topic", Topic, Reader.AUTO), ("warehouse", Warehouse, Reader.AUTO)]
+        self.streams += [make(self.history, name, reader, servers=self.servers) for name, make, reader in makes]
         for name, fault in self.plants.items():
             if fault.stream is not Snapshot:
                 self.streams.append(fault.stream(self.history, f"plant-{name}", plant=fault.plant))
@@ -393,8 +509,8 @@ ON_CHANGE_DATA = {"D8": Fault(parse_with_the_newest_schema, Changes)}
 
 KINDS = (Kind("MOR", 9), Kind("COW", 8), Kind("COW", 9, has_change_data=True), Kind("MOR", 6))
 SEEDS = (1, 2, 4, 3)
-NEWEST = 9
-"""Of this version two short histories are in `make test`; the others take as long again."""
+SHORT = Kind("COW", 9, has_change_data=True)
+"""Of this kind one history is in `make test`, besides one of a merge-on-read table to Kafka and PostgreSQL."""
 ALL_KINDS = tuple(Kind(*each) for each in (
     ("COW", 6), ("COW", 8), ("COW", 9), ("MOR", 6), ("MOR", 8), ("MOR", 9), ("COW", 9, True), ("MOR", 9, True)
 ))  # fmt: skip
@@ -403,12 +519,49 @@ ALL_KINDS = tuple(Kind(*each) for each in (
 @pytest.mark.parametrize(
     ("kind", "seed"),
     [
-        pytest.param(kind, seed, id=str(kind), marks=[] if kind.version == NEWEST else [pytest.mark.soak])
+        pytest.param(kind, seed, id=str(kind), marks=[] if kind == SHORT else [pytest.mark.soak])
         for kind, seed in zip(KINDS, SEEDS, strict=True)
     ],
 )
 def test_streams_of_a_random_history_are_the_table(spark: SparkSession, tmp_path: Path, kind: Kind, seed: int) -> None:
     Workload(spark, tmp_path, kind, seed).play(STEPS)
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    if not kafka.LIB.is_dir() and shutil.which("mvn") is None:
+        pytest.skip("Kafka needs Maven and Java 17: `make kafka`")
+    if find_programs() is None:
+        pytest.skip("PostgreSQL's programs are missing: `make postgres`")
+    found = Servers(LocalKafka(tmp_path_factory.mktemp("kafka")), LocalPostgres())
+    found.postgres.start()
+    try:
+        found.broker.start()
+        yield found
+    finally:
+        found.broker.stop()
+        found.postgres.stop()
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps"),
+    [
+        pytest.param(Kind("MOR", 9), STEPS, id="MOR-v9"),
+        *(
+            pytest.param(kind, 3 * STEPS, id=str(kind), marks=pytest.mark.soak)
+            for kind in (Kind("COW", 9), Kind("MOR", 6))
+        ),
+    ],
+)
+def test_topic_and_warehouse_of_a_random_history_are_the_table(
+    spark: SparkSession, tmp_path: Path, servers: Servers, kind: Kind, steps: int
+) -> None:
+    workload = Workload(spark, tmp_path, kind, FIRST_SEED + 4, servers=servers)
+    workload.play(steps)
+    for stream in workload.streams:
+        generation = from_text(stream.checkpoint).generation
+        stream.seek_back()
+        assert from_text(stream.checkpoint).generation == generation
 
 
 @pytest.mark.soak
@@ -439,7 +592,9 @@ def test_history_finds_each_fault_that_replication_once_had(
 
 
 @pytest.mark.soak
-def test_streams_of_many_random_histories_are_their_tables(spark: SparkSession, tmp_path: Path) -> None:
+def test_streams_of_many_random_histories_are_their_tables(
+    spark: SparkSession, tmp_path: Path, servers: Servers
+) -> None:
     """Plays new histories of all kinds of tables until the time is over; the seed of a failed one is in its folder."""
     end, seed = time.monotonic() + max(PATIENCE_S, 60), FIRST_SEED
     while time.monotonic() < end:
@@ -447,7 +602,9 @@ def test_streams_of_many_random_histories_are_their_tables(spark: SparkSession, 
         folder = tmp_path / f"{kind}-{seed}"
         folder.mkdir()
         try:
-            Workload(spark, folder, kind, seed, has_other_lake=True).play(6 * STEPS)
+            # Servers take turns with files and SQLite.
+            of_turn = servers if seed // len(ALL_KINDS) % 2 else None
+            Workload(spark, folder, kind, seed, has_other_lake=True, servers=of_turn).play(6 * STEPS)
         except Exception as error:
             raise AssertionError(f"seed {seed} on {kind}") from error
         shutil.rmtree(folder)
