@@ -33,7 +33,7 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
 )
 from lake_jobs.driver.application import jvm_pid, run_application
-from lake_jobs.driver.failure import causes_of, classify, describe
+from lake_jobs.driver.failure import classify, describe
 from lake_jobs.driver.files import log_progress
 from lake_jobs.driver.shutdown import DriverExit, lock_file_of
 from lake_jobs.driver.standing import (
@@ -43,6 +43,7 @@ from lake_jobs.driver.standing import (
     ZoneGate,
     remember_java_names,
 )
+from lake_jobs.hudi.files import find_causes
 from lake_jobs.hudi.table import find_zone
 
 RunService = Callable[[SparkSession, JobRequest, ServiceRequest], ServiceResult]
@@ -118,7 +119,7 @@ def run_service(spark: SparkSession, job: JobRequest, request: ServiceRequest) -
         result = SERVICES[request.service](spark, job, request)
     except Py4JJavaError as error:
         traceback.print_exc()
-        causes = causes_of(error.java_exception)
+        causes = find_causes(spark, job.base_path, error)
         result = _failed(request, classify(causes), describe(causes))
     except ServiceRefusedError as error:
         result = _failed(request, FailureKind.REFUSED, f"{error}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.instant_clock import MARGIN_COMMITS_OF_HOURS, commits_to_keep
 from airflow_lake_provider.job_contract import (
@@ -229,3 +229,23 @@ def hold_back(
         options[_LEAST] = str(least)
         options[_MOST] = str(max(int(options.get(_MOST, _MOST_DEFAULT)), least + 1))
     return options
+
+
+# --- Which versions of Hudi can run services. Pure
+
+CLIENT_CLASS = "org.apache.hudi.client.BaseHoodieClient"
+LOCK_METHOD = "getTransactionManager"
+
+
+def find_version_problem(client_class: Any) -> str:
+    """Return what the client's class of this job's Hudi lacks, naming the version; empty when it has all. Pure.
+
+    1.0.2 does not let its client's lock be held, which every service does.
+    """
+    if any(str(method.getName()) == LOCK_METHOD for method in client_class.getDeclaredMethods()):
+        return ""
+    version = client_class.getPackage().getImplementationVersion()
+    return (
+        f"services cannot run with Hudi {version}: {CLIENT_CLASS} has no {LOCK_METHOD}(), so the table's lock cannot "
+        "be held; run the job with Hudi 1.2.0 or 1.1.1 ([lake] spark_jars or spark_packages)"
+    )

@@ -47,27 +47,11 @@ def _refusal(owner: Any, missing: str) -> IndexFailure:
     )
 
 
-# --- Which versions of Hudi can build indexes, and which writers can go on during a build. Pure.
+# --- Which writers can go on during a build. Pure.
 #
 # Tried with writers of 1.0.2 during a build of 1.2.0: they drop each index that their settings do not name, fail while
 # they plan a compaction of the metadata table on which an index is being built, and leave log files there that Spark
 # cannot always read. So such tables are refused.
-#
-# As the job's own Hudi, 1.0.2 does not let its client's lock be held.
-
-CLIENT_CLASS = "org.apache.hudi.client.BaseHoodieClient"
-LOCK_METHOD = "getTransactionManager"
-
-
-def find_own_problem(client_class: Any) -> str:
-    """Return what Hudi's class lacks, naming the version; empty when it has what a build needs."""
-    if any(str(method.getName()) == LOCK_METHOD for method in client_class.getDeclaredMethods()):
-        return ""
-    version = client_class.getPackage().getImplementationVersion()
-    return (
-        f"this service cannot build indexes with Hudi {version}: {CLIENT_CLASS} has no {LOCK_METHOD}(), so the table's "
-        "lock cannot be held; run the job with Hudi 1.2.0"
-    )
 
 
 def find_writers_problem(headers: Iterable[bytes]) -> str:

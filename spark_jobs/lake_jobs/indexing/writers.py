@@ -17,10 +17,8 @@ from airflow_lake_provider.job_contract import LAST_VERSION_OF_1_0, METADATA_TAB
 from lake_jobs.hudi.files import find_modified_ms, open_path
 from lake_jobs.hudi.metadata_writes import recent_headers
 from lake_jobs.hudi.settings import heartbeat_expires_s
-from lake_jobs.hudi.table import class_of, find_heartbeat_age_s
+from lake_jobs.hudi.table import find_heartbeat_age_s
 from lake_jobs.indexing.hudi_internals import (
-    CLIENT_CLASS,
-    find_own_problem,
     find_writers_problem,
 )
 from lake_jobs.indexing.rules import BuilderTraces, WriterInFlight, is_builder_alive
@@ -117,12 +115,11 @@ def _find_newest_file_ms(context: ServiceContext, plan: IndexPlan) -> int | None
     return max((int(status.getModificationTime()) for status in own), default=None)
 
 
-# --- The Hudi of this job, and that of the table's writers
+# --- The Hudi of the table's writers
 
 
 def find_hudi_problem(spark: SparkSession, state: TableState) -> str:
-    """Return why this Hudi, or that of the table's writers, rules out index builds; empty when it does not."""
-    problem = find_own_problem(class_of(spark, CLIENT_CLASS, state.meta_client))
-    if problem or state.table_version > LAST_VERSION_OF_1_0:
-        return problem
+    """Return why the Hudi of the table's writers rules out index builds; empty when it does not."""
+    if state.table_version > LAST_VERSION_OF_1_0:
+        return ""
     return find_writers_problem(recent_headers(spark, state))

@@ -15,8 +15,10 @@ from lake_jobs.hudi.files import find_real_path
 from lake_jobs.hudi.metadata_writes import find_metadata_write_mode
 from lake_jobs.hudi.settings import (
     ALWAYS,
+    CLIENT_CLASS,
     STREAMING_WRITES,
     find_link_problem,
+    find_version_problem,
     hold_back,
     service_settings,
     wait_for_lock_without_end,
@@ -25,6 +27,7 @@ from lake_jobs.hudi.settings import (
 from lake_jobs.hudi.table import (
     MERGE_ON_READ,
     TableState,
+    class_of,
     find_savepoint_problem,
     find_zone_problem,
     instant_time_hours_ago,
@@ -80,6 +83,9 @@ def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
     if problem is not None:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
     state = read_table_state(spark, job.base_path)
+    problem = find_version_problem(class_of(spark, CLIENT_CLASS, state.meta_client))
+    if problem:
+        raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
     take_zone_of_table(spark, state)
     problem = find_zone_problem(spark, state)
     if problem:

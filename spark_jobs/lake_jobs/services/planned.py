@@ -19,7 +19,8 @@ from airflow_lake_provider.job_contract import (
     Service,
     ServiceResult,
 )
-from lake_jobs.driver.failure import causes_of, classify, describe
+from lake_jobs.driver.failure import classify, describe
+from lake_jobs.hudi.files import find_causes
 from lake_jobs.hudi.metadata_writes import is_written_by_1_0
 from lake_jobs.hudi.settings import ALWAYS
 from lake_jobs.hudi.table import (
@@ -297,7 +298,7 @@ def _withdraw(context: ServiceContext, kind: PlannedService, instant: str) -> st
     except PlanGoneError:
         return ""  # it has completed
     except (Py4JJavaError, PlanBusyError) as error:
-        causes = () if isinstance(error, PlanBusyError) else causes_of(error.java_exception)
+        causes = () if isinstance(error, PlanBusyError) else find_causes(context.spark, context.job.base_path, error)
         return f"; the plan is still pending: {describe(causes) or 'another executor has it'}"
     return "; the plan is withdrawn"
 
@@ -341,7 +342,7 @@ def _describe_failure(
 ) -> PlanFailure:
     if isinstance(error, PlanGoneError):
         return _plan_gone(instant)
-    causes = () if isinstance(error, PlanBusyError) else causes_of(error.java_exception)
+    causes = () if isinstance(error, PlanBusyError) else find_causes(context.spark, context.job.base_path, error)
     failure_kind = FailureKind.BUSY if isinstance(error, PlanBusyError) else classify(causes)
     message = describe(causes)
     if failure_kind is FailureKind.BUSY:

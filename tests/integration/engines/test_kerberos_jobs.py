@@ -10,6 +10,7 @@ import pytest
 from local_stack.kerberos import with_another_key
 from local_stack.processes import PATIENCE, ServerProcess
 from tests.integration.engines.realm_stage import TICKET_S, RealmStage, realm_stage
+from tests.integration.engines.stage import OPTIONS
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
@@ -96,3 +97,28 @@ def test_ticket_that_has_expired_is_one_clear_error_that_is_waited_for(stage: Re
     finally:
         stage.keytab = right
     stage.require_executed_once("expired")
+
+
+def test_ticket_that_ends_while_a_job_waits_for_the_lock_is_named_and_not_the_lock(stage: RealmStage) -> None:
+    path, right = stage.upload("waiting"), stage.keytab
+    before = stage.instants("waiting")
+    # Hadoop's client closes a connection after ten seconds without a call, and a new one needs a ticket.
+    options = {
+        "hoodie.write.lock.client.wait_time_ms_between_retry": "15000",
+        "hoodie.write.lock.client.num_retries": "8",
+    }
+    stage.keytab = None
+    try:
+        ends = stage.renew_ticket(60)
+        with stage.held_lock("waiting"):
+            task = stage.start_task(
+                "waiting", base_path=path, table_name="waiting", hudi_options={**OPTIONS, **options}
+            )
+            wait_for_driver(stage, task)
+            time.sleep(max(0.0, ends - time.monotonic()) + 2)
+        # From here on the lock is free, and only the ticket is missing.
+        require_refusal(stage, task, "ServiceFailedError", "there is no valid ticket: set `principal` and `keytab`")
+    finally:
+        stage.keytab = right
+    assert "AirflowRescheduleException" in stage.log_of(task)
+    assert stage.instants("waiting") == before

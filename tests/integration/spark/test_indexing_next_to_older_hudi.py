@@ -206,7 +206,7 @@ def test_job_on_1_0_is_refused_before_anything_is_touched(
     run_to_end(submit, request, "1.0.2")
     (result,) = result_of(request).services
     assert result.outcome is Outcome.FAILED
-    assert "cannot build indexes with Hudi 1.0.2" in result.message
+    assert "cannot run with Hudi 1.0.2" in result.message
     assert (writer.table.files(), complete(writer.table)) == (before, {"files"})
 
 

@@ -7,6 +7,7 @@ which fetches the bundles. Index builds: test_indexing_next_to_older_hudi.py.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +20,7 @@ from test_older_writers_on_hudi import BeginTable, OlderTable, begin, kill_write
 from test_orphans_on_hudi import base_files
 from test_real_processes import result_of, submit  # noqa: F401 - a fixture
 
-from airflow_lake_provider.job_contract import JobRequest, Mode, Outcome, Service, ServiceResult
+from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service, ServiceResult
 from local_stack import hudi_bundle
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.soak
 
-RUNS = "1.1.1"
+RUNS, IS_REFUSED = "1.1.1", "1.0.2"
 Submit = Callable[..., "subprocess.Popen[str]"]
 Serve = Callable[..., ServiceResult]
 
@@ -115,3 +116,23 @@ def test_plan_of_an_older_job_is_executed_by_ours(begin: BeginTable, serve: Serv
     result = run(older.spark, older.table.request(Mode.EXECUTE, plan))
     assert (result.outcome, result.completed_instants) == (Outcome.COMPLETED, (plan,)), result.message
     older.require_going_on(version)
+
+
+def test_hudi_whose_lock_cannot_be_held_is_refused_by_every_service_before_anything_is_touched(
+    begin: BeginTable,  # noqa: F811
+    submit: Submit,  # noqa: F811
+) -> None:
+    older = begin(IS_REFUSED, "MOR")
+    before = older.table.files()
+    asked = [of(older, service, Mode.EXECUTE).services[0] for service in Service]
+    request = replace(of(older, Service.CLEAN), services=tuple(asked))
+    process = submit(request, hudi_bundle.fetch(IS_REFUSED))
+    output, _ = process.communicate(timeout=480)
+    assert process.returncode in (0, 1), output[-3000:]
+    results = result_of(request).services
+    assert len(results) == len(Service)
+    for result in results:
+        assert (result.outcome, result.failure_kind) == (Outcome.FAILED, FailureKind.REFUSED), result.message
+        assert "services cannot run with Hudi 1.0.2" in result.message
+    assert older.table.files() == before
+    older.require_going_on(IS_REFUSED)

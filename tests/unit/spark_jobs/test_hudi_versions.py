@@ -1,4 +1,4 @@
-"""Versions of Hudi that cannot build indexes, or cannot go on next to a build, are refused by name."""
+"""Versions of Hudi that cannot run services, or cannot go on next to a build, are refused by name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from lake_jobs.indexing.hudi_internals import LOCK_METHOD, find_own_problem, find_writers_problem
+from lake_jobs.hudi.settings import LOCK_METHOD, find_version_problem
+from lake_jobs.indexing.hudi_internals import find_writers_problem
 
 # As they stand in the beginning of a log file of the metadata table's `files`.
 OF_1_0 = b'#HUDI#..{"type":"record","name":"HoodieMetadataRecord","fields":[{"name":"isTightBound"}]}'
@@ -36,8 +37,8 @@ class ClientClass:
 
 
 def test_job_on_a_hudi_whose_lock_cannot_be_held_is_refused_by_its_version() -> None:
-    assert find_own_problem(ClientClass(("close", LOCK_METHOD))) == ""
-    problem = find_own_problem(ClientClass(("close",)))
+    assert find_version_problem(ClientClass(("close", LOCK_METHOD))) == ""
+    problem = find_version_problem(ClientClass(("close",)))
     assert all(part in problem for part in ("Hudi 1.0.2", LOCK_METHOD, "1.2.0"))
 
 
