@@ -1,10 +1,13 @@
 """Replicate changes to a local broker: ours, exactly once; Spark's own Kafka sink, at least once; the bare producer.
 
 `python -m benchmarks.replication --rows 1000000 --commits 50` prints one JSON line with the keys `rows_per_s,
-spark_sink_rows_per_s, raw_rows_per_s, lag_p50_s, lag_p99_s, lost, duplicates`. All of the table is written first, so
-this is catching up, and the lags are what one commit takes in it: the time between the moments at which the sink's
-commits returned; from then on consumers may see the rows. No consumer's clock is asked, and no writer is waited for.
-Lost and doubled are counted by a consumer afterwards, against the rows that the run says it has read.
+spark_sink_rows_per_s, raw_rows_per_s, noop_rows_per_s, wide_rows_per_s, wide_spark_sink_rows_per_s, lag_p50_s,
+lag_p99_s, lost, duplicates, phases`. `wide` is a table of 40 columns with decimals, timestamps and nested ones; `noop`
+reads and reconciles the commits of the narrow one, and stores nothing. All of a table is written first, so this is
+catching up, and the lags are what one commit takes in it: the time between the moments at which the sink's commits
+returned; from then on consumers may see the rows. No consumer's clock is asked, and no writer is waited for. Both ways
+read two commits before their time begins. Lost and doubled are counted by a consumer afterwards, against the rows that
+Hudi's commits say they wrote and deleted, not against what our reader says it has read.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000, help="changed rows in all")
     parser.add_argument("--commits", type=int, default=50)
+    parser.add_argument("--wide-rows", type=int, default=None, help="changed rows of the wide table; a tenth of --rows")
+    parser.add_argument("--wide-commits", type=int, default=None, help="a fifth of --commits")
     parser.add_argument("--timeout-s", type=int, default=7200)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lake-replication-") as name:
@@ -42,6 +47,8 @@ def main() -> int:
             raw = measure_raw_producer(broker.bootstrap, min(options.rows, 500_000))
             command = [str(hudi_bundle.SPARK_PYTHON), "-m", "benchmarks.replication_driver", str(folder / "lake")]
             command += [broker.bootstrap, str(options.rows), str(options.commits)]
+            wide_commits = options.wide_commits or max(2, options.commits // 5)
+            command += [str(options.wide_rows or options.rows // 10), str(wide_commits)]
             env = hudi_bundle.spark_env() | {"PYTHONPATH": f"{ROOT}:{ROOT / 'spark_jobs'}"}
             run = subprocess.run(
                 command, cwd=ROOT, env=env, stdout=subprocess.PIPE, timeout=options.timeout_s, check=True, text=True

@@ -259,7 +259,16 @@ SECTIONS = (
                 (
                     ("provider, exactly once", "rows_per_s"),
                     ("Spark's Kafka sink, at least once", "spark_sink_rows_per_s"),
+                    ("provider, a sink that stores nothing", "noop_rows_per_s"),
                     ("bare client", "raw_rows_per_s"),
+                ),
+            ),
+            Plot(
+                "replication-wide",
+                "throughput, 40 columns (rows/s)",
+                (
+                    ("provider, exactly once", "wide_rows_per_s"),
+                    ("Spark's Kafka sink, at least once", "wide_spark_sink_rows_per_s"),
                 ),
             ),
         ),

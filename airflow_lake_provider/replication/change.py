@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from zlib import crc32
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
 
 class Op(StrEnum):
@@ -58,6 +60,26 @@ class Change(NamedTuple):
     after: str | None
 
 
+Record: TypeAlias = tuple[bytes, bytes | None]
+"""Key and text of a change in UTF-8, as readers get it; None is a tombstone."""
+
+
+class ChangeColumns(Sequence[Change]):
+    """Changes that are held by column. A row becomes an object only where a sink asks for rows."""
+
+    @abstractmethod
+    def to_records(self, commit: CommitRef, mode: ChangeMode) -> Iterable[Record]:
+        """Return what `records_of` returns of the rows."""
+
+    @abstractmethod
+    def to_checksum(self) -> int:
+        """Return what `checksum_of` returns of the rows."""
+
+    @abstractmethod
+    def to_bytes(self) -> int:
+        """Return what `bytes_of` returns of the rows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Changes of one commit, in order per key. A snapshot's rows carry the commit of the snapshot."""
@@ -80,6 +102,14 @@ def message_of(change: Change, commit: CommitRef, mode: ChangeMode) -> str | Non
         f'{{"op":"{change.op.value}","commit":"{commit.requested_time}","completed":"{commit.completed_time}",'
         f'"key":{change.key},"before":{change.before or "null"},"after":{change.after or "null"}}}'
     )
+
+
+def records_of(changes: Iterable[Change], commit: CommitRef, mode: ChangeMode) -> Iterable[Record]:
+    """Return key and `message_of` each change, in UTF-8."""
+    if isinstance(changes, ChangeColumns):
+        return changes.to_records(commit, mode)
+    texts = ((change.key, message_of(change, commit, mode)) for change in changes)
+    return ((key.encode(), None if text is None else text.encode()) for key, text in texts)
 
 
 def load_json(text: str) -> dict[str, Any]:
@@ -120,14 +150,20 @@ def _plain(value: Any) -> Any:
 
 def bytes_of(changes: Iterable[Change]) -> int:
     """Return the size of the changes as JSON, in bytes: keys and images, in UTF-8."""
+    if isinstance(changes, ChangeColumns):
+        return changes.to_bytes()
     texts = (text for change in changes for text in (change.key, change.before, change.after) if text is not None)
     return sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
 
 
 def checksum_of(changes: Iterable[Change], start: int = 0) -> int:
-    """Sum up 64 bits of each change's digest, so that the order of rows does not matter; `start` is an earlier sum."""
-    total = start
-    for change in changes:
-        text = f"{change.op.value}\0{change.key}\0{change.before}\0{change.after}"
-        total += int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+    """Add up the CRC-32 of each change, so that the order of rows does not matter; `start` is an earlier sum.
+
+    That of `op`, `key`, `before` and `after` in UTF-8 with a zero byte between them; a missing image is empty.
+    """
+    if isinstance(changes, ChangeColumns):
+        total = start + changes.to_checksum()
+    else:
+        texts = (f"{op}\0{key}\0{before or ''}\0{after or ''}" for op, key, before, after in changes)
+        total = start + sum(crc32(text.encode()) for text in texts)
     return total & 0xFFFF_FFFF_FFFF_FFFF

@@ -52,8 +52,14 @@ class ChangeSource(Protocol):
     def expect(self, commits: Sequence[CommitRef]) -> None:
         """Take a hint: these will be read next, in this order, so some may be read ahead."""
 
-    def read(self, commit: CommitRef) -> Iterator[Change]:
-        """Return the changes of one completed commit alone, in order per key."""
+    def read_blocks(self, commit: CommitRef) -> Iterator[Sequence[Change]]:
+        """Return the changes of one completed commit alone, in order per key, in blocks of any length."""
+
+    def read_end_s(self, commit: CommitRef) -> float:
+        """Return when all of a commit had been read, which may be long before its last block was asked for.
+
+        In seconds of `time.monotonic`.
+        """
 
     def read_snapshot(self, progress: SnapshotProgress) -> Iterator[tuple[tuple[str, str], Change]]:
         """Return the rows of a snapshot behind `progress.after`, each with its record key and partition, in order."""
@@ -121,6 +127,8 @@ class Pump:
         self._waits_for = ""
         self._seen: SourceTimeline | None = None
         """The timeline after the last commit was read, which is the one before the next is."""
+        self._seen_s = 0.0
+        """When the reading of that timeline began."""
         self._seconds = dict.fromkeys(PHASES, 0.0)
 
     def run(self) -> Report:
@@ -194,13 +202,15 @@ class Pump:
     def _replicate(self, checkpoint: Checkpoint, commit: CommitRef) -> Checkpoint:
         rows = checksum = 0
         schema = self._source.schema_of(commit)
-        for changes in self._read(self._source.read(commit), self._order.batch_rows):
+        for changes in self._waiting(_cut(self._source.read_blocks(commit), self._order.batch_rows)):
             with self._timed(WRITE):
                 self._sink.write(Batch(commit, changes, checkpoint.generation, schema=schema))
                 rows, checksum = rows + len(changes), checksum_of(changes, checksum)
                 self._bytes += bytes_of(changes)
-        # A clean may have deleted files while they were read, and Hudi then returns fewer rows without an error.
-        timeline = self._refresh(checkpoint)
+        # A clean may have deleted files while they were read, and Hudi then returns fewer rows without an error. A
+        # timeline that was read after the rows shows it.
+        is_shown = self._seen is not None and self._source.read_end_s(commit) < self._seen_s
+        timeline = self._seen if self._seen is not None and is_shown else self._refresh(checkpoint)
         gap = find_gap(checkpoint, timeline)
         if gap:
             raise ReplicationGapError(f"{gap}, while commit {commit.requested_time} was read; a snapshot follows")
@@ -214,7 +224,7 @@ class Pump:
         if commit is None:
             raise ReplicationGapError("a snapshot's checkpoint names no commit")
         is_first, schema = progress.after is None, self._source.schema_of(commit)
-        for part in self._read(self._source.read_snapshot(progress), self._order.snapshot_part_rows):
+        for part in self._waiting(_chunks(self._source.read_snapshot(progress), self._order.snapshot_part_rows)):
             changes = [change for _, change in part]
             with self._timed(WRITE):
                 for piece in _chunks(iter(changes), self._order.batch_rows):
@@ -239,11 +249,12 @@ class Pump:
 
     def _refresh(self, known: Checkpoint | None = None) -> SourceTimeline:
         with self._timed(TIMELINE):
+            began_s = time.monotonic()
             self._seen = self._source.read_timeline(known)
+            self._seen_s = began_s
         return self._seen
 
-    def _read(self, items: Iterator[_T], size: int) -> Iterator[list[_T]]:
-        chunks = _chunks(items, size)
+    def _waiting(self, chunks: Iterator[_T]) -> Iterator[_T]:
         while True:
             with self._timed(READ):
                 chunk = next(chunks, None)
@@ -288,3 +299,9 @@ def _chunks(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
+
+
+def _cut(blocks: Iterable[Sequence[_T]], size: int) -> Iterator[Sequence[_T]]:
+    for block in blocks:
+        for start in range(0, len(block), size):
+            yield block[start : start + size]

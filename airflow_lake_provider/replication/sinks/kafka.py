@@ -21,7 +21,7 @@ from airflow_lake_provider.errors import (
     SinkFencedError,
     SinkUnavailableError,
 )
-from airflow_lake_provider.replication.change import ChangeMode, canonical, load_json, message_of
+from airflow_lake_provider.replication.change import ChangeMode, canonical, load_json, message_of, records_of
 from airflow_lake_provider.replication.checkpoint import from_text, to_text
 from airflow_lake_provider.replication.formats.debezium import PRECISE, DebeziumFormat, read_after, read_key
 from airflow_lake_provider.replication.pump import checksum_text
@@ -131,8 +131,11 @@ class KafkaSink:
         if batch.begins_snapshot:
             self._generation_begun = batch.generation
             self._control(SNAPSHOT_BEGINS, batch.commit, batch.generation)
-        for change in batch.changes:
-            self._produce(change, batch, headers)
+        if self._debezium is None and self._avro is None:
+            self._produce_json(batch, headers)
+        else:
+            for change in batch.changes:
+                self._produce(change, batch, headers)
         self._raise_failure()
 
     def commit(self, checkpoint: Checkpoint) -> None:
@@ -221,8 +224,7 @@ class KafkaSink:
         if self._avro is not None:
             message = self._avro.message_of(change, batch.commit, batch.schema)
             return [(self._avro.key_of(change, batch.schema), message)]
-        value = message_of(change, batch.commit, self._settings.mode)
-        return [(change.key.encode(), None if value is None else value.encode())]
+        return list(records_of([change], batch.commit, self._settings.mode))
 
     def _control(self, kind: str, commit: CommitRef, generation: int, floor: str | None = None) -> None:
         """Send a record to each partition; `floor` is the time up to which every completed commit is in the topic."""
@@ -252,6 +254,20 @@ class KafkaSink:
             self._failure, self._announced = None, None
             self._call(self._producer.begin_transaction)
             self._in_transaction, self._began_s = True, time.monotonic()
+
+    def _produce_json(self, batch: Batch, headers: list[tuple[str, bytes]]) -> None:
+        """Produce all changes of a batch. Each line here runs once for each row; what is seldom is `_produce`'s."""
+        topic, produce = self._options.topic, self._producer.produce
+        most_bytes = self._max_bytes - RECORD_OVERHEAD_BYTES
+        for at, (key, value) in enumerate(records_of(batch.changes, batch.commit, self._settings.mode)):
+            if len(key) + (0 if value is None else len(value)) > most_bytes:
+                self._produce(batch.changes[at], batch, headers)
+                continue
+            try:
+                produce(topic, value, key, headers=headers)
+            except (BufferError, confluent_kafka.KafkaException):
+                # The queue is full, or the producer has failed: the second try finds out, and waits for room.
+                self._send(topic, key, value, headers)
 
     def _produce(self, change: Change, batch: Batch, headers: list[tuple[str, bytes]]) -> None:
         try:

@@ -223,9 +223,9 @@ def class_of(spark: SparkSession, name: str, neighbour: Any) -> Any:
 
 def _open_meta_client(spark: SparkSession, base_path: str) -> Any:
     """Open a table; Hudi rewrites `hoodie.properties` in place, so one that was just created may be empty yet."""
-    jvm = spark._jvm
-    conf = jvm.org.apache.hudi.storage.hadoop.HadoopStorageConfiguration(spark._jsc.hadoopConfiguration())
-    builder = jvm.org.apache.hudi.common.table.HoodieTableMetaClient.builder().setConf(conf).setBasePath(base_path)
+    configuration, client = _meta_client_classes(spark._jvm)
+    conf = configuration(spark._jsc.hadoopConfiguration())
+    builder = client.builder().setConf(conf).setBasePath(base_path)
     for _ in range(MOST_READS):
         try:
             return builder.build()
@@ -238,6 +238,13 @@ def _open_meta_client(spark: SparkSession, base_path: str) -> Any:
                 raise NoTableError(f"there is no Hudi table at {base_path}") from error
         time.sleep(POLL_INTERVAL_S)
     raise NoTableError(f"{base_path}/.hoodie/hoodie.properties names no table: restore it, or remove the folder")
+
+
+@cache
+def _meta_client_classes(jvm: Any) -> tuple[Any, Any]:
+    """Return two of Hudi's classes. To find one the JVM searches all jars for each part of its name, each time anew."""
+    hudi = jvm.org.apache.hudi
+    return hudi.storage.hadoop.HadoopStorageConfiguration, hudi.common.table.HoodieTableMetaClient
 
 
 def _create_client(spark: SparkSession, base_path: str, settings: Mapping[str, str]) -> Any:

@@ -51,13 +51,19 @@ def find_unfit_column(kind: T.DataType, name: str = "") -> str | None:
 
 def row_json(schema: T.StructType) -> Column:
     """Return the JSON of a row of the table: every field, also those that are null."""
-    return F.to_json(F.struct(*[F.col(f"`{name}`") for name in schema.names]), JSON_OPTIONS)
+    return F.to_json(row_struct(schema.names), JSON_OPTIONS)
+
+
+def row_struct(names: Sequence[str]) -> Column:
+    """Return a row's columns as one. A text that Spark parses: objects would be some calls of Java for each column."""
+    return F.expr(f"struct({', '.join(_quoted(name) for name in names)})")
 
 
 def key_json(fields: Sequence[str], row: str = "") -> Column:
     """Return the JSON of the key's fields, taken from a struct column, or from the row itself."""
     prefix = f"{row}." if row else ""
-    return F.to_json(F.struct(*[F.col(f"{prefix}`{name}`").alias(name) for name in fields]), JSON_OPTIONS)
+    named = [f"{prefix}{_quoted(name)} as {_quoted(name)}" for name in fields]
+    return F.to_json(F.expr(f"struct({', '.join(named)})"), JSON_OPTIONS)
 
 
 def json_of(struct: str) -> Column:
@@ -134,3 +140,7 @@ def _logical(value: Column, kind: T.DataType, inferred: Column) -> Column:
     if isinstance(kind, T.MapType):
         return F.transform_values(value, lambda _, item: _logical(item, kind.valueType, inferred))
     return value
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

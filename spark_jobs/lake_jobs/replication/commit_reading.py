@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
 from airflow_lake_provider.instant_clock import shift_instant_time
+from lake_jobs.replication.arrow_changes import COMMIT_BITS
 from lake_jobs.replication.change_columns import cdc_changes
 from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS, CompletedInstants
 from lake_jobs.replication.reconciliation import (
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.replication.change import CommitRef
     from lake_jobs.hudi.table import TableState
-    from lake_jobs.replication.file_slices import GroupStatistics
+    from lake_jobs.replication.file_slices import DataFile, GroupStatistics
     from lake_jobs.replication.slice_reader import SliceReader
 
 _WHOLE_COMMIT = 0
@@ -98,15 +99,17 @@ class ChangeDataReading:
 
 @dataclass(frozen=True, slots=True)
 class SliceReading:
-    """The file groups of one commit, before and after it."""
+    """The file groups of one commit, before and after it; or of several, by `read_together`."""
 
     query: ChangeQuery
     groups: Sequence[TouchedGroup]
     merging: Merging
+    numbers: Sequence[int] = ()
+    """Of the file groups in the rows; empty for their positions."""
 
     def changes(self) -> DataFrame | None:
         """Return op, key, before, after and file group of each change; None when the commit touched nothing."""
-        return self.query.changes(self.groups)
+        return self.query.changes(list(zip(self.numbers or range(len(self.groups)), self.groups, strict=True)))
 
     def find_differences(self, found: Mapping[int, Figures]) -> list[Difference]:
         """Return the file groups whose figures do not agree, unless the commit's own records explain it."""
@@ -120,16 +123,42 @@ class SliceReading:
         return [each for each in different if not is_explained(each, records.get(each.position, Records()))]
 
 
-def find_groups(
-    slices: SliceReader, table: TableState, commit: CommitRef, statistics: Sequence[GroupStatistics], times: Times
-) -> tuple[TouchedGroup, ...]:
-    """Return the file groups that a commit touched, with their slices. Raises ReplicationGapError."""
+def read_together(readings: Sequence[SliceReading]) -> SliceReading:
+    """Return the reading of several commits as one, for tables whose log files name the commit that wrote them.
+
+    A row's file group has the position of its commit in the bits above `COMMIT_BITS`.
+    """
+    found = [
+        (at << COMMIT_BITS | position, group)
+        for at, reading in enumerate(readings)
+        for position, group in enumerate(reading.groups)
+    ]
+    query = replace(readings[0].query, commits=tuple(reading.query.commit for reading in readings))
+    return SliceReading(query, [group for _, group in found], readings[0].merging, [number for number, _ in found])
+
+
+def list_files(
+    slices: SliceReader, table: TableState, groups: Sequence[GroupStatistics]
+) -> dict[tuple[str, str], list[DataFile]]:
+    """Return all files of some file groups, by partition and file id."""
     storage, files = table.meta_client.getStorage(), {}
-    for partition in {group.partition for group in statistics}:
-        ids = [group.file_id for group in statistics if group.partition == partition]
+    for partition in {group.partition for group in groups}:
+        ids = [group.file_id for group in groups if group.partition == partition]
         for file_id, found in slices.list_files(storage, partition, ids).items():
             files[partition, file_id] = found
-    old = {file.instant for group in files.values() for file in group if file.is_log and file.instant < times.begins}
+    return files
+
+
+def find_groups(
+    files: Mapping[tuple[str, str], Sequence[DataFile]],
+    table: TableState,
+    commit: CommitRef,
+    statistics: Sequence[GroupStatistics],
+    times: Times,
+) -> tuple[TouchedGroup, ...]:
+    """Return the file groups that a commit touched, with their slices. Raises ReplicationGapError."""
+    touched = [files.get((group.partition, group.file_id), ()) for group in statistics]
+    old = {file.instant for group in touched for file in group if file.is_log and file.instant < times.begins}
     instants = CompletedInstants(times.completed, times.begins, _read_archived_times(table, old))
     return find_touched_groups(statistics, files, instants, commit, table.table_version)
 

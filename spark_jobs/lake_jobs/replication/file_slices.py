@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 _BASE = re.compile(r"(?P<id>[^_]+)_(?P<token>[^_]+)_(?P<instant>\d+)(?P<ending>\.\w+)")
 _LOG = re.compile(r"\.(?P<id>.+)_(?P<instant>\d+)\.log\.(?P<version>\d+)(_(?P<token>[^.]+))?(?P<suffix>\..+)?")
 _INSTANT_OF_LOG = re.compile(r"_(\d+)\.log\.\d")
+_ENTRY = re.compile(
+    r"StoragePathInfo\{path=(.+?), length=(\d+), isDirectory=\w+, blockReplication=-?\d+, blockSize=-?\d+, "
+    r"modificationTime=-?\d+, locations=",
+    re.DOTALL,
+)
 _CDC = ".cdc"
 FIRST_VERSION_OF_OWN_LOGS = 8
 """From this table version on a log file carries the instant that wrote it; before, that of its slice's base file."""
@@ -24,13 +29,15 @@ FIRST_VERSION_OF_OWN_LOGS = 8
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A base or log file of a file group. `instant` is in its name; `handle` is the store's own description."""
+    """A base or log file of a file group. `instant` is in its name; `handle` is the store's own description of it."""
 
     name: str
     file_id: str
     instant: str
     is_log: bool
     handle: Any = field(default=None, compare=False)
+    length: int = field(default=0, compare=False)
+    """In bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,11 @@ class FileSlice:
         """All files, the base file first."""
         return (*((self.base,) if self.base is not None else ()), *self.logs)
 
+    @property
+    def length(self) -> int:
+        """The bytes of all files."""
+        return sum(file.length for file in self.files)
+
 
 @dataclass(frozen=True, slots=True)
 class CompletedInstants:
@@ -68,16 +80,28 @@ class CompletedInstants:
         return found or (instant if instant < self.begins else None)
 
 
-def parse_name(name: str, handle: Any = None) -> DataFile | None:
+def parse_name(name: str, handle: Any = None, length: int = 0) -> DataFile | None:
     """Return what a file's name says; None for what holds no rows (change data, markers, checksums)."""
     found = _LOG.fullmatch(name)
     if found is not None:
         suffix = found["suffix"] or ""
-        return None if suffix else DataFile(name, found["id"], found["instant"], is_log=True, handle=handle)
+        is_log = not suffix
+        return DataFile(name, found["id"], found["instant"], is_log, handle, length) if is_log else None
     found = _BASE.fullmatch(name)
     if found is None or found["ending"] == _CDC:
         return None
-    return DataFile(name, found["id"], found["instant"], is_log=False, handle=handle)
+    return DataFile(name, found["id"], found["instant"], is_log=False, handle=handle, length=length)
+
+
+def parse_entries(listing: str, count: int) -> list[tuple[str, int]]:
+    """Return path and length, in bytes, of each file of a listing as Hudi prints it. Raises ValueError.
+
+    `count` is how many there are: a listing in another form must not pass for a shorter one.
+    """
+    found = [(path, int(length)) for path, length in _ENTRY.findall(listing)]
+    if len(found) != count:
+        raise ValueError(f"Hudi prints files in an unknown form: {listing[:200]}")
+    return found
 
 
 def find_instant_of_logs(paths: str) -> str:

@@ -1,4 +1,7 @@
-"""Which of two readers reads a commit, and why: Hudi's change data, or file slices before and after; pure."""
+"""Which of two readers reads a commit, and why: Hudi's change data, or file slices before and after; pure.
+
+And which commits are read together.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,19 @@ from airflow_lake_provider.replication.job import Reader
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from airflow_lake_provider.replication.change import CommitRef
     from lake_jobs.replication.file_slices import GroupStatistics
 
 _ROWS_PER_CHANGE = 8
 """Change data is read faster where a commit rewrote so many rows for each that it changed."""
 _FIRST_VERSION_WITH_CHANGE_DATA = 8
 _MILLISECONDS = ("timestamp-millis", "local-timestamp-millis")
+
+
+FEW_ROWS = 100_000
+"""The rows that one job may bring at once."""
+FIRST_COMMITS, MOST_COMMITS, MOST_GROUPS = 2, 8, 400
+"""How many commits the first job of a run reads, and how many later ones do, with the file groups they touched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +84,36 @@ def choose_reader(
     if any(group.is_replaced for group in statistics) or rewritten < _ROWS_PER_CHANGE * changed:
         return Choice(Reader.SLICES, f"it changed {changed} of {rewritten} rewritten rows")
     return Choice(Reader.CDC, f"it changed only {changed} of {rewritten} rewritten rows")
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a commit's own metadata say, and how it is read."""
+
+    commit: CommitRef
+    statistics: Sequence[GroupStatistics]
+    choice: Choice
+    schema: str
+    may_repeat_keys: bool
+
+    @property
+    def rows(self) -> int:
+        """About how many changes it has; of replaced file groups that is not said."""
+        if any(group.is_replaced for group in self.statistics):
+            return FEW_ROWS + 1
+        return sum(group.inserts + group.updates + group.deletes for group in self.statistics)
+
+    def fits(self, others: Sequence[Description]) -> bool:
+        """Whether it can be read with these by one job, in which its rows are in no order."""
+        first, every = others[0], [*others, self]
+        return (
+            self.choice.reader is first.choice.reader is Reader.SLICES
+            and self.schema == first.schema != ""
+            and not any(each.may_repeat_keys for each in every)
+            and len(every) <= MOST_COMMITS
+            and sum(len(each.statistics) for each in every) <= MOST_GROUPS
+            and sum(each.rows for each in every) <= FEW_ROWS
+        )
 
 
 def _is_same(one: str, other: str) -> bool:

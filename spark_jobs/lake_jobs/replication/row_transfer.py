@@ -6,8 +6,10 @@ than one of them, whatever the commit's size.
 
 from __future__ import annotations
 
-import queue
+import sys
 import threading
+from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -15,36 +17,48 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-FEW_ROWS = 100_000
-_READ_AHEAD_BATCHES = 8
-_BATCH_ROWS = 5_000
-_PATIENCE_S, _STOP_S = 0.2, 10.0
+BLOCK_ROWS, BLOCK_BYTES = 5_000, 16 * 2**20
+READ_AHEAD_BYTES, READ_AHEAD_ITEMS = 64 * 2**20, 64
+_STOP_S = 10.0
+_TURN_S = 0.0005
+"""How long one thread computes while another waits to. With Python's own 5 ms a thread that calls Java waits as long
+after each answer, while the other one hands rows to the sink: most of a commit's time."""
 
 _T = TypeVar("_T")
 
 
-def transfer(rows: DataFrame, expected: int) -> Iterator[tuple[Any, ...]]:
-    """Return rows in the order of their partitions; `expected` is about how many there are.
+def collect_batches(rows: DataFrame) -> list[Any] | None:
+    """Return few rows as Arrow's record batches, by one job; None where Arrow's package is not there.
 
-    Few are collected as Arrow's batches where its package is there: unpickling a row takes as long as all else here.
+    Unpickling a row takes as long as all else that is done with it.
     """
-    if expected <= FEW_ROWS and _has_arrow():
-        return _collected(rows)
-    return iter(rows.toLocalIterator(prefetchPartitions=True))
-
-
-def _has_arrow() -> bool:
     try:
         import pyarrow  # noqa: F401 - the driver may lack it
     except ModuleNotFoundError:
-        return False
-    return True
-
-
-def _collected(rows: DataFrame) -> Iterator[tuple[Any, ...]]:
+        return None
     collect: Any = rows._collect_as_arrow
-    for batch in collect():
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    found: list[Any] = collect()
+    return found
+
+
+def cut_batches(batches: Sequence[Any]) -> Iterator[Any]:
+    """Return the rows of Arrow's record batches in blocks of some thousand rows, or of fewer where they are large."""
+    import pyarrow as pa
+
+    filled = [batch for batch in batches if batch.num_rows]
+    if not filled:
+        return
+    table = pa.Table.from_batches(filled)
+    rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES * table.num_rows // max(1, table.nbytes)))
+    for start in range(0, table.num_rows, rows):
+        yield from table.slice(start, rows).combine_chunks().to_batches()
+
+
+def iterate_blocks(rows: DataFrame) -> Iterator[list[Any]]:
+    """Return many rows in the order of their partitions, some thousand at a time."""
+    found = iter(rows.toLocalIterator(prefetchPartitions=True))
+    while block := list(islice(found, BLOCK_ROWS)):
+        yield block
 
 
 class _Ordered(Protocol):
@@ -59,13 +73,15 @@ _Commit = TypeVar("_Commit", bound=_Ordered)
 
 
 class ReadAhead(Generic[_Commit, _T]):
-    """Reads the next commits in a thread while earlier ones are written; a bounded number of rows at a time.
+    """Reads the next commits in a thread while earlier ones are written; a bounded number of bytes at a time.
 
-    `read` runs in that thread. An error of it is raised where its commit is asked for.
+    `read` runs in that thread and returns the blocks of each commit in turn, `weigh` says how many bytes one has. An
+    error of `read` is raised where its commit is asked for.
     """
 
-    def __init__(self, read: Callable[[_Commit], Iterator[_T]]) -> None:
+    def __init__(self, read: Callable[[Sequence[_Commit]], Iterator[Iterator[_T]]], weigh: Callable[[_T], int]) -> None:
         self._read = read
+        self._weigh = weigh
         self._run: _Run[_Commit, _T] | None = None
 
     def expect(self, commits: Sequence[_Commit]) -> None:
@@ -76,13 +92,14 @@ class ReadAhead(Generic[_Commit, _T]):
             return
         self.stop()
         if len(expected) > 1:
-            self._run = _Run(self._read, list(commits))
+            sys.setswitchinterval(min(_TURN_S, sys.getswitchinterval()))
+            self._run = _Run(self._read, self._weigh, list(commits))
 
     def read(self, commit: _Commit) -> Iterator[_T]:
-        """Return the rows of a commit: those that were read ahead, or read now."""
+        """Return the blocks of a commit: those that were read ahead, or read now."""
         if self._run is None or self._run.waiting[:1] != [commit.requested_time]:
             self.stop()
-            return self._read(commit)
+            return next(self._read([commit]))
         return self._run.take()
 
     def stop(self) -> None:
@@ -95,53 +112,84 @@ class ReadAhead(Generic[_Commit, _T]):
 class _Run(Generic[_Commit, _T]):
     """One thread that reads some commits in their order."""
 
-    def __init__(self, read: Callable[[_Commit], Iterator[_T]], commits: list[_Commit]) -> None:
-        self._read, self._commits = read, commits
+    def __init__(
+        self,
+        read: Callable[[Sequence[_Commit]], Iterator[Iterator[_T]]],
+        weigh: Callable[[_T], int],
+        commits: Sequence[_Commit],
+    ) -> None:
+        self._read, self._weigh, self._commits = read, weigh, commits
         self.waiting = [commit.requested_time for commit in commits]
         """Requested times of the commits that were not taken yet."""
-        self._batches: queue.Queue[list[_T] | BaseException | None] = queue.Queue(_READ_AHEAD_BATCHES)
-        self._is_over = threading.Event()
+        self._buffer = _Buffer[tuple[_T | None, BaseException | None]](READ_AHEAD_BYTES, READ_AHEAD_ITEMS)
         self._thread = threading.Thread(target=self._loop, name="lake-read-ahead", daemon=True)
         self._thread.start()
 
     def take(self) -> Iterator[_T]:
-        """Return the rows of the first commit that was not taken; they must be read to the end."""
+        """Return the blocks of the first commit that was not taken; they must be read to the end."""
         self.waiting.pop(0)
-        while (found := self._batches.get()) is not None:
-            if isinstance(found, BaseException):
-                raise found
-            yield from found
+        while True:
+            block, error = self._buffer.take()
+            if error is not None:
+                raise error
+            if block is None:
+                return
+            yield block
 
     def stop(self) -> None:
         """End the thread, whatever it waits for."""
-        self._is_over.set()
+        self._buffer.close()
         # It may be in the middle of a long job, whose rows nothing takes any more.
         self._thread.join(_STOP_S)
 
     def _loop(self) -> None:
-        for commit in self._commits:
-            try:
-                batch: list[_T] = []
-                for row in self._read(commit):
-                    batch.append(row)
-                    if len(batch) >= _BATCH_ROWS:
-                        self._put(batch)
-                        batch = []
-                        if self._is_over.is_set():
-                            return
-                self._put(batch)
-                self._put(None)
-            except BaseException as error:  # noqa: BLE001 - raised where the rows are taken
-                self._put(error)
-                return
-            if self._is_over.is_set():
-                return
+        try:
+            for blocks in self._read(self._commits):
+                for block in blocks:
+                    if not self._buffer.put((block, None), self._weigh(block)):
+                        return
+                if not self._buffer.put((None, None), 0):
+                    return
+        except BaseException as error:  # noqa: BLE001 - raised where the blocks are taken
+            self._buffer.put((None, error), 0)
 
-    def _put(self, item: list[_T] | BaseException | None) -> None:
-        while not self._is_over.is_set():
-            try:
-                self._batches.put(item, timeout=_PATIENCE_S)
-            except queue.Full:
-                continue
-            else:
-                return
+
+class _Buffer(Generic[_T]):
+    """A queue with limits of bytes and items; one item has room however large it is."""
+
+    def __init__(self, most_bytes: int, most_items: int) -> None:
+        self._most_bytes, self._most_items = most_bytes, most_items
+        self._items: deque[tuple[_T, int]] = deque()
+        self._bytes = 0
+        self._is_open = True
+        self._changed = threading.Condition()
+
+    def put(self, item: _T, size_bytes: int) -> bool:
+        """Wait for room, and append; return False when the buffer was closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_open or self._has_room(size_bytes))
+            if self._is_open:
+                self._items.append((item, size_bytes))
+                self._bytes += size_bytes
+                self._changed.notify_all()
+            return self._is_open
+
+    def take(self) -> _T:
+        """Wait for the first item, and remove it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._items)
+            item, size_bytes = self._items.popleft()
+            self._bytes -= size_bytes
+            self._changed.notify_all()
+            return item
+
+    def close(self) -> None:
+        """End all waits, and drop what is held."""
+        with self._changed:
+            self._is_open = False
+            self._items.clear()
+            self._changed.notify_all()
+
+    def _has_room(self, size_bytes: int) -> bool:
+        fits = self._bytes + size_bytes <= self._most_bytes and len(self._items) < self._most_items
+        return fits or not self._items

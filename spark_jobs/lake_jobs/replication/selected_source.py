@@ -32,10 +32,14 @@ class SelectedSource:
         """Read these ahead."""
         self._source.expect(commits)
 
-    def read(self, commit: CommitRef) -> Iterator[Change]:
-        """Return the changes of one completed commit alone, in order per key."""
-        changes = self._source.read(commit)
-        return changes if self._is_whole else map(self._rules.change, changes)
+    def read_blocks(self, commit: CommitRef) -> Iterator[Sequence[Change]]:
+        """Return the changes of one completed commit alone, in order per key, in blocks of some thousand."""
+        blocks = self._source.read_blocks(commit)
+        return blocks if self._is_whole else ([self._rules.change(change) for change in block] for block in blocks)
+
+    def read_end_s(self, commit: CommitRef) -> float:
+        """Return when all of a commit had been read, in seconds of `time.monotonic`."""
+        return self._source.read_end_s(commit)
 
     def read_snapshot(self, progress: SnapshotProgress) -> Iterator[tuple[tuple[str, str], Change]]:
         """Return the rows of a snapshot behind `progress.after`."""

@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 
 from airflow_lake_provider.errors import ReplicationGapError
 from airflow_lake_provider.instant_clock import shift_instant_time
-from lake_jobs.replication.change_columns import data_schema, json_of, key_json, row_json
+from lake_jobs.replication.arrow_changes import COMMIT_BITS
+from lake_jobs.replication.change_columns import data_schema, json_of, key_json, row_json, row_struct
 from lake_jobs.replication.file_slices import (
     FIRST_VERSION_OF_OWN_LOGS,
     CompletedInstants,
@@ -29,7 +30,7 @@ from lake_jobs.replication.reconciliation import Records
 from lake_jobs.replication.slice_reader import GROUP, LAST_INSTANT, RECORD_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import Column
 
@@ -38,7 +39,10 @@ if TYPE_CHECKING:
 
 _COMMIT_TIME, _SEQUENCE = "_hoodie_commit_time", "_hoodie_commit_seqno"
 _HASHED_ROWS = 500_000
-"""A file group's changed rows up to which they are held in memory, instead of sorting all rows of the group."""
+"""A task's changed rows up to which they are held in memory, instead of sorting all rows of its file groups."""
+_TASK_BYTES = 256 * 2**10, 16 * 2**20
+"""The files of a task, both sides of a join: the least that is worth one, and the most of several file groups."""
+_SAME_ROW = "a_key = b_key and a_group = b_group"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,10 @@ class TouchedGroup:
     def may_delete(self) -> bool:
         """Whether rows of the slice before may be gone after it. What a log file deletes is not always counted."""
         return self.before is not None and (self.statistics.is_log or self.statistics.deletes > 0)
+
+
+def _changed(group: TouchedGroup) -> int:
+    return group.statistics.inserts + group.statistics.updates
 
 
 Numbered: TypeAlias = Sequence[tuple[int, TouchedGroup]]
@@ -116,11 +124,15 @@ def _just_before(commit: CommitRef) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ChangeQuery:
-    """How one commit's changes are read: the table's reader and layout, the key, and whether images are wanted."""
+    """How a commit's changes are read: the table's reader and layout, the key, and whether images are wanted.
+
+    Several commits are read at once where each log file names the commit that wrote it; a file group's number then has
+    the commit's position in the bits above `COMMIT_BITS`.
+    """
 
     reader: SliceReader
     layout: Layout
-    commit: CommitRef
+    commits: tuple[CommitRef, ...]
     key: Sequence[str]
     version: int
     with_before: bool
@@ -128,12 +140,16 @@ class ChangeQuery:
     """Whether a changed row always carries the time of the commit that changed it: not where a class of the table's own
     merges rows."""
 
-    def changes(self, groups: Sequence[TouchedGroup]) -> DataFrame | None:
-        """Return op, key, before, after and the position of the file group of each changed row, in no order.
+    @property
+    def commit(self) -> CommitRef:
+        """The only commit, or the first."""
+        return self.commits[0]
+
+    def changes(self, numbered: Numbered) -> DataFrame | None:
+        """Return op, key, before, after and the number of the file group of each changed row, in no order.
 
         None when there is nothing to read.
         """
-        numbered = list(enumerate(groups))
         added = [entry for entry in numbered if entry[1].before is None and entry[1].after is not None]
         removed = [entry for entry in numbered if entry[1].before is not None and entry[1].after is None]
         both = [entry for entry in numbered if entry[1].before is not None and entry[1].after is not None]
@@ -162,7 +178,7 @@ class ChangeQuery:
 
     def _written(self, groups: Numbered) -> DataFrame:
         """Return the changes of file groups of which no row was removed: what the commit wrote leads."""
-        rows = self._after(groups).where(F.col(_COMMIT_TIME) == self.commit.requested_time)
+        rows = self._after(groups, _COMMIT_TIME).where(F.col(_COMMIT_TIME) == self._time_of_group())
         if not self.with_before:
             none = F.lit(None).cast("string")
             return rows.select(
@@ -173,11 +189,12 @@ class ChangeQuery:
                 GROUP,
             )
         after = rows.select(F.col(RECORD_KEY).alias("a_key"), self._row().alias("a_row"), F.col(GROUP).alias("a_group"))
-        before = self._before(groups).select(F.col(RECORD_KEY).alias("b_key"), self._row().alias("b_row"))
-        most = max(group.statistics.inserts + group.statistics.updates for _, group in groups)
-        if most <= _HASHED_ROWS:
+        before = self._before(groups).select(
+            F.col(RECORD_KEY).alias("b_key"), self._row().alias("b_row"), F.col(GROUP).alias("b_group")
+        )
+        if max(sum(_changed(group) for _, group in task) for task in self._tasks(groups)) <= _HASHED_ROWS:
             after = after.hint("shuffle_hash")
-        joined = after.join(before, F.col("a_key") == F.col("b_key"), "left")
+        joined = after.join(before, F.expr(_SAME_ROW), "left")
         return joined.select(
             F.when(F.col("b_key").isNull(), "i").otherwise("u").alias("op"),
             key_json(self.key, "a_row").alias("key"),
@@ -189,7 +206,8 @@ class ChangeQuery:
     def _compared(self, groups: Numbered) -> DataFrame:
         """Return the changes of file groups of which rows may be gone: both sides are compared as a whole."""
         sides = []
-        for side, rows in (("a", self._after(groups)), ("b", self._before(groups))):
+        version = (_COMMIT_TIME, _SEQUENCE)
+        for side, rows in (("a", self._after(groups, *version)), ("b", self._before(groups, *version))):
             columns = {
                 "key": F.col(RECORD_KEY),
                 "time": F.col(_COMMIT_TIME),
@@ -198,7 +216,7 @@ class ChangeQuery:
             }
             named = [column.alias(f"{side}_{name}") for name, column in columns.items()]
             sides.append(rows.select(*named, self._row().alias(f"{side}_row")))
-        joined = sides[0].join(sides[1], F.col("a_key") == F.col("b_key"), "full")
+        joined = sides[0].join(sides[1], F.expr(_SAME_ROW), "full")
         after, before = json_of("a_row"), json_of("b_row")
         is_changed = ~(F.col("a_time").eqNullSafe(F.col("b_time")) & F.col("a_number").eqNullSafe(F.col("b_number")))
         if not self.keeps_versions:
@@ -219,17 +237,19 @@ class ChangeQuery:
     ) -> dict[int, Records]:
         """Return by position what became of the records that the commit itself appended to file groups."""
         chosen = [(at, groups[at]) for at in positions]
-        own = [(at, group.statistics.partition, group.own_logs) for at, group in chosen if group.own_logs is not None]
-        if not own:
+        if not any(group.own_logs for _, group in chosen):
             return {}
         until = LAST_INSTANT if self.version >= FIRST_VERSION_OF_OWN_LOGS else self.commit.requested_time
         # Without such fields the later record wins, and all are alike here.
         order = F.struct(*[f"`{name}`" for name in ordering], F.lit(0))
         own_key, row_key = F.col(RECORD_KEY).alias("o_key"), F.col(RECORD_KEY).alias("a_key")
-        records = self.reader.read(own, self.layout, until).where(F.col(_COMMIT_TIME) == self.commit.requested_time)
+        records = self._read(chosen, until, lambda group: group.own_logs, [_COMMIT_TIME])
+        records = records.where(F.col(_COMMIT_TIME) == self.commit.requested_time)
         records = records.select(GROUP, own_key, order.alias("o_order"))
-        rows = self._after(chosen).select(row_key, F.col(_COMMIT_TIME).alias("a_time"), order.alias("a_order"))
-        joined = records.join(rows, F.col("o_key") == F.col("a_key"), "left")
+        rows = self._after(chosen, _COMMIT_TIME).select(
+            row_key, F.col(_COMMIT_TIME).alias("a_time"), order.alias("a_order"), F.col(GROUP).alias("a_group")
+        )
+        joined = records.join(rows, F.expr(f"o_key = a_key and {GROUP} = a_group"), "left")
         yes, no = F.expr("true"), F.expr("false")
         is_kept = F.coalesce(F.col("a_time") == self.commit.requested_time, no)
         # Where no row is left an earlier delete had the higher value.
@@ -238,19 +258,52 @@ class ChangeQuery:
         counted = joined.groupBy(GROUP).agg(F.count_if(is_kept), F.count_if(is_lost), F.count_if(~is_kept & ~is_lost))
         return {at: Records(kept, lost, missing) for at, kept, lost, missing in counted.collect()}
 
-    def _after(self, groups: Numbered) -> DataFrame:
+    def _after(self, groups: Numbered, *meta_fields: str) -> DataFrame:
         until = LAST_INSTANT if self.version >= FIRST_VERSION_OF_OWN_LOGS else self.commit.requested_time
-        found = [(at, group.statistics.partition, group.after) for at, group in groups if group.after is not None]
-        return self.reader.read(found, self.layout, until)
+        return self._read(groups, until, lambda group: group.after, meta_fields)
 
-    def _before(self, groups: Numbered) -> DataFrame:
+    def _before(self, groups: Numbered, *meta_fields: str) -> DataFrame:
         is_new = self.version >= FIRST_VERSION_OF_OWN_LOGS
         until = LAST_INSTANT if is_new else shift_instant_time(self.commit.requested_time, -1)
-        found = [(at, group.statistics.partition, group.before) for at, group in groups if group.before is not None]
-        return self.reader.read(found, self.layout, until)
+        return self._read(groups, until, lambda group: group.before, meta_fields)
+
+    def _read(
+        self,
+        groups: Numbered,
+        until: str,
+        slice_of: Callable[[TouchedGroup], FileSlice | None],
+        meta_fields: Sequence[str],
+    ) -> DataFrame:
+        """Return the rows of one side of file groups, in the same tasks for each side."""
+        found = [
+            [(at, group.statistics.partition, side) for at, group in task if (side := slice_of(group)) is not None]
+            for task in self._tasks(groups)
+        ]
+        return self.reader.read(found, self.layout, until, meta_fields)
+
+    def _tasks(self, groups: Numbered) -> list[Numbered]:
+        """Return the file groups by the task that reads them: small ones share one, since a task costs as much."""
+        lengths = [sum(side.length for side in (group.before, group.after) if side is not None) for _, group in groups]
+        enough = sum(lengths) // (2 * self.reader.parallelism)
+        enough = min(max(enough, _TASK_BYTES[0]), _TASK_BYTES[1])
+        tasks, held = list[list[tuple[int, TouchedGroup]]](), enough
+        for entry, length in zip(groups, lengths, strict=True):
+            if held >= enough:
+                tasks.append([])
+                held = 0
+            tasks[-1].append(entry)
+            held += length
+        return list(tasks)
+
+    def _time_of_group(self) -> Column:
+        """Return the requested time of the commit whose file group a row is of."""
+        times = [f"'{commit.requested_time}'" for commit in self.commits]
+        if len(times) == 1:
+            return F.expr(times[0])
+        return F.expr(f"element_at(array({', '.join(times)}), shiftright({GROUP}, {COMMIT_BITS}) + 1)")
 
     def _image(self) -> Column:
         return row_json(data_schema(self.layout.schema))
 
     def _row(self) -> Column:
-        return F.struct(*[F.col(f"`{name}`") for name in data_schema(self.layout.schema).names])
+        return row_struct(data_schema(self.layout.schema).names)

@@ -1,8 +1,8 @@
-"""Read file slices of our own choice through Hudi's own reader, one task for each file group.
+"""Read file slices of our own choice through Hudi's own reader, whole file groups in each task.
 
 Spark's scan of files and Hudi's file format do the reading, so merge modes, payloads, log blocks and schema evolution
 are Hudi's. What is ours is the list of files. Both sides of a join are laid out alike, partition by partition, and are
-declared to Spark as hashed by the record key: it then joins inside each file group, without a shuffle.
+declared to Spark as hashed by record key and file group: it then joins inside each file group, without a shuffle.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from lake_jobs.replication.file_slices import DataFile, FileSlice, parse_name
+from lake_jobs.replication.change_columns import META_PREFIX
+from lake_jobs.replication.file_slices import DataFile, FileSlice, parse_entries, parse_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,11 +26,38 @@ if TYPE_CHECKING:
 RECORD_KEY = "_hoodie_record_key"
 GROUP = "_lake_group"
 """The number of the row's file group, as the caller gave it."""
+NumberedSlice: TypeAlias = tuple[int, str, FileSlice]
+"""A slice with its file group's number and its partition's path."""
 LAST_INSTANT = "99991231235959999"
 """No block of a log file is later; the files themselves are chosen by completion."""
 _FORMAT = "org.apache.spark.sql.execution.datasources.parquet.HoodieFileGroupReaderBasedFileFormat"
 _GLOB_CHARACTERS = re.compile(r"([\\{}\[\]*?,])")
 _IDS_PER_LISTING = 100
+_VECTORIZED = "spark.sql.parquet.enableVectorizedReader"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file of a listing of Hudi's, which stays in Java but for what most files are asked for."""
+
+    entries: Any
+    position: int
+    path: str
+    length: int
+
+    @property
+    def info(self) -> Any:
+        """Hudi's own object."""
+        return self.entries.get(self.position)
+
+
+def list_entries(entries: Any) -> list[Entry]:
+    """Return the entries of a listing by one call of Java, where a call for each of them would take most of the time.
+
+    Raises ValueError when Hudi prints them in another form.
+    """
+    found = parse_entries(str(entries.toString()), int(entries.size()))
+    return [Entry(entries, at, path, length) for at, (path, length) in enumerate(found)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +79,27 @@ class SliceReader:
         self._base_path = base_path
         self._jvm: Any = spark._jvm
         self._gateway: Any = spark.sparkContext._gateway
+        remember_names(self._jvm, "functions", "PythonUtils", "SparkSession")
+        java, org, utils = self._jvm.java, self._jvm.org, self._jvm.PythonUtils
+        sql, model = org.apache.spark.sql, org.apache.hudi.common.model
+        self._object, self._list, self._map = java.lang.Object, java.util.ArrayList, java.util.HashMap
+        self._to_seq, self._to_map = utils.toSeq, utils.toScalaMap
+        self._path_of, self._spark_path = org.apache.hudi.storage.StoragePath, org.apache.spark.paths.SparkPath
+        self._row = sql.catalyst.expressions.GenericInternalRow
+        self._hashed = sql.catalyst.plans.physical.HashPartitioning
+        sources, self._rows_of = sql.execution.datasources, sql.execution.LogicalRDD
+        self._partitioned, self._partition = sources.PartitionedFile, sources.FilePartition
+        self._scan = sources.FileScanRDD
+        self._attributes_of, self._data_set = sql.catalyst.types.DataTypeUtils.toAttributes, sql.Dataset
+        self._slice, self._base, self._log = model.FileSlice, model.HoodieBaseFile, model.HoodieLogFile
+        self._mapping = org.apache.hudi.Spark3HoodiePartitionFileSliceMapping
+        self._format_of = getattr(self._jvm, _FORMAT)
+        self._no_hosts, self._nothing = self._gateway.new_array(java.lang.String, 0), self._scala_map({})
+        self._none, self._no_option = self._scala_seq(()), self._jvm.scala.Option.empty()
+        self._no_options = sql.catalyst.FileSourceOptions(self._nothing)
+        self._is_vectorized = spark.sparkContext.getConf().get(_VECTORIZED, "true")
+        self.parallelism = int(spark.sparkContext.defaultParallelism)
+        """How many tasks run at once."""
 
     def layout_at(self, rows: DataFrame) -> Layout:
         """Return the layout of a query at an instant, as Hudi resolved it. Nothing is read."""
@@ -70,119 +119,115 @@ class SliceReader:
         """Return the files of some file groups of one partition, by file id; one listing for each hundred of them."""
         found: dict[str, list[DataFile]] = {}
         ids, folder = sorted(set(file_ids)), f"{self._base_path}/{partition}".rstrip("/")
-        storage_path = self._jvm.org.apache.hudi.storage.StoragePath
         for start in range(0, len(ids), _IDS_PER_LISTING):
             some = [_escape(file_id) for file_id in ids[start : start + _IDS_PER_LISTING]]
             names = ",".join(f"{file_id},.{file_id}" for file_id in some)
-            for handle in storage.globEntries(storage_path(f"{_escape(folder)}/{{{names}}}_*")):
-                file = parse_name(str(handle.getPath().getName()), handle)
+            for entry in list_entries(storage.globEntries(self._path_of(f"{_escape(folder)}/{{{names}}}_*"))):
+                file = parse_name(entry.path.rpartition("/")[2], entry, entry.length)
                 if file is not None:
                     found.setdefault(file.file_id, []).append(file)
         return found
 
     def read(
-        self, slices: Sequence[tuple[int, str, FileSlice]], layout: Layout, until: str = LAST_INSTANT
+        self,
+        tasks: Sequence[Sequence[NumberedSlice]],
+        layout: Layout,
+        until: str = LAST_INSTANT,
+        meta_fields: Sequence[str] = (),
     ) -> DataFrame:
-        """Return the rows of slices, each with a number and its partition's path; one task reads one slice.
+        """Return the rows of slices, by the task that reads them. To be joined, two sides need the same tasks.
 
-        Column `_lake_group` is that number. Blocks of log files later than `until` are left out.
+        They have the record key, these meta fields, the data, and in `_lake_group` the slice's number. Blocks of log
+        files later than `until` are left out.
         """
-        jvm, session = self._jvm, self._spark._jsparkSession
-        sql, execution = jvm.org.apache.spark.sql, jvm.org.apache.spark.sql.execution
+        session = self._spark._jsparkSession
         group = T.StructType([T.StructField(GROUP, T.IntegerType(), nullable=False)])
-        data, rows = layout.table_schema.structTypeSchema(), T.StructType([*layout.schema.fields, *group.fields])
-        output, of_group = session.parseDataType(rows.json()), session.parseDataType(group.json())
+        data, wanted = layout.table_schema.structTypeSchema(), {RECORD_KEY, *meta_fields}
+        fields = [each for each in layout.schema.fields if not each.name.startswith(META_PREFIX) or each.name in wanted]
+        rows, output, of_group = (
+            session.parseDataType(T.StructType(some).json())
+            for some in (fields, [*fields, *group.fields], group.fields)
+        )
         file_format = self._format(layout, until)
-        # Hudi's format decides here whether it reads base files in batches.
+        # Hudi's format decides here whether it reads base files in batches of columns, which takes half as long. Each
+        # of its queries that does not, as those of change data, switches it off for all later ones of the session.
+        self._spark.conf.set(_VECTORIZED, self._is_vectorized)
         file_format.supportBatch(session, data)
         options = self._scala_map({"path": self._base_path, "returning_batch": "false"})
         # A copy: the format writes its schemas into it.
         settings = session.sessionState().newHadoopConfWithOptions(options)
-        read = file_format.buildReaderWithPartitionValues(
-            session, data, of_group, data, self._scala_seq(()), options, settings
+        read = file_format.buildReaderWithPartitionValues(session, data, of_group, rows, self._none, options, settings)
+        partitions = [self._file_partition(at, found) for at, found in enumerate(tasks)]
+        scan = self._scan(
+            session, read, self._scala_seq(partitions), output, self._none, self._nothing, self._no_options
         )
-        partitions = [self._file_partition(at, *found) for at, found in enumerate(slices)]
-        scan = execution.datasources.FileScanRDD(
-            session,
-            read,
-            self._scala_seq(partitions),
-            output,
-            self._scala_seq(()),
-            self._scala_map({}),
-            sql.catalyst.FileSourceOptions(self._scala_map({})),
-        )
-        columns = sql.catalyst.types.DataTypeUtils.toAttributes(output)
-        key = columns.apply(output.fieldIndex(RECORD_KEY))
-        hashed = sql.catalyst.plans.physical.HashPartitioning(self._scala_seq([key]), len(partitions))
-        none, is_streaming = jvm.scala.Option.empty(), False
-        plan = execution.LogicalRDD(columns, scan, hashed, self._scala_seq(()), is_streaming, session, none, none)
-        return DataFrame(sql.Dataset.ofRows(session, plan), self._spark)
+        columns = self._attributes_of(output)
+        keys = [columns.apply(output.fieldIndex(name)) for name in (RECORD_KEY, GROUP)]
+        hashed, is_streaming = self._hashed(self._scala_seq(keys), len(partitions)), False
+        plan = self._rows_of(columns, scan, hashed, self._none, is_streaming, session, self._no_option, self._no_option)
+        return DataFrame(self._data_set.ofRows(session, plan), self._spark)
 
     def _format(self, layout: Layout, until: str) -> Any:
-        create = getattr(self._jvm, _FORMAT)
         is_merge_on_read = True
         is_bootstrap = is_incremental = uses_positions = has_several_formats = False
-        return create(
+        return self._format_of(
             layout.table_path,
             layout.table_schema,
             layout.table_name,
             until,
-            self._scala_seq(()),
+            self._none,
             # So it returns rows where the slice is a base file alone, too, and not batches of them.
             is_merge_on_read,
             is_bootstrap,
             is_incremental,
             "",
             uses_positions,
-            self._scala_seq(()),
+            self._none,
             has_several_formats,
             layout.base_format,
         )
 
-    def _file_partition(self, at: int, number: int, partition: str, found: FileSlice) -> Any:
-        datasources = self._jvm.org.apache.spark.sql.execution.datasources
-        files = self._gateway.new_array(datasources.PartitionedFile, 1)
-        files[0] = self._partitioned_file(number, partition, found)
-        return datasources.FilePartition(at, files)
+    def _file_partition(self, at: int, slices: Sequence[NumberedSlice]) -> Any:
+        files = self._gateway.new_array(self._partitioned, len(slices))
+        for position, found in enumerate(slices):
+            files[position] = self._partitioned_file(*found)
+        return self._partition(at, files)
 
     def _partitioned_file(self, number: int, partition: str, found: FileSlice) -> Any:
-        jvm = self._jvm
-        first, model = found.files[0], jvm.org.apache.hudi.common.model
-        values = self._gateway.new_array(jvm.java.lang.Object, 1)
+        first, values = found.files[0], self._gateway.new_array(self._object, 1)
         values[0] = number
-        row = jvm.org.apache.spark.sql.catalyst.expressions.GenericInternalRow(values)
+        row = self._row(values)
         if not found.logs:
             # Nothing to merge: Hudi reads the file in batches of columns, and opens no table in each task.
             return self._file_of(row, first)
-        group = model.FileSlice(partition, found.instant, first.file_id)
+        group = self._slice(partition, found.instant, first.file_id)
         if found.base is not None:
-            group.setBaseFile(model.HoodieBaseFile(found.base.handle))
+            group.setBaseFile(self._base(found.base.handle.info))
         for log in found.logs:
-            group.addLogFile(model.HoodieLogFile(log.handle))
-        mapping = jvm.org.apache.hudi.Spark3HoodiePartitionFileSliceMapping(
-            row, self._scala_map({first.file_id: group})
-        )
-        return self._file_of(mapping, first)
+            group.addLogFile(self._log(log.handle.info))
+        return self._file_of(self._mapping(row, self._scala_map({first.file_id: group})), first)
 
     def _file_of(self, values: Any, first: DataFile) -> Any:
-        jvm = self._jvm
-        path = jvm.org.apache.spark.paths.SparkPath.fromPathString(str(first.handle.getPath().toString()))
-        length, no_hosts = int(first.handle.getLength()), self._gateway.new_array(jvm.java.lang.String, 0)
-        return jvm.org.apache.spark.sql.execution.datasources.PartitionedFile(
-            values, path, 0, length, no_hosts, 0, length, self._scala_map({})
-        )
+        path, length = self._spark_path.fromPathString(first.handle.path), first.handle.length
+        return self._partitioned(values, path, 0, length, self._no_hosts, 0, length, self._nothing)
 
     def _scala_seq(self, items: Iterable[Any]) -> Any:
-        found = self._jvm.java.util.ArrayList()
+        found = self._list()
         for item in items:
             found.add(item)
-        return self._jvm.PythonUtils.toSeq(found)
+        return self._to_seq(found)
 
     def _scala_map(self, items: dict[str, Any]) -> Any:
-        found = self._jvm.java.util.HashMap()
+        found = self._map()
         for key, value in items.items():
             found.put(key, value)
-        return self._jvm.PythonUtils.toScalaMap(found)
+        return self._to_map(found)
+
+
+def remember_names(jvm: Any, *names: str) -> None:
+    """Let Java be asked once for what a name stands for: it searches all jars for it, each time that it is used."""
+    for name in names:
+        vars(jvm).setdefault(name, getattr(jvm, name))
 
 
 def _escape(name: str) -> str:

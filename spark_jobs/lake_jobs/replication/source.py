@@ -7,21 +7,23 @@ a completion time skips the commits of slow writers for good. So each commit is 
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from airflow_lake_provider.errors import ReadIncompleteError, ReplicationGapError, SourceRefusedError
+from airflow_lake_provider.errors import ReplicationGapError, SourceRefusedError
 from airflow_lake_provider.instant_clock import shift_instant_time
-from airflow_lake_provider.replication.change import Change, ChangeMode, CommitRef, Op
+from airflow_lake_provider.replication.change import Change, ChangeMode, CommitRef, Op, bytes_of
 from airflow_lake_provider.replication.feed import OPERATIONS_WITHOUT_CHANGES, SourceTimeline
 from airflow_lake_provider.replication.job import Reader
 from lake_jobs.hudi.files import open_path
 from lake_jobs.hudi.table import (
     MERGE_ON_READ,
     TableState,
-    find_instant,
     list_times,
     read_clean_plan,
     read_table_state,
@@ -30,31 +32,36 @@ from lake_jobs.hudi.table import (
 from lake_jobs.replication.change_columns import (
     data_schema,
     find_unfit_column,
-    in_order_per_key,
     key_json,
     row_json,
 )
-from lake_jobs.replication.commit_reading import ChangeDataReading, SliceReading, Times, find_groups, read_merging
+from lake_jobs.replication.commit_reading import (
+    ChangeDataReading,
+    SliceReading,
+    Times,
+    find_groups,
+    list_files,
+    read_merging,
+)
+from lake_jobs.replication.commits_in_turn import CommitsInTurn
 from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS, find_instant_of_logs, read_statistics
-from lake_jobs.replication.reader_choice import Choice, TableTraits, choose_reader, find_obstacle
-from lake_jobs.replication.reconciliation import count, describe_differences
-from lake_jobs.replication.row_transfer import FEW_ROWS, ReadAhead, transfer
+from lake_jobs.replication.reader_choice import Choice, Description, TableTraits, choose_reader, find_obstacle
+from lake_jobs.replication.row_transfer import ReadAhead
 from lake_jobs.replication.slice_changes import ChangeQuery
-from lake_jobs.replication.slice_reader import GROUP, SliceReader
+from lake_jobs.replication.slice_reader import SliceReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql import types as T
 
     from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress
-    from lake_jobs.replication.file_slices import GroupStatistics
+    from lake_jobs.replication.file_slices import DataFile, GroupStatistics
     from lake_jobs.replication.slice_reader import Layout
 
 _RECORD_KEY, _PARTITION = "_hoodie_record_key", "_hoodie_partition_path"
 _GENERATED = ("TimestampBased", "Custom")
-_OPS = {op.value: op for op in Op}
 
 
 class HudiSource:
@@ -88,9 +95,13 @@ class HudiSource:
         self._schemas: dict[str, T.StructType] = {}
         self._layouts: dict[str, Layout] = {}
         self._slices = SliceReader(spark, base_path)
-        self._ahead = ReadAhead[CommitRef, Change](self._read)
+        self._ahead = ReadAhead[CommitRef, Sequence[Change]](self._read_in_turn, bytes_of)
         self._times: dict[str, str] = {}
+        self._instants: tuple[Any, Any, dict[str, int]] = (None, None, {})
+        """A timeline, its completed writes, and the position of each among them."""
         self._begins = ""
+        self._was_archived = False
+        self._ends_s: dict[str, float] = {}
         self.readers: Counter[str] = Counter()
         self._require_replicable(bool(config.populateMetaFields()))
         names = self._schema().names
@@ -147,6 +158,7 @@ class HudiSource:
         self._begins = min(requested_times(writes), default="")
         # At once: another thread reads commits meanwhile.
         self._table, self._times = table, times
+        self._instants = (timeline, instants, {requested_time: at for at, requested_time in enumerate(times)})
         retained_from, unbounded = self._read_cleans(timeline)
         return SourceTimeline(
             completed=tuple(completed),
@@ -166,31 +178,70 @@ class HudiSource:
         """Read these ahead, one after another, in a thread of its own."""
         self._ahead.expect(commits)
 
-    def read(self, commit: CommitRef) -> Iterator[Change]:
-        """Return the changes of one completed commit alone, in order per key."""
+    def read_blocks(self, commit: CommitRef) -> Iterator[Sequence[Change]]:
+        """Return the changes of one completed commit alone, in order per key, in blocks of some thousand."""
         return self._ahead.read(commit)
 
-    def _read(self, commit: CommitRef) -> Iterator[Change]:
+    def read_end_s(self, commit: CommitRef) -> float:
+        """Return when all of a commit that was asked for had been read, in seconds of `time.monotonic`."""
+        return self._ends_s.pop(commit.requested_time)
+
+    def read(self, commit: CommitRef) -> Iterator[Change]:
+        """Return the changes of one completed commit alone, in order per key."""
+        return chain.from_iterable(self.read_blocks(commit))
+
+    @property
+    def base_path(self) -> str:
+        """Where the table is."""
+        return self._base_path
+
+    @property
+    def has_own_logs(self) -> bool:
+        """Whether each log file names the commit that wrote it."""
+        return self._version >= FIRST_VERSION_OF_OWN_LOGS
+
+    def describe(self, commit: CommitRef) -> Description:
+        """Read a commit's own metadata, and choose how it is read. Raises ReplicationGapError."""
         # Threads have sessions of their own otherwise, without this one's time zone.
         self._spark._jvm.SparkSession.setActiveSession(self._spark._jsparkSession)
         if commit.requested_time not in self._times:
             self.read_timeline()
         statistics = self._read_statistics(commit)
-        choice = self._choose(commit, statistics)
-        self.readers[f"{choice.reader}: {choice.reason}"] += 1
-        reading = self._open(commit, statistics, choice.reader)
-        found, counts = reading.changes(), dict[tuple[int, str], int]()
-        if found is not None:
-            if self._may_repeat_keys(statistics):
-                found = in_order_per_key(found)
-            rows = found.select("op", "key", "before", "after", GROUP)
-            # Unpacked, not read by name: a row searches for a name each time, and this code runs for each row.
-            for op, key, before, after, group in transfer(rows, _rows_of(statistics)):
-                counts[group, op] = counts.get((group, op), 0) + 1
-                yield Change(_OPS[op], key, before, after)
-        differences = reading.find_differences(count(counts))
-        if differences:
-            raise ReadIncompleteError(describe_differences(differences, commit, self._base_path))
+        choice, repeats = self._choose(commit, statistics), self._may_repeat_keys(statistics)
+        return Description(commit, statistics, choice, self.schema_of(commit), repeats)
+
+    def list_files(self, groups: Sequence[GroupStatistics]) -> dict[tuple[str, str], list[DataFile]]:
+        """Return all files of some file groups, by partition and file id."""
+        return list_files(self._slices, self._table, groups)
+
+    def open(
+        self, found: Description, files: Mapping[tuple[str, str], Sequence[DataFile]]
+    ) -> ChangeDataReading | SliceReading:
+        """Prepare the reading of a commit. Raises ReplicationGapError."""
+        commit, statistics = found.commit, found.statistics
+        self.readers[f"{found.choice.reader}: {found.choice.reason}"] += 1
+        if found.choice.reader is Reader.CDC:
+            rows = self._reader_of_rows()
+            return ChangeDataReading(rows, self._base_path, commit, statistics, self._schema_at(commit), self._key)
+        query = ChangeQuery(
+            self._slices,
+            self._layout(commit),
+            (commit,),
+            self._key,
+            self._version,
+            with_before=self._mode is ChangeMode.CHANGES,
+            keeps_versions=self._merging.keeps_versions,
+        )
+        groups = find_groups(files, self._table, commit, statistics, Times(self._times, self._begins))
+        return SliceReading(query, groups, self._merging)
+
+    def _read_in_turn(self, commits: Sequence[CommitRef]) -> Iterator[Iterator[Sequence[Change]]]:
+        for commit, blocks in zip(commits, CommitsInTurn(self, commits).read(), strict=True):
+            yield self._until_end(commit, blocks)
+
+    def _until_end(self, commit: CommitRef, blocks: Iterator[Sequence[Change]]) -> Iterator[Sequence[Change]]:
+        yield from blocks
+        self._ends_s[commit.requested_time] = time.monotonic()
 
     def _may_repeat_keys(self, statistics: Sequence[GroupStatistics]) -> bool:
         """Whether one key may be deleted here and inserted there: a row that moved, or one of an overwritten group.
@@ -264,25 +315,6 @@ class HudiSource:
             return Choice(Reader.SLICES, "mode latest needs no change data")
         return choose_reader(self._reader, self._traits, statistics, self.schema_of(commit), self._newest_schema)
 
-    def _open(
-        self, commit: CommitRef, statistics: Sequence[GroupStatistics], reader: Reader
-    ) -> ChangeDataReading | SliceReading:
-        if reader is Reader.CDC:
-            rows = self._reader_of_rows()
-            return ChangeDataReading(rows, self._base_path, commit, statistics, self._schema_at(commit), self._key)
-        times = Times(self._times, self._begins)
-        query = ChangeQuery(
-            self._slices,
-            self._layout(commit),
-            commit,
-            self._key,
-            self._version,
-            with_before=self._mode is ChangeMode.CHANGES,
-            keeps_versions=self._merging.keeps_versions,
-        )
-        groups = find_groups(self._slices, self._table, commit, statistics, times)
-        return SliceReading(query, groups, self._merging)
-
     def _schema_at(self, commit: CommitRef) -> T.StructType:
         """Return the columns as a commit wrote them: its change data has no others."""
         return data_schema(self._layout(commit).schema)
@@ -295,10 +327,10 @@ class HudiSource:
         return self._layouts[schema]
 
     def _read_statistics(self, commit: CommitRef) -> tuple[GroupStatistics, ...]:
-        timeline = self._table.timeline
-        instant = find_instant(timeline.getCommitsTimeline().filterCompletedInstants(), commit.requested_time)
-        if instant is None:
+        timeline, instants, positions = self._instants
+        if commit.requested_time not in positions:
             raise ReplicationGapError(f"commit {commit.requested_time} is no longer on the active timeline")
+        instant = instants[positions[commit.requested_time]]
         replaces = str(instant.getAction()) == "replacecommit"
         metadata = timeline.readReplaceCommitMetadata(instant) if replaces else timeline.readCommitMetadata(instant)
         return read_statistics(json.loads(metadata.toJsonString()))
@@ -346,6 +378,11 @@ class HudiSource:
         return max((kept for kept, _ in known.values()), default=""), max(unbounded, default="")
 
     def _has_history(self, table: TableState) -> bool:
+        # What was archived stays so, and the archive of an old table is long.
+        self._was_archived = self._was_archived or self._find_archived(table)
+        return self._was_archived
+
+    def _find_archived(self, table: TableState) -> bool:
         fs, folder = open_path(self._spark, str(table.meta_client.getArchivePath()))
         if not fs.exists(folder):
             return False
@@ -375,13 +412,6 @@ class CommitFacts:
         self.schema = str(metadata.getMetadata("schema") or "")
         self.slice_of_logs = find_instant_of_logs(str(metadata.getFileIdAndRelativePaths().toString()))
         """The instant in the name of a log file that it wrote; empty without one."""
-
-
-def _rows_of(statistics: Sequence[GroupStatistics]) -> int:
-    """Return about how many changes a commit has; of replaced file groups it is not said."""
-    if any(group.is_replaced for group in statistics):
-        return FEW_ROWS + 1
-    return sum(group.inserts + group.updates + group.deletes for group in statistics)
 
 
 def one_ms_before(instant: str) -> str:

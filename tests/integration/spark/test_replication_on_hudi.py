@@ -22,6 +22,7 @@ from pyspark.sql import types as T
 from sqlalchemy import NullPool, create_engine
 from sqlalchemy.orm import sessionmaker
 
+from airflow_lake_provider.errors import ReplicationGapError
 from airflow_lake_provider.job_contract import (
     SAFEPOINT,
     FailureKind,
@@ -539,6 +540,64 @@ def test_commit_that_was_not_read_whole_is_an_error_and_the_checkpoint_stays(
     assert lake.replicate().message == ""
     assert lake.replica() == lake.table()
     assert {key: lake.replica()[key]["ts"] for key in (0, 2, 4)} == {0: 5, 2: 6, 4: 6}
+
+
+@pytest.mark.parametrize("type", ["COW", "MOR"])
+def test_commits_that_are_read_together_bring_what_each_brings_alone(
+    spark: SparkSession, tmp_path: Path, type: str
+) -> None:
+    lake = Lake(spark, tmp_path, type, **{"hoodie.table.cdc.enabled": "false"})
+    lake.write(lake.rows(range(8), 1))
+    # Updates of the same rows again and again, inserts, one delete, and records that lose by their ordering value.
+    for ts, ids in ((5, [0, 1]), (6, [0, 8]), (4, [0, 2]), (7, [1, 9, 3])):
+        lake.write(lake.rows(ids, ts))
+    lake.write(lake.rows([0], 8), "delete")
+    lake.write(lake.rows([2, 3], 9))
+    commits = lake.commits()[1:]
+    alone, together, jobs = lake.source(), lake.source(), spark.sparkContext._jsc.sc().dagScheduler()
+    counted = [jobs.numTotalJobs()]
+    expected = [sorted(alone.read(commit)) for commit in commits]
+    counted.append(jobs.numTotalJobs())
+    together.expect(commits)
+    found = [sorted(together.read(commit)) for commit in commits]
+    counted.append(jobs.numTotalJobs())
+    together.expect(())
+    assert found == expected
+    assert [len(changes) for changes in found] == [2, 2, 1, 3, 1, 2]
+    assert counted[2] - counted[1] < counted[1] - counted[0]
+
+
+def test_slices_are_read_by_column_also_after_a_query_of_change_data(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, tmp_path, "COW")
+    for ts in (1, 2):
+        lake.write(lake.rows(range(4), ts))
+    source, commit = lake.source(), lake.commits()[-1]
+    assert source.change_data(commit).count() == 4
+    by_column = "spark.sql.parquet.enableVectorizedReader"
+    assert spark.conf.get(by_column) == "false", "Hudi leaves the session as it is: the reader need not repair it"
+    assert len(list(source.read(commit))) == 4
+    assert spark.conf.get(by_column) == "true"
+
+
+@pytest.mark.parametrize("is_deleted", [True, False], ids=["deleted", "unreadable"])
+def test_fault_in_one_of_commits_that_are_read_together_is_raised_at_that_one(
+    spark: SparkSession, tmp_path: Path, is_deleted: bool
+) -> None:
+    lake = Lake(spark, tmp_path, "COW", **{"hoodie.table.cdc.enabled": "false"})
+    for ts in range(1, 5):
+        lake.write(lake.rows(range(4), ts))
+    _, first, second, third = lake.commits()
+    for file in Path(lake.path).glob(f"p*/*_{third.requested_time}.parquet"):
+        if is_deleted:
+            file.unlink()
+        else:
+            file.write_bytes(b"no Parquet")
+    source = lake.source()
+    source.expect([first, second, third])
+    assert [len(list(source.read(commit))) for commit in (first, second)] == [4, 4]
+    with pytest.raises(ReplicationGapError if is_deleted else Py4JJavaError):
+        list(source.read(third))
+    source.expect(())
 
 
 @pytest.mark.parametrize("is_ours", [True, False], ids=["ours", "of-others"])

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import functions as F
 from replication_histories import ADDED, History, Kind, Rows, as_json, begin, exact
 from test_replication_on_hudi import _time_zone  # noqa: F401 - the fixture holds here as well
@@ -415,7 +416,7 @@ def lose_overtaken_writes(patch: pytest.MonkeyPatch) -> None:
 
     def planted(*given: Any) -> tuple[TouchedGroup, ...]:
         _, table, commit, *_ = given
-        client, jvm = table.meta_client, given[0]._jvm
+        client, jvm = table.meta_client, SparkContext._active_spark_context._jvm
         pending = client.getActiveTimeline().filterPendingCompactionTimeline().getInstants()
         planned = set()
         for instant in pending:
@@ -435,15 +436,15 @@ def send_records_unmerged(patch: pytest.MonkeyPatch) -> None:
     """D2: a commit's log files alone, merged with nothing: late records and partial ones seem the newest row."""
     changes = ChangeQuery.changes
 
-    def planted(self: ChangeQuery, groups: Sequence[TouchedGroup]) -> DataFrame | None:
-        logs = [(at, group) for at, group in enumerate(groups) if group.own_logs and not group.statistics.deletes]
-        others = changes(self, [group for at, group in enumerate(groups) if (at, group) not in logs])
+    def planted(self: ChangeQuery, numbered: Sequence[tuple[int, TouchedGroup]]) -> DataFrame | None:
+        logs = [(at, group) for at, group in numbered if group.own_logs and not group.statistics.deletes]
+        others = changes(self, [(at, group) for at, group in numbered if (at, group) not in logs])
         if not logs:
             return others
         until = LAST_INSTANT if self.version >= 8 else self.commit.requested_time
-        slices = [(at, group.statistics.partition, group.own_logs) for at, group in logs]
-        rows = self.reader.read(slices, self.layout, until)
-        rows = rows.where(F.col("_hoodie_commit_time") == self.commit.requested_time)
+        slices = [[(at, group.statistics.partition, group.own_logs)] for at, group in logs]
+        rows = self.reader.read(slices, self.layout, until, ["_hoodie_commit_time"])
+        rows = rows.where(F.col("_hoodie_commit_time") == self._time_of_group())
         none = F.lit(None).cast("string")
         own = rows.select(
             F.lit("u").alias("op"), key_json(self.key).alias("key"), none.alias("before"),

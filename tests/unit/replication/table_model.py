@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -26,6 +27,8 @@ class ModelTable:
     archived: set[str] = field(default_factory=set)
     retained_from: str = ""
     clean_during_read: str = ""
+    read_ends_s: dict[str, float] = field(default_factory=dict)
+    """When commits were read ahead; none of the others are."""
     cleaned_without_bound: str = ""
     has_savepoints: bool = False
     restored: str = ""
@@ -66,6 +69,12 @@ class ModelTable:
 
     def expect(self, commits: Sequence[CommitRef]) -> None:
         """Nothing is read ahead here."""
+
+    def read_blocks(self, commit: CommitRef) -> Iterator[Sequence[Change]]:
+        yield list(self.read(commit))
+
+    def read_end_s(self, commit: CommitRef) -> float:
+        return self.read_ends_s.get(commit.requested_time, math.inf)
 
     def read(self, commit: CommitRef) -> Iterator[Change]:
         state = self._state(before=commit)

@@ -498,3 +498,24 @@ def test_timeline_is_read_once_for_each_commit_and_what_follows_is_expected() ->
     assert expected == [[time_of(n) for n in range(first, 9, 2)] for first in (3, 5, 7)] + [[]]
     assert set(report.phases) == set(PHASES)
     assert min(report.phases.values()) >= 0
+
+
+def test_commit_that_had_been_read_before_the_timeline_needs_no_other_timeline() -> None:
+    class Watched(ModelTable):
+        refreshes = 0
+
+        def read_timeline(self, known: Checkpoint | None = None) -> SourceTimeline:
+            Watched.refreshes += 1
+            return super().read_timeline(known)
+
+    table, sink = Watched(), FakeSink()
+    table.complete(1, 2, {1: 10})
+    run(table, sink)
+    for number in range(3, 9, 2):
+        table.complete(number, number + 1, {1: number})
+    # The second was read ahead long ago, the third while the first was written.
+    table.read_ends_s = {time_of(5): 0.0}
+    Watched.refreshes = 0
+    assert run(table, sink).commits == 3
+    assert Watched.refreshes == 4
+    assert replica(sink) == table.rows()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,10 +18,19 @@ from lake_jobs.replication.file_slices import (
     GroupStatistics,
     find_instant_of_logs,
     find_slice,
+    parse_entries,
     parse_name,
     read_statistics,
 )
-from lake_jobs.replication.reader_choice import TableTraits, choose_reader
+from lake_jobs.replication.reader_choice import (
+    FEW_ROWS,
+    MOST_COMMITS,
+    MOST_GROUPS,
+    Choice,
+    Description,
+    TableTraits,
+    choose_reader,
+)
 
 ID = "b85760e4-e7fb-417f-88fe-2154e311c99d-0"
 
@@ -204,3 +214,45 @@ def test_change_data_that_is_wanted_is_read_unless_it_would_lack_columns() -> No
         assert choose_reader(Reader.CDC, table, many, SCHEMA, SCHEMA).reader is Reader.CDC
         assert choose_reader(Reader.CDC, table, many, SCHEMA.replace("id", "key"), SCHEMA).reader is Reader.SLICES
     assert choose_reader(Reader.SLICES, TABLE, FEW, SCHEMA, SCHEMA).reader is Reader.SLICES
+
+
+def described(number: int, schema: str = "s", reader: Reader = Reader.SLICES, **how: Any) -> Description:
+    rows, repeats, groups = how.get("rows", 10), how.get("repeats", False), how.get("groups", 1)
+    statistics = [GroupStatistics("p", f"f{n}", (), "", rows, 0, 0, rows, is_log=False) for n in range(groups)]
+    ref = CommitRef(f"{number:03}", f"{number:03}")
+    return Description(ref, statistics, Choice(reader, "why"), schema, may_repeat_keys=repeats)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(described(2, schema="t"), id="another schema"),
+        pytest.param(described(2, reader=Reader.CDC), id="change data"),
+        pytest.param(described(2, repeats=True), id="order per key"),
+        pytest.param(described(2, rows=FEW_ROWS), id="too many rows"),
+        pytest.param(described(2, groups=MOST_GROUPS), id="too many file groups"),
+    ],
+)
+def test_commits_that_differ_are_not_read_together(other: Description) -> None:
+    assert described(2).fits([described(1)])
+    assert not other.fits([described(1)])
+    assert not described(3).fits([described(n) for n in range(MOST_COMMITS)])
+
+
+def test_commits_without_a_schema_are_not_read_together() -> None:
+    assert not described(2, schema="").fits([described(1, schema="")])
+
+
+def test_listing_is_read_from_hudis_text_or_refused() -> None:
+    listing = (
+        "[StoragePathInfo{path=file:/lake/t/city=Köln, West/a_0-1-2_20260101000000000.parquet, length=434571, "
+        "isDirectory=false, blockReplication=1, blockSize=33554432, modificationTime=1767225600000, locations=null}, "
+        "StoragePathInfo{path=s3a://b/t/.a_20260101000000000.log.1_0-1-2, length=0, isDirectory=false, "
+        "blockReplication=1, blockSize=1, modificationTime=0, locations=[x, y]}]"
+    )
+    assert parse_entries(listing, 2) == [
+        ("file:/lake/t/city=Köln, West/a_0-1-2_20260101000000000.parquet", 434571),
+        ("s3a://b/t/.a_20260101000000000.log.1_0-1-2", 0),
+    ]
+    with pytest.raises(ValueError, match="unknown form"):
+        parse_entries(listing, 3)
