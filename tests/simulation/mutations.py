@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from sqlalchemy import RowMapping
 
 from airflow_lake_provider.config.tables_source import Settle
 from airflow_lake_provider.errors import StorageError
@@ -115,7 +116,7 @@ def a_task_that_is_cut_off_works_on(patch: Patch) -> None:
 
 def silent_tables_are_left_alone(patch: Patch) -> None:
     """No server evaluates a table on which a write was begun and nothing was committed."""
-    patch.setattr(ManagerLoop, "_may_have_pending", lambda self, base_path, dirty_seq: False)
+    patch.setattr(ManagerLoop, "_may_have_pending", lambda self, row: False)
 
 
 # --- what outsiders do, and the guarantees that each of them tries
@@ -129,8 +130,8 @@ def evaluations_that_hang_are_not_reported(patch: Patch) -> None:
 def requests_read_stores(patch: Patch) -> None:
     """A request of `lake_watch` refreshes the tables that it postpones."""
 
-    def may_have_pending(self: ManagerLoop, base_path: str, dirty_seq: int) -> bool:
-        return bool(self._views.refresh(base_path).timeline.pending())
+    def may_have_pending(self: ManagerLoop, row: RowMapping) -> bool:
+        return bool(self._views.refresh(row["base_path"]).timeline.pending())
 
     patch.setattr(ManagerLoop, "_may_have_pending", may_have_pending)
 

@@ -162,7 +162,7 @@ class FileSink:
                     if from_text(checkpoint_in(stream, path)).generation < checkpoint.generation:
                         continue
                     stream.seek(0)
-                    for line in stream:
+                    for line in _lines(stream):
                         if not line.startswith(_MARK):
                             yield row_of_message(load_json(line.decode()), key, self._settings.mode)
         except OSError as error:
@@ -247,6 +247,7 @@ def _parquet() -> tuple[Callable[[BinaryIO, ChangeMode], Part], Callable[[Binary
 _MARK = b'{"checkpoint": '
 # A checkpoint names at most some dozen commits; a schema may make it longer, and then this reads the whole file.
 _TAIL_BYTES = 16_384
+_CHUNK_BYTES = 1 << 20
 
 
 class JsonLinesPart:
@@ -269,6 +270,16 @@ class JsonLinesPart:
 
     def close(self) -> None:
         """Do nothing: the caller closes the stream."""
+
+
+def _lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Return a file's lines without their ends. Files of HDFS are not iterated by lines."""
+    rest = b""
+    while chunk := stream.read(_CHUNK_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest
 
 
 def checkpoint_in(stream: BinaryIO, path: str) -> str:

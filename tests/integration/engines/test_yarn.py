@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_lake_provider.config.policies import ArchivePolicy, CleanPolicy, TablePolicy
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.service_policies import ArchivePolicy, CleanPolicy
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.planner.decide import service_options
 from local_stack.writer_process import StandingWriter

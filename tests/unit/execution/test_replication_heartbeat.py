@@ -37,7 +37,16 @@ class Manager:
     def serve(self, request: httpx.Request) -> httpx.Response:
         if not request.url.path.endswith("/progress"):
             return httpx.Response(
-                200, json={"completed_time": "5", "needs_snapshot": False, "request": "", "sinks": []}
+                200,
+                json={
+                    "completed_time": "5",
+                    "needs_snapshot": False,
+                    "request": "",
+                    "generation": 0,
+                    "identified": False,
+                    "changed_time": "5",
+                    "sinks": [],
+                },
             )
         answer = self.answers.pop(0) if self.answers else 204
         if isinstance(answer, Exception):

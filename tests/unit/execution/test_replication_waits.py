@@ -30,7 +30,18 @@ def test_pending_write_that_keeps_a_snapshot_from_beginning_is_the_sinks_problem
         if request.url.path.endswith("/progress"):
             reported.append(json.loads(request.content))
             return httpx.Response(204)
-        return httpx.Response(200, json={"completed_time": "5", "needs_snapshot": False, "request": "", "sinks": []})
+        return httpx.Response(
+            200,
+            json={
+                "completed_time": "5",
+                "changed_time": "5",
+                "needs_snapshot": False,
+                "request": "",
+                "generation": 0,
+                "identified": False,
+                "sinks": [],
+            },
+        )
 
     def submit(_: Any, request: Any, folder: Any) -> None:
         result = ReplicationResult(request.order.stream, ended=True, waits_for=waits_for)
