@@ -248,6 +248,7 @@ def test_sweep_ends_a_run_past_its_deadline_in_airflow(session: Session) -> None
     from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
 
     run_id = create(session, conf_of(deadline_s=0.001))
+    time.sleep(0.01)  # on a fast machine the sweep would come within the deadline
     assert DeadlineSweep(open_registry(), AirflowInstanceGateway()).sweep().ended >= 1
     session.expire_all()
     run = session.scalars(select(DagRun).where(DagRun.run_id == run_id)).one()
