@@ -33,6 +33,22 @@ class Plot:
 
 
 @dataclass(frozen=True, slots=True)
+class Scatter:
+    """One chart with a point for each run: predicted against actual, both axes logarithmic. A run of which nothing was
+    predicted or measured has no point."""
+
+    name: str
+    unit: str
+    series: tuple[tuple[str, str], ...]
+    """Labels, and dotted keys of lists of runs."""
+    actual: int
+    predicted: int
+    """Places of the two figures in a run's list."""
+    bar: float
+    """The share of the actual figure by which the median prediction may be wrong; drawn as a band."""
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
     """One benchmark of the page. `counts` are figures that need no picture."""
 
@@ -40,7 +56,10 @@ class Section:
     question: str
     plots: tuple[Plot, ...]
     counts: tuple[tuple[str, str], ...] = ()
+    scatters: tuple[Scatter, ...] = ()
 
+
+RUNS_BY_SERVICE = (("compaction", "compaction.points"), ("clean", "clean.points"))
 
 SECTIONS = (
     Section(
@@ -392,6 +411,10 @@ SECTIONS = (
             ("compaction, within the interval (share)", "compaction.inside"),
             ("clean, within the interval (share)", "clean.inside"),
         ),
+        scatters=(
+            Scatter("prediction-seconds", "seconds", RUNS_BY_SERVICE, actual=2, predicted=3, bar=0.40),
+            Scatter("prediction-bytes", "bytes", RUNS_BY_SERVICE, actual=4, predicted=5, bar=0.25),
+        ),
     ),
     Section(
         "engines",
@@ -432,6 +455,17 @@ def find_figure(result: dict[str, Any], key: str) -> float | None:
     return float(value)
 
 
+def points_of(scatter: Scatter, result: dict[str, Any]) -> list[tuple[str, list[tuple[float, float]]]]:
+    """Return each series' label with its runs' (actual, predicted) figures above zero."""
+    found = []
+    for label, key in scatter.series:
+        service, _, name = key.partition(".")
+        runs = result.get(service, {}).get(name, [])
+        pairs = [(float(run[scatter.actual]), float(run[scatter.predicted])) for run in runs]
+        found.append((label, [pair for pair in pairs if min(pair) > 0]))
+    return found
+
+
 def measured(plot: Plot, result: dict[str, Any]) -> list[tuple[str, float]]:
     """Return the labels and values of a plot that the run has measured."""
     return [(label, value) for label, key in plot.bars if (value := find_figure(result, key)) is not None]
@@ -453,6 +487,11 @@ def _render(section: Section, entry: dict[str, Any] | None) -> list[str]:
     )
     drawn = [plot for plot in section.plots if measured(plot, entry["result"])]
     pictures = [f"![{section.benchmark}: {plot.axis}](benchmarks/{plot.name}.svg)" for plot in drawn]
+    pictures += [
+        f"![{section.benchmark}: {scatter.unit} predicted and actual, a point for each run; in the band the prediction "
+        f"is wrong by at most {scatter.bar:.0%}](benchmarks/{scatter.name}.svg)"
+        for scatter in section.scatters
+    ]
     rows = [(f"{label}: {plot.axis}", value) for plot in drawn for label, value in measured(plot, entry["result"])]
     counts = [(label, find_figure(entry["result"], key)) for label, key in section.counts]
     lines = ["| figure | value |", "| --- | --- |"]
@@ -460,14 +499,42 @@ def _render(section: Section, entry: dict[str, Any] | None) -> list[str]:
     return [*head, origin, *pictures, "\n".join(lines)]
 
 
-def draw(plot: Plot, bars: list[tuple[str, float]], path: Path) -> None:
-    """Draw one bar chart. The same figures give the same file, byte by byte."""
+def start_drawing(name: str) -> Any:
+    """Return matplotlib's pyplot, set so that the same figures give the same file, byte by byte."""
     import matplotlib as mpl
 
     mpl.use("svg")
-    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": plot.name, "font.size": 10})
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": name, "font.size": 10})
     from matplotlib import pyplot
 
+    return pyplot
+
+
+def draw_scatter(scatter: Scatter, series: list[tuple[str, list[tuple[float, float]]]], path: Path) -> None:
+    """Draw predicted against actual figures."""
+    pyplot = start_drawing(scatter.name)
+    figure, axes = pyplot.subplots(figsize=(5.5, 4.5), layout="constrained")
+    every = [value for _, pairs in series for pair in pairs for value in pair] or [1.0]
+    ends = [min(every) / 1.3, max(every) * 1.3]
+    axes.fill_between(
+        ends, [end * (1 - scatter.bar) for end in ends], [end * (1 + scatter.bar) for end in ends], color="#e8eaf6"
+    )
+    axes.plot(ends, ends, color="#9aa0a6", linewidth=1)
+    for (label, pairs), (color, marker) in zip(series, (("#4051b5", "o"), ("#00897b", "^")), strict=True):
+        axes.scatter([actual for actual, _ in pairs], [predicted for _, predicted in pairs], s=16, color=color,
+                     marker=marker, label=label, alpha=0.7)  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    axes.set(xlabel=f"actual {scatter.unit}", ylabel=f"predicted {scatter.unit}")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def draw(plot: Plot, bars: list[tuple[str, float]], path: Path) -> None:
+    """Draw one bar chart."""
+    pyplot = start_drawing(plot.name)
     labels, values = [label for label, _ in bars], [value for _, value in bars]
     figure, axes = pyplot.subplots(figsize=(7.5, 0.9 + 0.38 * len(bars)), layout="constrained")
     drawn = axes.barh(
@@ -496,14 +563,14 @@ def find_stale(results: dict[str, dict[str, Any]], page: Path, plots: Path) -> l
     """Return what of the page is not what the results say."""
     text = page.read_text(encoding="utf-8")
     stale = [] if replace_part(text, render(results)) == text else [f"{page.name} differs from the recorded results"]
+    recorded = [section for section in SECTIONS if section.benchmark in results]
     wanted = {
-        plot.name: plot
-        for section in SECTIONS
-        if section.benchmark in results
+        plot.name
+        for section in recorded
         for plot in section.plots
         if measured(plot, results[section.benchmark]["result"])
-    }
-    stale += [f"{name}.svg is missing" for name in wanted if not (plots / f"{name}.svg").exists()]
+    } | {scatter.name for section in recorded for scatter in section.scatters}
+    stale += [f"{name}.svg is missing" for name in sorted(wanted) if not (plots / f"{name}.svg").exists()]
     return stale + [f"{path.name} belongs to no result" for path in plots.glob("*.svg") if path.stem not in wanted]
 
 
@@ -525,6 +592,9 @@ def main() -> int:
         for plot in section.plots if section.benchmark in results else ():
             if bars := measured(plot, results[section.benchmark]["result"]):
                 draw(plot, bars, PLOTS / f"{plot.name}.svg")
+        for scatter in section.scatters if section.benchmark in results else ():
+            series = points_of(scatter, results[section.benchmark]["result"])
+            draw_scatter(scatter, series, PLOTS / f"{scatter.name}.svg")
     print(f"wrote {PAGE.relative_to(ROOT)}: {len(results)} of {len(SECTIONS)} benchmarks are recorded")
     return 0
 

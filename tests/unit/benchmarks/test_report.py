@@ -83,6 +83,27 @@ def test_each_plot_that_is_drawn_shows_its_axis_and_its_labels() -> None:
                 ] == []
 
 
+def test_scatter_has_a_point_for_each_run_that_has_both_figures() -> None:
+    seconds, size = next(section for section in report.SECTIONS if section.benchmark == "prediction").scatters
+    runs = [["small", 1, 2.0, 1.5, 1000.0, 0.0], ["small", 2, 3.0, 3.5, 2000.0, 1900.0]]
+    result = {"compaction": {"points": runs}}
+    assert report.points_of(seconds, result) == [("compaction", [(2.0, 1.5), (3.0, 3.5)]), ("clean", [])]
+    assert report.points_of(size, result) == [("compaction", [(2000.0, 1900.0)]), ("clean", [])]
+
+
+def test_scatter_of_a_recorded_benchmark_is_on_the_page_and_its_picture_is_asked_for(
+    page: Path, tmp_path: Path
+) -> None:
+    results = {"prediction": {**ENTRY, "result": {"compaction": {"points": [["small", 1, 2.0, 1.5, 9.0, 8.0]]}}}}
+    text = report.replace_part(page.read_text(encoding="utf-8"), report.render(results))
+    page.write_text(text, encoding="utf-8")
+    assert "](benchmarks/prediction-seconds.svg)" in text
+    assert report.find_stale(results, page, tmp_path) == [
+        "prediction-bytes.svg is missing",
+        "prediction-seconds.svg is missing",
+    ]
+
+
 def _escape(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;")
 
@@ -99,6 +120,7 @@ def test_each_key_of_the_page_is_one_that_its_benchmark_prints(section: report.S
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ) + "\n".join(re.findall(r"^    (\w+): ", "\n".join(sources), re.M))
     keys = [key for plot in section.plots for _, key in plot.bars] + [key for _, key in section.counts]
+    keys += [key for scatter in section.scatters for _, key in scatter.series]
     for key in keys:
         last = key.rpartition(".")[2]
         stem = re.sub(r"^(.*?)(_p50_s|_p95_s|_cpu_s|_s)$", r"\1", last).replace("_", "[-_]")
