@@ -1,4 +1,4 @@
-"""One root for every error of this package.
+"""One root for every error of this package, and how long to wait after failures in a row.
 
 The class itself shows whether a retry can help (`retriable`) and how an HTTP route answers it
 (`http_status`), so that no caller lists exception classes to decide.
@@ -6,6 +6,7 @@ The class itself shows whether a retry can help (`retriable`) and how an HTTP ro
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
@@ -351,3 +352,17 @@ class NotificationFailedError(LakeError):
     """The receiver of a notifier did not accept the message."""
 
     retriable = True
+
+
+# --- How long to wait: the one formula of the manager, the planner, the timeline server and tasks
+
+_MOST_DOUBLINGS = 60
+"""Beyond any limit in use; a table may fail for weeks, and a float ends at 2 to the power of 1024."""
+
+
+def backoff(first: float, failures: int, most: float = math.inf) -> float:
+    """Return the pause after `failures` failures in a row, in the unit of `first`.
+
+    It is `first` after the first failure, doubles with each further one, and never exceeds `most`.
+    """
+    return min(first * 2.0 ** min(max(failures - 1, 0), _MOST_DOUBLINGS), most)

@@ -12,7 +12,6 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
 from airflow.sdk.exceptions import AirflowRescheduleException
 
-from airflow_lake_provider.backoff import backoff
 from airflow_lake_provider.errors import (
     ExecutorBusyError,
     LakeError,
@@ -20,6 +19,7 @@ from airflow_lake_provider.errors import (
     ServiceFailedError,
     ServiceRefusedError,
     WriterUnguardedError,
+    backoff,
 )
 from airflow_lake_provider.execution.engines.job_files import read_result, require_writable
 from airflow_lake_provider.hooks.lake import as_airflow_error

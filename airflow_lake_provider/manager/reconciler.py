@@ -12,9 +12,8 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.backoff import backoff
 from airflow_lake_provider.config.policies import TablePolicy
-from airflow_lake_provider.errors import LakeError, LeaseLostError, TableNotFoundError, TablesConfigError
+from airflow_lake_provider.errors import LakeError, LeaseLostError, TableNotFoundError, TablesConfigError, backoff
 from airflow_lake_provider.hudi.base_path import identity_of, table_id_of
 from airflow_lake_provider.manager.db.marks import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.evaluation import TableEvaluation

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
-from airflow_lake_provider.backoff import backoff
+from airflow_lake_provider.errors import backoff
 from airflow_lake_provider.job_contract import IN_TURN, Service
 from airflow_lake_provider.planner.last_runs import RunEnd
 from airflow_lake_provider.planner.ranking import HOUR_MS, MOST_JITTER_MS, Room

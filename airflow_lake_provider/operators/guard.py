@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_lake_provider.backoff import backoff
 from airflow_lake_provider.conflict.activity import open_conflict_table
 from airflow_lake_provider.conflict.guard import GuardWatch, Outlook, WriteForecast, describe_end
 from airflow_lake_provider.conflict.guard_register import GuardRegister, PartitionReservation
-from airflow_lake_provider.errors import LakeError, WriteConflictError
+from airflow_lake_provider.errors import LakeError, WriteConflictError, backoff
 from airflow_lake_provider.hooks.open_tables import hudi_options_of, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView

@@ -13,7 +13,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.backoff import backoff
+from airflow_lake_provider.errors import backoff
 from airflow_lake_provider.job_contract import TRAITS, Service
 from airflow_lake_provider.planner.rules import Decision, DecisionBasis, Verdict, not_due
 

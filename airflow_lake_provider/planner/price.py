@@ -14,7 +14,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.backoff import backoff
+from airflow_lake_provider.errors import backoff
 from airflow_lake_provider.job_contract import Service
 
 if TYPE_CHECKING:

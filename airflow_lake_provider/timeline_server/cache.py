@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 
 from cachetools import LRUCache
 
-from airflow_lake_provider.backoff import backoff
-from airflow_lake_provider.errors import LakeError, StorageError, TableNotFoundError
+from airflow_lake_provider.errors import LakeError, StorageError, TableNotFoundError, backoff
 from airflow_lake_provider.storage.table_storage import StorageCalls, open_storage
 from airflow_lake_provider.timeline_server.cached_table import (
     NO_HINTS,

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import bindparam, delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from airflow_lake_provider.backoff import backoff
 from airflow_lake_provider.config.settings import SINK_GRACE_S
-from airflow_lake_provider.errors import SinkBusyError, SinkUnknownError
+from airflow_lake_provider.errors import SinkBusyError, SinkUnknownError, backoff
 from airflow_lake_provider.manager.db.rows import IDS_PER_QUERY, batched
 from airflow_lake_provider.manager.db.schema import lake_sink, lake_table
 from airflow_lake_provider.manager.instances import moment

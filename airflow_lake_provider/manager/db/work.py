@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from airflow_lake_provider.backoff import backoff
-from airflow_lake_provider.errors import ExecutorBusyError, LakeError, LeaseLostError, TableUnknownError
+from airflow_lake_provider.errors import ExecutorBusyError, LakeError, LeaseLostError, TableUnknownError, backoff
 from airflow_lake_provider.job_contract import IN_TURN, Standing
 from airflow_lake_provider.manager.db.schema import lake_application, lake_executor, lake_run, lake_work
 

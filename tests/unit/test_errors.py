@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from airflow_lake_provider.backoff import backoff
+from airflow_lake_provider.errors import backoff
 
 
 @pytest.mark.parametrize(
