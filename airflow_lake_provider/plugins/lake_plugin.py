@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.api.services import ManagerServices
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.timeline_server.client import TimelineClient
-    from airflow_lake_provider.ui.app import Viewer
+    from airflow_lake_provider.ui.answers import Viewer
 
 
 def _open_session() -> Session:
@@ -218,7 +218,7 @@ class LakePlugin(AirflowPlugin):
 
 def check_may_read(user: GetUserDep) -> Viewer:
     """Refuse a user who may not read the DAG of table services; Airflow's own session identifies the user."""
-    from airflow_lake_provider.ui.app import Viewer
+    from airflow_lake_provider.ui.answers import Viewer
 
     manager, details = get_auth_manager(), DagDetails(id=SERVICE_DAG_ID)
     if not manager.is_authorized_dag(method="GET", details=details, user=user):

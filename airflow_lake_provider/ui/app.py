@@ -1,46 +1,271 @@
-"""Build the pages' HTTP app. It is mounted at `/lake` in Airflow's API server: the app of the UI, and its JSON API."""
+"""The pages' HTTP app, mounted at `/lake` in Airflow's API server: the script of the UI, and the JSON API of the pages.
+
+The routes of the whole lake stand here: its numbers, backlog, tables and runs; those of one table in `table_routes`.
+Airflow's session identifies the user.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
 
 from airflow_lake_provider import __version__
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.ui import api, table_routes
-from airflow_lake_provider.ui.api import PAGES_AT_ONCE
+from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.manager.db.operations import RunSearch
+from airflow_lake_provider.manager.db.search import (
+    ATTENTION,
+    KEY_TYPES,
+    Sort,
+    TableSearch,
+    TableState,
+    load_backlog_over_time,
+    load_numbers,
+    page_of_tables,
+)
+from airflow_lake_provider.manager.scheduling import RunState, find_net_problems
+from airflow_lake_provider.ui import table_routes
+from airflow_lake_provider.ui.answers import (
+    HEADERS,
+    PAGES_AT_ONCE,
+    Memory,
+    Seen,
+    Services,
+    Viewer,
+    answer_bytes,
+    load_tables,
+    parse_key,
+    policy_of_row,
+    print_key,
+    row_of,
+    to_response,
+)
+from airflow_lake_provider.ui.backlog_facts import LakeBacklog, LakeBacklogHistory, LakeBacklogMoment, load_backlog
+from airflow_lake_provider.ui.models import (
+    LakeDatabase,
+    LakeHour,
+    LakeOperation,
+    LakeOperations,
+    LakeOverview,
+    LakeOwner,
+    LakeState,
+    LakeTables,
+    LakeUser,
+)
+from airflow_lake_provider.ui.table_facts import services_of_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from fastapi import Response
-
+    from airflow_lake_provider.config.access import Audience
     from airflow_lake_provider.manager.api.services import ManagerServices
+    from airflow_lake_provider.manager.db.operations import RecordedRun, RunHour, RunPage
+
+DAY_MS = 86_400_000
+MOST_ROWS = 200
+MOST_CSV_ROWS = 10_000
+
+router = APIRouter(prefix="/api", tags=["pages"])
 
 
-@dataclass(frozen=True, slots=True)
-class Viewer:
-    """A user that may read the pages, with what else Airflow allows."""
+class TablesQuery(BaseModel):
+    """Which tables, in which order."""
 
-    name: str = ""
-    roles: frozenset[str] = frozenset()
-    may_forget: bool = False
-    may_run: bool = False
-    """Whether Airflow lets the user start a run of `lake_table_service`."""
-    may_clear: bool = False
-    """Whether Airflow lets the user clear a run of it, so that it runs again."""
-    may_index: bool = False
-    """Whether Airflow lets the user start a run of `lake_reindex`."""
-    may_pause: bool = False
-    """Whether Airflow lets the user write the Variable that is laid over the tables file."""
+    q: str = Field("", max_length=500, description="Part of a name, a database or a path")
+    state: list[TableState] = Field(default_factory=list, description="One or more; without it all")
+    database: str = Field("", max_length=500)
+    owner: str = Field("", max_length=500, description="As the commit callback names it")
+    sort: Sort = Sort.WORST
+    after: str = Field("", max_length=2000, description="`next` of the page before; empty: the first page")
+    limit: int = Field(100, ge=1, le=MOST_ROWS)
 
-    @property
-    def names(self) -> frozenset[str]:
-        """What the `viewers` of a tokens file may name: the user, and roles as `role:<name>`."""
-        return frozenset({self.name} - {""}) | {f"role:{role}" for role in self.roles}
+
+class RunsQuery(BaseModel):
+    """Which runs."""
+
+    table_id: str = Field("", max_length=200)
+    run_id: str = Field("", max_length=250, description="Only this one")
+    service: Service | None = None
+    state: RunState | None = Field(None, description="Airflow's state of the run")
+
+
+class RunsPageQuery(RunsQuery):
+    """Which page of them."""
+
+    after: str = Field("", max_length=2000, description="`next` of the page before; empty: the first page")
+    limit: int = Field(100, ge=1, le=MOST_ROWS)
+
+
+@router.get("/overview", response_model=LakeOverview)
+def get_overview(request: Request, services: Services, memory: Memory, seen: Seen) -> Response:
+    """Return the whole lake in numbers: tables by state, backlog, the runs of the last day by hour."""
+    registry, now_ms = services.registry, services.registry.now_ms()
+    numbers = memory.numbers(seen, lambda: load_numbers(registry, seen))
+
+    def count() -> list[RunHour]:
+        with registry.transaction() as session:
+            return list(services.instance_gateway.count_runs(session, now_ms - DAY_MS, seen))
+
+    problem, backlog = services.tables.problem, memory.backlog(seen, lambda: load_backlog(services, seen))
+    answer = LakeOverview(
+        tables=sum(numbers.by_state.values()),
+        states=[
+            LakeState(state=state, tables=tables, needs_attention=state in ATTENTION)
+            for state, tables in numbers.by_state.items()
+        ],
+        databases=[LakeDatabase(database=name, tables=tables) for name, tables in numbers.databases],
+        owners=[LakeOwner(owner=name, tables=tables) for name, tables in numbers.owners],
+        backlog_bytes=numbers.log_bytes,
+        oldest_dirty_ms=numbers.oldest_dirty_ms,
+        oldest_due_ms=numbers.oldest_due_ms,
+        holes=numbers.holes,
+        hours=[LakeHour.model_validate(one) for one in memory.hours(seen, count)],
+        problems=[
+            *([problem] if problem else []),
+            *find_net_problems(services.loop.find_net(), now_ms),
+            *services.find_problems(seen.covers, names=not seen.is_limited),
+            *backlog.problems,
+        ],
+    )
+    return to_response(request, answer)
+
+
+@router.get("/backlog", response_model=LakeBacklog)
+def get_backlog(request: Request, services: Services, memory: Memory, seen: Seen) -> Response:
+    """Return what is due and waits, in its ranked order, what observed tables would run, and the budgets.
+
+    A user from whom some tables are hidden sees the rows of the others, with their ranks among all, and no budget.
+    """
+    return to_response(request, memory.backlog(seen, lambda: load_backlog(services, seen)))
+
+
+@router.get("/backlog/history", response_model=LakeBacklogHistory)
+def get_backlog_history(
+    request: Request,
+    services: Services,
+    seen: Seen,
+    days: Annotated[int, Query(ge=1, le=7, description="So many days until now")] = 1,
+) -> Response:
+    """Return the backlog of all tables at each quarter of an hour; nothing where some tables are hidden."""
+    since_ms = services.registry.now_ms() - days * DAY_MS
+    found = [] if seen.is_limited else load_backlog_over_time(services.registry, since_ms)
+    rows = [LakeBacklogMoment(**asdict(one) | {"core_hours": one.core_ms / 3_600_000}) for one in found]
+    return to_response(request, LakeBacklogHistory(rows=rows, is_limited=seen.is_limited))
+
+
+@router.get("/tables", response_model=LakeTables)
+def list_lake_tables(
+    request: Request, services: Services, memory: Memory, seen: Seen, query: Annotated[TablesQuery, Query()]
+) -> Response:
+    """List the tables that match, the worst first."""
+    key = parse_key(query.after, KEY_TYPES[query.sort])
+    search = TableSearch(query.q, tuple(query.state), query.database, query.sort, key, query.limit, seen, query.owner)
+    found = page_of_tables(services.registry, search)
+    now_ms, tables = services.registry.now_ms(), load_tables(services)
+    newest = memory.newest_runs(services.registry, [row["table_id"] for row in found.rows])
+    rows = [
+        row_of(row, now_ms, services_of_row(row["decisions"], policy_of_row(tables, row)), newest[row["table_id"]])
+        for row in found.rows
+    ]
+    return to_response(request, LakeTables(rows=rows, total=found.total, next=print_key(found.after)))
+
+
+@router.get("/me", response_model=LakeUser)
+def get_user(request: Request, services: Services) -> Response:
+    """Return the user that asks, with what Airflow allows."""
+    viewer = request.state.viewer
+    rights = {name: getattr(viewer, name) for name in LakeUser.model_fields if name.startswith("may_")}
+    return to_response(request, LakeUser(name=viewer.name, variable=services.settings.tables_variable, **rights))
+
+
+@router.get("/operations", response_model=LakeOperations)
+def list_operations(
+    request: Request, services: Services, seen: Seen, query: Annotated[RunsPageQuery, Query()]
+) -> Response:
+    """List the runs of services, newest first: the newest hundred of each table, by the manager or by hand."""
+    page = _page_of_runs(services, _search(query, seen, _run_key(query.after), query.limit))
+    rows = [_operation(run) for run in page.rows]
+    return to_response(request, LakeOperations(rows=rows, next=print_key(page.before or ())))
+
+
+@router.get("/operations.csv", response_class=Response)
+def export_operations(services: Services, seen: Seen, query: Annotated[RunsQuery, Query()]) -> Response:
+    """Return the same runs as CSV, at most 10,000."""
+    text = io.StringIO()
+    names = list(LakeOperation.model_fields)
+    writer = csv.writer(text)
+    writer.writerow(names)
+    for run in _all_runs(services, _search(query, seen, None, MOST_ROWS)):
+        row = _operation(run)
+        writer.writerow([_cell(getattr(row, name)) for name in names])
+    headers = {"Content-Disposition": 'attachment; filename="lake-operations.csv"', **HEADERS}
+    return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)
+
+
+def _operation(run: RecordedRun) -> LakeOperation:
+    values = {entry.name: getattr(part, entry.name) for part in (run, run.report) for entry in fields(part)}
+    price = {} if run.quote is None else run.quote.price
+    expected_s, low_s, high_s = price.get("seconds") or (None, None, None)
+    expected = {"expected_s": expected_s, "expected_low_s": low_s, "expected_high_s": high_s}
+    size_bytes = (price.get("bytes") or [None])[0]
+    expected |= {"expected_bytes": size_bytes, "points": price.get("points")}
+    return LakeOperation.model_validate(values | expected | {"job_s": run.report.job_ms / 1000})
+
+
+def _search(query: RunsQuery, seen: Audience, before: tuple[int, str] | None, limit: int) -> RunSearch:
+    return RunSearch(query.table_id, query.service or "", query.state or "", before, limit, seen, query.run_id)
+
+
+def _run_key(text: str) -> tuple[int, str] | None:
+    key = parse_key(text, (int, str))
+    return (key[0], key[1]) if key else None
+
+
+def _all_runs(services: ManagerServices, search: RunSearch) -> Iterator[RecordedRun]:
+    left = MOST_CSV_ROWS
+    while left > 0:
+        page = _page_of_runs(services, search)
+        yield from page.rows[:left]
+        left -= len(page.rows)
+        if page.before is None:
+            return
+        search = replace(search, before=page.before)
+
+
+def _page_of_runs(services: ManagerServices, search: RunSearch) -> RunPage:
+    with services.registry.transaction() as session:
+        return services.instance_gateway.page_of_runs(session, search)
+
+
+def _cell(value: Any) -> Any:
+    # A spreadsheet takes a text that begins like this for a formula.
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+
+
+# --- The app that Airflow's UI loads: one script, built of `frontend/`
+
+BUNDLE = Path(__file__).parent / "bundle"
+_BUNDLED = {"lake.js": "text/javascript", "lake.svg": "image/svg+xml", "lake-dark.svg": "image/svg+xml"}
+bundle_router = APIRouter(prefix="/app", tags=["pages"])
+
+
+@bundle_router.get("/{name}", response_class=Response)
+def get_bundle(request: Request, name: str) -> Response:
+    """Return a file of the app: `lake.js`, or its icon."""
+    if name not in _BUNDLED:
+        return Response(status_code=404)
+    return answer_bytes(request, (BUNDLE / name).read_bytes(), _BUNDLED[name])
+
+
+# --- The app of all these routes
 
 
 def keep_no_audit(user: str, event: str, details: Mapping[str, str]) -> None:
@@ -67,12 +292,14 @@ def create_pages(
     app.state.open_services = open_services
     app.state.record_action = record_action
     app.state.slots = threading.BoundedSemaphore(PAGES_AT_ONCE)
-    for router in (api.router, table_routes.router, api.bundle_router):
-        app.include_router(router)
+    for part in (router, table_routes.router, bundle_router):
+        app.include_router(part)
     app.add_exception_handler(LakeError, _answer_error)
     return app
 
 
 async def _answer_error(_: Request, error: Exception) -> Response:
+    """Answer an error as the manager's routes do."""
     assert isinstance(error, LakeError)
-    return api.answer_error(error)
+    content = {"detail": str(error), "error": type(error).__name__} | error.facts
+    return JSONResponse(content, status_code=error.http_status, headers=error.headers)

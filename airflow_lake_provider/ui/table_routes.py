@@ -25,11 +25,10 @@ from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.search import find_summary
 from airflow_lake_provider.manager.db.sinks import Sinks
-from airflow_lake_provider.manager.instances import InstanceState, load_instances
+from airflow_lake_provider.manager.instances import load_instances
 from airflow_lake_provider.manager.sink_state import load_sink_state, problem_of, state_of
 from airflow_lake_provider.manager.writers import recorded_report, row_to_dict
-from airflow_lake_provider.ui.api import (
-    LakeRow,
+from airflow_lake_provider.ui.answers import (
     Memory,
     Seen,
     Services,
@@ -39,16 +38,22 @@ from airflow_lake_provider.ui.api import (
     storage_slot,
     to_response,
 )
-from airflow_lake_provider.ui.table_facts import (
-    MOST_INSTANTS,
-    LakeInstant,
-    LakeService,
-    LakeSetting,
-    LakeSize,
-    Wire,
-    problem_sentence,
-    services_of_row,
+from airflow_lake_provider.ui.models import (
+    LakeActivity,
+    LakeExamination,
+    LakeFinding,
+    LakeLag,
+    LakePause,
+    LakePolicy,
+    LakeRepair,
+    LakeRequirement,
+    LakeRun,
+    LakeSink,
+    LakeTable,
+    LakeTimeline,
+    LakeTrouble,
 )
+from airflow_lake_provider.ui.table_facts import MOST_INSTANTS, LakeSetting, problem_sentence, services_of_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,36 +74,6 @@ MOST_ENDED = 50
 
 router = APIRouter(prefix="/api", tags=["pages"])
 
-# --- Answers
-
-
-class LakeRun(Wire):
-    """One instance of a service: what is requested, active or ended."""
-
-    service: str
-    state: InstanceState
-    owner: str
-    """What has to act next."""
-    reason: str
-    run_id: str
-    plans: list[str]
-    """Requested times of its plans."""
-    since_ms: int | None
-    deadline_ms: int | None
-    tries: int
-
-
-class LakeSink(Wire):
-    """One sink of replication."""
-
-    sink: str
-    state: str
-    hold: str
-    """Requested time from which on cleaning must leave files; `0` is everything, empty nothing."""
-    hold_ms: int | None
-    renewed_ms: int
-    problem: str
-
 
 class PauseBody(BaseModel):
     """A change of the Variable over the tables file, not yet written."""
@@ -111,142 +86,6 @@ class PauseBody(BaseModel):
 
 class NothingBody(BaseModel):
     """An empty object."""
-
-
-class LakePause(Wire):
-    """The Variable with one table, or one service of it, paused, or not paused any more."""
-
-    text: str
-
-
-class LakeRequirement(Wire):
-    """What the table requires of its writers, and whether they meet it."""
-
-    requirement: str
-    state: str
-    """`met`, `broken`, or why that is not known."""
-    evidence: str
-    endangers: str
-    settings: list[str]
-    """What to set in the writers."""
-    blocks: list[str]
-    """Services that do not start meanwhile."""
-
-
-class LakeTable(Wire):
-    """One table by its last evaluation."""
-
-    row: LakeRow
-    services: list[LakeService]
-    runs: list[LakeRun]
-    sinks: list[LakeSink]
-    notices: int
-    last_notice_source: str
-    registered_ms: int
-    holes: int
-    problems: list[str]
-    observed: str
-    """Why the manager starts nothing on the table; empty when it does."""
-    is_paused: bool
-    """Whether the Variable over the tables file pauses it."""
-    paused_services: list[str]
-    """Services that the Variable pauses; a pause in the tables file itself is not among them."""
-    writers: list[LakeRequirement]
-    """By the last check after a commit; none before the first."""
-    writers_checked_ms: int | None
-
-
-class LakeTrouble(Wire):
-    """Something that is wrong with a table, and what to do."""
-
-    message: str
-    repair: str
-
-
-class LakeTimeline(Wire):
-    """The active timeline of a table, read from its store."""
-
-    problem: str
-    """Why it cannot be read; empty when it was."""
-    table_type: str
-    table_version: str
-    time_zone: str
-    indexes: list[str]
-    """Complete partitions of the metadata table."""
-    instants: list[LakeInstant]
-    """By requested time, the newest 3,000."""
-    is_cut: bool
-    sizes: list[LakeSize]
-    """By time, the newest 1,000."""
-    troubles: list[LakeTrouble]
-
-
-class LakeRepair(Wire):
-    """A run of a service that repairs what is stuck."""
-
-    service: str
-    mode: str
-    instants: list[str]
-
-
-class LakeFinding(Wire):
-    """Something that is stuck."""
-
-    kind: str
-    instant: str
-    message: str
-    holds_up: str
-    blocks: list[str]
-    repair: str
-    """What repairs it, in words."""
-    does: str
-    """What the doctor would do; empty when it does nothing."""
-    refusal: str
-    """Why it does nothing."""
-    call: LakeRepair | None
-    """The repair as a run that a user may start; null where files have to be moved: `airflow lake doctor`."""
-
-
-class LakeActivity(Wire):
-    """An instant at work on the table."""
-
-    instant: str
-    action: str
-    role: str
-    state: str
-    heartbeat_age_s: int | None
-    file_groups: str
-    clashes: list[str]
-    """What it gives way to."""
-    unread: list[str]
-    """Files that cannot be read, so that clashes are not known."""
-
-
-class LakeLag(Wire):
-    """How far a sink is behind the table."""
-
-    sink: str
-    lag_commits: int
-    lag_s: float
-    """Since the oldest commit completed that it does not have."""
-    held_bytes: int
-    """In files that newer ones have replaced since its hold."""
-
-
-class LakeExamination(Wire):
-    """What the table's store shows now."""
-
-    problems: list[str]
-    """What could not be examined."""
-    findings: list[LakeFinding]
-    active: list[LakeActivity]
-    lags: list[LakeLag]
-
-
-class LakePolicy(Wire):
-    """Every setting in force for a table."""
-
-    settings: list[LakeSetting]
 
 
 @router.get("/tables/{table_id}", response_model=LakeTable)

@@ -63,7 +63,8 @@ from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
-from airflow_lake_provider.ui.app import Viewer, create_pages
+from airflow_lake_provider.ui.answers import Viewer
+from airflow_lake_provider.ui.app import create_pages
 from local_stack.processes import free_port
 from tests.support.tables import HandMadeTable
 

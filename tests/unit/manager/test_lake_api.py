@@ -43,7 +43,8 @@ from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, Net
 from airflow_lake_provider.planner.rules import Decision, Verdict
-from airflow_lake_provider.ui.app import Viewer, create_pages
+from airflow_lake_provider.ui.answers import Viewer
+from airflow_lake_provider.ui.app import create_pages
 from airflow_lake_provider.ui.table_facts import headline, lane_of, services_of_row, sizes_of
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import FakeClock, FakeInstanceGateway, FakeRunGateway

@@ -18,7 +18,8 @@ from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.search import TablePageFound, TableSearch, TableState, page_of_tables
 from airflow_lake_provider.manager.instances import distance
-from airflow_lake_provider.ui.app import Viewer, create_pages
+from airflow_lake_provider.ui.answers import Viewer
+from airflow_lake_provider.ui.app import create_pages
 from tests.support.tables import HandMadeTable
 
 

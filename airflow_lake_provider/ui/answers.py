@@ -1,0 +1,243 @@
+"""How each route of `/lake/api` answers: which user asks, what the process remembers, pages, slots and ETags.
+
+Every answer has an ETag: a page that asks again with `If-None-Match` gets 304 while nothing has changed.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cachetools import LRUCache, TTLCache
+from fastapi import Depends, Request, Response
+
+from airflow_lake_provider.config.access import Audience
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.errors import LakeError, MalformedRequestError, PagesBusyError
+from airflow_lake_provider.manager.api.services import ManagerServices, services_of
+from airflow_lake_provider.manager.db.operations import NO_RUNS, NewestRuns, load_newest_runs
+from airflow_lake_provider.manager.db.search import TableState
+from airflow_lake_provider.manager.instances import next_evaluation_ms
+from airflow_lake_provider.ui.models import LakeLastRun, LakeRow
+from airflow_lake_provider.ui.table_facts import headline, instants_of, sizes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from airflow_lake_provider.config.tables_config import TablesConfig
+    from airflow_lake_provider.manager.db.operations import RunHour
+    from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.db.search import LakeNumbers
+    from airflow_lake_provider.planner.table_view import TableView
+    from airflow_lake_provider.ui.backlog_facts import LakeBacklog
+    from airflow_lake_provider.ui.table_facts import LakeInstant, LakeService, LakeSize, Wire
+
+PAGES_AT_ONCE = 8
+
+# --- The user that asks
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """A user that may read the pages, with what else Airflow allows."""
+
+    name: str = ""
+    roles: frozenset[str] = frozenset()
+    may_forget: bool = False
+    may_run: bool = False
+    """Whether Airflow lets the user start a run of `lake_table_service`."""
+    may_clear: bool = False
+    """Whether Airflow lets the user clear a run of it, so that it runs again."""
+    may_index: bool = False
+    """Whether Airflow lets the user start a run of `lake_reindex`."""
+    may_pause: bool = False
+    """Whether Airflow lets the user write the Variable that is laid over the tables file."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What the `viewers` of a tokens file may name: the user, and roles as `role:<name>`."""
+        return frozenset({self.name} - {""}) | {f"role:{role}" for role in self.roles}
+
+
+Services = Annotated[ManagerServices, Depends(services_of)]
+
+
+def audience_of(request: Request, services: Services) -> Audience:
+    """Return which tables the user may see; the app's access check has found the user."""
+    return services.tokens.find_audience(request.state.viewer.names)
+
+
+Seen = Annotated[Audience, Depends(audience_of)]
+
+
+# --- What one process remembers
+
+
+class PageMemory:
+    """What the routes of one process keep for seconds, so that many open pages cost what one costs."""
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        self._lock = threading.Lock()
+        self._numbers: TTLCache[Audience, Any] = TTLCache(64, 5_000, timer=clock_ms)
+        self._hours: TTLCache[Audience, Any] = TTLCache(64, 30_000, timer=clock_ms)
+        self._backlogs: TTLCache[Audience, Any] = TTLCache(64, 10_000, timer=clock_ms)
+        self._newest: TTLCache[str, NewestRuns] = TTLCache(2_000, 10_000, timer=clock_ms)
+        self._views: LRUCache[str, tuple[str, list[LakeInstant], list[LakeSize]]] = LRUCache(64)
+
+    def numbers(self, audience: Audience, load: Callable[[], LakeNumbers]) -> LakeNumbers:
+        """Return the numbers of all tables of an audience, at most 5 s old."""
+        found: LakeNumbers = self._keep(self._numbers, audience, load)
+        return found
+
+    def hours(self, audience: Audience, load: Callable[[], list[RunHour]]) -> list[RunHour]:
+        """Return the runs of an audience's tables by hour, at most 30 s old."""
+        found: list[RunHour] = self._keep(self._hours, audience, load)
+        return found
+
+    def backlog(self, audience: Audience, load: Callable[[], LakeBacklog]) -> LakeBacklog:
+        """Return what waits of an audience's tables, at most 10 s old."""
+        found: LakeBacklog = self._keep(self._backlogs, audience, load)
+        return found
+
+    def newest_runs(self, registry: Registry, table_ids: Sequence[str]) -> Mapping[str, NewestRuns]:
+        """Return the newest runs of some tables, at most 10 s old, one query for those that are not known."""
+        with self._lock:
+            found = {one: self._newest[one] for one in table_ids if one in self._newest}
+        missing = [one for one in table_ids if one not in found]
+        if missing:
+            with registry.transaction() as session:
+                loaded = load_newest_runs(session, missing)
+            found |= {one: loaded.get(one, NO_RUNS) for one in missing}
+            with self._lock:
+                self._newest.update({one: found[one] for one in missing})
+        return found
+
+    def _keep(self, kept: TTLCache[Audience, Any], audience: Audience, load: Callable[[], Any]) -> Any:
+        # With the lock held, so that of many open pages one asks the database.
+        with self._lock:
+            if audience not in kept:
+                kept[audience] = load()
+            return kept[audience]
+
+    def timeline(self, view: TableView) -> tuple[list[LakeInstant], list[LakeSize]]:
+        """Return instants and sizes of a view; computed once for each version of its timeline."""
+        with self._lock:
+            known = self._views.get(view.base_path)
+        if known is None or known[0] != view.version:
+            known = (view.version, instants_of(view), sizes_of(view))
+            with self._lock:
+                self._views[view.base_path] = known
+        return known[1], known[2]
+
+
+def memory_of(request: Request, services: Services) -> PageMemory:
+    """Return the process's memory of pages."""
+    state = request.app.state
+    if not hasattr(state, "page_memory"):
+        state.page_memory = PageMemory(services.registry.now_ms)
+    memory: PageMemory = state.page_memory
+    return memory
+
+
+Memory = Annotated[PageMemory, Depends(memory_of)]
+
+
+# --- The row of one table
+
+
+def load_tables(services: ManagerServices) -> TablesConfig | None:
+    """Return the tables' settings; None while they are wrong, which stops decisions and not the page that shows it."""
+    try:
+        return services.tables.load()
+    except LakeError:
+        return None
+
+
+def policy_of_row(tables: TablesConfig | None, row: Mapping[Any, Any]) -> TablePolicy:
+    """Return the policy of a table's row; the built-in one while the settings are wrong."""
+    return TablePolicy() if tables is None else tables.policy_for(row["base_path"], row["table_name"])
+
+
+def row_of(row: Mapping[Any, Any], now_ms: int, services: list[LakeService], newest: NewestRuns) -> LakeRow:
+    """Return a table as lists show it."""
+    next_ms = next_evaluation_ms(row, now_ms)
+    return LakeRow(
+        table_id=row["table_id"],
+        name=row["table_name"],
+        database=row["database_name"],
+        owner=row["owner"],
+        base_path=row["base_path"],
+        state=TableState(row["state"]),
+        headline=headline(row, services),
+        log_bytes=row["log_bytes"],
+        base_bytes=row["base_bytes"],
+        last_notice_ms=row["last_notice_ms"],
+        evaluated_ms=row["evaluated_ms"],
+        # "Now" moves with the clock, and would make every answer a new one.
+        next_evaluation_ms=None if next_ms == now_ms else next_ms,
+        services=[one for one in services if one.is_active or one.state is not TableState.HEALTHY],
+        last_run=LakeLastRun.model_validate(newest) if newest.service else None,
+        rewritten=list(newest.rewritten),
+    )
+
+
+# --- Keys of pages, ETags, slots
+
+
+def print_key(key: tuple[Any, ...]) -> str:
+    """Return a row's place in an order as the `next` of a page; `parse_key` is the inverse."""
+    return base64.urlsafe_b64encode(json.dumps(key).encode()).decode() if key else ""
+
+
+def parse_key(text: str, types: tuple[type, ...]) -> tuple[Any, ...]:
+    """Return the place after which a page begins; nothing for the first page. Raises MalformedRequestError."""
+    if not text:
+        return ()
+    try:
+        key = json.loads(base64.urlsafe_b64decode(text))
+    except ValueError:
+        key = None
+    is_key = isinstance(key, list) and [type(part) for part in key] == list(types)
+    if not is_key:
+        raise MalformedRequestError("after: not the `next` of a page in this order; begin again without it")
+    return tuple(key)
+
+
+@contextmanager
+def storage_slot(request: Request) -> Iterator[None]:
+    """Hold one of the slots of requests that read storage, in threads that all routes of the API server share.
+
+    Raises PagesBusyError when all are taken.
+    """
+    slots: threading.BoundedSemaphore = request.app.state.slots
+    if not slots.acquire(blocking=False):
+        raise PagesBusyError(f"{PAGES_AT_ONCE} pages of tables are being read, maybe from a store that does not answer")
+    try:
+        yield
+    finally:
+        slots.release()
+
+
+HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "private, no-cache"}
+"""`no-cache` lets a browser keep an answer, and makes it ask each time whether that is still right."""
+
+
+def to_response(request: Request, answer: Wire) -> Response:
+    """Return an answer with its ETag, or 304 where the caller has it."""
+    return answer_bytes(request, answer.model_dump_json().encode(), "application/json")
+
+
+def answer_bytes(request: Request, body: bytes, media_type: str) -> Response:
+    """Return a body with its ETag, or 304 where the caller has it."""
+    etag = f'"{hashlib.blake2b(body, digest_size=16).hexdigest()}"'
+    headers = {"ETag": etag, **HEADERS}
+    # A proxy that packs an answer makes its tag a weak one.
+    known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
+    if etag in known:
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type=media_type, headers=headers)
