@@ -260,7 +260,9 @@ class HudiReplicationOperator(BaseOperator):
             # It may hold the sink's password.
             remove(folder.request_path)
         problem = result.message or result.waits_for
-        progress.end({"checkpoint": result.checkpoint, "problem": problem, "completed_time": table["changed_time"]})
+        # A manager that is older than this worker compares with the newest instant of any kind.
+        seen = table.get("changed_time", table["completed_time"])
+        progress.end({"checkpoint": result.checkpoint, "problem": problem, "completed_time": seen})
         if result.has_failed:
             is_refused = result.failure_kind is FailureKind.REFUSED
             raise (ReplicationRefusedError if is_refused else ReplicationFailedError)(result.message)
@@ -287,17 +289,19 @@ class HudiReplicationOperator(BaseOperator):
         catches_up = self.action in {"replicate", "verify"}
         request = release if catches_up else run_id
         snapshot = self.action == "snapshot" or (bool(release) and catches_up)
-        return Order(
-            stream, request=request, snapshot=snapshot, seek_until=self.seek_until, generation=int(begun["generation"])
-        )
+        # An older manager does not say the generation: only a sink that has lost its checkpoint would need it.
+        generation = int(begun.get("generation", 0))
+        return Order(stream, request=request, snapshot=snapshot, seek_until=self.seek_until, generation=generation)
 
     def _request(self, table: Mapping[str, Any], base_path: str, order: Order, result_path: str) -> ReplicationRequest:
         # A name from a notice must not choose a topic: those of the table's own properties do.
-        known = table["table_name"] if table["identified"] else base_path.rsplit("/", 1)[-1]
+        # An older manager does not say which it is.
+        is_identified = bool(table.get("identified"))
+        known = table["table_name"] if is_identified else base_path.rsplit("/", 1)[-1]
         return ReplicationRequest(
             base_path=base_path,
             table_name=self.table_name or known,
-            database=table["database"] if table["identified"] else "",
+            database=table["database"] if is_identified else "",
             kind=self.sink,
             order=order,
             result_path=result_path,

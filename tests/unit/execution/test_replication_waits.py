@@ -1,4 +1,4 @@
-"""What a replication run reports that could not begin its snapshot: no failure, and yet a problem of the sink."""
+"""What a replication run reports as it ends: a snapshot that could not begin, and up to when it saw its table."""
 
 from __future__ import annotations
 
@@ -18,11 +18,18 @@ from airflow_lake_provider.operators.replication import HudiReplicationOperator
 from airflow_lake_provider.replication.job import ReplicationResult
 
 WAITS = "a snapshot cannot begin before write 20260101000000000 completes or is rolled back"
+OLDER = {"completed_time": "5", "needs_snapshot": False, "request": "", "sinks": []}
+"""What a manager answered before it reported the generation, when the table changed, and whose its name is."""
+ANSWER = {**OLDER, "changed_time": "4", "generation": 0, "identified": False}
 
 
-@pytest.mark.parametrize("waits_for", [WAITS, ""])
-def test_pending_write_that_keeps_a_snapshot_from_beginning_is_the_sinks_problem(
-    waits_for: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("answer", "waits_for", "seen"),
+    [(ANSWER, WAITS, "4"), (ANSWER, "", "4"), (OLDER, "", "5")],
+    ids=["waits", "up-to-date", "older-manager"],
+)
+def test_run_reports_what_keeps_its_snapshot_from_beginning_and_up_to_when_it_saw_the_table(
+    answer: dict[str, Any], waits_for: str, seen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     reported: list[dict[str, Any]] = []
 
@@ -30,18 +37,7 @@ def test_pending_write_that_keeps_a_snapshot_from_beginning_is_the_sinks_problem
         if request.url.path.endswith("/progress"):
             reported.append(json.loads(request.content))
             return httpx.Response(204)
-        return httpx.Response(
-            200,
-            json={
-                "completed_time": "5",
-                "changed_time": "5",
-                "needs_snapshot": False,
-                "request": "",
-                "generation": 0,
-                "identified": False,
-                "sinks": [],
-            },
-        )
+        return httpx.Response(200, json=answer)
 
     def submit(_: Any, request: Any, folder: Any) -> None:
         result = ReplicationResult(request.order.stream, ended=True, waits_for=waits_for)
@@ -55,4 +51,4 @@ def test_pending_write_that_keeps_a_snapshot_from_beginning_is_the_sinks_problem
     context: Any = {"run_id": "run-1", "ti": SimpleNamespace(try_number=1)}
     assert operator.execute(context)["waits_for"] == waits_for
     (progress,) = reported
-    assert (progress["ended"], progress["problem"], progress["completed_time"]) == (True, waits_for, "5")
+    assert (progress["ended"], progress["problem"], progress["completed_time"]) == (True, waits_for, seen)
