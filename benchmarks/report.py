@@ -513,6 +513,8 @@ def start_drawing(name: str) -> Any:
 def draw_scatter(scatter: Scatter, series: list[tuple[str, list[tuple[float, float]]]], path: Path) -> None:
     """Draw predicted against actual figures."""
     pyplot = start_drawing(scatter.name)
+    from matplotlib import ticker
+
     figure, axes = pyplot.subplots(figsize=(5.5, 4.5), layout="constrained")
     every = [value for _, pairs in series for pair in pairs for value in pair] or [1.0]
     ends = [min(every) / 1.3, max(every) * 1.3]
@@ -524,6 +526,10 @@ def draw_scatter(scatter: Scatter, series: list[tuple[str, list[tuple[float, flo
         axes.scatter([actual for actual, _ in pairs], [predicted for _, predicted in pairs], s=16, color=color,
                      marker=marker, label=label, alpha=0.7)  # fmt: skip
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(ticker.LogLocator(subs=(1.0, 3.0)))
+        axis.set_major_formatter(lambda value, _: f"{value:,.3g}")
+        axis.set_minor_locator(ticker.NullLocator())
     axes.set(xlabel=f"actual {scatter.unit}", ylabel=f"predicted {scatter.unit}")
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
