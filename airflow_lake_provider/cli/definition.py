@@ -98,7 +98,7 @@ def get_cli_commands() -> list[CLICommand]:
                 ActionCommand(
                     name="dag-bundles",
                     help="Print the setting that adds the shipped DAGs to Airflow's DAG bundles",
-                    func=lazy_load_command("airflow_lake_provider.cli.tables.dag_bundles"),
+                    func=lazy_load_command("airflow_lake_provider.cli.init.dag_bundles"),
                     args=(),
                 ),
                 ActionCommand(
@@ -118,7 +118,7 @@ def get_cli_commands() -> list[CLICommand]:
                 ActionCommand(
                     name="simulate",
                     help="Replay the recorded decisions under other budgets or policies: cost, backlog, waits",
-                    func=lazy_load_command("airflow_lake_provider.cli.reports.simulate"),
+                    func=lazy_load_command("airflow_lake_provider.cli.tables.simulate"),
                     args=(ARG_BUDGET, ARG_POLICY, ARG_SINCE, ARG_PLOT, ARG_OUTPUT),
                     epilog="Changes nothing. What observed tables would have run counts where the policy manages them.",
                 ),
@@ -161,19 +161,19 @@ def get_cli_commands() -> list[CLICommand]:
                 ActionCommand(
                     name="tables-file",
                     help="Check a tables file, together with the Variable over it, or print its JSON schema",
-                    func=lazy_load_command("airflow_lake_provider.cli.tables.tables_file"),
+                    func=lazy_load_command("airflow_lake_provider.cli.init.tables_file"),
                     args=(ARG_CHECK, ARG_SCHEMA),
                 ),
                 ActionCommand(
                     name="indexes",
                     help="Show which indexes of a table are ready, which are being built, and what is in the way",
-                    func=lazy_load_command("airflow_lake_provider.cli.tables.indexes"),
+                    func=lazy_load_command("airflow_lake_provider.cli.doctor.indexes"),
                     args=(ARG_TABLE, ARG_OUTPUT),
                 ),
                 ActionCommand(
                     name="conflicts",
                     help="Show the active writers and services of a table with their file groups, and their clashes",
-                    func=lazy_load_command("airflow_lake_provider.cli.tables.conflicts"),
+                    func=lazy_load_command("airflow_lake_provider.cli.doctor.conflicts"),
                     args=(ARG_TABLE, ARG_OUTPUT),
                     epilog="Changes nothing. Exit code 1 when one has to give way, or when that is unknown.",
                 ),

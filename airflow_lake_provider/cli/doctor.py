@@ -1,4 +1,7 @@
-"""`airflow lake doctor`: what is stuck on a table, what it holds up, and its repair; `check-writer`: its writers."""
+"""Commands that examine one table: `airflow lake doctor`, `check-writer`, `conflicts` and `indexes`.
+
+Only `doctor --repair` changes something.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.cli.command import moment, print_rows, run_command
 from airflow_lake_provider.cli.reports import warn_of_all_tables
-from airflow_lake_provider.cli.tables import find_table, list_all_tables, start_service_run
+from airflow_lake_provider.cli.tables import find_table, list_all_tables, open_table, start_service_run
 from airflow_lake_provider.config.policies import StuckKind
+from airflow_lake_provider.conflict.activity import open_conflict_table
+from airflow_lake_provider.conflict.contention import describe_activity, is_clear, print_line
 from airflow_lake_provider.doctor.repairs import STILL_STUCK, load_records
 from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import ConfigError, RepairRefusedError
 from airflow_lake_provider.hooks.open_tables import open_with_connections
 from airflow_lake_provider.hudi.base_path import table_id_of
-from airflow_lake_provider.hudi.properties import load_table_properties
+from airflow_lake_provider.hudi.heartbeat import heartbeat_rule
+from airflow_lake_provider.indexing.index_spec import find_changed, find_missing, find_setting_problems, parse_indexes
+from airflow_lake_provider.indexing.table_indexes import load_definitions, load_table_indexes
 from airflow_lake_provider.manager.writers import WriterChecks, recorded_report, row_to_dict
 from airflow_lake_provider.planner.conformance import Conformity
 from airflow_lake_provider.planner.table_view import TableViewCache
@@ -44,21 +51,18 @@ def doctor(args: Namespace) -> None:
 
 
 def _doctor(args: Namespace) -> None:
-    base_path = find_table(args.table)
-    settings = load_settings()
-    storage = open_with_connections(settings.storage_conn_ids)(base_path)
     if args.history:
-        _print_history(args, storage)
+        # Also of a table whose properties are damaged.
+        _print_history(args, open_with_connections(load_settings().storage_conn_ids)(find_table(args.table)))
         return
-    name = load_table_properties(storage).name
-    policy = open_tables(settings).load().policy_for(base_path, name)
+    table = open_table(args.table)
 
     def start(call: ServiceCall) -> str:
-        return start_service_run(base_path, name, call, policy)
+        return start_service_run(table, call, "requested by airflow lake doctor")
 
     repairer = TableDoctor(
-        storage,
-        policy,
+        table.storage,
+        table.policy,
         by=f"{getpass.getuser()}@{socket.gethostname()}",
         now_ms=lambda: int(time.time() * 1000),
         start_service=start,
@@ -69,11 +73,11 @@ def _doctor(args: Namespace) -> None:
     if args.repair:
         _repair(args, repairer, found)
         return
-    print_rows(args, [_row(finding, repair, policy.doctor.repairs) for finding, repair in found], _finding_text)
+    print_rows(args, [_row(finding, repair, table.policy.doctor.repairs) for finding, repair in found], _finding_text)
     if found:
         raise SystemExit(1)
     if args.output == "text":
-        print(f"nothing is stuck at {base_path}")
+        print(f"nothing is stuck at {table.base_path}")
 
 
 def _repair(args: Namespace, repairer: TableDoctor, found: tuple[tuple[Finding, Repair], ...]) -> None:
@@ -205,3 +209,62 @@ def _line_text(row: dict[str, Any]) -> str:
     if row["checked"] == "-":
         state = "not checked yet"
     return f"{row['table']:<24} {row['base_path']}  checked {row['checked']}  {state}"
+
+
+# --- `airflow lake conflicts`: live writers, their file groups, clashes, dead heartbeats. Nothing is changed
+
+
+def conflicts(args: Namespace) -> None:
+    """Print the activity on a table; exit code 1 when something clashes, or when that is unknown."""
+    run_command(args, _conflicts)
+
+
+def _conflicts(args: Namespace) -> None:
+    opened = open_table(args.table)
+    table = open_conflict_table(opened.storage, opened.policy.hudi_options)
+    activity = table.read_activity(int(time.time() * 1000))
+    rows = describe_activity(activity, lambda claim: table.find_commits(claim, activity.snapshot))
+    print_rows(args, rows, print_line)
+    if not rows and args.output == "text":
+        print(f"no writer or service is active on {opened.base_path}")
+    if not is_clear(rows):
+        raise SystemExit(1)
+
+
+# --- `airflow lake indexes`: which indexes a table has, which are being built, what is in the way. Changes nothing
+
+
+def indexes(args: Namespace) -> None:
+    """Print every index of a table with its readiness, and what holds up a build."""
+    run_command(args, _indexes)
+
+
+def _indexes(args: Namespace) -> None:
+    table = open_table(args.table)
+    policy = table.policy
+    found = load_table_indexes(table.storage, int(time.time() * 1000), heartbeat_rule(policy.hudi_options))
+    wanted = parse_indexes(policy.indexing.indexes)
+    known = found.readiness()
+    changed = find_changed(wanted, found.properties, load_definitions(table.storage, found.properties))
+    rows = [
+        {
+            "index": one.partition,
+            "ready": "yes" if one.is_ready else "no",
+            "reason": "; ".join(part for part in (one.reason, changed.get(one.partition)) if part),
+        }
+        for one in known
+    ]
+    rows += [
+        {
+            "index": spec.partition,
+            "ready": "no",
+            "reason": "requested by the tables file (indexing.indexes), not planned",
+        }
+        for spec in find_missing(wanted, found.properties)
+        if spec.partition not in {one.partition for one in known}
+    ]
+    if args.output == "text":
+        print(f"{found.properties.name} at {table.base_path}, version {found.properties.version}")
+        for line in (*found.holes.explain(), *find_setting_problems(wanted, policy.hudi_options)):
+            print(line)
+    print_rows(args, rows, lambda row: f"{row['index']:<28} {row['ready']:<4} {row['reason']}")

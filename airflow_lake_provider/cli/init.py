@@ -1,4 +1,4 @@
-"""`airflow lake init`: what this installation lacks, and the texts that complete it. It writes nothing unasked."""
+"""Commands for setting up: `airflow lake init`, `tables-file` and `dag-bundles`. They write nothing unasked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_lake_provider.cli.command import print_rows, run_command, warn
 from airflow_lake_provider.cli.tables import find_table
-from airflow_lake_provider.config.tables_file import find_mistakes, read_tables_file
+from airflow_lake_provider.config.tables_file import SCHEMA_FILE, find_mistakes, read_tables_file, schema_text
 from airflow_lake_provider.errors import ConfigError, TableNotFoundError
 from airflow_lake_provider.hooks.open_tables import open_with_connections
 from airflow_lake_provider.http import MOUNT_PATH
@@ -25,7 +25,7 @@ from airflow_lake_provider.hudi.base_path import FoundTable, discover_tables, is
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.manager.scheduling import find_net_problems
 from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
-from airflow_lake_provider.plugins.lake_plugin import load_settings, open_registry
+from airflow_lake_provider.plugins.lake_plugin import load_settings, open_registry, open_tables
 from airflow_lake_provider.plugins.shipped import BUNDLE_NAME, with_lake_bundle
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 JAVA_VERSIONS = (11, 17)
-"""What Spark 3.5 runs on."""
+"""Spark 3.5 runs on 8 as well, but the classes of Hudi's bundle need 11."""
 
 
 def init(args: Namespace) -> None:
@@ -116,7 +116,7 @@ def _check_java() -> dict[str, Any]:
     said = (answer.stderr or answer.stdout).splitlines()[0]
     version = re.search(r'"(?:1\.)?(\d+)', said)
     is_known = version is not None and int(version.group(1)) in JAVA_VERSIONS
-    return _row_of("Java", "" if is_known else f"{said}: Spark 3.5 runs on 8, 11 and 17", said, repair)
+    return _row_of("Java", "" if is_known else f"{said}: Spark 3.5 with Hudi's bundle runs on 11 and 17", said, repair)
 
 
 def _check_submit() -> dict[str, Any]:
@@ -195,9 +195,14 @@ def _lake_section(settings: LakeSettings, tables: tuple[FoundTable, ...]) -> str
     lines.append(f"tables_file = {settings.tables_file or '/etc/airflow/lake.yaml'}")
     jars = settings.spark_jars or "/opt/jars/hudi-spark3.5-bundle_2.12-1.2.0.jar"
     lines.append(f"spark_packages = {settings.spark_packages}" if settings.spark_packages else f"spark_jars = {jars}")
+    return "\n".join([*lines, "", _bundles_section()])
+
+
+def _bundles_section() -> str:
+    """Return Airflow's option with this installation's bundles and the shipped DAGs."""
     bundles = with_lake_bundle(list(conf.getjson("dag_processor", "dag_bundle_config_list") or []))  # type: ignore[arg-type]
     shown = ",\n".join(f"    {json.dumps(bundle)}" for bundle in bundles)
-    return "\n".join([*lines, "", "[dag_processor]", f"dag_bundle_config_list = [\n{shown}\n    ]", ""])
+    return f"[dag_processor]\ndag_bundle_config_list = [\n{shown}\n    ]\n"
 
 
 def _tables_text(args: Namespace, tables: tuple[FoundTable, ...]) -> str:
@@ -262,3 +267,40 @@ def _offer_tables_file(args: Namespace, text: str) -> None:
     with path.open("x", encoding="utf-8") as file:
         file.write(text)
     print(f"wrote {path}")
+
+
+# --- `airflow lake tables-file`: check a tables file before it is used, and print its JSON schema
+
+
+def tables_file(args: Namespace) -> None:
+    """Print the schema, or check the file together with the Variable over it; exit code 1 if wrong."""
+    if args.schema:
+        print(schema_text(), end="")
+        return
+    run_command(args, _check)
+
+
+def _check(args: Namespace) -> None:
+    settings = load_settings()
+    path = args.check or settings.tables_file
+    mistakes = find_mistakes(read_tables_file(path), path)
+    if mistakes:
+        raise ConfigError("\n".join([f"{len(mistakes)} mistakes:", *mistakes] if len(mistakes) > 1 else mistakes))
+    source = open_tables(settings.replace(tables_file=path))
+    tables = source.load()
+    if source.problem:
+        raise ConfigError(source.problem)
+    print(f"{path or 'no tables file: the defaults'} is right: {len(tables.entries)} entries")
+    if source.has_overrides:
+        print(f"Variable {settings.tables_variable} over it is right: {len(tables.overrides)} entries")
+    for discovery in tables.discoveries:
+        print(f"tables are searched for below {discovery.root}, {discovery.depth} levels down")
+    print(f"schema for editors: {SCHEMA_FILE}")
+
+
+# --- `airflow lake dag-bundles`: the setting that adds the shipped DAGs to Airflow's bundles. Changes nothing
+
+
+def dag_bundles(args: Namespace) -> None:
+    """Print this installation's `[dag_processor] dag_bundle_config_list` with the shipped DAGs added."""
+    print(_bundles_section(), end="")

@@ -1,33 +1,26 @@
-"""`airflow lake overview`, `tables`, `backlog`, `runs` and `explain`, and `lake`, the same without Airflow's start.
-
-The manager answers with a report, and the command prints it. `airflow` itself takes about two seconds to start, before
-it runs any command; the console script `lake` imports neither Airflow nor a database and takes a tenth of that. Where
-no manager answers, the report is built here, from Airflow's database and the table's store.
-"""
+"""`airflow lake overview`, `tables`, `backlog`, `runs` and `explain`, and `lake`, the same without Airflow's start."""
 
 from __future__ import annotations
 
 import argparse
-import configparser
 import json
 import os
-import shutil
 import sys
-from http.client import HTTPException
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
-from urllib.error import HTTPError
-from urllib.parse import urlencode, urlsplit
-from urllib.request import Request, urlopen
+from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.cli.command import (
+    NoManagerError,
     ago,
+    ask,
+    build_report,
     columns,
     duration,
+    load_report,
     moment,
     print_columns,
     print_document,
     size,
+    start_airflow,
     warn,
     with_times,
 )
@@ -35,199 +28,6 @@ from airflow_lake_provider.cli.command import (
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterator
-
-    from airflow_lake_provider.manager.reports import Reports
-    from airflow_lake_provider.manager.scheduling import Net
-
-MOUNT_PATH = "/v1/hoodie"
-ANSWER_WITHIN_S = 30.0
-NO_MANAGER = "LAKE_NO_MANAGER"
-"""Set for `airflow lake`, when `lake` has found that no manager answers."""
-
-# --- Ask the manager
-
-
-class NoManagerError(Exception):
-    """No manager answers, or it refuses the token: the report is built without it."""
-
-
-def ask(path: str, **query: str) -> dict[str, Any]:
-    """Return a report of the manager. Raises NoManagerError, and ends the command with an error of the manager's."""
-    url, token = find_address()
-    text = f"{url}{MOUNT_PATH}/reports/{path}" + (f"?{urlencode(query)}" if query else "")
-    if not text.startswith(("http://", "https://")):
-        raise NoManagerError(f"{url} is no address of a manager")
-    request = Request(text, headers={"Authorization": f"Bearer {token}"})
-    try:
-        with urlopen(request, timeout=ANSWER_WITHIN_S) as answer:
-            found = json.load(answer)
-    except HTTPError as error:
-        raise _refusal(error, url) from error
-    except (OSError, ValueError, HTTPException) as error:
-        raise NoManagerError(f"no manager answers at {url}: {getattr(error, 'reason', error)}") from error
-    if not isinstance(found, dict):
-        raise NoManagerError(f"what answers at {url} is no manager")
-    return found
-
-
-def _refusal(error: HTTPError, url: str) -> BaseException:
-    try:
-        body = json.load(error)
-        name, detail = str(body["error"]), str(body["detail"])
-    except (ValueError, KeyError, TypeError):
-        return NoManagerError(
-            f"{url} answers {error.code}: the lake plugin is not loaded in this API server, or is older"
-        )
-    if error.code in {401, 403, 503}:
-        return NoManagerError(f"the manager at {url} refuses: {detail}")
-    return SystemExit(f"{name}: {detail}")
-
-
-def find_address() -> tuple[str, str]:
-    """Return the manager's URL and a service token, from the environment and airflow.cfg, as tasks find them.
-
-    Raises NoManagerError when there is no token that this process may read.
-    """
-    if os.environ.get(NO_MANAGER):
-        raise NoManagerError("")
-    options = _Options()
-    token = options.get("lake", "service_tokens").replace("\n", ",").split(",")[0].strip()
-    if not token:
-        raise NoManagerError("[lake] service_tokens is empty")
-    url = options.get("lake", "manager_url")
-    if not url:
-        api = options.get("core", "execution_api_server_url") or options.get("api", "base_url")
-        parts = urlsplit(api)
-        url = f"{parts.scheme}://{parts.netloc}" if parts.netloc else "http://localhost:8080"
-    return url.rstrip("/"), token
-
-
-class _Options:
-    """Airflow's configuration without Airflow: environment variables over airflow.cfg. It runs no `_cmd`."""
-
-    def __init__(self) -> None:
-        home = Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
-        self._file = configparser.ConfigParser(interpolation=None, strict=False)
-        try:
-            self._file.read(Path(os.environ.get("AIRFLOW_CONFIG") or home / "airflow.cfg").expanduser())
-        except (configparser.Error, UnicodeDecodeError) as error:
-            raise NoManagerError(f"airflow.cfg cannot be read: {error}") from error
-
-    def get(self, section: str, name: str) -> str:
-        given = os.environ.get(f"AIRFLOW__{section.upper()}__{name.upper()}")
-        text = given if given is not None else self._file.get(section, name, fallback="")
-        return text.strip().replace("%%", "%")
-
-
-# --- Build the reports here
-
-
-def open_reports() -> Reports:
-    """Return the reports of this process, which reads Airflow's database and the tables' stores."""
-    from airflow_lake_provider.hooks.open_tables import open_with_connections
-    from airflow_lake_provider.manager.evaluation import AdmissionController
-    from airflow_lake_provider.manager.reports import Reports
-    from airflow_lake_provider.manager.run_scheduler import RunScheduler
-    from airflow_lake_provider.planner.table_view import TableViewCache
-    from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
-    from airflow_lake_provider.plugins.lake_plugin import load_settings, open_registry, open_tables
-    from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
-    from airflow_lake_provider.timeline_server.cache import SharedTimelines
-
-    settings, registry, gateway = load_settings(), open_registry(), AirflowRunGateway()
-    open_table, tables = open_with_connections(settings.storage_conn_ids), open_tables(settings)
-
-    def find_net() -> Net:
-        with registry.transaction() as session:
-            return gateway.find_net(session)
-
-    return Reports(
-        registry=registry,
-        tables=tables,
-        views=TableViewCache(SharedTimelines(open_table=open_table)),
-        instances=AirflowInstanceGateway(),
-        run_scheduler=RunScheduler(registry, gateway, tables.load, settings.engine),
-        admit=AdmissionController(open_table).admit,
-        find_net=find_net,
-    )
-
-
-def _build_overview(_query: dict[str, str]) -> dict[str, Any]:
-    return open_reports().overview()
-
-
-def _build_tables(query: dict[str, str]) -> dict[str, Any]:
-    from airflow_lake_provider.manager.db.search import Sort
-
-    reports, after = open_reports(), tuple(json.loads(query["after"]))
-    page = reports.list_tables(Sort(query["sort"]), after, 1000)
-    return page | {"problems": [] if after else reports.find_problems()}
-
-
-def _build_runs(query: dict[str, str]) -> dict[str, Any]:
-    from airflow_lake_provider.manager.reports import find_table
-
-    reports = open_reports()
-    return reports.list_runs(find_table(reports.registry, query["table"]).base_path)
-
-
-def _build_explanation(query: dict[str, str]) -> dict[str, Any]:
-    from airflow_lake_provider.manager.reports import find_table
-
-    reports = open_reports()
-    return reports.explain(find_table(reports.registry, query["table"]).base_path)
-
-
-def _build_problems(_query: dict[str, str]) -> dict[str, Any]:
-    return {"problems": open_reports().find_problems()}
-
-
-def _build_backlog(_query: dict[str, str]) -> dict[str, Any]:
-    return open_reports().backlog()
-
-
-_BUILDERS: dict[str, Callable[[dict[str, str]], dict[str, Any]]] = {
-    "overview": _build_overview,
-    "tables": _build_tables,
-    "backlog": _build_backlog,
-    "problems": _build_problems,
-    "runs": _build_runs,
-    "explanation": _build_explanation,
-}
-
-
-def load_report(path: str, **query: str) -> dict[str, Any]:
-    """Return a report: the manager's, or one that is built here, in a process of Airflow's command line."""
-    try:
-        return ask(path, **query)
-    except NoManagerError as error:
-        if "airflow" not in sys.modules:
-            _start_airflow(str(error))
-        return _build(path, query)
-
-
-def _build(path: str, query: dict[str, str]) -> dict[str, Any]:
-    from airflow_lake_provider.errors import LakeError
-
-    try:
-        return _BUILDERS[path](query)
-    except LakeError as error:
-        raise SystemExit(f"{type(error).__name__}: {error}") from error
-
-
-def _start_airflow(why: str) -> NoReturn:
-    """Replace this process by `airflow lake ...`, which takes some seconds and can do all."""
-    if why:
-        warn(f"{why}; Airflow's own command reads its database instead, which takes some seconds")
-    own = Path(sys.executable).with_name("airflow")
-    program = str(own) if own.exists() else shutil.which("airflow")
-    if program is None:
-        raise SystemExit(
-            "the command airflow is not installed here: set AIRFLOW__LAKE__MANAGER_URL and a service token"
-        )
-    os.environ[NO_MANAGER] = "1"
-    os.execv(program, [program, "lake", *sys.argv[1:]])
-
 
 # --- `lake`: the console script
 
@@ -237,7 +37,7 @@ FAST = ("overview", "tables", "backlog", "runs", "explain")
 def main() -> None:
     """Run a report from the manager's answer; leave every other command to `airflow lake`."""
     if len(sys.argv) < 2 or sys.argv[1] not in FAST:
-        _start_airflow("")
+        start_airflow("")
     parser = argparse.ArgumentParser(prog="lake", description="Table services of a Hudi lake; more: lake --help")
     commands = parser.add_subparsers(dest="command", required=True)
     for name in FAST:
@@ -316,7 +116,7 @@ def warn_of_all_tables() -> None:
     except NoManagerError as error:
         if str(error):
             warn(f"! {error}; whether its loop makes passes, and which notices it refused, is not known here")
-        found = _build("problems", {})
+        found = build_report("problems", {})
     _warn_of(found["problems"])
 
 
@@ -438,49 +238,6 @@ def _backlog_line(row: dict[str, Any]) -> dict[str, Any]:
         "state": row["state"],
         "due": ", ".join(row["due"]) or "-",
         "path": row["base_path"],
-    }
-
-
-# --- What would have happened under other budgets
-
-
-def simulate(args: Namespace) -> None:
-    """Replay the recorded decisions under other settings; print cost, backlog and waits next to those of today's."""
-    from airflow_lake_provider.config.tables_file import load_tables_file
-    from airflow_lake_provider.errors import LakeError
-    from airflow_lake_provider.manager.whatif import load_decisions, parse_since_ms, replay, to_svg, with_budgets
-
-    try:
-        reports = open_reports()
-        tables, now_ms = reports.tables.load(), reports.registry.now_ms()
-        other = load_tables_file(args.policy) if args.policy else tables
-        other = with_budgets(other, args.budget or [])
-        found = load_decisions(reports.registry, now_ms - parse_since_ms(args.since))
-    except LakeError as error:
-        raise SystemExit(f"{type(error).__name__}: {error}") from error
-    replays = [("settings in force", replay(found, tables, now_ms)), ("simulated", replay(found, other, now_ms))]
-    if args.plot:
-        Path(args.plot).write_text(to_svg(replays), encoding="utf-8")
-    rows = [{"settings": name, **one.to_dict()} for name, one in replays]
-    if args.output != "text":
-        print_document(args, rows, rows)
-        return
-    print(f"{len(found):,} decisions of the last {args.since}")
-    for line in columns([_simulated_line(row) for row in rows], gap="  ", ruler=""):
-        print(line)
-
-
-def _simulated_line(row: dict[str, Any]) -> dict[str, Any]:
-    waits = {f"wait {name}": duration(row[f"wait_{name}_s"]) for name in ("p50", "p95", "most")}
-    counts = {name: row[name] for name in ("settings", "decided", "started", "waiting")}
-    return {
-        **counts,
-        "never start": row["never_start"],
-        "core hours": row["core_hours"],
-        "written": size(row["bytes"]),
-        "points": row["points"],
-        **waits,
-        "most core hours waiting": row["most_core_hours_waiting"],
     }
 
 

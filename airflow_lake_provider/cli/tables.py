@@ -1,4 +1,4 @@
-"""Commands on tables that read Airflow's database and the tables' stores: run, forget, conflicts, indexes, sinks.
+"""Commands on the registered tables, by Airflow's database: run, forget, replication, simulate, timeline-server.
 
 Only `run` and `forget` change something.
 """
@@ -8,23 +8,28 @@ from __future__ import annotations
 import getpass
 import json
 import time
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.configuration import conf
 from airflow.utils.cli import action_cli, suppress_logs_and_warning
 
-from airflow_lake_provider.cli.command import duration, print_rows, run_command, size, warn
-from airflow_lake_provider.config.tables_file import SCHEMA_FILE, find_mistakes, read_tables_file, schema_text
-from airflow_lake_provider.conflict.activity import open_conflict_table
-from airflow_lake_provider.conflict.contention import describe_activity, is_clear, print_line
+from airflow_lake_provider.cli.command import (
+    columns,
+    duration,
+    open_reports,
+    print_document,
+    print_rows,
+    run_command,
+    size,
+    warn,
+)
+from airflow_lake_provider.config.tables_file import load_tables_file
 from airflow_lake_provider.doctor.repairs import ServiceCall
 from airflow_lake_provider.errors import ConfigError, LakeError, RepairRefusedError, SinkUnknownError
 from airflow_lake_provider.hooks.open_tables import open_with_connections
 from airflow_lake_provider.hudi.base_path import require_allowed, table_id_of
-from airflow_lake_provider.hudi.heartbeat import heartbeat_rule
 from airflow_lake_provider.hudi.properties import load_table_properties
-from airflow_lake_provider.indexing.index_spec import find_changed, find_missing, find_setting_problems, parse_indexes
-from airflow_lake_provider.indexing.table_indexes import load_definitions, load_table_indexes
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.manager import reports
 from airflow_lake_provider.manager.db.marks import TableLease
@@ -38,11 +43,11 @@ from airflow_lake_provider.manager.scheduling import (
     run_conf,
 )
 from airflow_lake_provider.manager.sink_state import hold_ends_ms, load_sink_state, problem_of, state_of
+from airflow_lake_provider.manager.whatif import load_decisions, parse_since_ms, replay, to_svg, with_budgets
 from airflow_lake_provider.planner.decide import service_options
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
 from airflow_lake_provider.plugins.lake_plugin import load_settings, open_registry, open_tables
-from airflow_lake_provider.plugins.shipped import with_lake_bundle
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -56,11 +61,26 @@ if TYPE_CHECKING:
 
 
 def find_table(table: str) -> str:
-    """Return the base path of a table given by path, registry id, name, or database and name. Raises TableUnknownError.
-
-    The name in its hoodie.properties selects its policy.
-    """
+    """Return the base path of a table given by path, id, name, or database and name. Raises TableUnknownError."""
     return reports.find_table(open_registry(), table).base_path
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedTable:
+    """A table that a command names, with its store and its policy. The name in its hoodie.properties selects that."""
+
+    base_path: str
+    name: str
+    storage: Storage
+    policy: TablePolicy
+
+
+def open_table(table: str) -> OpenedTable:
+    """Return a table given as for `find_table`. Raises LakeError when it is not known or not readable."""
+    base_path, settings = find_table(table), load_settings()
+    storage = open_with_connections(settings.storage_conn_ids)(base_path)
+    name = load_table_properties(storage).name
+    return OpenedTable(base_path, name, storage, open_tables(settings).load().policy_for(base_path, name))
 
 
 VERIFY_POLL_S = 2.0
@@ -88,10 +108,9 @@ def run(args: Namespace) -> None:
 @action_cli  # type: ignore[untyped-decorator]
 @suppress_logs_and_warning
 def _start_run(args: Namespace) -> None:
-    base_path, name, policy, service = _chosen(args)
-    reason = f"requested by {getpass.getuser()} with airflow lake run"
-    run_id = start_service_run(base_path, name, ServiceCall(service, Mode.SCHEDULE_AND_EXECUTE), policy, reason)
-    rows = [{"run_id": run_id, "service": service.value, "base_path": base_path}]
+    table, call = _chosen(args), ServiceCall(Service(args.service), Mode.SCHEDULE_AND_EXECUTE)
+    run_id = start_service_run(table, call, f"requested by {getpass.getuser()} with airflow lake run")
+    rows = [{"run_id": run_id, "service": call.service.value, "base_path": table.base_path}]
     print_rows(args, rows, lambda row: f"run {row['run_id']} of lake_table_service; airflow lake runs {args.table}")
     registry = open_registry()
     with registry.transaction() as session:
@@ -100,10 +119,9 @@ def _start_run(args: Namespace) -> None:
 
 
 def _print_run(args: Namespace) -> None:
-    base_path, name, policy, service = _chosen(args)
-    call = ServiceCall(service, Mode.SCHEDULE_AND_EXECUTE)
-    decision = _decision(call, policy, open_registry().now_ms(), "airflow lake run")
-    settings = run_conf(_lease(base_path, name), decision, policy)
+    table, call = _chosen(args), ServiceCall(Service(args.service), Mode.SCHEDULE_AND_EXECUTE)
+    decision = _decision(call, table.policy, open_registry().now_ms(), "airflow lake run")
+    settings = run_conf(_lease(table), decision, table.policy)
     rows = [{"setting": key, "value": value} for key, value in settings.items() if value not in ("", None, [], {})]
     print_rows(args, rows, lambda row: f"{row['setting']:<18} {_shown(row['value'])}")
     if args.output == "text":
@@ -116,16 +134,13 @@ def _shown(value: Any) -> str:
     return f"\n{'':<19}".join(f"{key} {one}" for key, one in value.items())
 
 
-def _chosen(args: Namespace) -> tuple[str, str, TablePolicy, Service]:
-    base_path, settings = find_table(args.table), load_settings()
-    require_allowed(base_path, settings.allowed_roots)
-    name = load_table_properties(open_with_connections(settings.storage_conn_ids)(base_path)).name
-    policy = open_tables(settings).load().policy_for(base_path, name)
-    return base_path, name, policy, Service(args.service)
+def _chosen(args: Namespace) -> OpenedTable:
+    require_allowed(find_table(args.table), load_settings().allowed_roots)
+    return open_table(args.table)
 
 
-def _lease(base_path: str, table_name: str) -> TableLease:
-    return TableLease(table_id_of(base_path), base_path, table_name, "", "", 0, 0, 0)
+def _lease(table: OpenedTable) -> TableLease:
+    return TableLease(table_id_of(table.base_path), table.base_path, table.name, "", "", 0, 0, 0)
 
 
 def _decision(call: ServiceCall, policy: TablePolicy, now_ms: int, reason: str) -> Decision:
@@ -141,19 +156,13 @@ def _decision(call: ServiceCall, policy: TablePolicy, now_ms: int, reason: str) 
     )
 
 
-def start_service_run(
-    base_path: str,
-    table_name: str,
-    call: ServiceCall,
-    policy: TablePolicy,
-    reason: str = "requested by airflow lake doctor",
-) -> str:
+def start_service_run(table: OpenedTable, call: ServiceCall, reason: str) -> str:
     """Create a DAG run for a service call and return its id; an active one of the same service counts as well.
 
     The id is the one that the manager would use, so that both together start one. Raises RepairRefusedError.
     """
-    table_id, registry, gateway = table_id_of(base_path), open_registry(), AirflowRunGateway()
-    decision = _decision(call, policy, registry.now_ms(), reason)
+    table_id, registry, gateway = table_id_of(table.base_path), open_registry(), AirflowRunGateway()
+    decision = _decision(call, table.policy, registry.now_ms(), reason)
     with registry.transaction() as session:
         start = decide_start(
             table_id,
@@ -164,7 +173,7 @@ def start_service_run(
             backoff_s=0,
         )
         if start.verdict is StartVerdict.START:
-            settings = run_conf(_lease(base_path, table_name), decision, policy)
+            settings = run_conf(_lease(table), decision, table.policy)
             gateway.create_run(session, start.run_id, settings, note=decision.reason)
         elif start.verdict is not StartVerdict.ALREADY_ACTIVE:
             raise RepairRefusedError(f"no run of {call.service} was started: {start.reason}")
@@ -182,99 +191,6 @@ def forget(args: Namespace) -> None:
 def _forget(args: Namespace) -> None:
     base_path = open_registry().forget(table_id_of(find_table(args.table)))
     print(f"the registry forgot {base_path}; a notice, the tables file or discovery may register it again")
-
-
-# --- `airflow lake tables-file`: check a tables file before it is used, and print its JSON schema
-
-
-def tables_file(args: Namespace) -> None:
-    """Print the schema, or check the file together with the Variable over it; exit code 1 if wrong."""
-    if args.schema:
-        print(schema_text(), end="")
-        return
-    run_command(args, _check)
-
-
-def _check(args: Namespace) -> None:
-    settings = load_settings()
-    path = args.check or settings.tables_file
-    mistakes = find_mistakes(read_tables_file(path), path)
-    if mistakes:
-        raise ConfigError("\n".join([f"{len(mistakes)} mistakes:", *mistakes] if len(mistakes) > 1 else mistakes))
-    source = open_tables(settings.replace(tables_file=path))
-    tables = source.load()
-    if source.problem:
-        raise ConfigError(source.problem)
-    print(f"{path or 'no tables file: the defaults'} is right: {len(tables.entries)} entries")
-    if source.has_overrides:
-        print(f"Variable {settings.tables_variable} over it is right: {len(tables.overrides)} entries")
-    for discovery in tables.discoveries:
-        print(f"tables are searched for below {discovery.root}, {discovery.depth} levels down")
-    print(f"schema for editors: {SCHEMA_FILE}")
-
-
-# --- `airflow lake conflicts`: live writers, their file groups, clashes, dead heartbeats. Nothing is changed
-
-
-def conflicts(args: Namespace) -> None:
-    """Print the activity on a table; exit code 1 when something clashes, or when that is unknown."""
-    run_command(args, _conflicts)
-
-
-def _conflicts(args: Namespace) -> None:
-    base_path = find_table(args.table)
-    settings = load_settings()
-    storage = open_with_connections(settings.storage_conn_ids)(base_path)
-    policy = open_tables(settings).load().policy_for(base_path, load_table_properties(storage).name)
-    table = open_conflict_table(storage, policy.hudi_options)
-    activity = table.read_activity(int(time.time() * 1000))
-    rows = describe_activity(activity, lambda claim: table.find_commits(claim, activity.snapshot))
-    print_rows(args, rows, print_line)
-    if not rows and args.output == "text":
-        print(f"no writer or service is active on {base_path}")
-    if not is_clear(rows):
-        raise SystemExit(1)
-
-
-# --- `airflow lake indexes`: which indexes a table has, which are being built, what is in the way. Changes nothing
-
-
-def indexes(args: Namespace) -> None:
-    """Print every index of a table with its readiness, and what holds up a build."""
-    run_command(args, _indexes)
-
-
-def _indexes(args: Namespace) -> None:
-    base_path = find_table(args.table)
-    settings = load_settings()
-    storage = open_with_connections(settings.storage_conn_ids)(base_path)
-    policy = open_tables(settings).load().policy_for(base_path, load_table_properties(storage).name)
-    found = load_table_indexes(storage, int(time.time() * 1000), heartbeat_rule(policy.hudi_options))
-    wanted = parse_indexes(policy.indexing.indexes)
-    known = found.readiness()
-    changed = find_changed(wanted, found.properties, load_definitions(storage, found.properties))
-    rows = [
-        {
-            "index": one.partition,
-            "ready": "yes" if one.is_ready else "no",
-            "reason": "; ".join(part for part in (one.reason, changed.get(one.partition)) if part),
-        }
-        for one in known
-    ]
-    rows += [
-        {
-            "index": spec.partition,
-            "ready": "no",
-            "reason": "requested by the tables file (indexing.indexes), not planned",
-        }
-        for spec in find_missing(wanted, found.properties)
-        if spec.partition not in {one.partition for one in known}
-    ]
-    if args.output == "text":
-        print(f"{found.properties.name} at {base_path}, version {found.properties.version}")
-        for line in (*found.holes.explain(), *find_setting_problems(wanted, policy.hudi_options)):
-            print(line)
-    print_rows(args, rows, lambda row: f"{row['index']:<28} {row['ready']:<4} {row['reason']}")
 
 
 # --- `airflow lake replication`: how far each sink of a table is behind, and what it holds back. Changes nothing
@@ -295,17 +211,20 @@ def _replication(args: Namespace) -> None:
             _list_sinks(args, words[0] if words else "")
 
 
-def _verify(table: str, name: str) -> None:
-    base_path, settings, registry, gateway = find_table(table), load_settings(), open_registry(), AirflowRunGateway()
-    table_id = table_id_of(base_path)
-    table_name = load_table_properties(open_with_connections(settings.storage_conn_ids)(base_path)).name
-    policy = open_tables(settings).load().policy_for(base_path, table_name)
-    sink = next((sink for sink in policy.replication if sink.name == name), None)
+def _verify(given: str, name: str) -> None:
+    table, registry, gateway = open_table(given), open_registry(), AirflowRunGateway()
+    base_path, table_id = table.base_path, table_id_of(table.base_path)
+    sink = next((sink for sink in table.policy.replication if sink.name == name), None)
     if sink is None:
         raise SinkUnknownError(f"the tables file gives table {base_path} no sink {name!r}")
     run_id = f"verify__{table_id}.{name}__{registry.now_ms()}"
     entry = {"sink": sink.sink, "name": name, "mode": sink.mode, "key": list(sink.key), "options": dict(sink.options)}
-    conf = {"action": "verify", "base_path": base_path, "ttl_s": sink.ttl_s, "spark_conf": dict(policy.spark_conf)}
+    conf = {
+        "action": "verify",
+        "base_path": base_path,
+        "ttl_s": sink.ttl_s,
+        "spark_conf": dict(table.policy.spark_conf),
+    }
     with registry.transaction() as session:
         gateway.start_replication(session, run_id, conf | entry)
     warn(f"run {run_id} of lake_replication compares sink {name} with table {base_path}; it goes on if you leave")
@@ -394,14 +313,46 @@ def _sink_line(row: dict[str, Any]) -> str:
     return f"{line}  problem: {row['problem']}" if row["problem"] else line
 
 
-# --- `airflow lake dag-bundles`: the setting that adds the shipped DAGs to Airflow's bundles. Changes nothing
+# --- `airflow lake simulate`: what would have happened under other budgets. Changes nothing
 
 
-def dag_bundles(args: Namespace) -> None:
-    """Print this installation's `[dag_processor] dag_bundle_config_list` with the shipped DAGs added."""
-    configured = conf.getjson("dag_processor", "dag_bundle_config_list") or []
-    lines = [f"    {json.dumps(bundle)}" for bundle in with_lake_bundle(list(configured))]  # type: ignore[arg-type]
-    print("[dag_processor]\ndag_bundle_config_list = [\n" + ",\n".join(lines) + "\n    ]")
+def simulate(args: Namespace) -> None:
+    """Replay the recorded decisions under other settings; print cost, backlog and waits next to those of today's."""
+    try:
+        reports = open_reports()
+        tables, now_ms = reports.tables.load(), reports.registry.now_ms()
+        other = load_tables_file(args.policy) if args.policy else tables
+        other = with_budgets(other, args.budget or [])
+        found = load_decisions(reports.registry, now_ms - parse_since_ms(args.since))
+    except LakeError as error:
+        raise SystemExit(f"{type(error).__name__}: {error}") from error
+    replays = [("settings in force", replay(found, tables, now_ms)), ("simulated", replay(found, other, now_ms))]
+    if args.plot:
+        Path(args.plot).write_text(to_svg(replays), encoding="utf-8")
+    rows = [{"settings": name, **one.to_dict()} for name, one in replays]
+    if args.output != "text":
+        print_document(args, rows, rows)
+        return
+    print(f"{len(found):,} decisions of the last {args.since}")
+    for line in columns([_simulated_line(row) for row in rows], gap="  ", ruler=""):
+        print(line)
+
+
+def _simulated_line(row: dict[str, Any]) -> dict[str, Any]:
+    waits = {f"wait {name}": duration(row[f"wait_{name}_s"]) for name in ("p50", "p95", "most")}
+    counts = {name: row[name] for name in ("settings", "decided", "started", "waiting")}
+    return {
+        **counts,
+        "never start": row["never_start"],
+        "core hours": row["core_hours"],
+        "written": size(row["bytes"]),
+        "points": row["points"],
+        **waits,
+        "most core hours waiting": row["most_core_hours_waiting"],
+    }
+
+
+# --- `airflow lake timeline-server`
 
 
 def timeline_server(args: Namespace) -> None:

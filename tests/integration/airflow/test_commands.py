@@ -185,7 +185,7 @@ def test_run_starts_what_the_policy_says_once(
 def test_tables_says_that_the_settings_are_wrong(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from airflow_lake_provider.cli.reports import open_reports
+    from airflow_lake_provider.cli.command import open_reports
 
     path = tmp_path / "tables.yaml"
     path.write_text("defaults: {polol: x}", encoding="utf-8")

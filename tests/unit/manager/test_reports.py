@@ -17,7 +17,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from airflow_lake_provider.cli import reports
+from airflow_lake_provider.cli import command
 from airflow_lake_provider.cli.reports import warn_of_all_tables
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.manager.api.app import create_app
@@ -148,7 +148,7 @@ def test_doctor_first_says_what_stops_all_tables_and_who_sent_refused_notices(
     assert "! 1 notices were refused with 401 in the last hour, sent by 10.0.0.7 (1)" in shown.err
     # Without a manager the rest comes from the database, and what is not known is said.
     monkeypatch.setenv("AIRFLOW__LAKE__MANAGER_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr(reports, "open_reports", lambda: services.reports)
+    monkeypatch.setattr(command, "open_reports", lambda: services.reports)
     warn_of_all_tables()
     shown = capsys.readouterr()
     assert "! no manager answers at http://127.0.0.1:9" in shown.err
