@@ -102,7 +102,7 @@ class KilledDriver:
                 os.kill(process.pid, signal.SIGKILL)
             self.killed_s = time.monotonic()
             self.show.say(f"{BUSY_TABLE}: kill -9 of the Spark job, in the middle of compaction {instant}", "bold red")
-            # `advance`, of another thread, speaks of the run from now on: the kill has been reported before.
+            # `advance`, of another thread, reports the run from now on: the kill has been reported before.
             self.instant, self.run_id = instant, run_id
             return
 

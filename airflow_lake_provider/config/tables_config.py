@@ -80,7 +80,7 @@ class TableEntry:
 
     @property
     def pattern(self) -> TablePattern:
-        """Which tables this entry speaks of."""
+        """The tables that this entry applies to."""
         return TablePattern(self.base_path, self.name)
 
     @property
@@ -269,7 +269,7 @@ def _not_empty(key: str, pattern: str) -> dict[str, Any]:
 
 
 class TableChoice(Settings):
-    """Which tables an entry of the file speaks of."""
+    """The tables that an entry of the file applies to."""
 
     base_path: Annotated[str, Text(rf"{_NO_DOTS}[^\n]*", "a path or pattern without '..'")] = ""
     """Path of a table, or a glob pattern of paths"""
@@ -287,7 +287,7 @@ class TableChoice(Settings):
     """How many levels below the root to search"""
 
 
-class TableSettings(TablePolicy, TableChoice):
+class TablesFileEntry(TablePolicy, TableChoice):
     """An entry of the file: which tables, and what is set for them."""
 
     model_config = ConfigDict(
@@ -305,7 +305,7 @@ class TableSettings(TablePolicy, TableChoice):
     called: ClassVar[str] = "a table"
 
     @model_validator(mode="after")
-    def _check_choice(self) -> TableSettings:
+    def _check_choice(self) -> TablesFileEntry:
         given = self.model_fields_set
         if {"discover", "base_path"} <= given:
             raise problem("a table has either base_path or discover, not both")
@@ -317,14 +317,14 @@ class TableSettings(TablePolicy, TableChoice):
 
     @property
     def pattern(self) -> TablePattern:
-        """Which tables this entry speaks of."""
+        """The tables that this entry applies to."""
         discovery = self.discovery
         base_path = _normalised(self.base_path) if discovery is None else f"{discovery.root}/*"
         return TablePattern(base_path, self.name)
 
     @property
     def discovery(self) -> Discovery | None:
-        """Where this entry has tables searched for."""
+        """Where discovery searches for the tables of this entry."""
         if not self.discover:
             return None
         try:
@@ -344,5 +344,5 @@ class TablesFile(Settings):
     """How many service runs may be active at once, over all tables"""
     budgets: Budgets = Field(default_factory=Budgets)
     """What service runs may cost, over all tables"""
-    tables: Listed[TableSettings] = ()
+    tables: Listed[TablesFileEntry] = ()
     """The first entry that matches a table wins"""

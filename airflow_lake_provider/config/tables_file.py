@@ -49,8 +49,8 @@ from airflow_lake_provider.config.tables_config import (
     TableOverride,
     TablePattern,
     TablesConfig,
-    TableSettings,
     TablesFile,
+    TablesFileEntry,
 )
 from airflow_lake_provider.errors import ConfigError
 
@@ -196,7 +196,7 @@ def _named(pattern: TablePattern) -> str:
 
 
 def _override(
-    entry: TableSettings, entries: list[TableEntry], defaults: TablePolicy, where: tuple[ParsedTables, int]
+    entry: TablesFileEntry, entries: list[TableEntry], defaults: TablePolicy, where: tuple[ParsedTables, int]
 ) -> TableOverride:
     policies = []
     is_covered = False

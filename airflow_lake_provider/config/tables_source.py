@@ -17,7 +17,7 @@ import yaml
 from pydantic import BaseModel
 
 from airflow_lake_provider.config.kinds import Settings
-from airflow_lake_provider.config.tables_config import TableChoice, TableSettings
+from airflow_lake_provider.config.tables_config import TableChoice, TablesFileEntry
 from airflow_lake_provider.config.tables_file import ParsedTables, build_config, parse_tables, read_tables_file
 from airflow_lake_provider.errors import ConfigError, TablesConfigError
 from airflow_lake_provider.hudi.base_path import identity_of
@@ -343,7 +343,7 @@ def _resume(tables: list[dict[str, Any]], own: int, table: tuple[str, str], paus
 
 
 def _speaks_of(entry: Mapping[str, Any], base_path: str, name: str) -> bool:
-    pattern = TableSettings.model_validate({k: v for k, v in entry.items() if k in TableChoice.model_fields}).pattern
+    pattern = TablesFileEntry.model_validate({k: v for k, v in entry.items() if k in TableChoice.model_fields}).pattern
     return pattern.matches(base_path, name)
 
 

@@ -100,7 +100,7 @@ class TimelineSensor(BaseSensorOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None) -> Any:
         """Resume with what the trigger found."""
-        return validate_event(event)
+        return list(validate_event(event)["findings"])
 
     def build_watch(self) -> Watch:
         """Return the watch of the rendered arguments."""
@@ -144,12 +144,12 @@ class TimelineSensor(BaseSensorOperator):
         )
 
 
-def validate_event(event: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Return the findings of a trigger's event; no event, an error and an unknown status all fail."""
+def validate_event(event: dict[str, Any] | None) -> dict[str, Any]:
+    """Return a trigger's event of success; no event, an error and an unknown status all fail."""
     if event is None:
         raise AirflowException("the trigger ended without an event")
     if event.get("status") == "success":
-        return list(event["findings"])
+        return event
     if event.get("status") == "error":
         raise AirflowFailException(event["message"])
     raise AirflowException(f"the trigger's event has an unknown status: {event!r}")
@@ -165,8 +165,8 @@ class HudiCommitSensor(TimelineSensor):
     :param tables: instead of one table, a list of mappings with `base_path` and `after` (templated).
     :param actions: timeline actions that count; without them `commit`, `deltacommit` and `replacecommit`.
     :param storage_options: how to open the store; the task then reads it itself. Without them it reads from the
-    timeline server, else with the connection in `[lake] storage_conn_ids`. :param deferrable: wait in the triggerer
-    instead of a worker.
+        timeline server, else with the connection in `[lake] storage_conn_ids`.
+    :param deferrable: wait in the triggerer instead of a worker.
     """
 
     kind = WatchKind.COMMIT

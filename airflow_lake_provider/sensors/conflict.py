@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.bases.sensor import BaseSensorOperator
 from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hooks.lake import as_airflow_error
 from airflow_lake_provider.hooks.open_tables import Preflight, hudi_options_of
 from airflow_lake_provider.hudi.base_path import normalise_base_path
+from airflow_lake_provider.sensors.commit import validate_event
 from airflow_lake_provider.triggers.polls import ConflictTrigger
 
 if TYPE_CHECKING:
@@ -82,10 +82,7 @@ class HudiConflictSensor(BaseSensorOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None) -> None:
         """Resume with the trigger's event."""
-        if event is None or event.get("status") not in {"success", "error"}:
-            raise AirflowException(f"the trigger ended without a known event: {event!r}")
-        if event["status"] == "error":
-            raise AirflowFailException(event["message"])
+        validate_event(event)
 
     def build_trigger(self) -> ConflictTrigger:
         """Return the trigger that continues to poll."""

@@ -75,7 +75,7 @@ MOST_ENDED = 50
 router = APIRouter(prefix="/api", tags=["pages"])
 
 
-class PauseBody(BaseModel):
+class PauseEditBody(BaseModel):
     """A change of the Variable over the tables file, not yet written."""
 
     text: str = Field(max_length=1_000_000, description="The Variable as Airflow has it now; empty when there is none")
@@ -117,7 +117,7 @@ def get_lake_table(request: Request, services: Services, memory: Memory, seen: S
 
 
 @router.post("/tables/{table_id}/pause", response_model=LakePause)
-def edit_pause(request: Request, services: Services, seen: Seen, table_id: str, body: PauseBody) -> LakePause:
+def edit_pause(request: Request, services: Services, seen: Seen, table_id: str, body: PauseEditBody) -> LakePause:
     """Return the Variable's text with the table, or a service of it, paused or resumed; a service with by whom and why.
 
     It writes nothing: Airflow's own route does.
