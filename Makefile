@@ -21,7 +21,7 @@ export LAKE_OUTCOMES := $(CURDIR)/$(OUTCOMES)
 # Nothing is left outside the checkout: scratch files and download caches lie in the work folder as well.
 export TMPDIR := $(CURDIR)/$(WORK)/tmp
 export UV_CACHE_DIR := $(CURDIR)/$(WORK)/cache/uv
-# Where a machine is set up to keep no bytecode, each of the many Airflow processes would compile Airflow anew: 4 s each.
+# Where a machine is set up to keep no bytecode, each of the many Airflow processes would compile Airflow again: 4 s each.
 unexport PYTHONDONTWRITEBYTECODE
 $(shell mkdir -p $(TMPDIR))
 

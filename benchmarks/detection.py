@@ -4,7 +4,7 @@ Synthetic tables lie on local disk, each with ten completed delta commits at int
 shortly before now. A fixed share of them gets a new commit per minute; every strategy is given the same schedule
 (the same tables at the same offsets). Detection runs in processes of its own, apart from the one that writes:
 
-`poll`: each table once per interval, spread evenly, all read anew each time: properties, a listing, commits after the
+`poll`: each table once per interval, spread evenly, all read each time: properties, a listing, commits after the
 table's cursor. That is what a reader does without a server.
 `push`: a timeline server that is notified of each commit, and one `TimelineStream` that waits for all tables. They are
 announced the slower of the two ways, through the feed that the server asks once a second (a server that takes the

@@ -4,7 +4,7 @@ Only what another machine, or a busy one, shows as well is compared: counts, rat
 seconds; never wall times. CPU seconds are divided by those of a fixed piece of work (`calibrate`), so that a slower
 processor is not mistaken for slower code. All figures here are better when smaller. A figure that is more than a third
 (and more than its own noise) above the recorded one has fallen: the run says so and ends with exit code 1. Fix it, or
-explain it in CHANGELOG.md and record it anew with `--record`, on an idle machine.
+explain it in CHANGELOG.md and record it again with `--record`, on an idle machine.
 
 Recorded figures are in `benchmarks/results/short.json`, with commit, date and machine.
 """

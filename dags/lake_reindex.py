@@ -1,4 +1,4 @@
-"""Build, or build anew, indexes of one table or of many: started from its form, the command line, or the REST API."""
+"""Build, or rebuild, indexes of one table or of many: started from its form, the command line, or the REST API."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DOC = """
 Give a table's base path, or a pattern of base paths that the registry knows, and the indexes.
 
 * **Running it twice is harmless**: it leaves a complete index alone, executes a pending plan, and finishes or cleans up
-  what a dead builder left. With *drop first* it builds the index anew.
+  what a dead builder left. With *drop first* it rebuilds the index.
 * **Writers continue** where they have `hoodie.metadata.streaming.write.enabled=false`; otherwise the build waits for a
   moment without a writer in flight, and names the writers that it waits for.
 * **In its window**: with a *window*, each try begins inside it; outside, the task is deferred, without a worker slot,

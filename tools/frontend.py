@@ -109,7 +109,7 @@ def install_for_tests() -> int:
 
 
 def check() -> str:
-    """Return what is wrong with the bundle; where its packages are installed, it is built anew and compared."""
+    """Return what is wrong with the bundle; where its packages are installed, it is rebuilt and compared."""
     problem = find_problem()
     if problem or find_npm() is None or not (WORK / ".installed").is_file():
         return problem

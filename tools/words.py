@@ -28,6 +28,7 @@ INSTEAD = {
     r"for\s+ever|forever": "indefinitely",
     r"mend(?:s|ed|ing)?": "repair, fix",
     r"beside": "next to, besides, with",
+    r"anew": "again, or a verb with re-",
     r"doors?|desks?|surgeons?|habits?|rhythms?": "gateway, admission controller, repairer, mode, commit interval",
     r"news|judge?ments?": "progress or change, verdict",
     r"(?<!user )(?<!users )(?<!person )(?<!people )who(?!\s+may)": "name the process, with which or that",

@@ -134,7 +134,7 @@ def get_cli_commands() -> list[CLICommand]:
                     help="Remove a table from the registry, with its sinks and what they hold back",
                     func=lazy_load_command("airflow_lake_provider.cli.tables.forget"),
                     args=(ARG_TABLE,),
-                    epilog="Touches no file of the table. The next notice registers a table that is still there anew.",
+                    epilog="Touches no file of the table. The next notice registers a table again that is still there.",
                 ),
                 ActionCommand(
                     name="explain",

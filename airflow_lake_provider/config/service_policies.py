@@ -210,7 +210,7 @@ class IndexingPolicy(ServicePolicy):
     """How long a build waits for a moment without writers that would be missing in the index."""
     verify_every_s: Seconds | None = None
     """How often rows are searched for by the complete indexes of `indexes`; one that misses rows is unlisted, and built
-    anew. Null: never."""
+    again. Null: never."""
     check_timeout_s: From1 = 900
     """`hoodie.metadata.index.check.timeout.seconds`: how long a built index waits for writers that may not know it."""
 

@@ -158,7 +158,7 @@ class AdmissionVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A service that is about to begin. `plans` are the pending plans that it would execute; without any it plans anew.
+    """A service that is about to begin. `plans` are the pending plans that it would execute; without any it plans.
 
     `partitions` are those that the table is known to have; without any nothing can be shrunk. `options` are the Hudi
     settings that it will run with: they may choose partitions themselves.

@@ -158,7 +158,7 @@ class MarkerReader:
                 parts[name] = self._read_server_file(folder, entry, part or _Part())
         known = {name: part for name, part in parts.items() if SERVER_FILE.fullmatch(name)}
         for name, part in known.items():
-            if name not in files and not part.unread:  # removed to be written anew, as some stores do it
+            if name not in files and not part.unread:  # removed to be written again, as some stores do it
                 known[name] = parts[name] = _Part(part.keys, _NO_STAMP, (f"{folder}/{name}",))
         return tuple(part for _, part in sorted(known.items()))
 
@@ -171,7 +171,7 @@ class MarkerReader:
             self._storage.list_names(folder)
             return _Part(before.keys, _NO_STAMP, (path,))
         parsed = parse_marker_file(content)
-        # One that is shorter than it was is being written anew, and will hold all that it held before.
+        # One that is shorter than it was is being written again, and will hold all that it held before.
         is_whole = parsed.is_whole and len(content) >= entry.size_bytes
         is_settled = is_whole and len(content) == entry.size_bytes
         keys = parsed.keys

@@ -245,7 +245,7 @@ def _indexing(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
             "",
             f"hoodie.table.metadata.partitions.inflight names {partitions}, and no index build is pending",
             "building that index: scheduling returns nothing",
-            f"drop the index {partitions} and build it anew",
+            f"drop the index {partitions} and rebuild it",
         )
 
 

@@ -205,7 +205,7 @@ class LostPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlanWithdrawal:
-    """The clustering plans of one table before a try's job. `read_timeline` reads the table's timeline anew."""
+    """The clustering plans of one table before a try's job. `read_timeline` reads the table's timeline again."""
 
     before: Timeline
     read_timeline: Callable[[], Timeline]

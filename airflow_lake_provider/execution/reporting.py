@@ -155,7 +155,7 @@ def report_sink(
             storage = table_opener(None)(base_path)
             state = load_sink_state(storage, sink["checkpoint_text"], hold, time.time())
             report_state(metrics, state)
-            # A snapshot would only begin anew, and a sink that has not begun has its time to live.
+            # A snapshot would only begin again, and a sink that has not begun has its time to live.
             begun = from_text(sink["checkpoint_text"]) if sink["checkpoint_text"] else None
             excess = cap.find_excess(state) if hold and begun is not None and begun.snapshot is None else ""
             if excess:

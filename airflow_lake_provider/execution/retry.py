@@ -61,7 +61,7 @@ REMEDIES: Mapping[FailureKind, Remedy] = MappingProxyType(
         FailureKind.BUSY: Remedy(2, "another executor is running: again later", grows=True),
         FailureKind.CONFLICT: Remedy(2, "a writer is in the way: again when it may have ended", grows=True),
         FailureKind.OUT_OF_MEMORY: Remedy(0, "it ran out of memory: again immediately, with twice the memory"),
-        FailureKind.PLAN_GONE: Remedy(0, "its plan does not exist any more: the manager decides anew"),
+        FailureKind.PLAN_GONE: Remedy(0, "its plan does not exist any more: the manager decides again"),
         FailureKind.SURROUNDINGS: Remedy(1, "the store, work_dir or the manager fails: again later", doubles=True),
         FailureKind.REFUSED: Remedy(0, "it was refused: what its reason names must change first"),
         FailureKind.OTHER: Remedy(1, "again after a pause that doubles with each try", doubles=True),

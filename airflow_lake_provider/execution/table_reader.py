@@ -116,7 +116,7 @@ def _plus(one: int | None, other: int | None) -> int | None:
 
 
 class TableReader:
-    """Reads one table. Every method reads the storage anew."""
+    """Reads one table. Each call reads the storage; nothing is kept."""
 
     def __init__(self, base_path: str, open_table: Callable[[str], Storage]) -> None:
         self.base_path = base_path

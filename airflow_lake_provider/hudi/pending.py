@@ -210,7 +210,7 @@ def _resolve(storage: Storage, properties: TableProperties, instant: Instant) ->
 #     city=Oslo/.6c1f…-0_20261121104100123.log.1_0-23-45.marker.CREATE
 #
 # Direct markers are empty files of that name below `.hoodie/.temp/<instant>/`. A timeline server writes them as lines
-# into `MARKERS0`, `MARKERS1`, … there, next to `MARKERS.type`; it writes such a file anew each time it adds to it, so a
+# into `MARKERS0`, `MARKERS1`, … there, next to `MARKERS.type`; it rewrites such a file each time it adds to it, so a
 # reader can meet it empty or cut off.
 #
 # One key of bytes identifies a file group, `<partition>/<file id>`: an instant may have 100,000 markers, and nothing

@@ -64,7 +64,7 @@ class CheckLevel(StrEnum):
     CHEAP = "cheap"
     FULL = "full"
     SAMPLE = "sample"
-    """Rows are searched for by an index that is complete already; one that misses rows is unlisted and built anew."""
+    """Rows are searched for by an index that is complete already; one that misses rows is unlisted and rebuilt."""
 
 
 NEEDS: Mapping[IndexKind, IndexKind] = MappingProxyType(
@@ -241,7 +241,7 @@ def find_changed(
         has, wants = _describe_definition(spec, definition), _describe_wanted(spec)
         if wants and has != wants:
             found[spec.partition] = (
-                f"it is of {has}, and indexing.indexes requests {wants}: build it anew with lake_reindex and drop_first"
+                f"it is of {has}, and indexing.indexes requests {wants}: rebuild it with lake_reindex and drop_first"
             )
     return MappingProxyType(found)
 

@@ -253,7 +253,7 @@ class TableEvaluation:
     def _follow_up(self, lease: TableLease) -> tuple[LastRuns, bool]:
         """Return the last runs as they are now, and whether the table only waits, for runs that still go on.
 
-        Then storage need not be asked anew: a run that ends without a notice is noticed here, a commit by the
+        Then storage need not be asked again: a run that ends without a notice is noticed here, a commit by the
         timelines' heartbeat.
         """
         before = parse_last_runs(lease.last_runs)

@@ -44,7 +44,7 @@ MOST_COMMITS = 3
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The report on a table's writers. `text` is for the registry; None when nothing was checked anew."""
+    """The report on a table's writers. `text` is for the registry; None when nothing was checked again."""
 
     report: Conformance
     text: str | None = None

@@ -52,7 +52,7 @@ class HudiIndexOperator(HudiTableServiceOperator):
     :param check: `cheap` verifies by timeline and metadata table, `full` also by the data files' contents (templated).
     :param wait_s: seconds to wait for a moment without writers that would be missing in the index (templated).
     :param check_timeout_s: seconds that a finished build waits for writers that may not have loaded it (templated).
-    :param drop_first: drop the indexes before they are built anew (templated).
+    :param drop_first: drop the indexes before they are rebuilt (templated).
     :param drop: drop the indexes, with their pending plans, and build nothing (templated).
     :param window: days and hours in which a try may begin, as `maintenance_window` in the tables file; a mapping, or
         its text (templated). Outside it the task is deferred until it opens: it needs a triggerer and uses no slot.

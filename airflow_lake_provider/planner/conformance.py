@@ -268,7 +268,7 @@ def _parse_row(record: Mapping[str, object]) -> Row:
     )
 
 
-# --- One check: what is learnt anew, and the report of all that is known
+# --- One check: what it finds, and the report of all that is known
 
 
 @dataclass(frozen=True)

@@ -199,7 +199,7 @@ def _is_ours(check: Check, learnt: Learnt, instant: Instant) -> bool:
         return False  # it services registered tables only
     zone = check.view.properties.time_zone
     began_ms, ended_ms = (instant_time_ms(time, zone) or 0 for time in (instant.requested_time, instant.ordering_time))
-    # What was before the first check, or before the table was registered (anew), has no record.
+    # What was before the first check, or before the table was registered (again), has no record.
     if ended_ms <= max(check.registered.registered_ms, learnt.since_ms or check.now_ms):
         return True
     is_reported = instant.requested_time in check.registered.served
@@ -338,7 +338,7 @@ def _indexes_row(check: Check, learnt: Learnt) -> Row:
     if learnt.unlisted:
         text = (
             f"commit {learnt.unlisted} is not in the metadata table: readers that use it leave out its rows, until it "
-            "is built anew (one commit with hoodie.metadata.enable=false and "
+            "is rebuilt (one commit with hoodie.metadata.enable=false and "
             "hoodie.metadata.auto.delete.partitions=true drops it, the next one builds it)"
         )
         setting = "hoodie.metadata.enable=true"
@@ -440,7 +440,7 @@ _RULES = (
 )
 
 
-# --- One check: what is learnt anew, and the report of all that is known
+# --- One check: what it finds, and the report of all that is known
 
 
 def check_writers(check: Check, learnt: Learnt) -> Learnt:

@@ -264,7 +264,7 @@ class AirflowInstanceGateway:
 
 
 def _facts(run: DagRun, task: TaskTry) -> RunFacts:
-    # A cleared run is queued anew: its time counts from then.
+    # A cleared run is queued again: its time counts from then.
     created = run.queued_at or run.run_after
     return RunFacts(
         run_id=run.run_id,

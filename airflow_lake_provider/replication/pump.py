@@ -47,7 +47,7 @@ class ChangeSource(Protocol):
     """A table as the pump reads it."""
 
     def read_timeline(self, known: Checkpoint | None = None) -> SourceTimeline:
-        """Read the timeline anew. What `known` has need not be distinguished from compactions and the like."""
+        """Read the timeline again. What `known` has need not be distinguished from compactions and the like."""
 
     def expect(self, commits: Sequence[CommitRef]) -> None:
         """Take a hint: these will be read next, in this order, so some may be read ahead."""
@@ -244,7 +244,7 @@ class Pump:
         timeline = self._refresh()
         gap = find_gap(checkpoint, timeline)
         if gap:
-            raise ReplicationGapError(f"{gap}, while the snapshot was read; it begins anew")
+            raise ReplicationGapError(f"{gap}, while the snapshot was read; it begins again")
         return timeline
 
     def _refresh(self, known: Checkpoint | None = None) -> SourceTimeline:

@@ -69,7 +69,7 @@ class Store(ABC):
         raise OSError(f"{type(self).__name__} is read-only here")
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file, or write it anew with a new modification time. A reader may see it unfinished."""
+        """Write a file, or replace it with a new modification time. A reader may see it unfinished."""
         raise OSError(f"{type(self).__name__} is read-only here")
 
     def remove(self, path: str) -> None:

@@ -195,7 +195,7 @@ class Storage:
         return self.store.lists_at_once
 
     def write(self, path: str, content: bytes = b"") -> None:
-        """Write a file, or write it anew; a reader may see it unfinished. Raises StorageError."""
+        """Write a file, or replace it; a reader may see it unfinished. Raises StorageError."""
         full = self._path(path)
         try:
             self.store.write(full, content)

@@ -547,7 +547,7 @@ class SharedTimelines:
         return False
 
     def forget(self, base_path: str) -> None:
-        """Stop watching a table and drop its snapshot; a later request or hint loads it anew."""
+        """Stop watching a table and drop its snapshot; a later request or hint loads it again."""
         self.memory.forget(base_path)
         self.due.put(base_path, NEVER)
 

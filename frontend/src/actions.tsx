@@ -283,7 +283,7 @@ export function TableActions({ table }: { table: Table }) {
         <Action label="Forget" name={`Forget ${table.row.name}`} act={() => forget(table)} done="The registry has forgotten the table." tone="danger">
           <p>
             The table leaves the registry, with its {table.sinks.length === 0 ? "history of runs" : "sinks, and what they hold back from cleaning"}. No file is
-            touched. The next notice, the tables file or discovery registers a table that is still there anew.
+            touched. The next notice, the tables file or discovery registers a table again that is still there.
           </p>
         </Action>
       )}

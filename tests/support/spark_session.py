@@ -29,7 +29,7 @@ ONE_TASK = SMALL_BLOOM_FILTERS | {
 def remember_java_names() -> None:
     """Ask the JVM once for what a name stands for.
 
-    For each part of `jvm.org.apache.hudi.X` py4j makes it search all of Spark's jars for a class, each time anew: a
+    For each part of `jvm.org.apache.hudi.X` py4j makes it search all of Spark's jars for a class, each time: a
     fifth of all its work here.
     """
     _remember_names(JVMView)

@@ -2,7 +2,7 @@
 
 `_version_` holds the number of the newest snapshot, `manifest_<number>` names its files. A file's name bounds the
 requested times in it, but for what Hudi wrote when it upgraded a table of layout 1. Writers continue during a read:
-`_version_` is deleted and written anew, only a few snapshots are kept, and merged files vanish with the last snapshot
+`_version_` is deleted and written again, only a few snapshots are kept, and merged files vanish with the last snapshot
 that names them. So the reader first searches again for what is missing.
 
 Source: Hudi 1.2 `LSMTimeline`, `LSMTimelineWriter`, `HoodieLSMTimelineManifest`, `HoodieLSMTimelineInstant`.
@@ -203,7 +203,7 @@ def _belongs(name: str) -> bool:
 
 def _read_version(folder: _Folder, problems: list[TimelineProblem]) -> int | None:
     size = folder.sizes.get(VERSION_FILE, 0)
-    if not size:  # deleted, to be written anew; or being written
+    if not size:  # deleted, to be written again; or being written
         return None
     try:
         text = folder.storage.read_bytes(f"{folder.path}/{VERSION_FILE}").strip() if size <= MAX_VERSION_BYTES else b""

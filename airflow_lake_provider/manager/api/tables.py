@@ -105,7 +105,7 @@ def get_table(services: Services, table_id: str) -> TableAnswer:
 def forget_table(services: Services, table_id: str) -> None:
     """Forget a table with its sinks and holds; 409 while a job executes one of its services.
 
-    The next notice, the tables file or discovery registers a table that is still there anew.
+    The next notice, the tables file or discovery registers a table again that is still there.
     """
     services.loop.forget(table_id)
 

@@ -329,7 +329,7 @@ class Registry(TableRows):
     # --- removal -------------------------------------------------------------------------------------------
 
     def forget(self, table_id: str) -> str:
-        """Remove a table with its leases, sinks and holds, and return its base path; a later notice registers it anew.
+        """Remove a table with its leases, sinks and holds, and return its base path; a later notice registers it again.
 
         Raises TableUnknownError, and ExecutorBusyError while a job executes one of its services.
         """

@@ -100,7 +100,7 @@ class DebeziumFormat:
         self._is_first = False
 
     def begin(self, batch: Batch) -> list[tuple[str | None, str]]:
-        """Return what precedes a batch's changes: the event that empties the target, where a snapshot begins anew."""
+        """Return what precedes a batch's changes: the event that empties the target, where a snapshot begins again."""
         self._is_first = batch.begins_snapshot
         # None before the first: the target has nothing of the stream, and Debezium's JDBC sink would make the table
         # from this event, which has no key, so without a primary key.

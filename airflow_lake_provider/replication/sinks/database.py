@@ -354,7 +354,7 @@ class _Aside:
         return sa.inspect(self._connection).has_table(self._name, schema=self._seen.schema)
 
     def begin(self, step: _Step) -> bool:
-        """Make it anew, unless the table has no rows that readers would miss; return whether it is there."""
+        """Make it again, unless the table has no rows that readers would miss; return whether it is there."""
         if self._connection.dialect.name not in _UPSERTS:
             return False
         if self.is_there():

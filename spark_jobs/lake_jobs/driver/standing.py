@@ -331,7 +331,7 @@ class StandingApplication:
 def remember_java_names(owner: type, kept: tuple[type, ...]) -> None:
     """Have a class of py4j ask the JVM once for what a name stands for, if it is one of some kinds.
 
-    For each part of `jvm.org.apache.hudi.X` py4j has the JVM search all jars of Spark for a class, each time anew: a
+    For each part of `jvm.org.apache.hudi.X` py4j has the JVM search all jars of Spark for a class, each time: a
     fifth of all work of a small service.
     """
     find = owner.__getattr__  # type: ignore[attr-defined]

@@ -136,7 +136,7 @@ class TableFiles:
             stream.close()
 
     def create(self, path: str, content: bytes) -> None:
-        """Create a file as a whole, or write it anew. Raises Py4JJavaError."""
+        """Create a file as a whole, or replace it. Raises Py4JJavaError."""
         fs, target = self._open(path)
         fs.mkdirs(target.getParent())
         in_place = not content or _scheme_of(fs) not in RENAMED_OVER

@@ -242,7 +242,7 @@ def _open_meta_client(spark: SparkSession, base_path: str) -> Any:
 
 @cache
 def _meta_client_classes(jvm: Any) -> tuple[Any, Any]:
-    """Return two of Hudi's classes. To find one the JVM searches all jars for each part of its name, each time anew."""
+    """Return two of Hudi's classes. To find one the JVM searches all jars for each part of its name, each time."""
     hudi = jvm.org.apache.hudi
     return hudi.storage.hadoop.HadoopStorageConfiguration, hudi.common.table.HoodieTableMetaClient
 

@@ -226,7 +226,7 @@ def _verify(context: ServiceContext, wanted: WantedIndex, run: IndexRunResult) -
 def _verify_by_samples(
     context: ServiceContext, wanted: WantedIndex, options: IndexOptions, run: IndexRunResult
 ) -> None:
-    """Search for rows by an index that is in use. One that misses rows is unlisted at once, and built anew."""
+    """Search for rows by an index that is in use. One that misses rows is unlisted at once, and rebuilt."""
     partition, column = wanted.partition, find_searched_column(wanted.partition)
     if column is None:
         run.notes.append(f"{partition} is complete; searches by this kind of index are not sampled")
@@ -255,14 +255,14 @@ def _verify_by_samples(
         )
         run.failures.append(IndexFailure(FailureKind.REFUSED, message))
         return
-    context.log_progress(f"{damage}: readers may not use it any more; building it anew")
+    context.log_progress(f"{damage}: readers may not use it any more; rebuilding it")
     unlisted = _unlist(context, partition)
     instant = schedule_or_record_failure(context, wanted, run)
     if instant is not None:
         _build(context, instant, wanted, replace(options, check="cheap"), run)
     is_built = partition in run.built
     others = f" with {', '.join(unlisted)}, which rests on it" if unlisted else ""
-    end = "it was built anew in the same run" if is_built else "the next run builds it anew"
+    end = "it was rebuilt in the same run" if is_built else "the next run rebuilds it"
     # People have to know, and a retry would only report that all is well: no kind of failure that is retried.
     run.failures.append(
         IndexFailure(

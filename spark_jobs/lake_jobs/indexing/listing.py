@@ -81,7 +81,7 @@ def remove_index(context: ServiceContext, partition: str) -> None:
     """Remove an index, complete or half built, and plans of it that no builder has begun; the caller holds the lock.
 
     As Hudi's `dropIndex`, which rewrites the properties in place, and starts a metadata writer, which builds others.
-    The files stay while a write in flight may have settled on updating them; Hudi clears them when it builds anew.
+    The files stay while a write in flight may have settled on updating them; Hudi clears them when it rebuilds them.
     Raises Py4JJavaError.
     """
     if partition == "files":

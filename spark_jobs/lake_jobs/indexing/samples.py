@@ -36,7 +36,7 @@ class Samples:
     """What sampled searches showed. `missed` and `doubled` are record keys.
 
     Keys that are `doubled` stand in several file groups, which an insert or a bulk insert of an existing key does: an
-    index has one place for each, and building it anew would not help.
+    index has one place for each, and rebuilding it would not help.
     """
 
     rows: int = 0

@@ -40,7 +40,7 @@ class TableRows(Protocol):
     """A table whose rows are compared."""
 
     def read_timeline(self, known: Checkpoint | None = None) -> SourceTimeline:
-        """Read the timeline anew."""
+        """Read the timeline again."""
 
     def plan_rows(self) -> Callable[[], Iterator[tuple[str, str]]]:
         """Decide now which files are read; the function that is returned reads each row's key and JSON."""

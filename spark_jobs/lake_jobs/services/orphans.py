@@ -1,7 +1,7 @@
 """Finds files of a table that no instant knows, reports them, and moves them into the table's quarantine when asked to.
 
 What a file is to the table, `orphan_rules` decides; how it is moved, put back and deleted, `quarantine` says. Here both
-meet the table: everything is listed without the lock, and decided anew for the orphans among it under the lock.
+meet the table: everything is listed without the lock, and decided again for the orphans among it under the lock.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class _Watch:
         names = frozenset(list_heartbeats(self._context)) - {self._plan}
         if names == self._seen:
             return False
-        # Read anew only when the set of names changes: a writer that is no obstacle now becomes none by announcing.
+        # Read again only when the set of names changes: a writer that is no obstacle now becomes none by announcing.
         writers = load_living_writers(self._context, self._context.read_table_state())
         self._seen = names
         self.writer = find_in_the_way_of_plan(self._plan, self._partitions, self._recent, writers)

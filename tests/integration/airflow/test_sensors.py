@@ -118,7 +118,7 @@ def test_pending_index_sensor_misses_what_the_table_must_have(table: HandMadeTab
     (finding,) = sensor.poke({}).xcom_value
     assert (finding["instants"], finding["missing"]) == ([], ["record_index", "secondary_index_city"])
     list_index(table, "files,record_index,secondary_index_city")
-    # A sensor of its own: views ask for the properties anew only after a while, or when the timeline changed.
+    # A sensor of its own: views ask for the properties again only after a while, or when the timeline changed.
     assert not index_sensor(table, indexes=wanted).poke({}).is_done
 
 

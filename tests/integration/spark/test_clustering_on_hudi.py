@@ -279,7 +279,7 @@ def test_clustering_that_gives_way_to_a_writer_says_conflict(spark: SparkSession
     again = run(spark, clustering(table, Mode.EXECUTE, instant, **gives_way))
     assert (again.outcome, again.failure_kind) == (Outcome.FAILED, FailureKind.CONFLICT), again.message
     assert content(spark, table) == before
-    # The way out, until then updates are refused; the operator takes it: withdraw the plan, and plan anew.
+    # The way out, until then updates are refused; the operator takes it: withdraw the plan, and make a new plan.
     withdrawn = run(spark, clustering(table, Mode.WITHDRAW, instant, **gives_way))
     assert withdrawn.outcome is Outcome.COMPLETED, withdrawn.message
     assert not any(name.startswith(instant) and "clustering" in name for name in table.files())

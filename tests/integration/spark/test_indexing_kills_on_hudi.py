@@ -211,7 +211,7 @@ def stop_when(builder: subprocess.Popen[str], holds: Callable[[], bool]) -> None
     """Let a builder and its helpers stand still as soon as something holds."""
     deadline = time.monotonic() + 180
     while True:
-        # Hudi writes hoodie.properties anew in place: for a moment it is not there.
+        # Hudi rewrites hoodie.properties in place: for a moment it is not there.
         with suppress(FileNotFoundError):
             if holds():
                 break

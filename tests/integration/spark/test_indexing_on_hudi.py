@@ -670,8 +670,8 @@ def test_index_that_is_dropped_next_to_a_streaming_writer_leaves_it_its_files(
     assert complete(table) == {"files"}
     assert {file.name for file in folder.iterdir()} >= before
     writer.finish()
-    anew = run(spark, indexing(table, BOTH, "record_index", **FULL_OPTION))
-    assert anew.outcome is Outcome.COMPLETED, anew.message
+    again = run(spark, indexing(table, BOTH, "record_index", **FULL_OPTION))
+    assert again.outcome is Outcome.COMPLETED, again.message
     insert(spark, table, 80_000)
     assert missing(spark, table) == []
     assert found_by_key(spark, table, 70_003) == found_by_key(spark, table, 80_003) == 1
@@ -709,13 +709,13 @@ def test_damaged_index_is_reported_with_what_differs_and_built_anew(spark: Spark
     assert complete(table) >= {"files", "record_index"}
     heartbeat.touch()
     make_old(heartbeat)
-    anew = run(spark, replace(request, job_id="run/1"))
-    assert anew.outcome is Outcome.COMPLETED, anew.message
+    again = run(spark, replace(request, job_id="run/1"))
+    assert again.outcome is Outcome.COMPLETED, again.message
     assert missing(spark, table) == []
     # A later try of the same run does not drop what the first one built.
     retried = run(spark, replace(request, job_id="run/2"))
     assert (retried.outcome, retried.completed_instants) == (Outcome.NOTHING_TO_DO, ()), retried.message
-    assert set(anew.completed_instants) <= table.completed("indexing")
+    assert set(again.completed_instants) <= table.completed("indexing")
     again = run(spark, replace(request, job_id="another/1"))
     assert (again.outcome, len(again.completed_instants)) == (Outcome.COMPLETED, 2), again.message
 
@@ -749,8 +749,8 @@ def test_index_that_misses_rows_is_unlisted_by_sampled_searches_and_built_anew(
     assert found_by_key(spark, table, 95_003) == 1
     heartbeat.touch()
     make_old(heartbeat)
-    anew = run(spark, sampled)
-    assert anew.outcome is Outcome.COMPLETED, anew.message
+    again = run(spark, sampled)
+    assert again.outcome is Outcome.COMPLETED, again.message
     assert (complete(table), missing(spark, table)) == ({"files", "record_index"}, [])
     assert found_by_key(spark, table, 95_003) == 1
     # A key that is there twice has one place in the index, which no build changes.

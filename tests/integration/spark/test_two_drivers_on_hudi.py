@@ -80,7 +80,7 @@ def test_plan_that_another_driver_completes_meanwhile_is_not_begun_again(
 def test_plan_that_a_writers_own_service_begins_meanwhile_is_left_to_it(
     spark: SparkSession, make_table: MakeTable, before_execution: Callable[[Callable[[], None]], None]
 ) -> None:
-    """It has no heartbeat; Hudi would roll back what it has written, and begin anew."""
+    """It has no heartbeat; Hudi would roll back what it has written, and begin again."""
     table = make_table(type="COW")
     (plan,) = run(spark, table.request(Mode.SCHEDULE, service=Service.CLUSTERING)).scheduled_instants
     inflight = table.timeline / f"{plan}.clustering.inflight"

@@ -122,7 +122,7 @@ def test_empty_and_cut_off_marker_files_leave_nothing_known_to_be_free(table: Ta
     assert not table.check(ROME).is_free
     table.serve(lines(OSLO, BONN))
     assert table.check(ROME).is_free
-    # Met while it is written anew: what was read once stays read.
+    # Met while it is written again: what was read once stays read.
     table.serve(b"")
     assert table.clashes(BONN) == [OLDER]
     assert not table.check(ROME).is_free

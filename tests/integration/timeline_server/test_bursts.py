@@ -81,7 +81,7 @@ class CountedApp:
 
 @dataclass
 class Site:
-    """A thousand tables, a server in a thread of its own that can be started anew, and the traffic to it."""
+    """A thousand tables, a server in a thread of its own that can be started again, and the traffic to it."""
 
     root: Path
     tables: list[HandMadeTable]

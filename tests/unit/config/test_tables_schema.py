@@ -135,7 +135,7 @@ def test_schema_and_parser_agree_on_generated_files(write: Any) -> None:
 
 def test_shipped_schema_is_the_one_that_the_declarations_give() -> None:
     assert SCHEMA_FILE.read_text(encoding="utf-8") == schema_text(), (
-        "write it anew with `airflow lake tables-file --schema`"
+        "write it again with `airflow lake tables-file --schema`"
     )
 
 

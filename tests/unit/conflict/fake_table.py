@@ -97,7 +97,7 @@ class FakeTable:
             self.write(f".temp/{instant}/{marker(instant, partition, file_id, is_log=is_log)}")
 
     def mark_by_server(self, instant: str, groups: list[tuple[str, str]], cut: int = 0) -> None:
-        """Write all markers anew, as the server does; the last file without its last bytes."""
+        """Write all markers again, as the server does; the last file without its last bytes."""
         self.write(f".temp/{instant}/MARKERS.type", b"TIMELINE_SERVER_BASED")
         for index in range(min(SERVER_FILES, len(groups))):
             lines = "".join(f"{marker(instant, *group)}\n" for group in groups[index::SERVER_FILES]).encode()

@@ -106,7 +106,7 @@ def test_policy_that_does_not_allow_it_stops_a_repair_before_anything_is_written
         pytest.param(lambda table: (table.path / ".hoodie" / "lock").unlink(), "has vanished", id="gone"),
         pytest.param(lambda table: table.left("lock", age_ms=2 * HOUR_MS), "its files are others now", id="other-file"),
         pytest.param(lambda table: table.beats(T), "has vanished", id="somebody-lives"),
-        pytest.param(lambda table: table.left("lock", age_ms=700_000), "it is 700 s old", id="taken-anew"),
+        pytest.param(lambda table: table.left("lock", age_ms=700_000), "it is 700 s old", id="taken-again"),
     ],
 )
 def test_repair_of_what_has_changed_is_refused(

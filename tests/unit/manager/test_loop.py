@@ -249,7 +249,7 @@ def test_drain_after_a_failed_run_starts_another_with_backoff_and_gives_up_at_th
     announce(registry, table)
     loop.drain()
     assert len(gateway.runs) == 4, "still given up after one more failure"
-    # A person clears the run, and it succeeds: the count begins anew.
+    # A person clears the run, and it succeeds: the count begins again.
     gateway.end(gateway.runs[-1].run_id, RunState.SUCCESS, registry.now_ms())
     table.commit(11)
     announce(registry, table)

@@ -82,7 +82,7 @@ def test_plan_that_was_given_up_blocks_others_and_is_tried_again_after_hours() -
     assert "given up until 1970-01-01 06:16 UTC" in given_up.reason
     again = decide_start(ID, PLAN, runs, now_ms=ripe_ms, max_attempts=3, backoff_s=60)
     assert (again.verdict, again.run_id) == (StartVerdict.START, f"{ID}.compaction.100.r8")
-    # What is no plan is due anew, under another instant, when the table changes.
+    # What is no plan is due again, under another instant, when the table changes.
     other = decide_start(ID, DUE, runs, now_ms=ripe_ms, max_attempts=3, backoff_s=60)
     assert (other.verdict, other.evaluate_again_ms) == (StartVerdict.ABANDONED, None)
 

@@ -109,7 +109,7 @@ def test_killed_move_is_ended_and_undone_without_loss(copies: bool) -> None:
     for files in stores:
         assert all_content(files) == set(CONTENT.values())
         Quarantine(files).finish()
-        # Each is in one place, and what is still in its own can be judged anew.
+        # Each is in one place, and what is still in its own can be judged again.
         assert sorted(body for path, body in files.content.items() if path.endswith(".parquet")) == sorted(
             CONTENT.values()
         )

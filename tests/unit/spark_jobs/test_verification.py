@@ -118,7 +118,7 @@ def test_what_differs_is_counted_and_named(tmp_path: Path, make: MakeSink, mode:
 def test_rows_are_of_a_moment_at_which_the_sink_has_all_commits(tmp_path: Path) -> None:
     rows = {1: row(1)}
     deliver(file_sink(tmp_path, ChangeMode.CHANGES), DONE, *snapshot(rows), begins=True)
-    # Each time a commit completes between the two reads, all begins anew.
+    # Each time a commit completes between the two reads, all begins again.
     busy, tries = Table(rows, busy=1), []
     with pytest.raises(SinkUnavailableError, match="commits came faster"):
         verify(busy, file_sink(tmp_path, ChangeMode.CHANGES), lambda: tries.append(1) or DONE)
