@@ -163,7 +163,7 @@ MOST_BACKLOGS = 50
 
 
 def backlog(args: Namespace) -> None:
-    """Print what is due and waits, in its ranked order, what would run on observed tables, and how the budgets bear it.
+    """Print what is due and waits, in its ranked order, what would run on observed tables, and the budgets.
 
     Then the tables with the most bytes in log files that no compaction has merged, at most 50.
     """

@@ -119,7 +119,7 @@ def _named_once(sinks: tuple[ReplicationPolicy, ...]) -> tuple[ReplicationPolicy
     return sinks
 
 
-# --- The shapes in which a table's timeline gets stuck, by the names that the tables file and the doctor use
+# --- The kinds of problems in which a table's timeline is stuck, by the names that the tables file and the doctor use
 
 
 class StuckKind(StrEnum):
@@ -153,12 +153,12 @@ class StuckKind(StrEnum):
 
 
 class DoctorPolicy(Settings):
-    """Which stuck shapes may be repaired, and from which age on something counts as left behind."""
+    """Which problems may be repaired, and from which age on something counts as left behind."""
 
     repairs: Listed[Annotated[StuckKind, Field(strict=False)]] = ()
-    """Shapes that the doctor may repair; none unless asked for."""
+    """Kinds of problems that the doctor may repair; none unless asked for."""
     notify: bool = True
-    """Whether people are notified of a shape that neither the doctor may repair nor a due service repairs."""
+    """Whether people are notified of a problem that neither the doctor may repair nor a due service repairs."""
     stuck_after_s: Seconds = 600.0
     """For what a heartbeat would speak if it were alive, and for plans that never began."""
     lock_after_s: Seconds = 1800.0

@@ -148,7 +148,7 @@ class LakeSettings(Settings):
     """Longest pause between two passes over dirty tables, seconds."""
     claim_lease_s: Seconds = 60.0
     """How long one loop may take to evaluate one table, seconds."""
-    # Long, so that a running job bears ten minutes without any API server; renewals are frequent all the same.
+    # Long, so that a running job survives ten minutes without any API server; renewals are frequent all the same.
     executor_lease_s: Seconds = 900.0
     """How long an executor that vanished on another host blocks the next one, seconds; a running job tolerates a
     manager that does not answer for 110 s less, and ends then."""

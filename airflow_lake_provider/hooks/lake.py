@@ -171,7 +171,7 @@ class LakeHook(BaseHook):
         return {str(item["item_id"]): dict(item) for item in answer.get("items", ())}
 
     def cancel_work(self, item_id: str, reason: str) -> None:
-        """Have an item end."""
+        """Cancel an item."""
         self._send("POST", "/work/cancel", json={"item_id": item_id, "reason": reason[:1000]}, conflict=LakeError)
 
     def get_application(self, key: str) -> dict[str, Any]:

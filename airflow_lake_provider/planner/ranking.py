@@ -223,7 +223,7 @@ class Pressure(StrEnum):
 
     OK = "ok"
     SLOW = "slow"
-    """The backlog takes more than `SLOW_DAYS` of the budget to work off, or more arrives than the budget bears."""
+    """The backlog takes more than `SLOW_DAYS` of the budget to work off, or more arrives than the budget covers."""
     STOP = "stop"
     """The backlog takes more than `STOP_DAYS` of the budget."""
 
@@ -234,7 +234,7 @@ STOP_DAYS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one budget has to bear: core ms that wait, and that became due within the last day."""
+    """What one budget has to cover: core ms that wait, and that became due within the last day."""
 
     waiting_core_ms: int
     arrived_core_ms: int
@@ -244,7 +244,7 @@ class Load:
 
 
 def capacity_of(whole: Room, cores: float = 1.0) -> Room:
-    """Return what a budget bears in a day: its core hours, and what its slots do when they are never idle."""
+    """Return what a budget covers in a day: its core hours, and what its slots do when they are never idle."""
     by_slots = None if whole.slots is None else round(whole.slots * cores * DAY_MS)
     sizes = [size for size in (whole.core_ms, by_slots) if size is not None]
     return Room(None, min(sizes, default=None), whole.bytes)

@@ -206,7 +206,7 @@ _REMEDIES = (
 
 
 def explain_kerberos(url: str, arguments: Mapping[str, str], message: str) -> StorageError:
-    """Return the error of a ticket that cannot be had: one that a retry may help, or one that it does not. Pure."""
+    """Return the error of a ticket that cannot be obtained: a retriable one where a retry may help. Pure."""
     principal = arguments.get("kerberos_principal", "the default principal")
     place = next(
         (f"{what} {arguments[key]}" for key, what in _TICKET_PLACES.items() if key in arguments),

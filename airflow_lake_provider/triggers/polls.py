@@ -1,6 +1,6 @@
-"""Triggers that ask until something has ended: writers in the way of a table, and work of standing applications.
+"""Triggers that poll until something has ended: writers in the way of a table, and work of standing applications.
 
-All items of work that wait in one triggerer are asked for together, once a second, however many they are.
+One request a second asks for all items of work that wait in one triggerer, however many they are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airflow_lake_provider.job_contract import LIVE_WORK, Service
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-ASK_INTERVAL_S = 1.0
+POLL_INTERVAL_S = 1.0
 REPORTED_WITHIN_S = 2.0
 """How long Airflow's scheduler takes to hear of a worker's end when its supervisor has seen it."""
 MOST_AT_ONCE = 500
@@ -116,14 +116,14 @@ class WorkTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Ask once a second, and log the item's lines."""
+        """Poll once a second, and log the item's lines."""
         item: Mapping[str, Any] = {"state": "waiting"}
         seen = 0
-        asker = find_asker(self.lake_conn_id)
+        poller = find_poller(self.lake_conn_id)
         while item["state"] in LIVE_WORK:
             question = {"item_id": self.item_id, "seen": seen}
             renewed = {"table_id": self.table_id, "service": self.service, "lease": self.lease}
-            item = await asker.ask(question | renewed)
+            item = await poller.poll(question | renewed)
             seen = int(item.get("line_count", seen))
             for line in item.get("lines", ()):
                 self.log.info("%s", line)
@@ -132,7 +132,7 @@ class WorkTrigger(BaseTrigger):
         yield TriggerEvent({**ended, "lease": self.lease, **self.carried})  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
-        """Have the item end: a person has cleared or marked its task."""
+        """Cancel the item: a person has cleared or marked its task."""
         await asyncio.to_thread(self._cancel)
 
     def _cancel(self) -> None:
@@ -157,15 +157,15 @@ def find_rest_s(deferred_s: float, now_s: float) -> float:
     return max(0.0, deferred_s + interval_s + REPORTED_WITHIN_S - now_s) if interval_s else 0.0
 
 
-class WorkAsker:
-    """Asks the manager for all items that wait in one event loop; each question is answered by the next request."""
+class WorkPoller:
+    """Polls the manager for all items that wait in one event loop; the next request answers each question."""
 
     def __init__(self, hook: LakeHook) -> None:
         self._hook = hook
         self._waiting: dict[str, tuple[dict[str, Any], list[asyncio.Future[Mapping[str, Any]]]]] = {}
         self._task: asyncio.Task[None] | None = None
 
-    async def ask(self, question: dict[str, Any]) -> Mapping[str, Any]:
+    async def poll(self, question: dict[str, Any]) -> Mapping[str, Any]:
         """Return the item. One that the manager does not know counts as cancelled."""
         future: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
         _, futures = self._waiting.get(question["item_id"], ({}, []))
@@ -177,7 +177,7 @@ class WorkAsker:
 
     async def _run(self) -> None:
         while self._waiting:
-            await asyncio.sleep(ASK_INTERVAL_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
             chosen = dict(list(self._waiting.items())[:MOST_AT_ONCE])
             try:
                 found = await asyncio.to_thread(self._hook.ask_work, [question for question, _ in chosen.values()])
@@ -197,12 +197,12 @@ class WorkAsker:
                         future.set_result(found.get(item_id, unknown))
 
 
-_ASKERS: dict[tuple[int, str], WorkAsker] = {}
+_POLLERS: dict[tuple[int, str], WorkPoller] = {}
 
 
-def find_asker(lake_conn_id: str) -> WorkAsker:
-    """Return the asker of this event loop for a connection."""
+def find_poller(lake_conn_id: str) -> WorkPoller:
+    """Return the poller of this event loop for a connection."""
     key = (id(asyncio.get_running_loop()), lake_conn_id)
-    if key not in _ASKERS:
-        _ASKERS[key] = WorkAsker(LakeHook(lake_conn_id))
-    return _ASKERS[key]
+    if key not in _POLLERS:
+        _POLLERS[key] = WorkPoller(LakeHook(lake_conn_id))
+    return _POLLERS[key]

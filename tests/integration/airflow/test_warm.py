@@ -240,7 +240,7 @@ def test_items_of_one_triggerer_are_asked_for_together(manager: type[Manager], m
 
     from airflow_lake_provider.triggers import polls
 
-    monkeypatch.setattr(polls, "ASK_INTERVAL_S", 0.2)
+    monkeypatch.setattr(polls, "POLL_INTERVAL_S", 0.2)
     manager.completes = False
     manager.states = [{"state": "ended"}]
 
