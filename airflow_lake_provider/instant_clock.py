@@ -1,4 +1,4 @@
-"""Arithmetic of instant times, and whether a timeline's instants carry the time zone of this product's jobs. Pure.
+"""Arithmetic of instant times, and whether a timeline's instants carry the time zone of the provider's jobs. Pure.
 
 Hudi prints an instant in the zone of the JVM that makes it, unless the table sets UTC (`HoodieInstantTimeGenerator`,
 `hoodie.table.timeline.timezone`), and orders everything by the printed time. Where writers and services run in

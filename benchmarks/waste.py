@@ -4,7 +4,7 @@ Writers and clusterings of four cities' orders arrive at random, more than the t
 session on real Hudi. A writer that is rejected at its commit begins again, and its work until then is thrown away.
 
 `at_commit_s` is that sum when all begin at once; `ours_s` when each writer passes the pre-flight check of
-`HudiConflictSensor` and each clustering asks for admission, as our services do. Both with the same arrivals. In
+`HudiConflictSensor` and each clustering asks for admission, as services do. Both with the same arrivals. In
 parentheses the report says how long the whole took: waiting costs time, but no Spark seconds.
 """
 

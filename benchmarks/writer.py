@@ -4,7 +4,7 @@
 * inline: the writer compacts and cleans within its commits
 * async: Hudi's own compaction and cleaning in other threads of the same application; that is why all of it streams: a
   batch writer of Hudi has no asynchronous compaction
-* managed: by this product, as a user has it on one machine: multi-writer mode, the lock, the callback; Airflow and the
+* managed: by the provider, as a user has it on one machine: multi-writer mode, the lock, the callback; Airflow and the
   service jobs run next to the writer
 * managed_niced: the same, with Airflow's and the jobs' priority below the writer's
 * managed_elsewhere: Airflow takes the notices, but no job runs on this machine (services switched off): what

@@ -1,6 +1,6 @@
 """Time a query of a Hudi table before and after a compaction: `python query_times.py BASE_PATH JAR BEFORE AFTER`.
 
-Stock Spark and Hudi, nothing of this product. BEFORE and AFTER are instants: the query reads the table as of each, so
+Stock Spark and Hudi, nothing of the provider. BEFORE and AFTER are instants: the query reads the table as of each, so
 that both answers must be the same rows. One line of JSON for each:
 `{"instant": "...", "seconds": 0.8, "rows": 40000, "sum": "..."}`; `seconds` is the median of several runs, in turns.
 """

@@ -1,6 +1,6 @@
 """Print what a Hudi table held at each of some instants: `python table_versions.py BASE_PATH JAR INSTANT...`.
 
-The other side of the demo's comparison: time travel by stock Spark and Hudi, nothing of this product. One line of JSON
+The other side of the demo's comparison: time travel by stock Spark and Hudi, nothing of the provider. One line of JSON
 for each instant, `{"instant": "...", "rows": [{...}, ...]}`, Hudi's meta fields left out.
 """
 

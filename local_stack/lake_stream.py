@@ -1,4 +1,4 @@
-"""A stock streaming Hudi writer: PySpark Structured Streaming and settings, nothing of this product.
+"""A stock streaming Hudi writer: PySpark Structured Streaming and settings, nothing of the provider.
 
 `python lake_stream.py settings.json`, by a Python that has pyspark. It creates a table with commit 0 of `lake_writer`,
 puts the rows of the later commits into one file each, and then streams these files into the table, one commit a file.

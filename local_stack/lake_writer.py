@@ -1,4 +1,4 @@
-"""A stock Hudi writer, as a user of the lake would write it: PySpark and settings, nothing of this product.
+"""A stock Hudi writer, as a user of the lake would write it: PySpark and settings, nothing of the provider.
 
 `python lake_writer.py settings.json`, by a Python that has pyspark, or through spark-submit. It writes seeded orders
 into its tables in turn, and prints one JSON line per commit.

@@ -70,6 +70,7 @@ TEXTS = {
     r"look(?:s|ed|ing)?(?![- ]?up\b)": "refresh, read, evaluate, search",
     **{pattern: instead for pattern, instead in INSTEAD.items() if not pattern.startswith(("look", "our"))},
     r"telling": "notify, say, show, report",
+    r"this product": "the provider",
 }
 # All of them at once: a file is read once.
 _ANY_TEXT = re.compile(

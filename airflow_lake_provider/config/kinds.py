@@ -143,7 +143,7 @@ class Options:
             if not re.match(self.key_pattern, key):
                 raise problem(f"{key!r} is no {self.key_words}", key)
             if key in self.refused and isinstance(options, Written):
-                raise problem(f"{key} is set by our services: {self.refused[key]}", key)
+                raise problem(f"{key} is set by the provider's services: {self.refused[key]}", key)
         require_no_secret(options)
         return MappingProxyType(texts_of(options))
 

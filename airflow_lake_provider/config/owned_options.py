@@ -89,9 +89,9 @@ def find_owned_option(hudi_options: Mapping[str, str]) -> str | None:
     """Say in one sentence which of the options a service owns, and what to use instead; None when none is."""
     for key in hudi_options:
         if key in OWNED_OPTIONS:
-            return f"{key} is set by our services: {OWNED_OPTIONS[key]}"
+            return f"{key} is set by the provider's services: {OWNED_OPTIONS[key]}"
         if key.startswith("lake."):
-            return f"{key} is set by our services: the tables file sets it by another name; {_NEVER}"
+            return f"{key} is set by the provider's services: the tables file sets it by another name; {_NEVER}"
     return None
 
 

@@ -167,7 +167,7 @@ class SavepointPolicy(ServicePolicy):
     every_s: Seconds | None = None
     """How often the newest completed write gets a savepoint, if anything was written since the last one."""
     keep: From0 = 7
-    """So many of the newest savepoints that this service made stay; 0 makes none, and removes those that it made."""
+    """So many of the newest savepoints that the service made stay; 0 makes none, and removes those that it made."""
     expire_after_s: Seconds | None = None
     """The service also removes those of its savepoints that are older than this, but for its newest one."""
 

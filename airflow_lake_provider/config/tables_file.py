@@ -1,6 +1,6 @@
 """Parse the tables file (YAML) into a TablesConfig; every mistake is named with its line and the allowed values.
 
-Shape (the settings of a policy are the fields of `TablePolicy`; `tables_schema` describes all of it to editors):
+Shape (the settings of a policy are the fields of `TablePolicy`; `tables_schema` has all of it for editors):
 
     defaults:                     # optional; a policy
       compaction: {delta_commits: 5}

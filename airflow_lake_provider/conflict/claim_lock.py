@@ -124,7 +124,7 @@ def _path(name: str) -> str:
     return f"{LOCK_FOLDER}/{name}"
 
 
-# --- Claim file groups where stock writers see them: markers and a heartbeat under an instant of our own
+# --- Claim file groups where stock writers see them: markers and a heartbeat under an instant of its own
 #
 # Hudi's early conflict detection takes any folder below `.hoodie/.temp` for a writer's, when its name is smaller than
 # the checking writer's instant, the timeline has no pending service of that name, and its heartbeat lives

@@ -205,7 +205,7 @@ def _unescape(text: str) -> str:
     return joined.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-# --- The time zone in which this product's jobs name a table's instants, as far as it is known outside of them
+# --- The time zone in which the provider's jobs name a table's instants, as far as it is known outside of them
 
 # What a JVM is started with wins over its environment, and the user's own options over an administrator's.
 _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")

@@ -1,7 +1,7 @@
 """How a table's writers are configured, as far as the table and their notices show it: one report of a table. Pure.
 
 No writer leaves its settings behind. What it leaves are traces: a heartbeat while it writes, the folder that the lock's
-file was in, instants of services that no run of this product made, names in another time zone, an index that is gone.
+file was in, instants of services that no run of the provider made, names in another time zone, an index that is gone.
 A row is `broken` only where a trace proves it; what leaves none is `unknown`, and blocks nothing. What an earlier check
 proved is kept (`Learnt`), because most traces end with the commit.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Requirement(StrEnum):
-    """What a table that this product services requires of its writers."""
+    """What a table that the provider services requires of its writers."""
 
     HEARTBEAT = "heartbeat"
     LOCK = "lock"
@@ -80,7 +80,7 @@ ENDANGERS: Mapping[Requirement, str] = MappingProxyType(
         "commit: nothing proves that it is dead, so nothing may roll it back",
         Requirement.LOCK: "the table: the writer and a service may commit at the same moment, and one of the commits "
         "is lost, or the metadata table is damaged",
-        Requirement.SERVICES: "services: the writer executes plans of this product at the same time, cleans what "
+        Requirement.SERVICES: "services: the writer executes plans of the provider at the same time, cleans what "
         "replication and the retention of the tables file still need, and commits later",
         Requirement.TIME_ZONE: "readers: rows of commits that sort before a later one are stale or missing",
         Requirement.METADATA_WRITES: "commits: a writer that does not stream rolls back what another one streams",
@@ -153,7 +153,7 @@ def _with_settings(row: Row) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When something of ours ran, ms since the epoch; `ended_ms` is None while it runs."""
+    """When a service or task of the provider ran, ms since the epoch; `ended_ms` is None while it runs."""
 
     service: str
     began_ms: int
@@ -173,9 +173,9 @@ class Registered:
     announced: frozenset[str] = frozenset()
     """Requested times of the newest commits that a commit callback announced."""
     served: frozenset[str] = frozenset()
-    """Requested times of the newest instants that a task of this product reported as its own."""
+    """Requested times of the newest instants that a task of the provider reported as its own."""
     runs: tuple[Span, ...] = ()
-    """The newest runs of this product's services on the table."""
+    """The newest runs of the provider's services on the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class Learnt:
     judged_until: str = ""
     """Services that completed up to then are judged."""
     foreign: tuple[tuple[str, str, str], ...] = ()
-    """Service, requested and completed time of instants that no run of ours made, oldest first."""
+    """Service, requested and completed time of instants that no run of the provider made, oldest first."""
     first_write: str = ""
     """Where the active timeline began at the last check."""
     partitions: tuple[str, ...] = ()

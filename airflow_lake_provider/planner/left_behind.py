@@ -1,4 +1,4 @@
-"""What other processes left behind: plans that this service may execute, and failed writes to roll back. Pure."""
+"""What other processes left behind: plans that the provider may execute, and failed writes to roll back. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # --- Whether a pending plan may be executed now, or may have an executor elsewhere
 #
-# Executors of this service keep a heartbeat for each plan that they execute, whatever it is, and leave one for each
+# The provider's executors keep a heartbeat for each plan that they execute, whatever it is, and leave one for each
 # that they make. So a plan with a heartbeat needs no patience: a living one makes the job refuse, and an expired one
 # proves that its executor is dead. For a plan that was begun, the heartbeat that its planner left proves nothing
 # (`PLANNED_BEAT_MS`): a writer's own service executes what it finds. A plan without a heartbeat comes from another
@@ -98,7 +98,7 @@ def _ripe_ms(plan: Instant, facts: TableFacts, policy: DoctorPolicy) -> int:
 # meanwhile.
 #
 # Hudi deletes a failed write's instants before it completes the rollback, so one that died in between is a rollback
-# without a write: this service completes it as well. Two executors of one rollback delete the same files of a dead
+# without a write: the provider completes it as well. Two executors of one rollback delete the same files of a dead
 # write.
 
 ASK_AFTER_MS = 600_000

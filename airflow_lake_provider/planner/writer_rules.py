@@ -194,7 +194,7 @@ def _learn_services(check: Check, learnt: Learnt, now: Learnt) -> Learnt:
 
 
 def _is_ours(check: Check, learnt: Learnt, instant: Instant) -> bool:
-    """Whether this product made an instant, or may have."""
+    """Whether the provider made an instant, or may have."""
     if check.registered is None:
         return False  # it services registered tables only
     zone = check.view.properties.time_zone

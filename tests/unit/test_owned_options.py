@@ -19,7 +19,7 @@ def test_what_the_planner_sends_along_is_owned() -> None:
 
 def test_an_owned_option_is_named_with_what_to_use_instead() -> None:
     said = find_owned_option({"hoodie.a": "1", "hoodie.keep.min.commits": "500"})
-    assert said == "hoodie.keep.min.commits is set by our services: use archive.min_commits"
+    assert said == "hoodie.keep.min.commits is set by the provider's services: use archive.min_commits"
     assert find_owned_option({"hoodie.write.lock.provider": "P"}) is None
 
 

@@ -36,7 +36,7 @@ class Notice:
     database: str = ""
     owner: str = ""
     is_own: bool = False
-    """A task of this product reports the end of a service; `instants` are those that it completed."""
+    """A task of the provider reports the end of a service; `instants` are those that it completed."""
 
 
 # --- What the registry makes of it: a mark, then a lease, then the result of an evaluation

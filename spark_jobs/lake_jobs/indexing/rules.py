@@ -283,7 +283,7 @@ def find_rivals(plan: IndexPlan, plans: Iterable[IndexPlan]) -> tuple[IndexPlan,
 class BuilderTraces:
     """What shows whether a builder runs; ages in seconds, None for what is not there.
 
-    `beat_age_s` is of the heartbeat that this product's builders keep, `metadata_beat_age_s` of the one that Hudi's
+    `beat_age_s` is of the heartbeat that the provider's builders keep, `metadata_beat_age_s` of the one that Hudi's
     writer of the metadata table keeps, `touched_age_s` of the youngest among inflight file, files of the build, and its
     markers.
     """
@@ -296,7 +296,7 @@ class BuilderTraces:
 def is_builder_alive(traces: BuilderTraces, expires_s: float) -> bool:
     """Return whether a builder with these traces runs.
 
-    This product's builders beat from before they begin until they end, and leave an old heartbeat when they fail:
+    The provider's builders beat from before they begin until they end, and leave an old heartbeat when they fail:
     nothing else counts then. For others each fresh trace does, since a big index takes hours, and only the inflight
     file is old.
     """

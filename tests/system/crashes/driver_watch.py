@@ -1,4 +1,4 @@
-"""Sees every Spark driver of this product that lives on this machine, from the outside: which ran when, for what."""
+"""Sees every Spark driver of the provider that lives on this machine, from the outside: which ran when, for what."""
 
 from __future__ import annotations
 

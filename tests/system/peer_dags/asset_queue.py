@@ -1,4 +1,4 @@
-"""What one would write without this product: a DAG that is scheduled on an asset, and consumes its events."""
+"""What one would write without the provider: a DAG that is scheduled on an asset, and consumes its events."""
 
 from __future__ import annotations
 

@@ -128,12 +128,12 @@ def test_tables_file_entries_that_name_one_table_are_distinguished_from_patterns
         pytest.param("defaults:\n  hudi_options: {spark.x: 1}", "no Hudi setting", id="not-hudi"),
         pytest.param(
             "defaults:\n  hudi_options:\n    hoodie.a: 1\n    hoodie.clean.policy: KEEP_LATEST_BY_HOURS",
-            "hoodie.clean.policy is set by our services: use clean.policy: commits, hours or versions",
+            "hoodie.clean.policy is set by the provider's services: use clean.policy: commits, hours or versions",
             id="retention-in-hudi-options",
         ),
         pytest.param(
             "tables:\n  - name: x\n    hudi_options: {hoodie.cleaner.commits.retained: 500}",
-            "t.yaml:3: hudi_options: hoodie.cleaner.commits.retained is set by our services",
+            "t.yaml:3: hudi_options: hoodie.cleaner.commits.retained is set by the provider's services",
             id="older-spelling",
         ),
         pytest.param(

@@ -155,13 +155,13 @@ def test_clean_of_a_plan_that_exists_needs_no_retention(submit: Submit) -> None:
 
 def test_what_a_service_sets_itself_is_refused_by_hand(submit: Submit) -> None:
     with pytest.raises(
-        AirflowFailException, match=r"hoodie\.clean\.commits\.retained is set by our services: use clean"
+        AirflowFailException, match=r"hoodie\.clean\.commits\.retained is set by the provider's services: use clean"
     ):
         submit(service="clean", hudi_options={"hoodie.clean.commits.retained": "1"})
 
 
 def test_what_the_jobs_read_of_the_policy_is_refused_by_hand(submit: Submit) -> None:
-    with pytest.raises(AirflowFailException, match=r"lake\.clean\.retained_hours is set by our services"):
+    with pytest.raises(AirflowFailException, match=r"lake\.clean\.retained_hours is set by the provider's services"):
         submit(service="clean", hudi_options={"lake.clean.retained_hours": "1"})
 
 
