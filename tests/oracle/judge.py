@@ -22,7 +22,7 @@ from lake_jobs.indexing.state import timeline_file
 from tests.oracle.actions import World
 from tests.oracle.history import Step
 from tests.oracle.hudi_answers import Hudi, HudiAnswers, Moment
-from tests.oracle.our_answers import DAY_MS, MINUTE_MS, FreshAnswers, Ours, moments_of
+from tests.oracle.our_answers import DAY_MS, POLL_MS, FreshAnswers, Ours, moments_of
 
 PROPERTIES_LATE_MS = 31 * 60_000
 """docs/timelines.md: what writers change in the properties without an instant is seen within 30 minutes."""
@@ -134,7 +134,7 @@ class Judge:
             truth, is_hinted=self.world.result is not None or bool(self.world.is_announced and new)
         )
         is_late = chance.random() < 0.2
-        self.ours.let_time_pass(PROPERTIES_LATE_MS if is_late else MINUTE_MS)
+        self.ours.let_time_pass(PROPERTIES_LATE_MS if is_late else POLL_MS)
         silent = self.ours.shown("silent")
         yield from _unequal("silent-view", truth.timeline, moments_of(silent.timeline))
         if is_late:

@@ -1,7 +1,8 @@
 """What this package says of a table: read afresh, by a long-lived local view, and by two shared servers.
 
 One server hears of each commit that its writer announces; the other one never hears anything. Both have a watcher with
-a poll interval of a minute. Their clock is moved on after each step, so a poll interval passes without waiting.
+a poll interval of 20 s. Their clock is moved on after each step, so a poll interval passes without waiting. It is less
+than the pause between two heartbeats, which would show a watcher what its server does not look for.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from airflow_lake_provider.timeline_server.views import (
 from airflow_lake_provider.timeline_server.watch import Watch, WatchKind, find_changes
 from tests.oracle.hudi_answers import FileGroups, Moment
 
-POLL_S = 60.0
-MINUTE_MS = 61_000
+POLL_S = 20.0
+POLL_MS = 21_000
 DAY_MS = 86_400_000
 WATCHED_MS = 30 * DAY_MS
 DILIGENCES = (0.4, 0.4, 0.04)
