@@ -133,7 +133,12 @@ class World:
         self.held: list[HeldWrite] = []
         self.savepoints: list[str] = []
         self.inserted: set[int] = set()
-        """Keys that were inserted into a table that may have had them: two rows once stood in it."""
+        """Keys that were inserted into a table that had them: two rows once stood in it."""
+        self.deleted: set[int] = set()
+        """Keys that were deleted by their rows."""
+        self.unindexed_keys: frozenset[int] = frozenset()
+        """Keys of this step's bulk insert when its writer streams metadata, which leaves them out of a secondary index
+        (`known.py`)."""
         self.is_announced = False
         """Whether the commits of this step are announced to the announced view."""
         self.result: ServiceResult | None = None
@@ -150,7 +155,7 @@ class World:
 
     def do(self, step: Step) -> str:
         """Carry a step out; return what Hudi complained of, empty when it was content. Raises NothingToDoError."""
-        self.is_announced, self.result = False, None
+        self.is_announced, self.result, self.unindexed_keys = False, None, frozenset()
         act: Callable[[random.Random], None] = getattr(self, f"_{step.kind}")
         try:
             act(step.chance())
@@ -210,6 +215,10 @@ class World:
             **more,
         }
 
+    def _keys_there(self) -> set[int]:
+        """Return the keys that stand in the table, by a full scan of its files."""
+        return _keys_of(self.spark.read.format("hudi").option("hoodie.metadata.enable", "false").load(str(self.path)))
+
     def _save(self, orders: DataFrame, more: Mapping[str, str]) -> None:
         orders.write.format("hudi").options(**self._write_settings(more)).mode("append").save(str(self.path))
         self.commits += 1
@@ -218,13 +227,20 @@ class World:
         self.is_announced = chance.random() < 0.6
         operation = chance.choice(("upsert", "upsert", "upsert", "insert", "bulk_insert", "delete"))
         rows = self._orders(chance, chance.choice((2, ROWS)))
+        keys = _keys_of(rows)
         if operation in {"insert", "bulk_insert"}:
-            self.inserted.update(row.id for row in rows.select("id").collect())
+            self.inserted |= keys & self._keys_there()
+        if operation == "bulk_insert" and self.setup.streaming:
+            self.unindexed_keys = frozenset(keys)
+        if operation == "delete":
+            self.deleted |= keys
         self._save(rows, {"hoodie.datasource.write.operation": operation})
 
     def _delete(self, chance: random.Random) -> None:
         self.is_announced = chance.random() < 0.6
-        self._save(self._orders(chance, 4), {"hoodie.datasource.write.operation": "delete"})
+        rows = self._orders(chance, 4)
+        self.deleted |= _keys_of(rows)
+        self._save(rows, {"hoodie.datasource.write.operation": "delete"})
 
     def _overwrite(self, chance: random.Random) -> None:
         self._save(self._orders(chance, 3), {"hoodie.datasource.write.operation": "insert_overwrite"})
@@ -557,6 +573,10 @@ class World:
             return {}
         with self.client() as client:
             return {held.instant: self.hudi.markers(self.path, client, held.instant) for held in self.held}
+
+
+def _keys_of(rows: DataFrame) -> set[int]:
+    return {int(row.id) for row in rows.select("id").collect()}
 
 
 def _complaint(error: Exception) -> str:
