@@ -2,7 +2,7 @@
 
 One server hears of each commit that its writer announces; the other one never hears anything. Both have a watcher with
 a poll interval of 20 s. Their clock is moved on after each step, so a poll interval passes without waiting. It is less
-than the pause between two heartbeats, which would show a watcher what its server does not look for.
+than the pause between two heartbeats, which would show a watcher what its server does not ask for.
 """
 
 from __future__ import annotations
