@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.conflict.marker_reader import ActiveInstant, Role
 from airflow_lake_provider.hudi.commit_metadata import file_group_key, split_file_group_key
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import CONCURRENCY_MODE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from airflow_lake_provider.conflict.activity import TableActivity
     from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
@@ -341,58 +340,3 @@ def print_line(row: dict[str, Any]) -> str:
     lines += [f"  gives way: {clash}" for clash in row["clashes"]]
     lines += [f"  not known: {name}" for name in row["unread"]]
     return "\n".join(lines)
-
-
-# --- What would conflict with a write that begins now; for users' own writers, before they begin. Pure
-
-_WORDS = {
-    Role.WRITER: "writer",
-    Role.CLUSTERING: "pending clustering",
-    Role.COMPACTION: "compaction",
-    Role.LOG_COMPACTION: "running log compaction",
-}
-
-
-_NEWEST = WriteIntent("9" * 17, frozenset())
-"""A write that begins now."""
-
-
-def find_obstacles(
-    activity: TableActivity,
-    partitions: Collection[str],
-    rule: WriterRule = UNSET,
-) -> tuple[str, ...]:
-    """Describe which instants touch, or may touch, one of the partitions; none named means the whole table.
-
-    Live writers count unless they are non-blocking, for the younger of two on one file group loses at its commit; so
-    does each pending clustering, because Hudi refuses updates of its file groups, and a log compaction that was begun,
-    because Hudi rejects a writer of its file groups at the commit; neither does under `PreferWriter...`, by which
-    services give way. Compactions and dead writers do not. While a restore is pending, Hudi refuses each write
-    (`BaseHoodieWriteClient.startCommit`).
-    """
-    restores = tuple(
-        f"restore {restore.requested_time}, during which Hudi refuses each write"
-        for restore in activity.snapshot.timeline.pending(Action.RESTORE)
-    )
-    return restores + tuple(
-        _describe_touching(active, touched)
-        for active in activity.actives
-        if must_yield(_NEWEST, active, rule=rule)
-        and ((touched := _touched(active)) is None or not partitions or touched & set(partitions))
-    )
-
-
-def _touched(active: ActiveInstant) -> frozenset[str] | None:
-    """Return all partitions that it touches; None when that is not known."""
-    if active.partitions is None or active.unread:
-        return None
-    return active.partitions | partitions_of(active.markers.file_groups())
-
-
-def _describe_touching(active: ActiveInstant, touched: frozenset[str] | None) -> str:
-    where = (
-        "somewhere: it has not named its partitions"
-        if touched is None
-        else f"in {', '.join(sorted(touched)) or 'the table'}"
-    )
-    return f"{_WORDS[active.role]} {active.instant} ({active.action or 'not on the timeline yet'}) {where}"

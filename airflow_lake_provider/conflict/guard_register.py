@@ -1,4 +1,4 @@
-"""Which instant is whose, among guarded writes: one small file per guard, and partitions that a guard reserves.
+"""Before a write begins: which instant is whose among guarded writes, what a guard reserves, and who is in the way.
 
 Storage shows no trace of the job that an instant belongs to. Where every writer of a table runs under a guard, the
 guards find out among themselves: each one writes an entry before its job begins and names its instant in it as soon as
@@ -15,17 +15,18 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.conflict.claim_lock import Reservation
-from airflow_lake_provider.conflict.contention import WriteIntent, find_obstacles
-from airflow_lake_provider.conflict.service_watch import SimpleTransactionDirectMarkerBased, StrategySettings
+from airflow_lake_provider.conflict.claims import Reservation, SimpleTransactionDirectMarkerBased, StrategySettings
+from airflow_lake_provider.conflict.contention import UNSET, WriteIntent, WriterRule, must_yield, partitions_of
+from airflow_lake_provider.conflict.marker_reader import ActiveInstant, Role
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.hudi.commit_metadata import file_group_key
+from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.instant_clock import format_instant_time
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from airflow_lake_provider.conflict.activity import ConflictTable
+    from airflow_lake_provider.conflict.activity import ConflictTable, TableActivity
     from airflow_lake_provider.storage.table_storage import Storage
     from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
 
@@ -215,3 +216,58 @@ class PartitionReservation:
         if self._reservation is not None:
             self._reservation.release()
             self._reservation = None
+
+
+# --- What would conflict with a write that begins now; for users' own writers, before they begin. Pure
+
+_WORDS = {
+    Role.WRITER: "writer",
+    Role.CLUSTERING: "pending clustering",
+    Role.COMPACTION: "compaction",
+    Role.LOG_COMPACTION: "running log compaction",
+}
+
+
+_NEWEST = WriteIntent("9" * 17, frozenset())
+"""A write that begins now."""
+
+
+def find_obstacles(
+    activity: TableActivity,
+    partitions: Collection[str],
+    rule: WriterRule = UNSET,
+) -> tuple[str, ...]:
+    """Describe which instants touch, or may touch, one of the partitions; none named means the whole table.
+
+    Live writers count unless they are non-blocking, for the younger of two on one file group loses at its commit; so
+    does each pending clustering, because Hudi refuses updates of its file groups, and a log compaction that was begun,
+    because Hudi rejects a writer of its file groups at the commit; neither does under `PreferWriter...`, by which
+    services give way. Compactions and dead writers do not. While a restore is pending, Hudi refuses each write
+    (`BaseHoodieWriteClient.startCommit`).
+    """
+    restores = tuple(
+        f"restore {restore.requested_time}, during which Hudi refuses each write"
+        for restore in activity.snapshot.timeline.pending(Action.RESTORE)
+    )
+    return restores + tuple(
+        _describe_touching(active, touched)
+        for active in activity.actives
+        if must_yield(_NEWEST, active, rule=rule)
+        and ((touched := _touched(active)) is None or not partitions or touched & set(partitions))
+    )
+
+
+def _touched(active: ActiveInstant) -> frozenset[str] | None:
+    """Return all partitions that it touches; None when that is not known."""
+    if active.partitions is None or active.unread:
+        return None
+    return active.partitions | partitions_of(active.markers.file_groups())
+
+
+def _describe_touching(active: ActiveInstant, touched: frozenset[str] | None) -> str:
+    where = (
+        "somewhere: it has not named its partitions"
+        if touched is None
+        else f"in {', '.join(sorted(touched)) or 'the table'}"
+    )
+    return f"{_WORDS[active.role]} {active.instant} ({active.action or 'not on the timeline yet'}) {where}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.hudi.commit_metadata import split_file_group_key
 from airflow_lake_provider.hudi.instant import Action
-from airflow_lake_provider.hudi.pending import (
+from airflow_lake_provider.hudi.markers import (
     MARKER_FOLDER,
     SERVER_FILE,
     TYPE_FILE,
@@ -21,6 +21,7 @@ from airflow_lake_provider.hudi.pending import (
     is_marker_name,
     parse_direct_marker,
     parse_marker_file,
+    scan_marker_files,
 )
 from airflow_lake_provider.timeline_server.refresh import UNKNOWN, folder_time
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from airflow_lake_provider.hudi.instant import Instant
+    from airflow_lake_provider.hudi.markers import MarkerScan
     from airflow_lake_provider.storage.store import FileEntry
     from airflow_lake_provider.storage.table_storage import Storage
 
@@ -39,7 +41,7 @@ _ROOT = ""
 class _Part:
     """The keys of one marker file, or of one folder of direct markers, and its stored state at that time."""
 
-    keys: tuple[bytes, ...] = ()
+    read_keys: tuple[bytes, ...] = ()
     stamp: tuple[int, int] = _NO_STAMP
     unread: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
@@ -48,6 +50,19 @@ class _Part:
     """
     compared: frozenset[bytes] | None = None
     shared: frozenset[bytes] = frozenset()
+    content: bytes = b""
+    """Of a file whose keys are not taken out of it yet; `scan` has them."""
+    scan: MarkerScan | None = None
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        if self.content:
+            self.read_keys, self.content, self.scan = parse_marker_file(self.content).keys, b"", None
+        return self.read_keys
+
+    @property
+    def count(self) -> int:
+        return self.content.count(b"\n") if self.content else len(self.read_keys)
 
     def overlap(self, mine: frozenset[bytes]) -> frozenset[bytes]:
         # The same question about the same markers has the same answer.
@@ -70,7 +85,7 @@ class InstantMarkers:
     @property
     def count(self) -> int:
         """How many markers were read."""
-        return sum(len(part.keys) for part in self.parts)
+        return sum(part.count for part in self.parts)
 
     @property
     def unread(self) -> tuple[str, ...]:
@@ -85,7 +100,13 @@ class InstantMarkers:
 
     def overlap(self, mine: frozenset[bytes]) -> frozenset[bytes]:
         """Return which of the file groups have a marker."""
-        shared = [found for part in self.parts if (found := part.overlap(mine))]
+        found: dict[MarkerScan, frozenset[bytes]] = {}
+        for part in self.parts:
+            if part.scan is not None and part.compared is not mine:
+                if part.scan not in found:
+                    found[part.scan] = part.scan.find_shared(mine)
+                part.compared, part.shared = mine, found[part.scan]
+        shared = [keys for part in self.parts if (keys := part.overlap(mine))]
         return frozenset().union(*shared) if shared else frozenset()
 
 
@@ -125,7 +146,7 @@ class MarkerReader:
         except FileNotFoundError:  # completed or rolled back
             self._forget(instant)
             return InstantMarkers(instant)
-        kind = MarkerKind.DIRECT if any(part.keys or part.unread for part in found) else MarkerKind.NONE
+        kind = MarkerKind.DIRECT if any(part.count or part.unread for part in found) else MarkerKind.NONE
         return self._remember(InstantMarkers(instant, kind, found))
 
     def _forget(self, instant: str) -> None:
@@ -152,33 +173,35 @@ class MarkerReader:
     def _read_server_files(self, folder: str, parts: dict[str, _Part]) -> tuple[_Part, ...]:
         entries = self._storage.list_entries(folder)
         files = {entry.name: entry for entry in entries if SERVER_FILE.fullmatch(entry.name) and not entry.is_folder}
+        read: dict[str, bytes] = {}
         for name, entry in files.items():
-            part = parts.get(name)
-            if part is None or part.stamp != (entry.modified_ms, entry.size_bytes):
-                parts[name] = self._read_server_file(folder, entry, part or _Part())
+            before = parts.get(name)
+            if before is None or before.stamp != (entry.modified_ms, entry.size_bytes):
+                content = self._read_server_file(folder, name)
+                if content is None:
+                    parts[name] = _Part(before.keys if before else (), _NO_STAMP, (f"{folder}/{name}",))
+                else:
+                    read[name] = content
+        plain = [name for name, content in read.items() if _only_adds(parts.get(name), content, files[name])]
+        scan = scan_marker_files([read[name] for name in plain])
+        for name, content in read.items():
+            if scan is not None and name in plain:
+                parts[name] = _Part(stamp=_stamp_of(files[name], content), content=content, scan=scan)
+            else:
+                parts[name] = _parse_server_file(f"{folder}/{name}", files[name], content, parts.get(name) or _Part())
         known = {name: part for name, part in parts.items() if SERVER_FILE.fullmatch(name)}
         for name, part in known.items():
             if name not in files and not part.unread:  # removed to be written again, as some stores do it
                 known[name] = parts[name] = _Part(part.keys, _NO_STAMP, (f"{folder}/{name}",))
         return tuple(part for _, part in sorted(known.items()))
 
-    def _read_server_file(self, folder: str, entry: FileEntry, before: _Part) -> _Part:
-        path = f"{folder}/{entry.name}"
+    def _read_server_file(self, folder: str, name: str) -> bytes | None:
         try:
-            content = self._storage.read_bytes(path)
+            return self._storage.read_bytes(f"{folder}/{name}")
         except FileNotFoundError:
             # Only when the instant's folder has vanished too nothing conflicts any more; this raises then.
             self._storage.list_names(folder)
-            return _Part(before.keys, _NO_STAMP, (path,))
-        parsed = parse_marker_file(content)
-        # One that is shorter than it was is being written again, and will hold all that it held before.
-        is_whole = parsed.is_whole and len(content) >= entry.size_bytes
-        is_settled = is_whole and len(content) == entry.size_bytes
-        keys = parsed.keys
-        if before.keys and not set(before.keys) <= set(keys):
-            keys, is_settled = (*before.keys, *keys), False
-        stamp = (entry.modified_ms, entry.size_bytes) if is_settled else _NO_STAMP
-        return _Part(keys, stamp, () if is_whole else (path,))
+            return None
 
     def _read_direct(
         self, folder: str, parts: dict[str, _Part], now_ms: int, partitions: Collection[str] | None
@@ -208,7 +231,7 @@ class MarkerReader:
         part = self._sort_names(self._storage.list_names(path), root, partition, (folder_ms, 0))
         if known is not None:
             now = set(part.keys)
-            part.keys = (*(key for key in known.keys if key not in now), *part.keys)
+            part.read_keys = (*(key for key in known.keys if key not in now), *part.keys)
             if (known.keys, known.unread, known.others) == (part.keys, part.unread, part.others):
                 known.stamp = part.stamp
                 return known
@@ -234,6 +257,27 @@ class MarkerReader:
             others += [f"{prefix}{name}" for name in odd if name in folders]
             unread = [f"{prefix}{name}" for name in odd if name not in folders]
         return _Part(tuple(keys), stamp, tuple(unread), tuple(others))
+
+
+def _only_adds(before: _Part | None, content: bytes, entry: FileEntry) -> bool:
+    """Whether a marker file holds all that it held, without a comparison of its keys."""
+    is_whole = len(content) >= entry.size_bytes
+    return is_whole and (before is None or (before.count > 0 and content.startswith(before.content or b"\0")))
+
+
+def _stamp_of(entry: FileEntry, content: bytes) -> tuple[int, int]:
+    return (entry.modified_ms, entry.size_bytes) if len(content) == entry.size_bytes else _NO_STAMP
+
+
+def _parse_server_file(path: str, entry: FileEntry, content: bytes, before: _Part) -> _Part:
+    parsed = parse_marker_file(content)
+    # One that is shorter than it was is being written again, and will hold all that it held before.
+    is_whole = parsed.is_whole and len(content) >= entry.size_bytes
+    stamp = _stamp_of(entry, content) if is_whole else _NO_STAMP
+    keys = parsed.keys
+    if before.keys and not set(before.keys) <= set(keys):
+        keys, stamp = (*before.keys, *keys), _NO_STAMP
+    return _Part(keys, stamp, () if is_whole else (path,))
 
 
 def _is_of_server(name: str) -> bool:

@@ -16,7 +16,8 @@ from cachetools import TTLCache
 from airflow_lake_provider.config.settings import LakeSettings, TimelineServerMode
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.conflict.activity import open_conflict_table
-from airflow_lake_provider.conflict.contention import find_obstacles, find_writer_rule
+from airflow_lake_provider.conflict.contention import find_writer_rule
+from airflow_lake_provider.conflict.guard_register import find_obstacles
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.hooks.lake import address_of
 from airflow_lake_provider.http import MOUNT_PATH

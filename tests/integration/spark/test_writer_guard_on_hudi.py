@@ -140,8 +140,11 @@ def play(spark: SparkSession, table: Table, folder: Path, seed: int, most: int) 
         assert not guarded.writer.outcome.done(), (seed, guarded.writer.outcome.exception())
     late = [guarded.forecast for guarded in losers if guarded.ended_s is None or guarded.checks > 2]
     assert not late, f"seed {seed}: a guard did not end a write at its second check, so within twice its period"
+    # A commit of the first minute of another one, which may lose by it, leaves a doubt; then no write is ended.
+    expected = {Outlook.CAN_WIN, Outlook.UNKNOWN} if committed else {Outlook.CAN_WIN}
     for guarded in winners:
-        assert (guarded.ended_s, guarded.check()) == (None, Outlook.CAN_WIN), (seed, guarded.forecast)
+        assert guarded.ended_s is None, (seed, guarded.forecast)
+        assert guarded.check() in expected, (seed, guarded.forecast)
     for guarded in draw.sample(winners, len(winners)):
         assert guarded.writer.release() == "", f"seed {seed}: a write that can win was rejected"
         committed.append(guarded)

@@ -11,10 +11,15 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.conflict.activity import ConflictTable
-from airflow_lake_provider.conflict.claim_lock import LOCK_FOLDER, Reservation, ReservedError
+from airflow_lake_provider.conflict.claims import (
+    LOCK_FOLDER,
+    Reservation,
+    ReservedError,
+    StrategySettings,
+    make_strategy,
+)
 from airflow_lake_provider.conflict.contention import ClashCheck, WriteIntent
-from airflow_lake_provider.conflict.service_watch import StrategySettings, make_strategy
-from airflow_lake_provider.hudi.pending import MarkerKind
+from airflow_lake_provider.hudi.markers import MarkerKind
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
 from local_stack.processes import wait_until
 from tests.integration.storage.lakes import Lake, upload

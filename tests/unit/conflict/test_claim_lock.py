@@ -16,11 +16,17 @@ from typing import ClassVar
 
 import pytest
 
-from airflow_lake_provider.conflict import claim_lock
+from airflow_lake_provider.conflict import claims
 from airflow_lake_provider.conflict.activity import ConflictTable
-from airflow_lake_provider.conflict.claim_lock import LOCK_FOLDER, ClaimLock, Reservation, ReservedError
+from airflow_lake_provider.conflict.claims import (
+    LOCK_FOLDER,
+    ClaimLock,
+    Reservation,
+    ReservedError,
+    StrategySettings,
+    make_strategy,
+)
 from airflow_lake_provider.conflict.contention import ClashCheck, WriteIntent
-from airflow_lake_provider.conflict.service_watch import StrategySettings, make_strategy
 from airflow_lake_provider.hudi.heartbeat import HeartbeatRule
 from airflow_lake_provider.storage.store import FileEntry
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
@@ -81,7 +87,7 @@ class SteppedStore(FakeStore):
 
     def _begin(self) -> None:
         self.step()
-        self.now_ms += self.draw.choice((0, 1, 1, 1, 1, 1, 2 * claim_lock.EXPIRES_MS))
+        self.now_ms += self.draw.choice((0, 1, 1, 1, 1, 1, 2 * claims.EXPIRES_MS))
 
     def list_entries(self, path: str) -> list[FileEntry]:
         self._begin()
@@ -138,7 +144,7 @@ def play(seed: int) -> str:
 
 
 def test_one_of_four_claims_wins_however_they_interleave(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim_lock, "PAUSE_S", 0)
+    monkeypatch.setattr(claims, "PAUSE_S", 0)
     winners = set()
     for seed in range(INTERLEAVINGS):
         try:

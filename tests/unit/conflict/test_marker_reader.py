@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import random
 import time
+import uuid
 from pathlib import Path
 
 import pytest
 
+from airflow_lake_provider.conflict import marker_reader
 from airflow_lake_provider.conflict.marker_reader import InstantMarkers, MarkerReader
-from airflow_lake_provider.hudi.pending import MarkerKind
+from airflow_lake_provider.hudi import markers as marker_files
+from airflow_lake_provider.hudi.markers import MarkerKind
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from tests.unit.conflict.fake_table import BASE, FakeStore, FakeTable, keys, marker
 from tests.unit.hudi.test_markers import PARTITIONS
@@ -146,3 +150,36 @@ def test_server_file_that_is_gone_with_its_folder_is_in_no_servers_way() -> None
     table.mark_by_server(W1, [ELSEWHERE])
     found = MarkerReader(Storage(BASE, store, BASE)).read(W1, table.now_ms)
     assert (found.count, found.unread) == (0, ())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_many_markers_are_read_as_few_are(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One reader scans whole files, the other one takes each line; files grow, are cut, shrink and vanish meanwhile."""
+    monkeypatch.setattr(marker_files, "_LEAST_SCANNED_BYTES", 1)
+    draw, folder = random.Random(seed), tmp_path / ".hoodie" / ".temp" / W1
+    folder.mkdir(parents=True)
+    (folder / "MARKERS.type").write_text("TIMELINE_SERVER_BASED")
+    lines: dict[int, list[str]] = {}
+    readers = [MarkerReader(open_storage(str(tmp_path))) for _ in range(2)]
+    scan, scanned = marker_reader.scan_marker_files, 0
+    for _ in range(15):
+        for number in draw.sample(range(4), 2):
+            new = [marker(W1, f"p={draw.randrange(3)}", f"{uuid.UUID(int=draw.getrandbits(128))}-0") for _ in range(9)]
+            lines[number] = new[:2] if draw.random() < 0.1 else [*lines.get(number, []), *new]
+            text = "".join(f"{line}\n" for line in lines[number])
+            (folder / f"MARKERS{number}").write_text(text[: -draw.randrange(99)] if draw.random() < 0.1 else text)
+        if draw.random() < 0.1:
+            (folder / f"MARKERS{draw.choice(list(lines))}").unlink(missing_ok=True)
+        found = []
+        for reader, way in zip(readers, (scan, lambda _: None), strict=True):
+            monkeypatch.setattr(marker_reader, "scan_marker_files", way)
+            found.append(reader.read(W1, int(time.time() * 1000)))
+        scanned += any(part.scan is not None for part in found[0].parts)
+        groups = sorted(found[1].file_groups())
+        for _ in range(3):
+            asked = frozenset(draw.sample(groups, draw.choice((0, 0, 1, len(groups) // 2)))) | {b"p=1/other-0"}
+            assert found[0].overlap(asked) == found[1].overlap(asked) == asked - {b"p=1/other-0"}
+        assert (found[0].count, found[0].unread) == (found[1].count, found[1].unread)
+        if draw.random() < 0.3:
+            assert found[0].file_groups() == found[1].file_groups()
+    assert scanned

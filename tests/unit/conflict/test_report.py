@@ -13,12 +13,12 @@ from airflow_lake_provider.conflict.contention import (
     STRATEGY,
     WriteIntent,
     describe_activity,
-    find_obstacles,
     find_writer_rule,
     is_clear,
     print_line,
 )
 from airflow_lake_provider.conflict.guard import WriteFacts, judge_write
+from airflow_lake_provider.conflict.guard_register import find_obstacles
 from airflow_lake_provider.job_contract import CONCURRENCY_MODE
 from tests.unit.conflict.fake_table import FakeTable, keys
 

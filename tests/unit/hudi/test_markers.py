@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import random
+import uuid
+
 import pytest
 
+from airflow_lake_provider.hudi import markers
 from airflow_lake_provider.hudi.commit_metadata import file_group_key, split_file_group_key
-from airflow_lake_provider.hudi.pending import is_marker_name, parse_direct_marker, parse_marker_file
+from airflow_lake_provider.hudi.markers import (
+    is_marker_name,
+    parse_direct_marker,
+    parse_marker_file,
+    scan_marker_files,
+)
 
 INSTANT = "20261121104100123"
 GROUP = "6c1f2d3e-0000-4a4a-9b9b-123456789abc-0"
@@ -121,3 +130,95 @@ def test_marker_of_an_unknown_shape_is_still_seen_as_a_marker() -> None:
     assert is_marker_name("who-knows.marker.MERGE")
     assert not is_marker_name("city=Oslo")
     assert not is_marker_name(f".{GROUP}.marker.MERGE.crc")
+
+
+def plain_key(line: str) -> bytes | None:
+    """Return the key of a base file's marker, by cutting its name at the underscores; None for anything else."""
+    folder, slash, name = line.rpartition("/")
+    file_id, *rest = name.split("_")
+    if len(rest) != 2 or not rest[1].split(".")[0].isdigit():
+        return None
+    return f"{folder}{slash}{file_id}".encode()
+
+
+def draw_usual(draw: random.Random, partition: str) -> str:
+    group = f"{uuid.UUID(int=draw.getrandbits(128), version=4)}-{draw.choice((0, 0, 7, 10))}"
+    kind, format = draw.choice(("CREATE", "MERGE")), draw.choice(("parquet", "parquet", "orc"))
+    name = f"{group}_{draw.randrange(300)}-{draw.randrange(9)}-{draw.randrange(9999)}_{INSTANT}.{format}.marker.{kind}"
+    return f"{partition}/{name}" if partition else name
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_scanned_markers_are_those_of_a_plain_reading(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markers, "_LEAST_SCANNED_BYTES", 1)
+    draw = random.Random(seed)
+    # Each of one number of underscores, as those of one table are.
+    partitions = draw.choice(
+        (["city=Oslo", "city=São Paulo", "a/b/c", "dot.ted", "x y,z\"'\\"], ["a_b=1", "a_b=22/c"], [""])
+    )
+    lines = [draw_usual(draw, draw.choice(partitions)) for _ in range(draw.choice((1, 20, 3000)))]
+    contents = ["".join(f"{line}\n" for line in lines[n::3]).encode() for n in range(3) if lines[n::3]]
+    scan = scan_marker_files(contents)
+    assert scan is not None
+    keys = {key for line in lines if (key := plain_key(line))}
+    assert len(keys) == len(lines)
+    asked = frozenset(draw.sample(sorted(keys), len(keys) // 2))
+    # Others whose file ids are the same, too short, or any.
+    others = {b"elsewhere/" + key.rpartition(b"/")[2] for key in keys} | {b"short", file_group_key("", GROUP)}
+    assert scan.find_shared(asked | others) == asked
+    assert scan.find_shared(frozenset(keys)) == keys
+    assert scan.find_shared(frozenset()) == frozenset()
+
+
+def spoil(draw: random.Random, lines: list[str]) -> bytes:
+    """Return the content of a marker file with something unusual in one place, or in every line."""
+    line = draw.choice(lines)
+    partition, _, name = line.rpartition("/")
+    odd = draw.choice(
+        [
+            "",
+            "nonsense",
+            line[: draw.randrange(len(line))],
+            f"{line},{draw.choice(lines)}",
+            f"{line}\r",
+            line.replace("/", "\r/", 1),
+            line.replace(".parquet", ".log"),
+            line.replace("-", "_"),
+            f"{partition}_1_2/{name}",
+            f"{partition}/x.marker.MERGE/{name}",
+            f"{partition}/x.log.1/.{name}",
+            f"{partition}/.{name}",
+            f"{partition}/{GROUP}_{INSTANT}.log.1_0-23-45.marker.APPEND",
+            f"{partition}/.{GROUP}_{INSTANT}.log.1_0-23-45.marker.APPEND",
+            f"{partition}/short_0-1-2_{INSTANT}.parquet.marker.MERGE",
+            f"{partition}/{GROUP}__{INSTANT}.parquet.marker.MERGE",
+            f"{partition}/{GROUP}_0-ö-2_{INSTANT}.parquet.marker.MERGE",
+            f"{partition}/{GROUP}_12_{INSTANT}.parquet.marker.MERGE",
+            f"{partition}/{GROUP}_0-1-2_{INSTANT}.parquet.marker.DELETE",
+            f"x_{GROUP}_12_{INSTANT}.parquet.marker.MERGE",
+            f"{partition}/.{name}".replace(".parquet", ".log"),
+            f"\ufeff{line}",
+            f"{line}\0",
+            f'"{line}"',
+        ]
+    )
+    spoilt = [odd] * len(lines) if draw.random() < 0.3 else lines.copy()
+    spoilt[draw.randrange(len(lines))] = odd
+    return ("\n".join(spoilt) + draw.choice(("\n", "\n", ""))).encode()
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_files_with_anything_unusual_are_scanned_only_when_it_changes_nothing(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(markers, "_LEAST_SCANNED_BYTES", 1)
+    draw = random.Random(seed)
+    lines = [draw_usual(draw, draw.choice((["a/b"], ["c_d=1/e"])[seed % 2])) for _ in range(draw.choice((1, 4, 40)))]
+    contents = [spoil(draw, lines), "".join(f"{line}\n" for line in lines).encode()]
+    draw.shuffle(contents)
+    scan, parsed = scan_marker_files(contents), [parse_marker_file(content) for content in contents]
+    if scan is not None:
+        assert all(found.is_whole for found in parsed)
+        assert [content.count(b"\n") for content in contents] == [len(found.keys) for found in parsed]
+        everything = frozenset(key for found in parsed for key in found.keys)
+        assert scan.find_shared(everything | {file_group_key("a/b", GROUP), b"elsewhere"}) == everything
