@@ -1,4 +1,4 @@
-"""Before a write begins: which instant is whose among guarded writes, what a guard reserves, and who is in the way.
+"""Before a write begins: which instant is whose among guarded writes, what a guard reserves, and what is in the way.
 
 Storage shows no trace of the job that an instant belongs to. Where every writer of a table runs under a guard, the
 guards find out among themselves: each one writes an entry before its job begins and names its instant in it as soon as
