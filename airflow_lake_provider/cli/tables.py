@@ -42,7 +42,7 @@ from airflow_lake_provider.manager.scheduling import (
     find_runs_of,
     run_conf,
 )
-from airflow_lake_provider.manager.sink_state import hold_ends_ms, load_sink_state, problem_of, state_of
+from airflow_lake_provider.manager.sink_state import hold_ends_ms, hold_of, load_sink_state, problem_of, state_of
 from airflow_lake_provider.manager.whatif import load_decisions, parse_since_ms, replay, to_svg, with_budgets
 from airflow_lake_provider.planner.decide import service_options
 from airflow_lake_provider.planner.rules import Decision, Verdict
@@ -281,7 +281,7 @@ def sink_row(sink: Mapping[Any, Any], table: Mapping[Any, Any], now_s: float) ->
         "snapshot_rows": (checkpoint.get("snapshot") or {}).get("rows", 0),
         "lag_commits": None,
         "lag_s": None,
-        "hold": "" if sink["needs_snapshot"] else sink["hold"],
+        "hold": hold_of(sink),
         "hold_age_s": None,
         "hold_ends_in_s": round(hold_ends_ms(sink) / 1000 - now_s),
         "held_bytes": None,
@@ -293,8 +293,7 @@ def sink_row(sink: Mapping[Any, Any], table: Mapping[Any, Any], now_s: float) ->
 
 
 def _measured(storage: Storage, sink: Mapping[Any, Any]) -> dict[str, Any]:
-    hold = "" if sink["needs_snapshot"] else sink["hold"]
-    state = load_sink_state(storage, sink["checkpoint"], hold, time.time())
+    state = load_sink_state(storage, sink["checkpoint"], hold_of(sink), time.time())
     return {
         "lag_commits": state.lag.commits,
         "lag_s": round(state.lag_s),

@@ -20,7 +20,7 @@ from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.execution.table_reader import ServiceEffect
 from airflow_lake_provider.hooks.open_tables import table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
-from airflow_lake_provider.manager.sink_state import SinkState, load_sink_state, report_state
+from airflow_lake_provider.manager.sink_state import SinkState, hold_of, load_sink_state, report_state
 from airflow_lake_provider.metrics import (
     REPLICATED_COMMITS,
     REPLICATED_ROWS,
@@ -151,7 +151,7 @@ def report_sink(
         base_path = normalise_base_path(base_path)
         sink = next((sink for sink in hook.list_sinks(table_id_of(base_path)) if sink["name"] == name), None)
         if sink is not None:
-            hold = "" if sink["needs_snapshot"] else sink["hold"]
+            hold = hold_of(sink)
             storage = table_opener(None)(base_path)
             state = load_sink_state(storage, sink["checkpoint_text"], hold, time.time())
             report_state(metrics, state)

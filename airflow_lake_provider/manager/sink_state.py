@@ -162,6 +162,11 @@ def problem_of(sink: Mapping[Any, Any]) -> str:
     return "; ".join([*texts, *([sink["problem"]] if sink["problem"] else [])])
 
 
+def hold_of(sink: Mapping[Any, Any]) -> str:
+    """Return what a sink holds, as for `load_sink_state`: one that begins with a snapshot holds nothing."""
+    return "" if sink["needs_snapshot"] else str(sink["hold"])
+
+
 def hold_ends_ms(sink: Mapping[Any, Any]) -> int:
     """Return when a sink's hold is released unless it is renewed, ms since the epoch."""
     retire_ms, lived_ms = sink["retire_ms"], sink["renewed_ms"] + sink["ttl_s"] * 1000

@@ -11,7 +11,7 @@ from airflow_lake_provider.errors import ConfigError, LakeError, SinkUnknownErro
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook, as_airflow_error
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
-from airflow_lake_provider.manager.sink_state import load_sink_state, report_state
+from airflow_lake_provider.manager.sink_state import hold_of, load_sink_state, report_state
 from airflow_lake_provider.planner.ranking import Pressure, worst
 
 if TYPE_CHECKING:
@@ -55,9 +55,8 @@ class HudiReplicationLagSensor(BaseSensorOperator):
         base_path = normalise_base_path(self.base_path)
         try:
             sink = self._find_sink(base_path)
-            hold = "" if sink["needs_snapshot"] else sink["hold"]
             storage = table_opener(self.storage_options)(base_path)
-            state = load_sink_state(storage, sink["checkpoint_text"], hold, time.time())
+            state = load_sink_state(storage, sink["checkpoint_text"], hold_of(sink), time.time())
         except LakeError as error:
             raise as_airflow_error(error) from error
         report_state(AirflowMetrics(), state)

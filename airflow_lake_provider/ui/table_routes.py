@@ -26,7 +26,7 @@ from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.search import find_summary
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.instances import load_instances
-from airflow_lake_provider.manager.sink_state import load_sink_state, problem_of, state_of
+from airflow_lake_provider.manager.sink_state import hold_of, load_sink_state, problem_of, state_of
 from airflow_lake_provider.manager.writers import recorded_report, row_to_dict
 from airflow_lake_provider.ui.answers import (
     Memory,
@@ -235,7 +235,7 @@ def _find_active(services: ManagerServices, storage: Storage, policy: TablePolic
 def _find_lags(services: ManagerServices, storage: Storage, policy: TablePolicy, table_id: str) -> dict[str, Any]:
     lags, now_s = [], services.registry.now_ms() / 1000
     for row in Sinks(services.registry).list_sinks(table_id):
-        state = load_sink_state(storage, row["checkpoint"], "" if row["needs_snapshot"] else row["hold"], now_s)
+        state = load_sink_state(storage, row["checkpoint"], hold_of(row), now_s)
         lags.append(
             LakeLag(sink=row["sink"], lag_commits=state.lag.commits, lag_s=state.lag_s, held_bytes=state.held_bytes)
         )
@@ -292,7 +292,7 @@ def _find_paused_services(tables: TablesConfig, row: Mapping[Any, Any]) -> list[
 
 def _sink(row: RowMapping, now_ms: int) -> LakeSink:
     checkpoint = json.loads(row["checkpoint"]) if row["checkpoint"] else {}
-    hold = "" if row["needs_snapshot"] else row["hold"]
+    hold = hold_of(row)
     return LakeSink(
         sink=row["sink"],
         state=state_of(row, checkpoint, now_ms),

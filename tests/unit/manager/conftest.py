@@ -19,8 +19,10 @@ from airflow_lake_provider.config.service_policies import CompactionPolicy
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.config.tables_source import TablesSource
+from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.leases import Executors
+from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.operations import RunHour
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import ProcessClock
@@ -34,6 +36,7 @@ from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
+from tests.support.tables import HandMadeTable
 
 CALLBACK_TOKEN = "callback-secret"
 SERVICE_TOKEN = "service-secret"
@@ -207,3 +210,14 @@ def services(
         DeadlineSweep(registry, instances),
         RepairRound(registry, TablesConfig, open_storage),
     )
+
+
+@pytest.fixture
+def orders(services: ManagerServices, lake: Path) -> str:
+    """A table with three delta commits, for which the loop has started a compaction."""
+    table = HandMadeTable.create(lake / "orders")
+    for number in range(1, 4):
+        table.commit(number)
+    services.loop.notify(Notice(str(lake / "orders"), "orders", Source.COMMIT_CALLBACK, (), "sales", "shop"))
+    services.loop.drain()
+    return table_id_of(str(lake / "orders"))

@@ -46,7 +46,6 @@ from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.ui.answers import Viewer
 from airflow_lake_provider.ui.app import create_pages
 from airflow_lake_provider.ui.table_facts import headline, lane_of, services_of_row, sizes_of
-from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import FakeClock, FakeInstanceGateway, FakeRunGateway
 
 ROUTES = (
@@ -58,17 +57,6 @@ ROUTES = (
 @pytest.fixture
 def client(services: ManagerServices) -> httpx.Client:
     return TestClient(create_pages(lambda: services, lambda: None), raise_server_exceptions=False)
-
-
-@pytest.fixture
-def orders(services: ManagerServices, lake: Path) -> str:
-    """A table with three delta commits, for which the loop has started a compaction."""
-    table = HandMadeTable.create(lake / "orders")
-    for number in range(1, 4):
-        table.commit(number)
-    services.loop.notify(Notice(str(lake / "orders"), "orders", Source.COMMIT_CALLBACK, (), "sales", "shop"))
-    services.loop.drain()
-    return table_id_of(str(lake / "orders"))
 
 
 def decided(service: str, verdict: str, **more: Any) -> dict[str, Any]:

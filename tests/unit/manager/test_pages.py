@@ -23,17 +23,6 @@ from airflow_lake_provider.ui.app import create_pages
 from tests.support.tables import HandMadeTable
 
 
-@pytest.fixture
-def evaluated(services: ManagerServices, lake: Path) -> str:
-    """A table with three delta commits, for which the loop has started a compaction."""
-    table = HandMadeTable.create(lake / "orders")
-    for number in range(1, 4):
-        table.commit(number)
-    services.loop.notify(Notice(str(lake / "orders"), "orders", Source.COMMIT_CALLBACK, (), "sales", "shop"))
-    services.loop.drain()
-    return table_id_of(str(lake / "orders"))
-
-
 def register(registry: Registry, *paths: str) -> None:
     for path in paths:
         registry.register(Notice(path, path.rsplit("/", 1)[-1], Source.HINT))
@@ -121,7 +110,7 @@ def test_no_token_sees_tables_while_the_first_tokens_file_is_wrong(teams: Manage
 
 
 def test_search_follows_the_names_and_findings_of_the_registry(
-    services: ManagerServices, registry: Registry, lake: Path, evaluated: str
+    services: ManagerServices, registry: Registry, lake: Path, orders: str
 ) -> None:
     assert found(registry, "sales").total == 1
     table = HandMadeTable(lake / "orders")
@@ -130,15 +119,15 @@ def test_search_follows_the_names_and_findings_of_the_registry(
     services.loop.notify(Notice(str(table.path), "orders", Source.COMMIT_CALLBACK))
     table.commit(9)
     services.loop.drain()
-    row = registry.get(evaluated)
+    row = registry.get(orders)
     assert row["table_name"] == "Renamed"
     assert [one["table_id"] for one in found(registry, "shop2\nrenamed").rows] == []
-    assert [one["table_id"] for one in found(registry, "RENAMED").rows] == [evaluated]
+    assert [one["table_id"] for one in found(registry, "RENAMED").rows] == [orders]
     assert found(registry, str(lake).upper()).total == 1
     (lake / "orders").rename(lake / "moved")
     services.loop.notify(Notice(str(table.path), "orders", Source.COMMIT_CALLBACK))
     services.loop.drain()
-    assert found(registry, "", TableState.UNREADABLE).rows[0]["table_id"] == evaluated
+    assert found(registry, "", TableState.UNREADABLE).rows[0]["table_id"] == orders
 
 
 @pytest.mark.parametrize(

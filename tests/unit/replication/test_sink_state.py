@@ -9,7 +9,7 @@ import pytest
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.timeline import Timeline
-from airflow_lake_provider.manager.sink_state import find_changed_time, held_bytes, load_sink_state
+from airflow_lake_provider.manager.sink_state import find_changed_time, held_bytes, hold_of, load_sink_state
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text, with_done
@@ -135,3 +135,8 @@ def test_write_whose_metadata_cannot_be_read_counts_as_a_change() -> None:
     damaged = view(plans=(completed(1, Action.COMMIT),))
     assert isinstance(damaged.timeline, Timeline)
     assert find_changed_time(damaged) == completed(1).completed_time
+
+
+def test_sink_that_begins_with_a_snapshot_holds_nothing() -> None:
+    assert hold_of({"needs_snapshot": False, "hold": "20261122101500123"}) == "20261122101500123"
+    assert hold_of({"needs_snapshot": True, "hold": "20261122101500123"}) == ""
