@@ -10,6 +10,7 @@ import logging
 import sys
 import time
 import traceback
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
@@ -33,6 +34,7 @@ from lake_jobs.replication.verification import Verification, verify
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from airflow_lake_provider.replication.pump import Order
     from airflow_lake_provider.replication.sink import Sink
 
 PROGRESS_INTERVAL_S = 5.0
@@ -55,11 +57,13 @@ def _replicate(spark: SparkSession, request: ReplicationRequest) -> ReplicationR
     try:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
         sink = create_sink(request.kind, request.sink_settings)
-        table = HudiSource(spark, request.base_path, request.mode, request.key, request.reader)
+        most_rows = request.max_transaction_rows
+        order = replace(request.order, max_transaction_rows=most_rows)
+        table = HudiSource(spark, request.base_path, request.mode, request.key, request.reader, most_rows)
         source = SelectedSource(table, parse_column_rules(request.options, request.table_name))
         _introduce(sink, source)
-        report = Pump(source, sink, request.order, progress.advance).run()
-        verified = _verify(source, request, progress) if request.is_verification else None
+        report = Pump(source, sink, order, progress.advance).run()
+        verified = _verify(source, request, order, progress) if request.is_verification else None
         if verified is not None and not verified.is_same:
             return progress.failed(FailureKind.REFUSED, str(verified))
     except LakeError as error:
@@ -88,11 +92,11 @@ def _replicate(spark: SparkSession, request: ReplicationRequest) -> ReplicationR
     )
 
 
-def _verify(source: SelectedSource, request: ReplicationRequest, progress: Progress) -> Verification:
+def _verify(source: SelectedSource, request: ReplicationRequest, order: Order, progress: Progress) -> Verification:
     def catch_up() -> Checkpoint | None:
         sink = create_sink(request.kind, request.sink_settings)
         _introduce(sink, source)
-        return Pump(source, sink, request.order, progress.advance).run().checkpoint
+        return Pump(source, sink, order, progress.advance).run().checkpoint
 
     return verify(source, create_sink(request.kind, request.sink_settings), catch_up)
 
@@ -116,11 +120,13 @@ class Progress:
 
     def advance(self, checkpoint: Checkpoint) -> None:
         """Count a durable checkpoint, and write it when the last one was written a while ago."""
-        self._commits += checkpoint.snapshot is None
+        self._commits += checkpoint.snapshot is None and checkpoint.part is None
         self._rows += checkpoint.rows
         self._checkpoint = to_text(checkpoint)
         of = checkpoint.commit.requested_time if checkpoint.commit is not None else "nothing"
         what = f"{checkpoint.snapshot.rows} rows of the snapshot at" if checkpoint.snapshot is not None else "all until"
+        if checkpoint.part is not None:
+            what = f"{checkpoint.part.rows} changes of commit"
         log_progress(
             self._request.table_name, f"{self._request.order.stream} has {what} {of} (+{checkpoint.rows} rows)"
         )

@@ -36,6 +36,16 @@ class SnapshotProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class CommitPart:
+    """How much of a large commit is durable: its changes are written in the order of their keys."""
+
+    after: str
+    """The key of the last change that is durable; all changes of that key are."""
+    rows: int
+    """All changes of the commit that are durable."""
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """The commits that one sink has of one table. Times are Hudi's instant times."""
 
@@ -46,7 +56,7 @@ class Checkpoint:
     generation: int
     """Rises by one with each snapshot."""
     commit: CommitRef | None
-    """The commit that this checkpoint was written with."""
+    """The commit that this checkpoint was written with; with `part` the sink has only the beginning of it."""
     floor: str = ""
     """Every commit that completed at or before this time is in the sink."""
     done: tuple[str, ...] = ()
@@ -54,7 +64,7 @@ class Checkpoint:
     hold: str = ""
     """Requested time from which on the table's files and instants are still needed."""
     rows: int = 0
-    """Changes of this commit, or rows of this part of a snapshot."""
+    """Changes of this commit, or rows of this part of a commit or of a snapshot."""
     checksum: str = ""
     """`checksum_of` those changes, 16 hexadecimal digits."""
     schema_id: str = ""
@@ -65,6 +75,8 @@ class Checkpoint:
     """The last fulfilled request for a snapshot or a seek, so that a repeated task does not fulfil it twice."""
     watermark: str = ""
     """The low watermark: every commit that completed at or before this time is in the sink, and none comes later."""
+    part: CommitPart | None = None
+    """Set within a commit that is larger than one transaction of the sink."""
 
     def has(self, commit: CommitRef) -> bool:
         """Whether the sink has this commit."""
@@ -73,7 +85,11 @@ class Checkpoint:
 
 def to_text(checkpoint: Checkpoint) -> str:
     """Print a checkpoint as one line of JSON."""
-    return json.dumps(asdict(checkpoint) | {"version": VERSION}, separators=(",", ":"), sort_keys=True)
+    body = asdict(checkpoint) | {"version": VERSION}
+    if checkpoint.part is None:
+        # Releases that know no parts refuse the name, and need not outside of a commit that is there in part.
+        del body["part"]
+    return json.dumps(body, separators=(",", ":"), sort_keys=True)
 
 
 def from_text(text: str) -> Checkpoint:
@@ -82,13 +98,14 @@ def from_text(text: str) -> Checkpoint:
         body: dict[str, Any] = json.loads(text)
         if body.pop("version") != VERSION:
             raise CheckpointDamagedError(f"the checkpoint is not of version {VERSION}: {text[:200]}")
-        commit, snapshot = body.pop("commit"), body.pop("snapshot")
+        commit, snapshot, part = body.pop("commit"), body.pop("snapshot"), body.pop("part", None)
         if snapshot is not None and snapshot["after"] is not None:
             snapshot["after"] = tuple(snapshot["after"])
         return Checkpoint(
             **body | {"done": tuple(body["done"])},
             commit=None if commit is None else CommitRef(**commit),
             snapshot=None if snapshot is None else SnapshotProgress(**snapshot),
+            part=None if part is None else CommitPart(**part),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointDamagedError(f"the sink's text is not a checkpoint: {text[:200]!r}") from error

@@ -9,11 +9,15 @@ from types import MappingProxyType
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.job_contract import FailureKind, Submitter
 from airflow_lake_provider.replication.change import ChangeMode
-from airflow_lake_provider.replication.pump import Order
+from airflow_lake_provider.replication.pump import UNBOUNDED, Order
 from airflow_lake_provider.replication.sink import SinkSettings
 
 READER = "reader"
 """The option of an entry that is the run's and not the sink's: how changes are read."""
+MAX_TRANSACTION_ROWS = "max_transaction_rows"
+"""The run's as well: a commit of more changes is several transactions."""
+_MOST_ROWS: Mapping[str, int] = MappingProxyType({"kafka": 1_000_000})
+"""Unless the entry says otherwise: a broker ends a transaction after some minutes. Other sinks take a commit whole."""
 NAMED_OPTIONS = frozenset({"topic", "checkpoint_topic", "dead_letter_topic", "topic.transaction", "path", "table"})
 """The options in which `{database}` and `{table}` stand for the table's own names, so that one entry is for many."""
 _PLACE = re.compile(r"\{([^{}]*)\}")
@@ -56,7 +60,8 @@ class ReplicationRequest:
     @property
     def sink_settings(self) -> SinkSettings:
         """The settings from which the sink is built, the table's names in their place. Raises ConfigError."""
-        own = {key: text for key, text in self.options.items() if key != READER and not key.startswith(COLUMN_OPTIONS)}
+        runs = {READER, MAX_TRANSACTION_ROWS}
+        own = {key: text for key, text in self.options.items() if not (key in runs or key.startswith(COLUMN_OPTIONS))}
         named = {key: self._named(key, text) if key in NAMED_OPTIONS else text for key, text in own.items()}
         return SinkSettings(self.order.stream, self.table_name, self.mode, named, self.database)
 
@@ -83,6 +88,16 @@ class ReplicationRequest:
             return Reader(name)
         except ValueError:
             raise ConfigError(f"reader is {name!r}, allowed: {', '.join(Reader)}") from None
+
+    @property
+    def max_transaction_rows(self) -> int:
+        """The changes of a commit from which on it is more than one transaction. Raises ConfigError for no number."""
+        text = self.options.get(MAX_TRANSACTION_ROWS, "")
+        if not text:
+            return _MOST_ROWS.get(self.kind, UNBOUNDED)
+        if not text.isdecimal() or not int(text):
+            raise ConfigError(f"{MAX_TRANSACTION_ROWS} is {text!r}, allowed: a number of rows from 1 on")
+        return int(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Bring one sink up to date with one table: a snapshot where one is due, then each unread commit alone.
 
+A commit is one transaction of the sink, or several where it has more rows than one may have (`CommitPart`).
 A crash may interrupt every step. Only what the sink committed together with its checkpoint is durable, and every run
 begins by reading that checkpoint from the sink.
 """
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from airflow_lake_provider.errors import ReplicationGapError
 from airflow_lake_provider.replication.change import Batch, bytes_of, checksum_of
-from airflow_lake_provider.replication.checkpoint import Checkpoint, from_text, unread, with_done
+from airflow_lake_provider.replication.checkpoint import Checkpoint, CommitPart, from_text, unread, with_done
 from airflow_lake_provider.replication.feed import (
     begin_snapshot,
     find_gap,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+UNBOUNDED = 2**62
 TIMELINE, READ, WRITE, COMMIT = PHASES = ("timeline", "read", "write", "commit")
 """What a run spends its time on: reading the timeline, waiting for rows, handing them to the sink, its commits."""
 
@@ -52,8 +54,17 @@ class ChangeSource(Protocol):
     def expect(self, commits: Sequence[CommitRef]) -> None:
         """Take a hint: these will be read next, in this order, so some may be read ahead."""
 
-    def read_blocks(self, commit: CommitRef) -> Iterator[Sequence[Change]]:
-        """Return the changes of one completed commit alone, in order per key, in blocks of any length."""
+    def read_blocks(self, commit: CommitRef, after: str = "") -> Iterator[Sequence[Change]]:
+        """Return the changes of one completed commit alone, in order per key, in blocks of any length.
+
+        With `after` those of keys behind this one, in the order in which `is_by_key` returns them.
+        """
+
+    def is_by_key(self, commit: CommitRef) -> bool:
+        """Whether a commit's blocks, of which one was read, are in an order of their keys that is always the same.
+
+        Its transaction may then end between any two keys.
+        """
 
     def read_end_s(self, commit: CommitRef) -> float:
         """Return when all of a commit had been read, which may be long before its last block was asked for.
@@ -83,6 +94,8 @@ class Order:
     """The last one that the manager knows of: a sink that has lost its checkpoint does not begin below it again."""
     batch_rows: int = 5_000
     snapshot_part_rows: int = 50_000
+    max_transaction_rows: int = UNBOUNDED
+    """A commit of more changes is several transactions, each of about as many."""
     max_commits: int = 1_000_000
 
     def __post_init__(self) -> None:
@@ -186,6 +199,8 @@ class Pump:
         """Do one transaction; None when nothing is left to do."""
         if checkpoint.snapshot is not None:
             return self._snapshot(checkpoint, checkpoint.snapshot)
+        if checkpoint.part is not None and checkpoint.commit is not None:
+            return self._replicate(checkpoint, checkpoint.commit)
         todo = unread(checkpoint, self._seen.completed) if self._seen is not None else []
         if not todo:
             timeline = self._refresh(checkpoint)
@@ -200,9 +215,16 @@ class Pump:
         return self._replicate(checkpoint, todo[0])
 
     def _replicate(self, checkpoint: Checkpoint, commit: CommitRef) -> Checkpoint:
-        rows = checksum = 0
-        schema = self._source.schema_of(commit)
-        for changes in self._waiting(_cut(self._source.read_blocks(commit), self._order.batch_rows)):
+        """Write one commit, or the rest of it, in one transaction for each `max_transaction_rows`."""
+        rows, checksum, most = 0, 0, self._order.max_transaction_rows
+        part, schema = checkpoint.part or CommitPart("", 0), self._source.schema_of(commit)
+        blocks = _cut(self._source.read_blocks(commit, part.after), min(self._order.batch_rows, most))
+        for changes in self._waiting(blocks):
+            if self._source.is_by_key(commit):
+                if rows >= most and changes[0].key != part.after:
+                    checkpoint = self._end_part(replace(checkpoint, commit=commit, part=part), commit, rows, checksum)
+                    rows = checksum = 0
+                part = CommitPart(changes[-1].key, part.rows + len(changes))
             with self._timed(WRITE):
                 self._sink.write(Batch(commit, changes, checkpoint.generation, schema=schema))
                 rows, checksum = rows + len(changes), checksum_of(changes, checksum)
@@ -214,9 +236,13 @@ class Pump:
         gap = find_gap(checkpoint, timeline)
         if gap:
             raise ReplicationGapError(f"{gap}, while commit {commit.requested_time} was read; a snapshot follows")
-        moved = with_done(replace(checkpoint, commit=commit), (commit.requested_time,), timeline.completed)
+        moved = with_done(replace(checkpoint, commit=commit, part=None), (commit.requested_time,), timeline.completed)
         self._commits += 1
         return self._commit(moved, timeline, rows, checksum)
+
+    def _end_part(self, checkpoint: Checkpoint, commit: CommitRef, rows: int, checksum: int) -> Checkpoint:
+        what = f"commit {commit.requested_time} was read; a snapshot follows"
+        return self._commit(checkpoint, self._require_no_gap(checkpoint, what), rows, checksum)
 
     def _snapshot(self, checkpoint: Checkpoint, progress: SnapshotProgress) -> Checkpoint:
         """Write the rest of the rows, one transaction for each part."""
@@ -233,18 +259,19 @@ class Pump:
                 self._bytes += bytes_of(changes)
             progress = replace(progress, after=part[-1][0], rows=progress.rows + len(part))
             checkpoint = replace(checkpoint, snapshot=progress)
-            timeline = self._require_no_gap(checkpoint)
+            timeline = self._require_no_gap(checkpoint, "the snapshot was read; it begins again")
             checkpoint = self._commit(checkpoint, timeline, len(changes), checksum_of(changes))
         if is_first:  # a table without rows: the sink must drop its rows all the same
             self._sink.write(Batch(commit, (), checkpoint.generation, begins_snapshot=True, schema=schema))
-        timeline = self._require_no_gap(checkpoint)
+        timeline = self._require_no_gap(checkpoint, "the snapshot was read; it begins again")
         return self._commit(replace(checkpoint, snapshot=None), timeline, rows=0, checksum=0)
 
-    def _require_no_gap(self, checkpoint: Checkpoint) -> SourceTimeline:
-        timeline = self._refresh()
+    def _require_no_gap(self, checkpoint: Checkpoint, what: str) -> SourceTimeline:
+        # A snapshot must know which writes are compactions, those that it has as well.
+        timeline = self._refresh(checkpoint if checkpoint.snapshot is None else None)
         gap = find_gap(checkpoint, timeline)
         if gap:
-            raise ReplicationGapError(f"{gap}, while the snapshot was read; it begins again")
+            raise ReplicationGapError(f"{gap}, while {what}")
         return timeline
 
     def _refresh(self, known: Checkpoint | None = None) -> SourceTimeline:

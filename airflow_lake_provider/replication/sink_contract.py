@@ -10,11 +10,12 @@ Each test opens a stream of its own. Sinks that keep only the newest version of 
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_lake_provider.errors import SinkFencedError
 from airflow_lake_provider.replication.change import Batch, Change, CommitRef, Op
-from airflow_lake_provider.replication.checkpoint import Checkpoint, from_text
+from airflow_lake_provider.replication.checkpoint import Checkpoint, CommitPart, from_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -82,6 +83,26 @@ class SinkContract:
         sink.commit(checkpoint(stream, 1))
         sink.close()
         assert sorted(self.read_back(stream)) == [(1, 10), (2, 20)]
+
+    def test_part_of_a_commit_is_kept_and_the_next_run_adds_the_rest(self) -> None:
+        """A large commit is several transactions; a run that dies within one leaves those before it."""
+        stream, sink = self._opened()
+        sink.write(batch(1, [insert(1, 10)]))
+        sink.commit(checkpoint(stream, 1))
+        sink.write(batch(2, [insert(2, 20), insert(3, 30)]))
+        in_part = replace(checkpoint(stream, 2), part=CommitPart(_key(3), 2))
+        sink.commit(in_part)
+        sink.write(batch(2, [insert(4, 40)]))
+        sink.close()
+        again = self.make_sink(stream)
+        text = again.open()
+        assert text is not None
+        assert from_text(text) == in_part
+        assert sorted(self.read_back(stream)) == [(1, 10), (2, 20), (3, 30)]
+        again.write(batch(2, [insert(4, 40)]))
+        again.commit(checkpoint(stream, 3))
+        again.close()
+        assert sorted(self.read_back(stream)) == [(1, 10), (2, 20), (3, 30), (4, 40)]
 
     def test_versions_of_a_key_stay_in_order(self) -> None:
         """Later commits win, and a log has them in their order."""

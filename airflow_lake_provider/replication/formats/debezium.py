@@ -128,6 +128,10 @@ class DebeziumFormat:
         self._events = 0
         return self._boundary("BEGIN", commit, "null", "null")
 
+    def continue_transaction(self, events: int) -> None:
+        """Count on from the events of a commit that readers have already."""
+        self._events = events
+
     def end_transaction(self, commit: CommitRef) -> tuple[str, str]:
         """Return key and value of the record with the number of a commit's events."""
         of_table = f'{{"data_collection":{json.dumps(self._options.table)},"event_count":{self._events}}}'

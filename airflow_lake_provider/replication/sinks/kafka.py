@@ -1,4 +1,4 @@
-"""Kafka: one transaction for each commit of the table (or part of a snapshot), the checkpoint inside it.
+"""Kafka: one transaction for each commit of the table (or part of it, or of a snapshot), the checkpoint inside it.
 
 The checkpoint goes to a topic of its own (`<topic>.checkpoints`, compacted, one partition) and not into a consumer
 group's offsets: Kafka drops those after a week without a consumer. Consumers of the changes must read committed.
@@ -108,11 +108,15 @@ class KafkaSink:
         )
         self._call(lambda: self._producer.init_transactions(timeout_s))
         text = KafkaCheckpoints(self._options, self._settings.stream).find_last()
+        known = from_text(text) if text is not None else None
         if self._options.control_records:
             found = self._call(lambda: self._producer.list_topics(self._options.topic, timeout_s))
             self._partitions = len(found.topics[self._options.topic].partitions)
-            known = from_text(text) if text is not None else None
             self._generation_begun = known.generation if known is not None and known.snapshot is not None else None
+        if self._debezium is not None and self._transaction_topic and known is not None and known.part is not None:
+            # A transaction of Debezium's is the commit, however many of the broker's it takes.
+            self._announced = known.commit
+            self._debezium.continue_transaction(known.part.rows)
         return text
 
     def write(self, batch: Batch) -> None:
@@ -142,10 +146,10 @@ class KafkaSink:
         """Commit the transaction with the checkpoint in it."""
         self._commit = checkpoint.commit.requested_time if checkpoint.commit is not None else ""
         self._begin()
-        if self._debezium is not None and self._announced is not None:
+        if self._debezium is not None and self._announced is not None and checkpoint.part is None:
             self._send_boundary(self._debezium.end_transaction(self._announced))
             self._announced = None
-        if checkpoint.snapshot is None and checkpoint.commit is not None:
+        if checkpoint.snapshot is None and checkpoint.part is None and checkpoint.commit is not None:
             if self._generation_begun == checkpoint.generation:
                 self._control(SNAPSHOT_ENDS, checkpoint.commit, checkpoint.generation)
             self._control(RESOLVED, checkpoint.commit, checkpoint.generation, checkpoint.watermark)
@@ -238,7 +242,7 @@ class KafkaSink:
             )
 
     def _announce(self, debezium: DebeziumFormat, batch: Batch) -> None:
-        if self._announced is None and self._transaction_topic:
+        if self._announced != batch.commit and self._transaction_topic:
             self._announced = batch.commit
             self._send_boundary(debezium.begin_transaction(batch.commit))
 
@@ -251,7 +255,7 @@ class KafkaSink:
 
     def _begin(self) -> None:
         if not self._in_transaction:
-            self._failure, self._announced = None, None
+            self._failure = None
             self._call(self._producer.begin_transaction)
             self._in_transaction, self._began_s = True, time.monotonic()
 

@@ -11,10 +11,13 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pyspark import StorageLevel
+from pyspark.sql import functions as F
+
 from airflow_lake_provider.errors import LakeError, ReadIncompleteError
 from airflow_lake_provider.replication.change import Change, Op
 from airflow_lake_provider.replication.job import Reader
-from lake_jobs.replication.arrow_changes import COLUMNS, ArrowChanges, count_changes, split_by_commit
+from lake_jobs.replication.arrow_changes import COLUMNS, KEY, OP, ArrowChanges, count_changes, split_by_commit
 from lake_jobs.replication.change_columns import in_order_per_key
 from lake_jobs.replication.commit_reading import SliceReading, read_together
 from lake_jobs.replication.reader_choice import FEW_ROWS, FIRST_COMMITS, MOST_COMMITS
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _OPS = {op.value: op for op in Op}
+_PORTION_ROWS = 50_000
+"""Of a large commit: the driver holds about two portions."""
 
 
 class Table(Protocol):
@@ -71,14 +76,20 @@ class CommitsInTurn:
         self._collected: dict[str, list[Any]] = {}
         self._most_commits = FIRST_COMMITS
 
-    def read(self) -> Iterator[Iterator[Sequence[Change]]]:
-        """Return the blocks of each commit in turn; each is to be read to its end before the next."""
-        for at in range(len(self._commits)):
-            yield self._read(at)
+    def read(self, after: str = "") -> Iterator[Iterator[Sequence[Change]]]:
+        """Return the blocks of each commit in turn; each is to be read to its end before the next.
 
-    def _read(self, at: int) -> Iterator[Sequence[Change]]:
+        Of the first one the keys behind `after`, with which a run has left off.
+        """
+        for at in range(len(self._commits)):
+            yield self._read(at, after if at == 0 else "")
+
+    def _read(self, at: int, after: str) -> Iterator[Sequence[Change]]:
         commit = self._commits[at]
         found = self._describe(commit)
+        if found.is_by_key or after:
+            yield from self._read_by_key(found, after)
+            return
         batches = self._collected.pop(commit.requested_time, None)
         if batches is None and self._table.has_own_logs:
             batches = self._collect_with_others(found, at)
@@ -95,9 +106,38 @@ class CommitsInTurn:
         for batch in cut_batches(batches or ()):
             counts.update(count_changes(batch, GROUP))
             yield ArrowChanges(batch)
+        self._require_whole(found, reading, counts)
+
+    def _read_by_key(self, found: Description, after: str) -> Iterator[Sequence[Change]]:
+        """Return a commit's changes in the order of key and operation, once all of it was counted.
+
+        Spark keeps them on its disks meanwhile: they are read from the table once, counted, sorted, and brought here in
+        portions of some ten thousand rows.
+        """
+        self._described.pop(found.commit.requested_time, None)
+        reading = self._open(found)
+        changes = reading.changes()
+        if changes is None:
+            return
+        kept = changes.select(*COLUMNS, GROUP).persist(StorageLevel.DISK_ONLY)
+        try:
+            counts = {(group, op): number for group, op, number in kept.groupBy(GROUP, OP).count().collect()}
+            self._require_whole(found, reading, counts)
+            left = kept.where(F.col(KEY) > after) if after else kept
+            # As many portions as the commit needs, whatever the settings of the session are. A delete comes first.
+            portions = max(1, -(-sum(counts.values()) // _PORTION_ROWS))
+            ordered = left.repartitionByRange(portions, KEY).sortWithinPartitions(KEY, OP, GROUP)
+            for block in iterate_blocks(ordered.select(*COLUMNS)):
+                yield [Change(_OPS[op], key, before, after) for op, key, before, after in block]
+        finally:
+            kept.unpersist()
+
+    def _require_whole(
+        self, found: Description, reading: ChangeDataReading | SliceReading, counts: Mapping[tuple[int, str], int]
+    ) -> None:
         differences = reading.find_differences(count(counts))
         if differences:
-            raise ReadIncompleteError(describe_differences(differences, commit, self._table.base_path))
+            raise ReadIncompleteError(describe_differences(differences, found.commit, self._table.base_path))
 
     def _describe(self, commit: CommitRef) -> Description:
         if commit.requested_time not in self._described:
@@ -136,7 +176,7 @@ class CommitsInTurn:
 
     def _find_group(self, found: Description, at: int) -> list[Description]:
         group = [found]
-        if found.rows > FEW_ROWS or found.choice.reader is not Reader.SLICES:
+        if found.rows > FEW_ROWS or found.is_by_key or found.choice.reader is not Reader.SLICES:
             return group
         # Few at first, so that the sink has something to write meanwhile.
         most, self._most_commits = self._most_commits, min(MOST_COMMITS, 2 * self._most_commits)

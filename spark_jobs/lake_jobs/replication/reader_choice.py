@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.replication.job import Reader
+from airflow_lake_provider.replication.pump import UNBOUNDED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,6 +96,14 @@ class Description:
     choice: Choice
     schema: str
     may_repeat_keys: bool
+    max_transaction_rows: int = UNBOUNDED
+
+    @property
+    def is_by_key(self) -> bool:
+        """Whether it may be too large for one transaction: it is then read in an order that is always the same."""
+        if self.max_transaction_rows == UNBOUNDED:
+            return False
+        return any(group.is_replaced for group in self.statistics) or self.rows > self.max_transaction_rows
 
     @property
     def rows(self) -> int:
@@ -109,7 +118,7 @@ class Description:
         return (
             self.choice.reader is first.choice.reader is Reader.SLICES
             and self.schema == first.schema != ""
-            and not any(each.may_repeat_keys for each in every)
+            and not any(each.may_repeat_keys or each.is_by_key for each in every)
             and len(every) <= MOST_COMMITS
             and sum(len(each.statistics) for each in every) <= MOST_GROUPS
             and sum(each.rows for each in every) <= FEW_ROWS

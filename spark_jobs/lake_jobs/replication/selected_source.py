@@ -32,10 +32,14 @@ class SelectedSource:
         """Read these ahead."""
         self._source.expect(commits)
 
-    def read_blocks(self, commit: CommitRef) -> Iterator[Sequence[Change]]:
+    def read_blocks(self, commit: CommitRef, after: str = "") -> Iterator[Sequence[Change]]:
         """Return the changes of one completed commit alone, in order per key, in blocks of some thousand."""
-        blocks = self._source.read_blocks(commit)
+        blocks = self._source.read_blocks(commit, after)
         return blocks if self._is_whole else ([self._rules.change(change) for change in block] for block in blocks)
+
+    def is_by_key(self, commit: CommitRef) -> bool:
+        """Whether a commit is read in the order of its keys."""
+        return self._source.is_by_key(commit)
 
     def read_end_s(self, commit: CommitRef) -> float:
         """Return when all of a commit had been read, in seconds of `time.monotonic`."""

@@ -11,23 +11,17 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from airflow_lake_provider.errors import ReplicationGapError, SourceRefusedError
+from airflow_lake_provider.errors import SourceRefusedError
 from airflow_lake_provider.instant_clock import shift_instant_time
 from airflow_lake_provider.replication.change import Change, ChangeMode, CommitRef, Op, bytes_of
-from airflow_lake_provider.replication.feed import OPERATIONS_WITHOUT_CHANGES, SourceTimeline
 from airflow_lake_provider.replication.job import Reader
-from lake_jobs.hudi.files import open_path
+from airflow_lake_provider.replication.pump import UNBOUNDED
 from lake_jobs.hudi.table import (
     MERGE_ON_READ,
-    TableState,
-    list_times,
-    read_clean_plan,
-    read_table_state,
-    requested_times,
 )
 from lake_jobs.replication.change_columns import (
     data_schema,
@@ -38,25 +32,26 @@ from lake_jobs.replication.change_columns import (
 from lake_jobs.replication.commit_reading import (
     ChangeDataReading,
     SliceReading,
-    Times,
     find_groups,
     list_files,
     read_merging,
 )
 from lake_jobs.replication.commits_in_turn import CommitsInTurn
-from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS, find_instant_of_logs, read_statistics
+from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS
 from lake_jobs.replication.reader_choice import Choice, Description, TableTraits, choose_reader, find_obstacle
 from lake_jobs.replication.row_transfer import ReadAhead
 from lake_jobs.replication.slice_changes import ChangeQuery
 from lake_jobs.replication.slice_reader import SliceReader
+from lake_jobs.replication.timeline_reader import TimelineReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql import types as T
 
     from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress
+    from airflow_lake_provider.replication.feed import SourceTimeline
     from lake_jobs.replication.file_slices import DataFile, GroupStatistics
     from lake_jobs.replication.slice_reader import Layout
 
@@ -74,34 +69,28 @@ class HudiSource:
         mode: ChangeMode,
         key: tuple[str, ...] = (),
         reader: Reader = Reader.AUTO,
+        max_transaction_rows: int = UNBOUNDED,
     ) -> None:
         self._spark = spark
         self._base_path = base_path
         self._mode = mode
         self._reader = reader
-        self._table = read_table_state(spark, base_path)
-        config = self._table.meta_client.getTableConfig()
-        self._version = self._table.table_version
+        self._most_rows = max_transaction_rows
+        self._timeline = TimelineReader(spark, base_path)
+        config = self._timeline.table.meta_client.getTableConfig()
+        self._version = self._timeline.version
         self._merging = read_merging(config)
         fields = config.getRecordKeyFields()
         partitions = config.getPartitionFields()
         self._record_key = tuple(fields.get()) if fields.isPresent() else ()
         self._partition = tuple(partitions.get()) if partitions.isPresent() else ()
         self._key = key
-        self._operations: dict[str, CommitFacts] = {}
-        self._cleans: dict[str, tuple[str, int]] = {}
-        self._newest = ""
-        self._newest_schema = ""
         self._schemas: dict[str, T.StructType] = {}
         self._layouts: dict[str, Layout] = {}
         self._slices = SliceReader(spark, base_path)
         self._ahead = ReadAhead[CommitRef, Sequence[Change]](self._read_in_turn, bytes_of)
-        self._times: dict[str, str] = {}
-        self._instants: tuple[Any, Any, dict[str, int]] = (None, None, {})
-        """A timeline, its completed writes, and the position of each among them."""
-        self._begins = ""
-        self._was_archived = False
         self._ends_s: dict[str, float] = {}
+        self._by_key = set[str]()
         self.readers: Counter[str] = Counter()
         self._require_replicable(bool(config.populateMetaFields()))
         names = self._schema().names
@@ -109,7 +98,7 @@ class HudiSource:
         self._key = key or tuple(dict.fromkeys((*self._record_key, *(n for n in self._partition if n in names))))
         unfit = find_unfit_column(self._schema()) if bool(config.isCDCEnabled()) else None
         self._traits = TableTraits(
-            self._version, bool(config.isCDCEnabled()), self._table.table_type == MERGE_ON_READ, unfit or ""
+            self._version, bool(config.isCDCEnabled()), self._timeline.table.table_type == MERGE_ON_READ, unfit or ""
         )
         obstacle = find_obstacle(self._traits)
         if reader is Reader.CDC and (obstacle or mode is ChangeMode.LATEST):
@@ -123,64 +112,32 @@ class HudiSource:
 
         The metadata of writes that `known` has are not read, so the answer does not show whether those changed rows.
         """
-        table = read_table_state(self._spark, self._base_path)
-        if table.table_version != self._version:
-            # What a commit's files are called, and which are its rows, was decided for the other version.
-            raise ReplicationGapError(
-                f"table {self._base_path} was of version {self._version} when the run began and is of version "
-                f"{table.table_version} now; the next try goes on"
-            )
-        timeline = table.timeline
-        writes = timeline.getCommitsTimeline()
-        done = writes.filterCompletedInstants()
-        instants = done.getInstants()
-        completed, silent, compacted, times = [], set(), set(), {}
-        for position, (requested_time, found) in enumerate(list_times(done)):
-            commit = CommitRef(requested_time, found or requested_time)
-            times[requested_time] = commit.completed_time
-            if known is not None and known.has(commit):
-                completed.append(commit)
-                continue
-            operation = self._metadata(timeline, requested_time, instants, position).operation
-            if operation == "COMPACT":
-                compacted.add(requested_time)
-            if operation in OPERATIONS_WITHOUT_CHANGES:
-                silent.add(requested_time)
-            else:
-                completed.append(commit)
-        newest = max(times, key=lambda requested: (times[requested], requested), default="")
-        if newest and newest not in self._operations:
-            self._metadata(timeline, newest, instants, list(times).index(newest))
-        self._newest, self._newest_schema = max(
-            ((times[at], facts.schema) for at, facts in self._operations.items() if at in times and facts.schema),
-            default=("", ""),
-        )
-        self._begins = min(requested_times(writes), default="")
-        # At once: another thread reads commits meanwhile.
-        self._table, self._times = table, times
-        self._instants = (timeline, instants, {requested_time: at for at, requested_time in enumerate(times)})
-        retained_from, unbounded = self._read_cleans(timeline)
-        return SourceTimeline(
-            completed=tuple(completed),
-            silent=frozenset(silent),
-            pending=_pending_writes(timeline),
-            compactions=frozenset((*compacted, *requested_times(timeline.filterPendingCompactionTimeline()))),
-            earliest=self._begins,
-            retained_from=retained_from,
-            cleaned_without_bound=unbounded,
-            has_history=self._has_history(table),
-            has_savepoints=not timeline.getSavePointTimeline().empty(),
-            restored=max(requested_times(timeline.getRestoreTimeline()), default=""),
-            from_before_upgrade=self._find_older(times),
-        )
+        return self._timeline.read(known)
 
     def expect(self, commits: Sequence[CommitRef]) -> None:
         """Read these ahead, one after another, in a thread of its own."""
         self._ahead.expect(commits)
 
-    def read_blocks(self, commit: CommitRef) -> Iterator[Sequence[Change]]:
-        """Return the changes of one completed commit alone, in order per key, in blocks of some thousand."""
-        return self._ahead.read(commit)
+    def read_blocks(self, commit: CommitRef, after: str = "") -> Iterator[Sequence[Change]]:
+        """Return the changes of one completed commit alone, in order per key, in blocks of some thousand.
+
+        Raises SourceRefusedError when the key `after`, where a run ended, is of other fields than the stream's.
+        """
+        if not after:
+            return self._ahead.read(commit)
+        self._ahead.stop()
+        fields = tuple(json.loads(after))
+        if fields != self._key:
+            raise SourceRefusedError(
+                f"commit {commit.requested_time} of table {self._base_path} is in the sink in part, with key "
+                f"{', '.join(fields)}, and key names {', '.join(self._key)} now: name those until the commit is there "
+                "as a whole, or request a new snapshot"
+            )
+        return next(self._read_in_turn([commit], after))
+
+    def is_by_key(self, commit: CommitRef) -> bool:
+        """Whether a commit, of which a block was read, is read in the order of its keys."""
+        return commit.requested_time in self._by_key
 
     def read_end_s(self, commit: CommitRef) -> float:
         """Return when all of a commit that was asked for had been read, in seconds of `time.monotonic`."""
@@ -204,15 +161,18 @@ class HudiSource:
         """Read a commit's own metadata, and choose how it is read. Raises ReplicationGapError."""
         # Threads have sessions of their own otherwise, without this one's time zone.
         self._spark._jvm.SparkSession.setActiveSession(self._spark._jsparkSession)
-        if commit.requested_time not in self._times:
+        if commit.requested_time not in self._timeline.times.completed:
             self.read_timeline()
-        statistics = self._read_statistics(commit)
+        statistics = self._timeline.read_statistics(commit)
         choice, repeats = self._choose(commit, statistics), self._may_repeat_keys(statistics)
-        return Description(commit, statistics, choice, self.schema_of(commit), repeats)
+        found = Description(commit, statistics, choice, self.schema_of(commit), repeats, self._most_rows)
+        if found.is_by_key:
+            self._by_key.add(commit.requested_time)
+        return found
 
     def list_files(self, groups: Sequence[GroupStatistics]) -> dict[tuple[str, str], list[DataFile]]:
         """Return all files of some file groups, by partition and file id."""
-        return list_files(self._slices, self._table, groups)
+        return list_files(self._slices, self._timeline.table, groups)
 
     def open(
         self, found: Description, files: Mapping[tuple[str, str], Sequence[DataFile]]
@@ -232,11 +192,11 @@ class HudiSource:
             with_before=self._mode is ChangeMode.CHANGES,
             keeps_versions=self._merging.keeps_versions,
         )
-        groups = find_groups(files, self._table, commit, statistics, Times(self._times, self._begins))
+        groups = find_groups(files, self._timeline.table, commit, statistics, self._timeline.times)
         return SliceReading(query, groups, self._merging)
 
-    def _read_in_turn(self, commits: Sequence[CommitRef]) -> Iterator[Iterator[Sequence[Change]]]:
-        for commit, blocks in zip(commits, CommitsInTurn(self, commits).read(), strict=True):
+    def _read_in_turn(self, commits: Sequence[CommitRef], after: str = "") -> Iterator[Iterator[Sequence[Change]]]:
+        for commit, blocks in zip(commits, CommitsInTurn(self, commits).read(after), strict=True):
             yield self._until_end(commit, blocks)
 
     def _until_end(self, commit: CommitRef, blocks: Iterator[Sequence[Change]]) -> Iterator[Sequence[Change]]:
@@ -287,7 +247,7 @@ class HudiSource:
     @property
     def partition(self) -> tuple[str, ...]:
         """The fields by whose values, as they are, the table is partitioned; empty where Hudi makes them of others."""
-        generator = str(self._table.meta_client.getTableConfig().getKeyGeneratorClassName() or "")
+        generator = str(self._timeline.table.meta_client.getTableConfig().getKeyGeneratorClassName() or "")
         return () if any(name in generator for name in _GENERATED) else self._partition
 
     @property
@@ -298,7 +258,7 @@ class HudiSource:
     @property
     def time_zone(self) -> str:
         """The zone in which the table's instants are named, in Hudi's spelling."""
-        return str(self._table.meta_client.getTableConfig().getTimelineTimezone().name())
+        return str(self._timeline.table.meta_client.getTableConfig().getTimelineTimezone().name())
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -307,13 +267,14 @@ class HudiSource:
 
     def schema_of(self, commit: CommitRef) -> str:
         """Return the Avro schema that the commit wrote with; empty when it names none."""
-        known = self._operations.get(commit.requested_time)
-        return "" if known is None else str(known.schema)
+        return self._timeline.schema_of(commit)
 
     def _choose(self, commit: CommitRef, statistics: Sequence[GroupStatistics]) -> Choice:
         if self._mode is ChangeMode.LATEST:
             return Choice(Reader.SLICES, "mode latest needs no change data")
-        return choose_reader(self._reader, self._traits, statistics, self.schema_of(commit), self._newest_schema)
+        return choose_reader(
+            self._reader, self._traits, statistics, self.schema_of(commit), self._timeline.newest_schema
+        )
 
     def _schema_at(self, commit: CommitRef) -> T.StructType:
         """Return the columns as a commit wrote them: its change data has no others."""
@@ -326,15 +287,6 @@ class HudiSource:
             self._layouts = {schema: self._slices.layout_at(rows)}
         return self._layouts[schema]
 
-    def _read_statistics(self, commit: CommitRef) -> tuple[GroupStatistics, ...]:
-        timeline, instants, positions = self._instants
-        if commit.requested_time not in positions:
-            raise ReplicationGapError(f"commit {commit.requested_time} is no longer on the active timeline")
-        instant = instants[positions[commit.requested_time]]
-        replaces = str(instant.getAction()) == "replacecommit"
-        metadata = timeline.readReplaceCommitMetadata(instant) if replaces else timeline.readCommitMetadata(instant)
-        return read_statistics(json.loads(metadata.toJsonString()))
-
     def change_data(self, commit: CommitRef) -> DataFrame:
         """Return Hudi's own change data of one commit, as it is."""
         return ChangeDataReading(self._reader_of_rows(), self._base_path, commit, (), self._schema(), self._key).rows()
@@ -344,50 +296,9 @@ class HudiSource:
 
     def _schema(self) -> T.StructType:
         # Of the newest commit: what it added is null in the rows of earlier ones. Opening the table takes a while.
-        if self._newest not in self._schemas:
-            self._schemas = {self._newest: data_schema(self._reader_of_rows().load(self._base_path).schema)}
-        return self._schemas[self._newest]
-
-    def _metadata(self, timeline: Any, requested_time: str, instants: Any, position: int) -> CommitFacts:
-        if requested_time not in self._operations:
-            self._operations[requested_time] = CommitFacts(timeline.readCommitMetadata(instants[position]))
-        return self._operations[requested_time]
-
-    def _find_older(self, times: Iterable[str]) -> frozenset[str]:
-        if self._version < FIRST_VERSION_OF_OWN_LOGS:
-            return frozenset()
-        facts = ((at, self._operations[at]) for at in times if at in self._operations)
-        return frozenset(at for at, found in facts if found.slice_of_logs and found.slice_of_logs < at)
-
-    def _read_cleans(self, timeline: Any) -> tuple[str, str]:
-        """Return what cleans keep, and the last clean that does not record it."""
-        cleans = timeline.getCleanerTimeline()
-        done = cleans.filterCompletedInstants()
-        instants = done.getInstants()
-        for position, requested_time in enumerate(requested for requested, _ in list_times(done)):
-            if requested_time not in self._cleans:
-                metadata = timeline.readCleanMetadata(instants[position])
-                kept = str(metadata.getEarliestCommitToRetain() or "")
-                self._cleans[requested_time] = (kept, int(metadata.getTotalFilesDeleted()))
-        known = dict(self._cleans)
-        # It may be deleting files just now. A plan that was not begun deletes nothing, and our service does not execute
-        # it while a sink needs more than it keeps; when another's does, the next reading of the timeline shows it.
-        for instant in cleans.filterInflights().getInstants():
-            known[str(instant.requestedTime())] = read_clean_plan(timeline.readCleanerPlan(instant))
-        unbounded = [requested for requested, (kept, files) in known.items() if files and not kept]
-        return max((kept for kept, _ in known.values()), default=""), max(unbounded, default="")
-
-    def _has_history(self, table: TableState) -> bool:
-        # What was archived stays so, and the archive of an old table is long.
-        self._was_archived = self._was_archived or self._find_archived(table)
-        return self._was_archived
-
-    def _find_archived(self, table: TableState) -> bool:
-        fs, folder = open_path(self._spark, str(table.meta_client.getArchivePath()))
-        if not fs.exists(folder):
-            return False
-        names = [str(status.getPath().getName()) for status in fs.listStatus(folder)]
-        return any(name.endswith(".parquet") or ".archive" in name for name in names)
+        if self._timeline.newest not in self._schemas:
+            self._schemas = {self._timeline.newest: data_schema(self._reader_of_rows().load(self._base_path).schema)}
+        return self._schemas[self._timeline.newest]
 
     def _require_replicable(self, has_meta_fields: bool) -> None:  # noqa: FBT001 - the table's own property
         what = f"table {self._base_path}"
@@ -395,7 +306,7 @@ class HudiSource:
             raise SourceRefusedError(
                 f"{what} has no meta fields (hoodie.populate.meta.fields=false), so its rows carry no keys"
             )
-        if bool(self._table.meta_client.getTableConfig().shouldDropPartitionColumns()):
+        if bool(self._timeline.table.meta_client.getTableConfig().shouldDropPartitionColumns()):
             raise SourceRefusedError(
                 f"{what} leaves its partition columns out of its files (hoodie.datasource.write.drop.partition.columns)"
             )
@@ -403,28 +314,6 @@ class HudiSource:
             raise SourceRefusedError(f"{what} has no record key: name the fields in key")
 
 
-class CommitFacts:
-    """What replication needs of a completed commit's metadata, read once."""
-
-    def __init__(self, metadata: Any) -> None:
-        operation = metadata.getOperationType()
-        self.operation = "UNKNOWN" if operation is None else str(operation.name())
-        self.schema = str(metadata.getMetadata("schema") or "")
-        self.slice_of_logs = find_instant_of_logs(str(metadata.getFileIdAndRelativePaths().toString()))
-        """The instant in the name of a log file that it wrote; empty without one."""
-
-
 def one_ms_before(instant: str) -> str:
     """Return the instant time one millisecond earlier (`yyyyMMddHHmmssSSS`); ranges exclude their begin."""
     return shift_instant_time(instant, -1)
-
-
-def _pending_writes(timeline: Any) -> tuple[str, ...]:
-    pending: Mapping[str, None] = dict.fromkeys(
-        requested_times(timeline.getCommitsTimeline().filterPendingExcludingCompaction())
-    )
-    services = {
-        *requested_times(timeline.filterPendingClusteringTimeline()),
-        *requested_times(timeline.filterPendingLogCompactionTimeline()),
-    }
-    return tuple(instant for instant in pending if instant not in services)

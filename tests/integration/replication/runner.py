@@ -2,16 +2,19 @@
 
 `python runner.py request.json`: {"table": path, "kind": "kafka", "options": {...}, "stream": "t.kafka", "die": {...}}.
 `die` is {"call": "write", "number": 2, "when": "before|after"}, or {"after_s": 0.3}: kill -9 of this very process.
-The table's file has {"commits": [[requested, completed, {key: value or null}], ...]}, in any order.
+The table's file has {"commits": [[requested, completed, {key: value or null}], ...]}, in any order;
+commits of more than `most_rows` are written in parts.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ def load_table(path: Path) -> ModelTable:
         table.complete(requested, completed, {int(key): value for key, value in rows.items()})
     for requested in body["pending"]:
         table.begin(requested)
+    table.most_rows = body.get("most_rows", math.inf)
     return table
 
 
@@ -78,7 +82,10 @@ def main() -> None:
     table = load_table(Path(request["table"]))
     settings = SinkSettings(request["stream"], "orders", ChangeMode.CHANGES, request["options"])
     sink = DyingSink(create_sink(request["kind"], settings), plan)
-    report = Pump(table, sink, Order(request["stream"], batch_rows=3, snapshot_part_rows=7)).run()
+    order = Order(request["stream"], batch_rows=3, snapshot_part_rows=7)
+    if table.most_rows != math.inf:
+        order = replace(order, max_transaction_rows=int(table.most_rows))
+    report = Pump(table, sink, order).run()
     print(json.dumps({"commits": report.commits, "rows": report.rows}), flush=True)
 
 

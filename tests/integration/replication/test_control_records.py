@@ -110,6 +110,21 @@ def lose_the_checkpoint(stream: Stream) -> Report:
     return stream.run(generation=known.generation)
 
 
+def test_large_commit_is_resolved_with_its_last_part_alone(broker: LocalKafka) -> None:
+    stream = Stream(broker.bootstrap)
+    stream.table.most_rows = 3
+    stream.table.complete(1, 2, {0: 0})
+    stream.run()
+    stream.table.complete(3, 4, {key: key for key in range(1, 10)})
+    stream.run(max_transaction_rows=3)
+    records = read_topic(stream.bootstrap, stream.topic)
+    for partition in range(PARTITIONS):
+        kinds = [record.headers.get("control", "row") for record in records if record.partition == partition]
+        rest = kinds[kinds.index("resolved") + 1 :]
+        assert rest == ["row"] * (len(rest) - 1) + ["resolved"]
+    assert stream.reader().until == dict.fromkeys(range(PARTITIONS), time_of(4))
+
+
 @pytest.mark.parametrize(
     ("what", "generation"),
     [(resnapshot, 2), (seek, 1), (empty, 2), (lose_the_checkpoint, 2)],

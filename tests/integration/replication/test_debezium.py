@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from airflow_lake_provider.errors import SinkRefusedError
+from airflow_lake_provider.replication.checkpoint import CommitPart
 from airflow_lake_provider.replication.sink import Sink
 from airflow_lake_provider.replication.sink_contract import SinkContract, batch, checkpoint, delete, insert, read
 from local_stack.kafka import LocalKafka
@@ -58,6 +61,41 @@ def test_events_tombstones_and_boundaries_are_one_transaction(broker: LocalKafka
         ("BEGIN", None),
         ("END", 1),
     ]
+
+
+def test_transaction_of_a_large_commit_ends_once_with_all_its_events_whatever_run_writes_its_parts(
+    broker: LocalKafka,
+) -> None:
+    stream = new_stream()
+    options = {"provide.transaction.metadata": "true", "schemas.enable": "false"}
+
+    def opened() -> Sink:
+        sink = kafka_sink(broker, stream, format="debezium", partitions="1", **options)
+        sink.open()
+        return sink
+
+    sink = opened()
+    sink.write(batch(1, [insert(1, 10), insert(2, 20)]))
+    sink.commit(replace(checkpoint(stream, 1), part=CommitPart('{"id":2}', 2)))
+    sink.write(batch(1, [insert(3, 30)]))
+    sink.commit(replace(checkpoint(stream, 1), part=CommitPart('{"id":3}', 3)))
+    sink.write(batch(1, [insert(4, 40)]))
+    sink.close()
+    sink = opened()
+    sink.write(batch(1, [insert(4, 40)]))
+    sink.commit(checkpoint(stream, 1))
+    sink.write(batch(2, [insert(5, 50)]))
+    sink.commit(checkpoint(stream, 2))
+    sink.close()
+    boundaries = [record.value for record in read_topic(broker.bootstrap, f"{stream}.transaction")]
+    assert [(found["status"], found["event_count"]) for found in boundaries] == [
+        ("BEGIN", None),
+        ("END", 4),
+        ("BEGIN", None),
+        ("END", 1),
+    ]
+    orders = [record.value["transaction"]["total_order"] for record in read_topic(broker.bootstrap, stream)]
+    assert orders == [1, 2, 3, 4, 1]
 
 
 def test_truncate_events_are_refused_where_partitions_could_overtake_one_another(broker: LocalKafka) -> None:

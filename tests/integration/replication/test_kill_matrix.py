@@ -7,6 +7,7 @@ the broker killed meanwhile. A consumer that reads committed records must see ev
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import subprocess
@@ -48,7 +49,8 @@ class Story:
             for ref, rows in self.table.commits.values()
         ]
         pending = [int(time[10:]) for time in self.table.pending]
-        table.write_text(json.dumps({"commits": commits, "pending": pending}), encoding="utf-8")
+        body = {"commits": commits, "pending": pending, "most_rows": self.table.most_rows}
+        table.write_text(json.dumps(body), encoding="utf-8")
         options = {
             "bootstrap_servers": self.bootstrap,
             "topic": self.stream,
@@ -108,13 +110,18 @@ class Story:
         delivered = defaultdict(list)
         for record in changes:
             delivered[record.headers["commit"]].append(as_change(record))
-        reported = {c["commit"]["requested_time"]: c for c in checkpoints if c["snapshot"] is None}
+        reported = defaultdict(list)
+        for checkpoint in checkpoints:
+            if checkpoint["snapshot"] is None:
+                reported[checkpoint["commit"]["requested_time"]].append(checkpoint)
         for ref, rows in self.table.commits.values():
             if ref.requested_time in delivered:
-                found, said = delivered[ref.requested_time], reported[ref.requested_time]
-                assert len(found) == len(rows) == said["rows"]
-                assert f"{checksum_of(found):016x}" == said["checksum"]
+                found, parts = delivered[ref.requested_time], reported[ref.requested_time]
+                assert len(found) == len(rows) == sum(part["rows"] for part in parts)
+                assert checksum_of(found) == sum(int(part["checksum"], 16) for part in parts)
                 assert checksum_of(found) == checksum_of(self.table.read(ref))
+                # All but the last say how far they are: transactions of at least so many rows, and whole keys.
+                assert ["part" in part for part in parts] == [True] * (len(parts) - 1) + [False]
 
 
 def as_change(record: Record) -> Change:
@@ -151,9 +158,44 @@ def test_killed_at_a_step(story: Story, call: str, number: int, when: str) -> No
     story.verify()
 
 
+@pytest.mark.parametrize(
+    ("call", "number", "when"),
+    [
+        # Nine rows in transactions of at least four: two blocks of three rows, and one.
+        pytest.param(call, number, when, id=f"{when}-{call}-{number}", marks=() if is_short else pytest.mark.soak)
+        for call, number, when, is_short in (
+            ("write", 2, "before", False),
+            ("write", 2, "after", False),
+            ("commit", 1, "before", False),
+            ("commit", 1, "after", True),
+            ("write", 3, "before", False),
+            ("write", 3, "after", True),
+            ("commit", 2, "before", False),
+            ("commit", 2, "after", False),
+        )
+    ],
+)
+def test_killed_within_and_between_the_parts_of_a_large_commit(story: Story, call: str, number: int, when: str) -> None:
+    story.table.complete(1, 2, {1: 1})
+    assert story.run() == 0, story.log()
+    story.table.most_rows = 4
+    story.table.complete(3, 4, {key: key + 10 for key in range(9)})
+    assert story.run({"call": call, "number": number, "when": when}) == -9, story.log()
+    checkpoints = [record.value for record in read_topic(story.bootstrap, f"{story.stream}.checkpoints")]
+    seen = [record for record in read_topic(story.bootstrap, story.stream) if record.value["op"] != "r"]
+    # A reader has a prefix of the commit in the order of its keys, whole parts of it, and the checkpoint that says so.
+    assert len(seen) in (0, 6, 9)
+    assert len(seen) == checkpoints[-1].get("part", {"rows": 9 if len(seen) == 9 else 0})["rows"]
+    story.table.complete(5, 6, {1: 101, 11: 110})
+    assert story.run() == 0, story.log()
+    story.verify()
+
+
+@pytest.mark.parametrize("most_rows", [math.inf, pytest.param(3, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_seeded_history_of_kills(story: Story, broker: LocalKafka, seed: int) -> None:
+def test_seeded_history_of_kills(story: Story, broker: LocalKafka, seed: int, most_rows: float) -> None:
     draw = random.Random(seed)
+    story.table.most_rows = most_rows
     number, slow, broker_kills = 0, [], 0
     for round_number in range(6):
         for _ in range(draw.randint(1, 4)):

@@ -41,6 +41,7 @@ from airflow_lake_provider.replication.change import Change, ChangeMode, CommitR
 from airflow_lake_provider.replication.checkpoint import Checkpoint, from_text
 from airflow_lake_provider.replication.job import Reader, ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.pump import Order
+from airflow_lake_provider.replication.sinks.file import FileSink
 from lake_jobs.replication.change_columns import cdc_changes, data_schema, row_json
 from lake_jobs.replication.commit_reading import SliceReading
 from lake_jobs.replication.source import HudiSource, one_ms_before
@@ -126,8 +127,14 @@ class Lake:
         return HudiSource(self.spark, self.path, mode)
 
     def replicate(
-        self, mode: ChangeMode = ChangeMode.CHANGES, sink: str = "files", reader: Reader = Reader.AUTO, **order: Any
+        self,
+        mode: ChangeMode = ChangeMode.CHANGES,
+        sink: str = "files",
+        reader: Reader = Reader.AUTO,
+        most_rows: int = 0,
+        **order: Any,
     ) -> ReplicationResult:
+        bound = {"max_transaction_rows": str(most_rows)} if most_rows else {}
         return replicate(
             self.spark,
             ReplicationRequest(
@@ -137,7 +144,7 @@ class Lake:
                 Order(f"events.{sink}", **order),
                 str(self.folder / "result.json"),
                 mode,
-                options={"path": str(self.folder / sink), "reader": reader.value},
+                options={"path": str(self.folder / sink), "reader": reader.value, **bound},
             ),
         )
 
@@ -514,8 +521,60 @@ def test_our_clean_and_archive_leave_what_a_sink_needs_until_its_time_to_live_is
 
 
 @pytest.mark.parametrize("type", [pytest.param("COW", marks=pytest.mark.soak), "MOR"])
-def test_commit_that_was_not_read_whole_is_an_error_and_the_checkpoint_stays(
+def test_parts_of_large_commits_are_together_what_the_commits_bring_whole_also_after_a_death_between_them(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type: str
+) -> None:
+    lake = Lake(spark, tmp_path, type)
+    lake.write(lake.rows(range(12), 1))
+    for sink in ("whole", "parts"):
+        assert lake.replicate(sink=sink).message == ""
+    lake.write(lake.rows([*range(0, 12, 2), *range(20, 29)], 2))
+    lake.write(lake.rows([1, 3, 5], 3), "delete")
+    lake.write(lake.rows([30, 32], 4), "insert_overwrite")
+    assert lake.replicate(sink="whole").message == ""
+    commit, calls = FileSink.commit, []
+
+    def dies(self: FileSink, checkpoint: Checkpoint) -> None:
+        calls.append(checkpoint)
+        if len(calls) == 3:
+            raise ZeroDivisionError("within the first commit")
+        commit(self, checkpoint)
+
+    with monkeypatch.context() as planted:
+        planted.setattr(FileSink, "commit", dies)
+        assert "within the first commit" in lake.replicate(sink="parts", most_rows=4).message
+    durable, _ = lake.delivered("parts")[-1]
+    assert durable.part is not None
+    assert durable.part.rows == 8
+    result = lake.replicate(sink="parts", most_rows=4)
+    assert (result.message, result.commits) == ("", 3)
+
+    found = {sink: dict[CommitRef, list[tuple[Checkpoint, list[Any]]]]() for sink in ("whole", "parts")}
+    for sink, commits in found.items():
+        for checkpoint, records in lake.delivered(sink):
+            if checkpoint.snapshot is None and checkpoint.rows:
+                assert checkpoint.commit is not None
+                commits.setdefault(checkpoint.commit, []).append((checkpoint, records))
+    assert [len(parts) for parts in found["parts"].values()] == [4, 1, 4]
+    for ref, parts in found["parts"].items():
+        ((whole, expected),) = found["whole"][ref]
+        records = [record for _, some in parts for record in some]
+        assert sorted(records, key=json.dumps) == sorted(expected, key=json.dumps)
+        assert sum(int(checkpoint.checksum, 16) for checkpoint, _ in parts) == int(whole.checksum, 16)
+        keys = [[json.dumps(record["key"], separators=(",", ":")) for record in some] for _, some in parts]
+        assert [key for some in keys for key in some] == sorted(key for some in keys for key in some)
+        assert [checkpoint.part and checkpoint.part.after for checkpoint, _ in parts] == [
+            *(some[-1] for some in keys[:-1]),
+            None,
+        ]
+    assert lake.replica("parts") == lake.replica("whole") == lake.table()
+    assert spark.sparkContext._jsc.getPersistentRDDs().isEmpty()
+
+
+@pytest.mark.parametrize("most_rows", [0, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("type", [pytest.param("COW", marks=pytest.mark.soak), "MOR"])
+def test_commit_that_was_not_read_whole_is_an_error_and_the_checkpoint_stays(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type: str, most_rows: int
 ) -> None:
     lake = Lake(spark, tmp_path, type, **{"hoodie.table.cdc.enabled": "false"})
     lake.write(lake.rows(range(6), 1))
@@ -532,11 +591,11 @@ def test_commit_that_was_not_read_whole_is_an_error_and_the_checkpoint_stays(
 
     with monkeypatch.context() as planted:
         planted.setattr(SliceReading, "changes", without_a_row)
-        result = lake.replicate()
+        result = lake.replicate(most_rows=most_rows)
     commit = lake.commits()[-1]
     assert f"commit {commit.requested_time} of table {lake.path} was not read as it was written" in result.message
     assert "of partition 'p0': read 0 inserts, 1 updates, 0 deletes" in result.message
-    assert (result.commits, len(lake.delivered())) == (1, len(before) + 1)
+    assert (result.commits, len(lake.delivered())) == (1, len(before) + (2 if most_rows else 1))
     assert lake.replicate().message == ""
     assert lake.replica() == lake.table()
     assert {key: lake.replica()[key]["ts"] for key in (0, 2, 4)} == {0: 5, 2: 6, 4: 6}

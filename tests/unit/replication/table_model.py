@@ -34,6 +34,8 @@ class ModelTable:
     restored: str = ""
     from_before_upgrade: frozenset[str] = frozenset()
     schemas: dict[str, str] = field(default_factory=dict)
+    most_rows: float = math.inf
+    """A commit of more is read in the order of its keys."""
 
     def begin(self, requested: int) -> None:
         self.pending.add(time_of(requested))
@@ -70,8 +72,12 @@ class ModelTable:
     def expect(self, commits: Sequence[CommitRef]) -> None:
         """Nothing is read ahead here."""
 
-    def read_blocks(self, commit: CommitRef) -> Iterator[Sequence[Change]]:
-        yield list(self.read(commit))
+    def read_blocks(self, commit: CommitRef, after: str = "") -> Iterator[Sequence[Change]]:
+        changes = [change for change in self.read(commit) if change.key > after]
+        yield sorted(changes, key=lambda change: change.key) if self.is_by_key(commit) else changes
+
+    def is_by_key(self, commit: CommitRef) -> bool:
+        return len(self.commits[commit.requested_time][1]) > self.most_rows
 
     def read_end_s(self, commit: CommitRef) -> float:
         return self.read_ends_s.get(commit.requested_time, math.inf)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -20,6 +21,7 @@ from airflow_lake_provider.replication.change import Batch, Change, CommitRef, O
 from airflow_lake_provider.replication.checkpoint import (
     NAMED_COMMITS,
     Checkpoint,
+    CommitPart,
     SnapshotProgress,
     from_text,
     to_text,
@@ -294,10 +296,89 @@ def test_schema_is_announced_when_it_changes() -> None:
     assert changed.schema_id != first.schema_id
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_every_version_arrives_once_whenever_the_process_dies(seed: int) -> None:
-    draw = random.Random(seed)
+def dies_within_a_commit(table: ModelTable, sink: FakeSink) -> Checkpoint:
+    """Leave a commit of ten rows in the sink to four of them."""
+    table.most_rows = 4
+    table.complete(1, 2, {1: 1})
+    run(table, sink)
+    table.complete(3, 4, {key: key for key in range(10)})
+    sink.dies_at = 4  # open, write, commit, then it dies
+    with pytest.raises(Died):
+        run(table, sink, max_transaction_rows=4)
+    found = from_text(sink.text or "")
+    assert (found.commit, found.part) == (CommitRef(time_of(3), time_of(4)), CommitPart('{"id":3}', 4))
+    return found
+
+
+def test_large_commit_goes_on_behind_the_key_that_is_durable_and_counts_as_unread_until_its_last_part() -> None:
     table, sink = ModelTable(), FakeSink()
+    found = dies_within_a_commit(table, sink)
+    timeline = table.read_timeline()
+    assert (hold_of(found, timeline), lag_of(found, timeline).commits) == (time_of(3), 1)
+    assert found.watermark == time_of(2)
+    # It completed before, and was seen only now: it waits for the rest.
+    table.complete(5, 3, {1: 5})
+    report = run(table, sink, max_transaction_rows=4)
+    assert report.commits == 2
+    assert report.checkpoint is not None
+    assert (report.checkpoint.part, report.checkpoint.watermark) == (None, time_of(4))
+    seen = [(commit.requested_time, json.loads(change.key)["id"]) for commit, _, change in sink.records[1:]]
+    assert seen == [*((time_of(3), key) for key in range(10)), (time_of(5), 1)]
+
+
+def test_large_commit_that_a_restore_undoes_in_the_middle_is_answered_with_a_snapshot() -> None:
+    table, sink = ModelTable(), FakeSink()
+    dies_within_a_commit(table, sink)
+    del table.commits[time_of(3)]
+    table.complete(5, 6, {2: 22})
+    report = run(table, sink, max_transaction_rows=4)
+    assert "undone by a restore" in report.snapshot_reason
+    assert report.checkpoint is not None
+    assert (report.checkpoint.generation, report.checkpoint.part) == (2, None)
+    assert replica(sink) == table.rows() == {1: 1, 2: 22}
+
+
+def test_seek_within_a_large_commit_begins_with_its_first_row_or_leaves_it() -> None:
+    table, sink = ModelTable(), FakeSink()
+    dies_within_a_commit(table, sink)
+    report = run(table, sink, request="back", seek_until=time_of(2), max_transaction_rows=4)
+    assert (report.commits, report.rows) == (1, 10)
+    assert replica(sink) == table.rows()
+
+
+def test_key_is_never_in_two_transactions_of_a_commit() -> None:
+    class Moved(ModelTable):
+        """Each row is deleted here and inserted there."""
+
+        def read(self, commit: CommitRef) -> Iterator[Change]:
+            for change in super().read(commit):
+                yield change._replace(op=Op.DELETE, after=None)
+                yield change._replace(op=Op.INSERT, before=None)
+
+    table, sink = Moved(), FakeSink()
+    table.most_rows = 1
+    table.complete(1, 2, {0: 0})
+    run(table, sink)
+    table.complete(3, 4, {key: key for key in range(1, 4)})
+    texts: list[str] = []
+    Pump(table, sink, Order("t.sink", max_transaction_rows=1), lambda found: texts.append(to_text(found))).run()
+    parts = [from_text(text).part for text in texts]
+    assert parts == [CommitPart('{"id":1}', 2), CommitPart('{"id":2}', 4), None]
+
+
+def test_checkpoint_outside_of_a_part_has_nothing_that_an_earlier_release_does_not_know() -> None:
+    plain = Checkpoint("t.sink", 3, 1, CommitRef("1", "2"))
+    within = replace(plain, part=CommitPart("{}", 7))
+    assert "part" not in json.loads(to_text(plain))
+    assert from_text(to_text(within)) == within
+
+
+@pytest.mark.parametrize("most_rows", [math.inf, 2])
+@pytest.mark.parametrize("seed", range(40))
+def test_every_version_arrives_once_whenever_the_process_dies(seed: int, most_rows: float) -> None:
+    draw = random.Random(seed)
+    table, sink = ModelTable(most_rows=most_rows), FakeSink()
+    parts = {"max_transaction_rows": 2} if most_rows == 2 else {}
     slow: list[int] = []
     number = 0
     for _ in range(25):
@@ -319,7 +400,7 @@ def test_every_version_arrives_once_whenever_the_process_dies(seed: int) -> None
             table.complete(slow.pop(0), number, {draw.randrange(20): number, 99: number})
         sink.dies_at, sink.dies_after = draw.randint(1, 12), draw.random() < 0.5
         try:
-            run(table, sink, snapshot_part_rows=3, batch_rows=2)
+            run(table, sink, snapshot_part_rows=3, batch_rows=2, **parts)
         except Died:
             continue
     for started in slow:
