@@ -150,7 +150,7 @@ _PACKAGE = "airflow_lake_provider.execution.engines"
 BUILT_IN = (
     EntryPoint(DEFAULT_ENGINE, f"{_PACKAGE}.spark_submit:SparkSubmitEngine", GROUP),
     EntryPoint("warm", f"{_PACKAGE}.warm:WarmEngine", GROUP),
-    EntryPoint("in-process", f"{_PACKAGE}.local_process:InProcessEngine", GROUP),
+    EntryPoint("in-process", f"{_PACKAGE}.spark_submit:InProcessEngine", GROUP),
     EntryPoint("flink", f"{_PACKAGE}.flink:FlinkEngine", GROUP),
 )
 

@@ -1,25 +1,48 @@
-"""Spark through spark-submit. The connection sets the place: client mode anywhere, cluster mode on YARN, Kubernetes."""
+"""Spark's drivers: next to the task through spark-submit or as its direct child, or in a pod; YARN's are in `yarn.py`.
+
+The Spark provider submits, and on Kubernetes follows (`SparkSubmitOperator` as a `ResumableJobMixin`: submit, poll,
+status by an external id). Its modules are imported on use: they cost a second of each task that needs none.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
+import re
+import shlex
+import time
+from dataclasses import replace
+from http import HTTPStatus
 from importlib import import_module
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from importlib.metadata import EntryPoint
+from typing import TYPE_CHECKING, Any
 
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.sdk.exceptions import AirflowException
 
-from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.execution.engines.engine import login_of
-from airflow_lake_provider.execution.engines.local_process import LocalJob
-from airflow_lake_provider.execution.engines.packaging import application, submit_arguments, write_secret_conf
+from airflow_lake_provider.errors import ConfigError, EngineAwayError, EngineError
+from airflow_lake_provider.execution.engines.engine import Handle, error_of, find_failed_login, login_of
+from airflow_lake_provider.execution.engines.job_files import write_request
+from airflow_lake_provider.execution.engines.local_process import LocalJob, is_of_this_host, kill_marked
+from airflow_lake_provider.execution.engines.packaging import (
+    SPARK_CONF,
+    application,
+    close_output,
+    find_package,
+    submit_arguments,
+    without_secrets,
+    write_secret_conf,
+)
 
 if TYPE_CHECKING:
-    from airflow_lake_provider.execution.engines.engine import Death, Engine, EngineJob, Handle
+    from collections.abc import Mapping
 
+    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
-# Imported on use: the provider's operator costs a second of each task.
-_DRIVERS = MappingProxyType({"yarn": ("yarn", "YarnDriver"), "k8s": ("spark_cluster", "KubernetesDriver")})
+    from airflow_lake_provider.execution.engines.engine import Death, Engine, EngineJob
+
+log = logging.getLogger(__name__)
+
+YARN = EntryPoint("yarn", f"{__package__}.yarn:YarnDriver", "")
 
 
 class SparkSubmitEngine:
@@ -45,6 +68,8 @@ class SparkSubmitEngine:
         self._mode(handle.job).stop(handle)
 
     def _mode(self, job: EngineJob) -> Engine:
+        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
         try:
             connection = SparkSubmitHook(conn_id=job.conn_id)._connection
         except (RuntimeError, ValueError) as error:
@@ -52,10 +77,11 @@ class SparkSubmitEngine:
         master, mode = str(connection["master"]), connection["deploy_mode"]
         if mode != "cluster":
             return self._client
-        for prefix, (module, name) in _DRIVERS.items():
-            if master.startswith(prefix):
-                driver: Engine = getattr(import_module(f"{__package__}.{module}"), name)()
-                return driver
+        if master.startswith("k8s"):
+            return KubernetesDriver()
+        if master.startswith("yarn"):
+            driver: Engine = YARN.load()()
+            return driver
         raise ConfigError(
             f"connection {job.conn_id!r} sets deploy-mode cluster on {master}, where Spark runs no Python driver: "
             "use deploy-mode client there, or YARN or Kubernetes"
@@ -67,6 +93,8 @@ class _ClientMode:
         self._local = LocalJob()
 
     def start(self, job: EngineJob) -> Handle:
+        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
         hook = SparkSubmitHook(**submit_arguments(job), properties_file=write_secret_conf(job.conf, os.environ) or None)
         # It logs the command, with secrets masked. Its own `submit` would not return before the job's end.
         login = login_of(job.conf, hook._connection, job.conn_id)
@@ -77,3 +105,218 @@ class _ClientMode:
 
     def stop(self, handle: Handle) -> None:
         self._local.stop(handle)
+
+
+# --- The engine `in-process`: Spark in a child of the worker's process, without spark-submit
+#
+# For tiny tables, where start-up is most of the work.
+# PySpark cannot be imported into Airflow's own environment (`pyspark-client` occupies its name there), so this is the
+# nearest to "in the worker's process": the application run directly by Spark's Python, with `local[1]`, a JVM that
+# compiles little, and the Hudi bundle on its class path instead of being copied and served.
+
+PYTHON_KEYS = ("spark.pyspark.driver.python", "spark.pyspark.python")
+PYTHON_VARIABLES = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
+TINY_CONF: Mapping[str, str] = {
+    "spark.master": "local[1]",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.default.parallelism": "1",
+}
+
+
+class InProcessEngine:
+    """Runs the job in a direct child of the task's process; the connection is not used."""
+
+    def __init__(self) -> None:
+        self._local = LocalJob()
+
+    def start(self, job: EngineJob) -> Handle:
+        """Start Spark's Python. Raises EngineError when there is none, ConfigError when `spark.master` is not local."""
+        command, variables = build_command(job, os.environ)
+        return self._local.start(job, command, {**os.environ, **variables}, login_of(job.conf, {}, ""))
+
+    def wait(self, handle: Handle) -> Death | None:
+        """Wait for the child's end."""
+        return self._local.wait(handle)
+
+    def stop(self, handle: Handle) -> None:
+        """Kill the child and its JVM. Raises EngineError when one still runs."""
+        self._local.stop(handle)
+
+
+def build_command(job: EngineJob, environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Return command and variables of the child. Pure but for the shipped jobs and their zip."""
+    conf = {**SPARK_CONF, **TINY_CONF, **without_secrets(job.conf)}
+    if not conf["spark.master"].startswith("local"):
+        raise ConfigError(f"engine in-process runs on local[n] only, not on {conf['spark.master']!r}: use spark-submit")
+    named = (*(conf.get(key) for key in PYTHON_KEYS), *(environ.get(name) for name in PYTHON_VARIABLES))
+    python = next((path for path in named if path), "python3")
+    options = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
+    options += ["--name", job.name]
+    secrets = write_secret_conf(job.conf, environ)
+    if secrets:
+        options += ["--properties-file", secrets]
+    if job.jars:
+        options += ["--driver-class-path", ":".join(jar.strip() for jar in job.jars.split(","))]
+    elif job.packages:
+        options += ["--packages", job.packages]
+    return [python, application(), job.request_path], {
+        # The gateway ignores its argument; it marks the JVM, in case that does not end with Python.
+        "PYSPARK_SUBMIT_ARGS": shlex.join([*options, "pyspark-shell", job.request_path]),
+        "PYTHONPATH": os.pathsep.join(_module_folders(environ)),
+    }
+
+
+def _module_folders(environ: Mapping[str, str]) -> list[str]:
+    spark_home = environ.get("SPARK_HOME", "")
+    libraries = os.path.join(spark_home, "python", "lib")
+    zips = sorted(name for name in os.listdir(libraries) if name.endswith(".zip")) if os.path.isdir(libraries) else []
+    return [str(find_package()), *(os.path.join(libraries, name) for name in zips)]
+
+
+# --- Drivers that run inside a cluster and outlive the task. One is ended without a recorded id: each job carries its
+# tag, as an application tag on YARN and as the driver pod's name on Kubernetes
+
+END_PATIENCE_S = 60.0
+PAUSE_S = 1.0
+HTTP_TIMEOUT_S = 30.0
+_ANSWERS_LATER = frozenset({408, 425, 429})
+
+
+def create_operator(
+    job: EngineJob, conf: dict[str, str], *, with_secrets: bool = False, **tracking: Any
+) -> SparkSubmitOperator:
+    """Return the Spark provider's operator of a job, with the settings that refer to secrets in a file if asked for."""
+    # Imported on use: it costs a second of each task that submits nothing.
+    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
+    arguments = submit_arguments(job)
+    arguments["conf"] |= conf
+    if with_secrets:
+        arguments["properties_file"] = write_secret_conf(job.conf, os.environ) or None
+    return SparkSubmitOperator(task_id="lake_driver", application=application(), **arguments, **tracking)
+
+
+def submit(operator: SparkSubmitOperator, job: EngineJob, stop: Any) -> Handle:
+    """Submit a driver that outlives this process.
+
+    Raises EngineError, and ServiceRefusedError for a keytab that is wrong; then `stop` has ended what was submitted.
+    """
+    # This driver outlives its submitter, so it must not watch it, in case both run on one machine.
+    write_request(job.request_path, replace(job.request, submitter=None))
+    try:
+        return Handle(job, str(operator.submit_job(_context())))
+    except (AirflowException, RuntimeError, OSError) as error:
+        stop(Handle(job))
+        login = login_of(job.conf, operator._get_hook()._connection, job.conn_id)
+        if (death := find_failed_login(str(error).splitlines(), login)) is not None:
+            raise error_of(death, job.name) from error
+        raise EngineError(f"{job.name} could not be submitted: {_reason_of(error)}") from error
+    except ValueError as error:
+        raise ConfigError(f"connection {job.conn_id!r}: {error}") from error
+    finally:
+        close_output(operator._hook)
+
+
+def _reason_of(error: Exception) -> str:
+    """Return the error that spark-submit printed; the provider's message is the whole command and its last lines."""
+    printed = re.findall(r"^.*?\b([\w.$]+(?:Exception|Error): .+)$", str(error), re.MULTILINE)
+    return str(printed[0] if printed else error)
+
+
+def _context() -> Any:
+    # The provider stores its ids in the task's state store, which another run of the table could not read.
+    return {}
+
+
+def kill_submitting(job: EngineJob) -> None:
+    """Kill a spark-submit of this machine."""
+    # A spark-submit of a killed task would submit after this check.
+    if is_of_this_host(job.host):
+        kill_marked(job.request_path)
+
+
+def as_unreported(message: str, error: BaseException) -> EngineError:
+    """Return the error of a cluster that did not answer, or answered that the request is wrong or not allowed."""
+    chain: BaseException | None = error
+    while chain is not None:
+        # requests puts the status into the response, the client of Kubernetes into the error.
+        status = getattr(getattr(chain, "response", chain), "status_code", None) or getattr(chain, "status", None)
+        if isinstance(status, int) and 400 <= status < 500 and status not in _ANSWERS_LATER:
+            return EngineError(message)
+        if isinstance(chain, ImportError):
+            return EngineError(message)
+        chain = chain.__cause__ or chain.__context__
+    return EngineAwayError(message)
+
+
+# --- Kubernetes
+
+
+class KubernetesDriver:
+    """Drivers in pods of their own. Needs `apache-airflow-providers-cncf-kubernetes` on the worker."""
+
+    def start(self, job: EngineJob) -> Handle:
+        """Submit, and return `<namespace>:<pod>`. Raises EngineError; then no pod is left."""
+        conf = {"spark.kubernetes.driver.pod.name": _pod_name(job)}
+        operator = create_operator(job, conf, with_secrets=True, track_driver_via_k8s_api=True)
+        return submit(operator, job, self.stop)
+
+    def wait(self, handle: Handle) -> None:
+        """Follow the pod. Raises EngineError when it still runs and cannot be followed."""
+        operator = create_operator(handle.job, {}, track_driver_via_k8s_api=True)
+        _poll(operator, handle)
+        if self._is_active(operator, handle.job):
+            raise EngineAwayError(f"driver pod {_pod_name(handle.job)} still runs, but cannot be followed")
+
+    def stop(self, handle: Handle) -> None:
+        """Delete the driver's pod; its executors end with it. Raises EngineError when it still runs."""
+        kill_submitting(handle.job)
+        operator = create_operator(handle.job, {}, track_driver_via_k8s_api=True)
+        deadline = time.monotonic() + END_PATIENCE_S
+        while self._is_active(operator, handle.job):
+            if time.monotonic() > deadline:
+                raise EngineError(f"driver pod {_pod_name(handle.job)} of {handle.job.name} does not end")
+            _delete_pod(_pod_name(handle.job), _namespace(operator, handle.job))
+            time.sleep(PAUSE_S)
+
+    def _is_active(self, operator: SparkSubmitOperator, job: EngineJob) -> bool:
+        try:
+            status = operator.get_job_status(f"{_namespace(operator, job)}:{_pod_name(job)}", _context())
+        except Exception as error:  # the client raises errors of many kinds, and none proves that the pod has ended
+            message = f"Kubernetes does not report the state of pod {_pod_name(job)}: {error}"
+            raise as_unreported(message, error) from error
+        # A node that is cut off reports "Unknown": its pod may be running.
+        return status.upper() in {"PENDING", "RUNNING", "UNKNOWN"}
+
+
+def _poll(operator: SparkSubmitOperator, handle: Handle) -> None:
+    try:
+        operator.poll_until_complete(handle.external_id, _context())
+    except (AirflowException, RuntimeError) as error:
+        # Not the verdict: the timeline judges what a failed driver has left.
+        log.warning("%s: %s", handle.job.name, error)
+
+
+def _pod_name(job: EngineJob) -> str:
+    # The provider recognises the pod in spark-submit's output by this ending.
+    return f"{job.tag}-driver"
+
+
+def _namespace(operator: SparkSubmitOperator, job: EngineJob) -> str:
+    namespace = operator._get_hook()._connection["namespace"]
+    if not namespace:
+        raise ConfigError(f"connection {job.conn_id!r}: set `namespace` in its extra, the namespace of the drivers")
+    return str(namespace)
+
+
+def _delete_pod(name: str, namespace: str) -> None:
+    # Only installations with Spark on Kubernetes have this package.
+    kube_client = import_module("airflow.providers.cncf.kubernetes.kube_client")
+    try:
+        kube_client.get_kube_client().delete_namespaced_pod(name, namespace)
+    except kube_client.ApiException as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise as_unreported(f"pod {name} cannot be deleted: {error}", error) from error

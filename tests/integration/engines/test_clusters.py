@@ -132,7 +132,7 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     with serve(cluster.route) as port:
         install_program(tmp_path / "bin", "spark-submit", port)
         monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
-        module = f"airflow_lake_provider.execution.engines.{'yarn' if request.param == 'yarn' else 'spark_cluster'}"
+        module = f"airflow_lake_provider.execution.engines.{'yarn' if request.param == 'yarn' else 'spark_submit'}"
         monkeypatch.setattr(f"{module}.PAUSE_S", 0.05)
         monkeypatch.setattr(f"{module}.END_PATIENCE_S", 1.0)
         extra: dict[str, str] = {"deploy-mode": "cluster"}
@@ -247,7 +247,7 @@ def test_cluster_that_is_away_is_distinguished_from_one_that_refuses(
 ) -> None:
     """What is away is waited for without a try; what refuses would refuse again, so it is a failed try."""
     # Spark's provider polls for 100 s before it gives up.
-    monkeypatch.setattr("airflow_lake_provider.execution.engines.spark_cluster._poll", lambda *_: None)
+    monkeypatch.setattr("airflow_lake_provider.execution.engines.spark_submit._poll", lambda *_: None)
     monkeypatch.setattr("airflow_lake_provider.execution.engines.yarn.AWAY_PATIENCE_S", 0.0)
     monkeypatch.setattr("airflow_lake_provider.execution.engines.yarn.POLL_S", 0.05)
     handle = create_engine("spark-submit").start(stage.job)

@@ -17,7 +17,7 @@ from airflow_lake_provider.config.owned_options import is_open_secret
 from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.errors import ConfigError, ServiceRefusedError
 from airflow_lake_provider.execution.arguments import describe
-from airflow_lake_provider.execution.engines import flink, local_process
+from airflow_lake_provider.execution.engines import flink, spark_submit
 from airflow_lake_provider.execution.engines.engine import EngineJob, Handle
 from airflow_lake_provider.execution.engines.job_files import (
     KEPT_S,
@@ -140,7 +140,7 @@ def test_job_without_secrets_keeps_sparks_own_defaults(job: EngineJob) -> None:
 
 
 def test_child_of_the_worker_gets_secrets_in_a_file_as_well(job: EngineJob) -> None:
-    command, variables = local_process.build_command(job, {})
+    command, variables = spark_submit.build_command(job, {})
     assert "hunter2" not in " ".join(command) + str(variables)
     assert "--properties-file" in variables["PYSPARK_SUBMIT_ARGS"]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.execution.engines.local_process import build_command
 from airflow_lake_provider.execution.engines.packaging import application
+from airflow_lake_provider.execution.engines.spark_submit import build_command
 from tests.support.engine_jobs import engine_job
 
 
