@@ -189,7 +189,7 @@ hadoop: $(BIN)/.installed ## Make sure that the jars of Hadoop's daemons are the
 	$(BIN)/python -m local_stack.hadoop
 
 yarn: hadoop hdfs ## Start a YARN of this machine on an HDFS, until it is interrupted
-	$(BIN)/python -m local_stack.yarn
+	$(BIN)/python -m local_stack.clusters yarn
 
 kafka: $(BIN)/.installed ## Make sure that the jars of the Kafka broker and of Kafka Connect are there (needs Maven and Java 17)
 	$(BIN)/python -m local_stack.kafka --fetch

@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 import psutil
 
 from local_stack.maven import JarsMissingError, fetch_jars
-from local_stack.processes import ServerProcess, start
+from local_stack.processes import ServerProcess, SingleServer, start
 
 ROOT = Path(__file__).parent.parent
 SOURCES = Path(__file__).parent / "hadoop"
@@ -89,6 +89,19 @@ class Daemons:
             _, server = self.running.popitem()
             server.kill()
         kill_left(self.folder)
+
+
+class DaemonServer(SingleServer):
+    """A server of several daemons, of which none outlives it."""
+
+    daemons: Daemons
+
+    def stop(self) -> None:
+        self.daemons.stop()
+        self.server = None
+
+    def kill(self) -> None:
+        self.stop()
 
 
 def compile_class(source: Path, conf: Path) -> None:

@@ -1,7 +1,6 @@
 """A real HDFS of daemons in processes of their own: one NameNode, or two with automatic failover; with Kerberos or not.
 
-`python -m local_stack.hdfs_daemons` starts one with two NameNodes, prints its address, and runs until it is
-interrupted; with `--fetch` it only puts Hadoop's jars in place.
+`local_stack.clusters` has the commands that start one.
 """
 
 from __future__ import annotations
@@ -9,15 +8,13 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from local_stack.hadoop import START_TIMEOUT_S, WORK, Daemons, fetch, write_settings
+from local_stack.hadoop import START_TIMEOUT_S, Daemons, DaemonServer, write_settings
 from local_stack.kerberos import LocalKerberos, settings_of
-from local_stack.maven import run_server
-from local_stack.processes import PATIENCE, NotReadyError, ServerProcess, SingleServer, free_port, wait_until
+from local_stack.processes import PATIENCE, NotReadyError, ServerProcess, free_port, wait_until
 from local_stack.zookeeper import LocalZooKeeper
 
 NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
@@ -27,7 +24,7 @@ SERVICE = "lake"
 
 
 @dataclass
-class HdfsDaemons(SingleServer):
+class HdfsDaemons(DaemonServer):
     """One cluster in an absolute folder. With two NameNodes clients name it `hdfs://lake`, and a standby takes over
     when the active one dies. A killed daemon can be started again."""
 
@@ -117,12 +114,8 @@ class HdfsDaemons(SingleServer):
         )
 
     def stop(self) -> None:
-        self.daemons.stop()
+        super().stop()
         self.zookeeper.stop()
-        self.server = None
-
-    def kill(self) -> None:
-        self.stop()
 
     def _bean(self, name: str, bean: str) -> dict[str, object]:
         url = f"http://localhost:{self.http_ports[name]}/jmx?qry=Hadoop:service=NameNode,name={bean}"
@@ -195,7 +188,3 @@ class HdfsDaemons(SingleServer):
 
     def _controller_port(self, name: str) -> int:
         return self.http_ports.setdefault(f"zkfc-{name}", free_port())
-
-
-if __name__ == "__main__":
-    sys.exit(run_server(str(__doc__), fetch, WORK / "failover", lambda folder: HdfsDaemons(folder, name_nodes=2)))

@@ -1,21 +1,18 @@
 """A Kerberos realm on the loopback address: Hadoop's own test KDC, and the settings of daemons and clients.
 
-`python -m local_stack.kerberos` starts a realm and an HDFS in it, prints their addresses, and runs until it is
-interrupted; with `--fetch` it only puts Hadoop's jars in place. `local_stack.secure_yarn` starts a YARN as well.
+`local_stack.clusters` has the commands that start one with an HDFS, or an HDFS and a YARN, in it.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from local_stack.hadoop import START_TIMEOUT_S, WORK, Daemons, fetch
-from local_stack.maven import run_server
-from local_stack.processes import ServerProcess, SingleServer, accepts_connections, free_port, wait_until
+from local_stack.hadoop import START_TIMEOUT_S, Daemons, DaemonServer
+from local_stack.processes import ServerProcess, accepts_connections, free_port, wait_until
 
 KDC = "org.apache.hadoop.minikdc.MiniKdc"
 REALM = "LAKE.TEST"
@@ -25,7 +22,7 @@ _SERVICES = ("hdfs", "yarn", "HTTP")
 
 
 @dataclass
-class LocalKerberos(SingleServer):
+class LocalKerberos(DaemonServer):
     """One realm in an absolute folder, with a keytab that holds the services' keys and the client's."""
 
     folder: Path
@@ -132,13 +129,6 @@ class LocalKerberos(SingleServer):
             "yarn.resourcemanager.principal": f"yarn/{HOST}@{REALM}",
         }
 
-    def stop(self) -> None:
-        self.daemons.stop()
-        self.server = None
-
-    def kill(self) -> None:
-        self.stop()
-
 
 def with_another_key(keytab: Path, target: Path) -> Path:
     """Write a keytab with the same principals and other keys, as an old one is after the keys have changed."""
@@ -154,41 +144,6 @@ def with_another_key(keytab: Path, target: Path) -> Path:
     return target
 
 
-@dataclass
-class KerberosWithHdfs(SingleServer):
-    """Both, for the command."""
-
-    folder: Path
-    server: ServerProcess | None = None
-
-    def __post_init__(self) -> None:
-        from local_stack.hdfs_daemons import HdfsDaemons
-
-        self.realm = LocalKerberos(self.folder / "kdc")
-        self.hdfs = HdfsDaemons(self.folder / "hdfs", realm=self.realm)
-
-    @property
-    def address(self) -> str:
-        return f"{self.hdfs.address} {self.realm.address}"
-
-    def start(self) -> None:
-        """Start both. Raises JarsMissingError, NotReadyError."""
-        self.realm.start()
-        self.hdfs.start()
-        self.server = self.hdfs.server
-
-    def stop(self) -> None:
-        self.hdfs.stop()
-        self.realm.stop()
-
-    def kill(self) -> None:
-        self.stop()
-
-
 def settings_of(realm: LocalKerberos | None) -> Mapping[str, str]:
     """Return the daemons' settings in a realm; none without one."""
     return {} if realm is None else realm.hdfs_settings()
-
-
-if __name__ == "__main__":
-    sys.exit(run_server(str(__doc__), fetch, WORK / "kerberos", KerberosWithHdfs))

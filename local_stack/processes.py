@@ -110,6 +110,33 @@ class SingleServer(ABC):
             self.server = None
 
 
+class ServerGroup(SingleServer):
+    """Servers that need each other: started in their order, ended in the reverse one."""
+
+    def __init__(self, *members: SingleServer) -> None:
+        self.members = members
+
+    @property
+    def address(self) -> str:
+        return " ".join(member.address for member in self.members)
+
+    def start(self) -> None:
+        """Start them one after the other, each when the one before it serves. Raises what they raise."""
+        for member in self.members:
+            member.start()
+        self.server = self.members[-1].server
+
+    def stop(self) -> None:
+        for member in reversed(self.members):
+            member.stop()
+        self.server = None
+
+    def kill(self) -> None:
+        for member in reversed(self.members):
+            member.kill()
+        self.server = None
+
+
 def start(
     name: str,
     command: Sequence[str],

@@ -5,8 +5,8 @@ and answers are JSON lines; an answer has `ok`, and `error` when it is false:
 
     {"do": "write", "table": {fields of lake_writer.WrittenTable}, "commit": 1, "callback": {"url": "..."},
      "hudi_options": {}}                                                            -> {"ok": true, "seconds": 1.5}
-    {"do": "read", "base_path": "/lake/orders"}                -> {"ok": true, "seconds": 0.8, "rows": 400, "ids": 400,
-                                                                    "cents": 20000}
+    {"do": "read", "base_path": "/lake/orders", "where": "id = 1"} -> {"ok": true, "seconds": 0.8, "rows": 1, "ids": 1,
+                                                                        "cents": 500}
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ def write(spark: SparkSession, order: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(spark: SparkSession, order: Mapping[str, Any]) -> dict[str, Any]:
-    """Read a table's whole snapshot: every row, how many different ids there are, and the sum of all amounts."""
+    """Read a snapshot, whole or of the rows of a condition: how many, of how many ids, and the sum of all amounts."""
     found = spark.read.format("hudi").load(order["base_path"])
+    if order.get("where"):
+        found = found.where(order["where"])
     rows, ids, amounts = found.agg(F.count("*"), F.countDistinct("id"), F.sum("amount")).collect()[0]
-    return {"rows": rows, "ids": ids, "cents": round(amounts * 100)}
+    return {"rows": rows, "ids": ids, "cents": round((amounts or 0) * 100)}
 
 
 ORDERS: Mapping[str, Callable[[SparkSession, Mapping[str, Any]], dict[str, Any]]] = {"write": write, "read": read}

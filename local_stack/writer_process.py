@@ -56,9 +56,9 @@ class StandingWriter:
         order = {"do": "write", "table": table, "commit": commit, "callback": callback}
         return float(self.order({**order, "hudi_options": dict(hudi_options or {})})["seconds"])
 
-    def read(self, base_path: Path | str) -> dict[str, Any]:
-        """Read a whole snapshot; `rows`, `ids`, `cents` (the sum of all amounts) and `seconds`."""
-        return self.order({"do": "read", "base_path": str(base_path)})
+    def read(self, base_path: Path | str, where: str = "") -> dict[str, Any]:
+        """Read a snapshot, or its rows of a condition; `rows`, `ids`, `cents` (the sum of all amounts), `seconds`."""
+        return self.order({"do": "read", "base_path": str(base_path), "where": where})
 
     def order(self, order: Mapping[str, Any]) -> dict[str, Any]:
         """Send an order and return its answer; raises WriterFailedError."""

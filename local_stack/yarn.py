@@ -1,26 +1,22 @@
 """A real YARN on the loopback address, on a real HDFS: a ResourceManager and two NodeManagers, one process each.
 
-`python -m local_stack.yarn --fetch` puts Hadoop's jars in place with Maven (nothing to do when they are there);
-without `--fetch` a cluster is started, its addresses are printed, and it runs until the command is interrupted.
+`local_stack.clusters` has the commands that start one.
 """
 
 from __future__ import annotations
 
 import getpass
 import json
-import sys
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from local_stack.hadoop import SOURCES, START_TIMEOUT_S, WORK, Daemons, compile_class, fetch, write_settings
-from local_stack.hdfs import LocalHdfs
+from local_stack.hadoop import SOURCES, START_TIMEOUT_S, Daemons, DaemonServer, compile_class, write_settings
 from local_stack.hudi_bundle import QUICK_JVM, SPARK_PYTHON, find_spark_home
 from local_stack.kerberos import HOST, LocalKerberos
-from local_stack.maven import run_server
-from local_stack.processes import ServerProcess, SingleServer, free_port, wait_until
+from local_stack.processes import ServerProcess, free_port, wait_until
 
 RESOURCE_MANAGER = "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager"
 NODE_MANAGER = "org.apache.hadoop.yarn.server.nodemanager.NodeManager"
@@ -30,7 +26,7 @@ _ENDED = frozenset({"FINISHED", "FAILED", "KILLED"})
 
 
 @dataclass
-class LocalYarn(SingleServer):
+class LocalYarn(DaemonServer):
     """One cluster in an absolute folder, on the HDFS whose address is given. A killed daemon can be started again.
 
     The ResourceManager keeps its ports and its applications over that, as one with a state store does.
@@ -181,13 +177,6 @@ class LocalYarn(SingleServer):
             "spark.default.parallelism": "1",
         }
 
-    def stop(self) -> None:
-        self.daemons.stop()
-        self.server = None
-
-    def kill(self) -> None:
-        self.stop()
-
     @property
     def _user(self) -> str:
         return getpass.getuser()
@@ -229,37 +218,3 @@ class LocalYarn(SingleServer):
             "hadoop.http.staticuser.user": self._user,
             **self.settings,
         }
-
-
-@dataclass
-class YarnOnHdfs(SingleServer):
-    """Both, for the command: YARN and the HDFS below it."""
-
-    folder: Path
-    server: ServerProcess | None = None
-
-    def __post_init__(self) -> None:
-        self.hdfs = LocalHdfs(self.folder / "hdfs")
-        self.yarn = LocalYarn(self.folder / "yarn", self.hdfs.url)
-
-    @property
-    def address(self) -> str:
-        return f"{self.hdfs.address} {self.yarn.address}"
-
-    def start(self) -> None:
-        """Start both. Raises JarsMissingError, NotReadyError."""
-        self.hdfs.start()
-        self.yarn.start()
-        self.server = self.yarn.server
-
-    def stop(self) -> None:
-        self.yarn.stop()
-        self.hdfs.stop()
-
-    def kill(self) -> None:
-        self.yarn.kill()
-        self.hdfs.kill()
-
-
-if __name__ == "__main__":
-    sys.exit(run_server(str(__doc__), fetch, WORK / "run", YarnOnHdfs))

@@ -20,8 +20,8 @@ from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.planner.table_view import TableViewCache
 from local_stack import hadoop, hdfs
 from local_stack.airflow import LocalAirflow
+from local_stack.clusters import YarnOnHdfs
 from local_stack.writer_process import StandingWriter
-from local_stack.yarn import YarnOnHdfs
 from tests.integration.engines.hdfs_stage import held_lock
 from tests.system.conftest import LOCK_OPTIONS, make_airflow
 

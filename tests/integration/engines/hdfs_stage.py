@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from hdfs_native import Client, WriteOptions
 
@@ -57,9 +58,13 @@ class HdfsStage(Stage):
     def store(self) -> Client:
         return Client(self.store_url, {}, config_dir=self.conf)
 
-    def copy_table(self, name: str) -> str:
-        """Upload the written table as `name`; return its base path."""
-        store, source = self.store, self.folder / "template" / "orders"
+    def path_of(self, name: str) -> str:
+        """Return the base path of a copied table."""
+        return f"{self.store_url}{self.folder}/lake/{name}"
+
+    def copy_table(self, name: str, source: Path | None = None) -> str:
+        """Upload the written table, or that of a local folder, as `name`; return its base path."""
+        store, source = self.store, source or self.folder / "template" / "orders"
         for path in sorted(source.rglob("*")):
             # Spark's local file system writes a checksum next to each file.
             if path.is_file() and not path.name.endswith(".crc"):
@@ -67,7 +72,7 @@ class HdfsStage(Stage):
                 with store.create(target, WriteOptions(overwrite=True, create_parent=True)) as stream:
                     if path.stat().st_size:
                         stream.write(path.read_bytes())
-        return f"{self.root}/lake/{name}"
+        return self.path_of(name)
 
     def instants(self, name: str) -> set[str]:
         """Return the file names of a table's timeline."""

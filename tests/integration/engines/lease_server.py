@@ -1,4 +1,7 @@
-"""Plays the manager for tasks: leases that run out, one holder at a time, one policy, and hints that are swallowed."""
+"""Plays the manager for tasks: leases that run out, one holder at a time, one policy, and sinks that want a snapshot.
+
+It swallows all hints and reports.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,14 @@ NO_POLICY: dict[str, Any] = {
     "conflict": {},
     "timeout_s": 3600.0,
 }
+UNKNOWN_TABLE: dict[str, Any] = {
+    "table_name": "",
+    "identified": False,
+    "completed_time": "",
+    "changed_time": "",
+    "sinks": [],
+}
+BEGUN: dict[str, Any] = {"needs_snapshot": True, "request": "", "generation": 0}
 
 
 @dataclass
@@ -37,7 +48,7 @@ class Leases:
     def answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         found = re.fullmatch(r"(?P<key>.*/executors/[a-z]+)(?P<verb>(/.*)?)", path)
         if found is None:
-            return 200, {"marked": 1}
+            return 200, BEGUN if path.endswith("/begin") else {"marked": 1}
         key, verb = found["key"], found["verb"]
         with self.guard:
             token, until = self.held.get(key, ("", 0.0))
@@ -63,7 +74,8 @@ def serve_leases(lease_s: float, leases: Leases | None = None) -> Iterator[str]:
             self._answer(*leases.answer(self.path, body))
 
         def do_GET(self) -> None:
-            self._answer(200, {"instant": None} if self.path.endswith("/safepoint") else NO_POLICY | leases.policy)
+            is_safepoint = self.path.endswith("/safepoint")
+            self._answer(200, {"instant": None} if is_safepoint else UNKNOWN_TABLE | NO_POLICY | leases.policy)
 
         def _answer(self, status: int, answer: dict[str, Any]) -> None:
             text = json.dumps(answer).encode()

@@ -18,12 +18,13 @@ import pytest
 from hdfs_native import Client
 
 from local_stack import hadoop, hudi_bundle
+from local_stack.clusters import SecureHdfs, SecureYarn
 from local_stack.hdfs_daemons import HdfsDaemons
 from local_stack.kerberos import LocalKerberos
-from local_stack.yarn import LocalYarn
 from tests.integration.engines.hdfs_stage import HdfsStage
-from tests.integration.engines.lease_server import serve_leases
+from tests.integration.engines.lease_server import Leases, serve_leases
 from tests.integration.engines.stage import Stage
+from tests.integration.engines.yarn_stage import LEASE_S, YarnStage
 
 TICKET_S = 20
 """A job takes longer."""
@@ -79,10 +80,6 @@ class RealmStage(HdfsStage):
         login = {"kerberos_principal": self.kerberos.client, "kerberos_keytab": str(self.kerberos.keytab)}
         return Client(self.store_url, {}, config_dir=self.conf, **login, **more)
 
-    def upload(self, name: str) -> str:
-        self.copy_table(name)
-        return f"{self.store_url}{self.folder}/lake/{name}"
-
     def env(self) -> Mapping[str, str]:
         env = super().env()
         # MIT's library would keep the reader's tickets in the jobs' cache.
@@ -101,11 +98,9 @@ class RealmStage(HdfsStage):
 
 
 @dataclass
-class SecureYarnStage(RealmStage):
-    """Tasks whose drivers run inside a YARN of the realm, which answers nothing without a ticket."""
+class SecureYarnStage(RealmStage, YarnStage):
+    """Tasks whose jobs run on a YARN of the realm, which answers nothing without a ticket."""
 
-    yarn: LocalYarn = field(default_factory=lambda: LocalYarn(Path(), ""))
-    deploy_mode: str = "cluster"
     is_in_spark_conf: bool = False
     """Whether the keytab is in Spark's settings, and not in the connection."""
 
@@ -125,10 +120,6 @@ class SecureYarnStage(RealmStage):
         extra = {"deploy-mode": self.deploy_mode, "yarn_resourcemanager_webapp_address": self.yarn.web_url, **login}
         return {"host": "yarn", "extra": json.dumps(extra)}
 
-    def env(self) -> Mapping[str, str]:
-        inherited = {key: value for key, value in super().env().items() if key != "PYTHONPATH"}
-        return {**inherited, "SPARK_CONF_DIR": str(self.yarn.conf)}
-
 
 @contextmanager
 def realm_stage(make_folder: pytest.TempPathFactory, *, has_yarn: bool = False) -> Iterator[Any]:
@@ -137,35 +128,29 @@ def realm_stage(make_folder: pytest.TempPathFactory, *, has_yarn: bool = False) 
         pytest.skip("no Hudi bundle: run `make install`")
     if not hadoop.LIB.is_dir() and (shutil.which("mvn") is None or shutil.which("java") is None):
         pytest.skip("Kerberos needs Maven and Java 17")
-    kerberos = LocalKerberos(make_folder.mktemp("kdc"), ticket_s=86_400 if has_yarn else TICKET_S)
-    hdfs = HdfsDaemons(make_folder.mktemp("hdfs"), realm=kerberos)
-    yarn = LocalYarn(make_folder.mktemp("yarn"), hdfs.url, realm=kerberos)
-    folder = make_folder.mktemp("stage")
-    with serve_leases(10.0) as manager_url, pytest.MonkeyPatch.context() as patch:
-        own: dict[str, Any] = {"store_url": hdfs.url, "kerberos": kerberos, "hdfs": hdfs}
-        if has_yarn:
-            stage: RealmStage = SecureYarnStage(folder, manager_url, "yarn", conf=str(yarn.conf), yarn=yarn, **own)
+    folder, leases = make_folder.mktemp("stage"), Leases(LEASE_S)
+    cluster = SecureYarn(make_folder.mktemp("realm")) if has_yarn else SecureHdfs(make_folder.mktemp("realm"), TICKET_S)
+    with serve_leases(LEASE_S, leases) as manager_url, pytest.MonkeyPatch.context() as patch:
+        own: dict[str, Any] = {"store_url": cluster.hdfs.url, "kerberos": cluster.realm, "hdfs": cluster.hdfs}
+        own["keytab"] = cluster.realm.keytab
+        if isinstance(cluster, SecureYarn):
+            own |= {"conf": str(cluster.yarn.conf), "yarn": cluster.yarn, "leases": leases}
+            stage: RealmStage = SecureYarnStage(folder, manager_url, "yarn", **own)
         else:
-            stage = RealmStage(folder, manager_url, "local[1]", conf=str(hdfs.conf), **own)
+            stage = RealmStage(folder, manager_url, "local[1]", conf=str(cluster.hdfs.conf), **own)
+        # MIT's library reads these at each use.
+        patch.setenv("KRB5_CONFIG", str(cluster.realm.config))
+        patch.setenv("KRB5CCNAME", f"FILE:{cluster.realm.folder}/no-such-cache")
         writer = threading.Thread(target=Stage.write_table, args=(Template(folder, manager_url, "local[1]"),))
         writer.start()
         try:
-            kerberos.start()
-            stage.keytab = kerberos.keytab
-            # MIT's library reads these at each use.
-            patch.setenv("KRB5_CONFIG", str(kerberos.config))
-            patch.setenv("KRB5CCNAME", f"FILE:{kerberos.folder}/no-such-cache")
-            hdfs.start()
-            if has_yarn:
-                yarn.start()
+            cluster.start()
             writer.join()
             yield stage
         finally:
             writer.join()
             stage.close()
-            yarn.stop()
-            hdfs.stop()
-            kerberos.stop()
+            cluster.stop()
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """A task's process: `python -m tests.integration.engines.service_task '{"run_id": "r", "try_number": 1, ...}'`.
 
-Runs the operator's `execute` as a worker does, and prints what it returns as one line of JSON. A SIGTERM calls
-`on_kill`, as it does in Airflow when a running task is cleared.
+Runs the operator's `execute` as a worker does, and prints what it returns as one line of JSON. With a `sink` among the
+operator's arguments it is that of replication. A SIGTERM calls `on_kill`, as it does in Airflow when a running task is
+cleared.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+from airflow_lake_provider.operators.replication import HudiReplicationOperator
 from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
 
 
@@ -20,7 +22,8 @@ def main(text: str) -> None:
     logging.basicConfig(level=logging.INFO, stream=sys.stdout)
     task = json.loads(text)
     context: Any = {"run_id": task["run_id"], "ti": SimpleNamespace(try_number=task["try_number"])}
-    operator = HudiTableServiceOperator(task_id="run_service", **task["operator"])
+    kind = HudiReplicationOperator if "sink" in task["operator"] else HudiTableServiceOperator
+    operator = kind(task_id="run", **task["operator"])
 
     def end(*_: Any) -> None:
         operator.on_kill()

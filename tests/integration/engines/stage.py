@@ -82,13 +82,10 @@ class Stage:
         assert done.returncode == 0, done.stderr[-3000:]
 
     def start_task(self, run_id: str, try_number: int = 1, **operator: Any) -> ServerProcess:
-        """Start a task's process; its log is `<run id>-<try>.log`."""
-        arguments = {
-            "base_path": self.base_path,
-            "hudi_options": OPTIONS,
-            "spark_conf": dict(self.spark_conf),
-            **operator,
-        }
+        """Start the task of a service, or of a `sink`, as a process; its log is `<run id>-<try>.log`."""
+        arguments = {"base_path": self.base_path, "spark_conf": dict(self.spark_conf), **operator}
+        if "sink" not in operator:
+            arguments.setdefault("hudi_options", OPTIONS)
         task = {"run_id": run_id, "try_number": try_number, "operator": arguments}
         command = [sys.executable, "-m", "tests.integration.engines.service_task", json.dumps(task)]
         log_path = self.folder / f"{run_id}-{try_number}.log"

@@ -43,7 +43,7 @@ def require_refusal(stage: RealmStage, task: ServerProcess, error: str, says: st
 
 
 def test_compaction_runs_with_the_keytab_of_the_spark_connection_beyond_a_tickets_lifetime(stage: RealmStage) -> None:
-    path = stage.upload("orders")
+    path = stage.copy_table("orders")
     with stage.held_lock("orders"):
         task = stage.start_task("whole", base_path=path, table_name="orders")
         wait_for_driver(stage, task)
@@ -60,7 +60,7 @@ def test_compaction_runs_with_the_keytab_of_the_spark_connection_beyond_a_ticket
     ],
 )
 def test_wrong_keytab_is_one_clear_error_that_is_not_retried(stage: RealmStage, wrong: str, says: str) -> None:
-    path, right = stage.upload(wrong), stage.kerberos.keytab
+    path, right = stage.copy_table(wrong), stage.kerberos.keytab
     before = stage.instants(wrong)
     stage.keytab = stage.folder / f"{wrong}.keytab"
     if wrong == "empty":
@@ -81,7 +81,7 @@ def test_wrong_keytab_is_one_clear_error_that_is_not_retried(stage: RealmStage, 
 
 
 def test_ticket_that_has_expired_is_one_clear_error_that_is_waited_for(stage: RealmStage) -> None:
-    path, right = stage.upload("expired"), stage.keytab
+    path, right = stage.copy_table("expired"), stage.keytab
     before = stage.instants("expired")
     stage.keytab = None
     try:
@@ -100,7 +100,7 @@ def test_ticket_that_has_expired_is_one_clear_error_that_is_waited_for(stage: Re
 
 
 def test_ticket_that_ends_while_a_job_waits_for_the_lock_is_named_and_not_the_lock(stage: RealmStage) -> None:
-    path, right = stage.upload("waiting"), stage.keytab
+    path, right = stage.copy_table("waiting"), stage.keytab
     before = stage.instants("waiting")
     # Hadoop's client closes a connection after ten seconds without a call, and a new one needs a ticket.
     options = {

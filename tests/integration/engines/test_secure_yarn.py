@@ -27,7 +27,7 @@ def test_compaction_runs_inside_a_yarn_with_kerberos_by_the_jobs_keytab(
     stage: SecureYarnStage, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     monkeypatch.setattr(stage, "is_in_spark_conf", place == "spark_conf")
-    path = stage.upload(f"orders-{place}")
+    path = stage.copy_table(f"orders-{place}")
     known = {app["id"] for app in stage.yarn.applications(active=False)}
     task = stage.start_task(f"whole-{place}", base_path=path, table_name=place)
     stage.require_completed(f"orders-{place}", task)
@@ -47,7 +47,7 @@ def test_compaction_in_client_mode_on_a_yarn_with_kerberos(
     stage: SecureYarnStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stage, "deploy_mode", "client")
-    path = stage.upload("users")
+    path = stage.copy_table("users")
     known = {app["id"] for app in stage.yarn.applications(active=False)}
     task = stage.start_task("client", base_path=path, table_name="users")
     stage.require_completed("users", task)
@@ -59,7 +59,7 @@ def test_compaction_in_client_mode_on_a_yarn_with_kerberos(
 def test_run_that_is_cleared_has_its_application_ended_and_the_next_try_executes_the_plan(
     stage: SecureYarnStage,
 ) -> None:
-    path = stage.upload("cleared")
+    path = stage.copy_table("cleared")
     with stage.held_lock("cleared"):
         first = stage.start_task("cleared", base_path=path, table_name="cleared")
         stage.wait_until(
@@ -83,7 +83,7 @@ def test_wrong_keytab_is_refused_before_yarn_has_an_application(
     stage: SecureYarnStage, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     name = f"clicks-{place}"
-    path = stage.upload(name)
+    path = stage.copy_table(name)
     before = stage.instants(name)
     known = len(stage.yarn.applications(active=False))
     monkeypatch.setattr(stage, "is_in_spark_conf", place == "spark_conf")
@@ -106,7 +106,7 @@ def test_wrong_keytab_is_refused_before_yarn_has_an_application(
 def test_ticket_that_has_expired_is_waited_for_before_yarn_has_an_application(
     stage: SecureYarnStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = stage.upload("expired")
+    path = stage.copy_table("expired")
     before, known = stage.instants("expired"), len(stage.yarn.applications(active=False))
     monkeypatch.setattr(stage, "keytab", None)
     time.sleep(max(0.0, stage.renew_ticket(5) - time.monotonic()) + 2)

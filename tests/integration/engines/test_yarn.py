@@ -20,7 +20,7 @@ def test_compaction_runs_inside_yarn_and_its_output_is_in_the_tasks_log(stage: Y
     task = stage.start_task("whole", base_path=path, table_name="orders")
     stage.require_completed("orders", task)
 
-    (app,) = stage.stack.yarn.applications(active=False)
+    (app,) = stage.yarn.applications(active=False)
     assert (app["state"], app["finalStatus"]) == ("FINISHED", "SUCCEEDED")
     assert stage.result("whole").spark_application_id == app["id"]
     # What the driver printed in its container, and where the rest is: YARN may take the last lines away.
@@ -42,7 +42,7 @@ def test_compaction_in_client_mode_has_its_containers_in_yarn_and_names_their_lo
         stage.deploy_mode = "cluster"
 
     application_id = stage.result("client").spark_application_id
-    (app,) = [app for app in stage.stack.yarn.applications(active=False) if app["id"] == application_id]
+    (app,) = [app for app in stage.yarn.applications(active=False) if app["id"] == application_id]
     assert (app["state"], app["finalStatus"]) == ("FINISHED", "SUCCEEDED")
     log = stage.log_of(task)
     (commit,) = stage.commits("clicks")
@@ -75,7 +75,7 @@ def test_services_of_one_table_run_inside_yarn_one_after_the_other(
         task = stage.start_task(f"served-{service}", base_path=path, table_name="served", **asked)
         assert stage.wait_for_task(task)["outcome"] == "completed", task.log_tail(80)
         application_id = stage.result(f"served-{service}").spark_application_id
-        (app,) = [app for app in stage.stack.yarn.applications(active=False) if app["id"] == application_id]
+        (app,) = [app for app in stage.yarn.applications(active=False) if app["id"] == application_id]
         assert (app["state"], app["finalStatus"]) == ("FINISHED", "SUCCEEDED")
         assert app["amContainerLogs"] in stage.log_of(task)
 

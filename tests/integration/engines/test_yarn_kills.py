@@ -50,7 +50,7 @@ class Blow:
     @property
     def node(self) -> int:
         """Which NodeManager has the application's master."""
-        return self.stage.stack.yarn.number_of(self.app["amHostHttpAddress"])
+        return self.stage.yarn.number_of(self.app["amHostHttpAddress"])
 
     def driver_processes(self) -> list[psutil.Process]:
         if self.is_inside:
@@ -59,7 +59,7 @@ class Blow:
 
     def next_try(self, run_id: str = "", try_number: int = 2) -> ServerProcess:
         self.came_too_late = bool(self.stage.commits(self.name))
-        path = f"{self.stage.root}/lake/{self.name}"
+        path = self.stage.path_of(self.name)
         return self.stage.start_task(run_id or self.name, try_number, base_path=path, table_name=self.name)
 
     def has_failed(self, why: str) -> bool:
@@ -81,7 +81,7 @@ class Blow:
         assert not self._containers()
 
     def _is_active(self) -> bool:
-        return self.app["id"] in [active["id"] for active in self.stage.stack.yarn.applications()]
+        return self.app["id"] in [active["id"] for active in self.stage.yarn.applications()]
 
     def _containers(self) -> list[psutil.Process]:
         return self.stage.containers(self.app["id"])
@@ -122,7 +122,7 @@ def kill_application_master(blow: Blow) -> ServerProcess:
 
 
 def kill_node_manager(blow: Blow) -> ServerProcess:
-    yarn = blow.stage.stack.yarn
+    yarn = blow.stage.yarn
     number = blow.node
     yarn.daemons.kill(f"nodemanager{number}")
     if not blow.is_inside:
@@ -137,7 +137,7 @@ def kill_node_manager(blow: Blow) -> ServerProcess:
 
 
 def kill_resource_manager(blow: Blow) -> ServerProcess:
-    yarn = blow.stage.stack.yarn
+    yarn = blow.stage.yarn
     yarn.daemons.kill("resourcemanager")
     time.sleep(3)
     assert blow.first.alive() or not blow.is_early, blow.first.log_tail(60)
@@ -162,7 +162,7 @@ def clear_run(blow: Blow) -> ServerProcess:
 
     Cleared through Airflow's own API: tests/system/test_warm_on_yarn.py.
     """
-    yarn = blow.stage.stack.yarn
+    yarn = blow.stage.yarn
     strangers = yarn.submit_sleep()
     os.kill(blow.first.process.pid, signal.SIGTERM)
     failed = blow.has_failed("")
@@ -224,8 +224,8 @@ def strike_and_require(stage: YarnStage, reader: StandingWriter, name: str, kill
         assert stage.wait_for_task(last)["outcome"] in {"completed", "nothing_to_do"}
     else:
         stage.require_completed(name, last)
-    stage.wait_until(lambda: not stage.stack.yarn.applications(), "YARN has nothing left to run", 60)
-    for ended in stage.stack.yarn.applications(active=False):
+    stage.wait_until(lambda: not stage.yarn.applications(), "YARN has nothing left to run", 60)
+    for ended in stage.yarn.applications(active=False):
         stage.wait_until(lambda app=ended: not stage.containers(app["id"]), f"the processes of {ended['id']}", 60)
     stage.require_executed_once(name)
     assert {**reader.read(path), "seconds": 0} == {**before, "seconds": 0}

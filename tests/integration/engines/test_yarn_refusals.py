@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
 @contextmanager
 def full_queue(stage: YarnStage) -> Iterator[None]:
-    yarn = stage.stack.yarn
+    yarn = stage.yarn
     sleeping = [yarn.submit_sleep() for _ in range(MAX_APPLICATIONS)]
     try:
         yield
@@ -27,7 +27,7 @@ def full_queue(stage: YarnStage) -> Iterator[None]:
 
 @contextmanager
 def dead_manager(stage: YarnStage) -> Iterator[None]:
-    yarn = stage.stack.yarn
+    yarn = stage.yarn
     yarn.daemons.kill("resourcemanager")
     try:
         yield
@@ -55,7 +55,7 @@ def test_what_keeps_an_application_out_is_named_and_costs_no_try(
     name = f"{trouble}-{mode}"
     path = stage.copy_table(name)
     before = stage.instants(name)
-    known = {app["id"] for app in stage.stack.yarn.applications(active=False)}
+    known = {app["id"] for app in stage.yarn.applications(active=False)}
     monkeypatch.setattr(stage, "deploy_mode", mode)
     with TROUBLES[trouble](stage):
         task = stage.start_task(name, base_path=path, table_name=name, spark_conf=HASTY)
@@ -66,7 +66,7 @@ def test_what_keeps_an_application_out_is_named_and_costs_no_try(
     assert "airflow_lake_provider.errors.EngineAwayError" in log
     assert "RETURNED {" not in log
     assert stage.instants(name) == before
-    left = [app for app in stage.stack.yarn.applications(active=False) if app["id"] not in known]
+    left = [app for app in stage.yarn.applications(active=False) if app["id"] not in known]
     assert [app for app in left if app["name"] != "sleep" and app["state"] not in {"FAILED", "KILLED"}] == []
 
 
@@ -88,4 +88,4 @@ def test_queue_that_does_not_exist_is_named_and_is_a_failed_try(
     assert raised, log[-4000:]
     assert not raised[0].startswith("airflow_lake_provider.errors.EngineAwayError"), raised
     assert stage.instants(name) == before
-    assert stage.stack.yarn.applications() == []
+    assert stage.yarn.applications() == []

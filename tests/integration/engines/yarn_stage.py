@@ -16,8 +16,9 @@ import pytest
 
 from airflow_lake_provider.hudi.base_path import table_id_of
 from local_stack import hadoop, hdfs, hudi_bundle
+from local_stack.clusters import YarnOnHdfs
 from local_stack.processes import ServerProcess
-from local_stack.yarn import YarnOnHdfs
+from local_stack.yarn import LocalYarn
 from tests.integration.engines.hdfs_stage import HdfsStage
 from tests.integration.engines.lease_server import Leases, serve_leases
 from tests.integration.engines.stage import Stage
@@ -35,7 +36,7 @@ HASTY = {
 class YarnStage(HdfsStage):
     """Tasks whose Spark connection names YARN."""
 
-    stack: YarnOnHdfs = field(default_factory=lambda: YarnOnHdfs(Path()))
+    yarn: LocalYarn = field(default_factory=lambda: LocalYarn(Path(), ""))
     leases: Leases = field(default_factory=lambda: Leases(LEASE_S))
     deploy_mode: str = "cluster"
 
@@ -46,7 +47,7 @@ class YarnStage(HdfsStage):
 
     @property
     def connection(self) -> Mapping[str, Any]:
-        extra = {"deploy-mode": self.deploy_mode, "yarn_resourcemanager_webapp_address": self.stack.yarn.web_url}
+        extra = {"deploy-mode": self.deploy_mode, "yarn_resourcemanager_webapp_address": self.yarn.web_url}
         return {"host": "yarn", "extra": json.dumps(extra)}
 
     def wait_for_driver(self, task: ServerProcess) -> dict[str, Any]:
@@ -55,7 +56,7 @@ class YarnStage(HdfsStage):
             lambda: "as soon as the table's lock is free" in self.log_of(task) or not task.alive(), "the driver"
         )
         assert task.alive(), task.log_tail(60)
-        (app,) = self.stack.yarn.applications()
+        (app,) = self.yarn.applications()
         return app
 
     def containers(self, application_id: str) -> list[psutil.Process]:
@@ -70,7 +71,7 @@ class YarnStage(HdfsStage):
 
     def lease_of(self, name: str) -> str:
         """Return the key of the lease that is held for a table."""
-        (key,) = [key for key in self.leases.held if f"/{table_id_of(f'{self.root}/lake/{name}')}/" in key]
+        (key,) = [key for key in self.leases.held if f"/{table_id_of(self.path_of(name))}/" in key]
         return key
 
     def env(self) -> Mapping[str, str]:
@@ -100,7 +101,7 @@ def yarn_stage(make_folder: pytest.TempPathFactory) -> Iterator[YarnStage]:
             "yarn",
             store_url=stack.hdfs.url,
             conf=str(stack.yarn.conf),
-            stack=stack,
+            yarn=stack.yarn,
             leases=leases,
         )
         written: list[Exception] = []

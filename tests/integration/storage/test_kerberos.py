@@ -18,6 +18,7 @@ from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.storage.store import StoreConnection, options_of
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from local_stack import hadoop
+from local_stack.clusters import SecureHdfs
 from local_stack.hdfs_daemons import HdfsDaemons
 from local_stack.kerberos import LocalKerberos, with_another_key
 from tests.integration.storage.lakes import timeline_files
@@ -47,19 +48,16 @@ class Realm:
 def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Realm]:
     if not hadoop.LIB.is_dir() and (shutil.which("mvn") is None or shutil.which("java") is None):
         pytest.skip("Kerberos needs Maven and Java 17")
-    kerberos = LocalKerberos(tmp_path_factory.mktemp("kdc"), ticket_s=TICKET_S)
-    hdfs = HdfsDaemons(tmp_path_factory.mktemp("hdfs"), realm=kerberos)
+    cluster = SecureHdfs(tmp_path_factory.mktemp("realm"), TICKET_S)
     with pytest.MonkeyPatch.context() as patch:
+        # MIT's library reads these at each use.
+        patch.setenv("KRB5_CONFIG", str(cluster.realm.config))
+        patch.setenv("KRB5CCNAME", f"FILE:{cluster.realm.folder}/no-such-cache")
         try:
-            kerberos.start()
-            # MIT's library reads these at each use.
-            patch.setenv("KRB5_CONFIG", str(kerberos.config))
-            patch.setenv("KRB5CCNAME", f"FILE:{kerberos.folder}/no-such-cache")
-            hdfs.start()
-            yield Realm(kerberos, hdfs)
+            cluster.start()
+            yield Realm(cluster.realm, cluster.hdfs)
         finally:
-            hdfs.stop()
-            kerberos.stop()
+            cluster.stop()
 
 
 @pytest.fixture(scope="module")
