@@ -98,8 +98,12 @@ class TableFacts:
     def _replaced(self) -> tuple[tuple[Instant, int, int], ...]:
         """The same, each with how many files it replaced, and about how many bytes."""
         commits = self.view.commits
-        read = ((write, commits.get(write.requested_time)) for write in self.writes)
-        return tuple((write, *_count_replaced(found)) for write, found in read if may_have_replaced(found))
+        counted = self.history.replaced
+        return tuple(
+            (write, *counted.get(write.requested_time, (0, 0)))
+            for write in self.writes
+            if may_have_replaced(commits.get(write.requested_time))
+        )
 
     @cached_property
     def held_commits(self) -> int:
@@ -136,8 +140,9 @@ class TableFacts:
     def count_replaced(self, after: str, before: str) -> tuple[int, int]:
         """Return how many files writes replaced that completed between two moments, and about how many bytes.
 
-        A new version of a file is about as large as the one before it. Files of replaced file groups, and merged log
-        files, count without a size.
+        They are base files, the log files that were merged into the next one, and what replaced file groups held. A
+        base file that the active timeline does not show counts as large as the one that replaced it, or, when its file
+        group was replaced, as 0 bytes.
         """
         between = [found for found in self._replaced if after <= found[0].ordering_time < before]
         return sum(files for _, files, _ in between), sum(size_bytes for _, _, size_bytes in between)
@@ -174,13 +179,6 @@ def may_have_replaced(metadata: CommitMetadata | None) -> bool:
         return True
     # Log files are added to a file slice.
     return any(not stat.is_new_group and not stat.is_log for stat in metadata.stats)
-
-
-def _count_replaced(metadata: CommitMetadata | None) -> tuple[int, int]:
-    if metadata is None:
-        return 0, 0
-    newer = [stat for stat in metadata.stats if not stat.is_log and not stat.is_new_group]
-    return len(newer) + len(metadata.replaced_file_groups), sum(stat.file_size_bytes for stat in newer)
 
 
 # --- What the completed writes left behind: file sizes, and the log files that no compaction has merged yet
@@ -226,6 +224,8 @@ class WriteHistory:
     """Requested time of the newest compaction or log compaction; empty when there is none."""
     last_clustering: str
     """Completed time of the clustering that completed last; empty when there is none."""
+    replaced: Mapping[str, tuple[int, int]]
+    """By a write's requested time: how many files it replaced, and about how many bytes; writes that replaced some."""
 
 
 @dataclass(slots=True)
@@ -248,10 +248,14 @@ def replay_writes(writes: tuple[Instant, ...], commits: Mapping[str, CommitMetad
     last_compaction: str | None = None
     newest_write: str | None = None
     last_merge = last_clustering = ""
+    replaced: dict[str, tuple[int, int]] = {}
     for instant in writes:
         metadata = commits.get(instant.requested_time)
         if metadata is None:
             continue
+        files, size_bytes = _count_replaced(groups, metadata, instant.requested_time)
+        if files:
+            replaced[instant.requested_time] = files, size_bytes
         for file_group in metadata.replaced_file_groups:
             groups.pop(file_group, None)
         if metadata.operation == COMPACT_OPERATION:
@@ -273,7 +277,30 @@ def replay_writes(writes: tuple[Instant, ...], commits: Mapping[str, CommitMetad
         _apply_write(groups, metadata, instant.ordering_time)
     backlog = _summarise(groups, delta_commits, last_compaction, newest_write)
     base_file_bytes = {key: group.base_bytes for key, group in groups.items() if group.base_bytes is not None}
-    return WriteHistory(backlog, MappingProxyType(base_file_bytes), last_merge, last_clustering)
+    return WriteHistory(
+        backlog, MappingProxyType(base_file_bytes), last_merge, last_clustering, MappingProxyType(replaced)
+    )
+
+
+def _count_replaced(groups: _FileGroups, metadata: CommitMetadata, requested_time: str) -> tuple[int, int]:
+    """Return files and bytes that a write replaces in the file slices before it."""
+    files, size_bytes = 0, 0
+    for key in metadata.replaced_file_groups:
+        gone = groups.get(key) or _FileGroupSizes()
+        files += 1 + len(gone.logs)
+        size_bytes += (gone.base_bytes or 0) + sum(size for _, size in gone.logs)
+    for stat in metadata.stats:
+        if stat.is_log:
+            continue
+        before = groups.get((stat.partition, stat.file_id)) or _FileGroupSizes()
+        if not stat.is_new_group:
+            files += 1
+            size_bytes += stat.file_size_bytes if before.base_bytes is None else before.base_bytes
+        if metadata.operation == COMPACT_OPERATION:
+            merged = [size for completed, size in before.logs if completed <= requested_time]
+            files += len(merged)
+            size_bytes += sum(merged)
+    return files, size_bytes
 
 
 def _apply_compaction(groups: _FileGroups, metadata: CommitMetadata, requested_time: str) -> None:

@@ -89,6 +89,37 @@ def test_backlog_of_an_empty_table_has_no_ratio() -> None:
     assert backlog.newest_write is None
 
 
+def test_replaced_files_are_bases_merged_logs_and_what_replaced_file_groups_held() -> None:
+    facts = TableFacts(
+        view(
+            (completed(1), commit(base("a", 1000), base("b", 500))),
+            (completed(3), commit(log("a", 100))),
+            (completed(5), commit(log("a", 50), log("b", 25))),
+            # Completes while the compaction runs: it belongs to the next file slice.
+            (completed(7, took_s=2), commit(log("a", 7))),
+            (completed(6, Action.COMMIT, took_s=10), commit(base("a", 1100), operation="COMPACT")),
+            (
+                completed(20, Action.REPLACECOMMIT),
+                commit(base("c", 900, is_new=True), operation="CLUSTER", replaced=(("p", "b"),)),
+            ),
+        )
+    )
+    assert facts.count_replaced(at(6), at(20)) == (1 + 2, 1000 + 150)
+    assert facts.count_replaced(at(20), at(30)) == (1 + 1, 500 + 25)
+
+
+def test_base_file_older_than_the_active_timeline_counts_as_large_as_the_next_one() -> None:
+    facts = TableFacts(
+        view(
+            (completed(3), commit(log("a", 100))),
+            (completed(6, Action.COMMIT), commit(base("a", 1100), operation="COMPACT")),
+            (completed(8, Action.REPLACECOMMIT), commit(operation="DELETE_PARTITION", replaced=(("p", "old"),))),
+        )
+    )
+    assert facts.count_replaced(at(5), at(8)) == (2, 1200)
+    assert facts.count_replaced(at(8), at(20)) == (1, 0)
+
+
 @dataclass(frozen=True)
 class CountedCommits(Mapping[str, CommitMetadata]):
     commits: Mapping[str, CommitMetadata]

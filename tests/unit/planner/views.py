@@ -33,8 +33,9 @@ def log(file_id: str, size_bytes: int, partition: str = "p") -> WriteStat:
     return WriteStat(partition, file_id, f"{partition}/.{file_id}_0.log.1_0-1-0", size_bytes, size_bytes)
 
 
-def base(file_id: str, size_bytes: int, partition: str = "p") -> WriteStat:
-    return WriteStat(partition, file_id, f"{partition}/{file_id}_0-1-0_0.parquet", size_bytes, size_bytes)
+def base(file_id: str, size_bytes: int, partition: str = "p", *, is_new: bool = False) -> WriteStat:
+    path = f"{partition}/{file_id}_0-1-0_0.parquet"
+    return WriteStat(partition, file_id, path, size_bytes, size_bytes, is_new_group=is_new)
 
 
 def commit(*stats: WriteStat, operation: str = "UPSERT", replaced: tuple[tuple[str, str], ...] = ()) -> CommitMetadata:
