@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import Column, DataFrame
 
@@ -66,13 +66,21 @@ def key_json(fields: Sequence[str], row: str = "") -> Column:
     return F.to_json(F.expr(f"struct({', '.join(named)})"), JSON_OPTIONS)
 
 
+def column_of(name: str, row: str = "") -> Column:
+    """Return a column of a struct column, or of the row itself."""
+    return F.col(f"{row}.{_quoted(name)}" if row else _quoted(name))
+
+
 def json_of(struct: str) -> Column:
     """Return the JSON of a struct column; null where that is null."""
     return F.to_json(F.col(struct), JSON_OPTIONS)
 
 
-def cdc_changes(rows: DataFrame, schema: T.StructType, key: Sequence[str]) -> DataFrame:
-    """Return op, key, before and after of Hudi's change rows."""
+def cdc_changes(
+    rows: DataFrame, schema: T.StructType, key: Sequence[str], image: Callable[[str], Column] | None = None
+) -> DataFrame:
+    """Return op, key, before and after of Hudi's change rows; `image` prints a struct column."""
+    image = image or json_of
     sides = ("before", "after")
     texts = rows.select("op", *[F.when(F.col(side) != "null", F.col(side)).alias(side) for side in sides])
     # In a projection of its own: Spark would parse the text once for each column that is taken from it.
@@ -88,8 +96,8 @@ def cdc_changes(rows: DataFrame, schema: T.StructType, key: Sequence[str]) -> Da
     return keyed.select(
         "op",
         key_json(key, "row").alias("key"),
-        F.to_json("before", JSON_OPTIONS).alias("before"),
-        F.to_json("after", JSON_OPTIONS).alias("after"),
+        image("before").alias("before"),
+        image("after").alias("after"),
     )
 
 

@@ -3,29 +3,31 @@
 The options have Debezium's names where it has one for the same: `column.include.list`, `column.exclude.list` and
 `column.mask.with.<n>.chars`. A hash has its salt in an option of its own, so that it can be a reference to a secret.
 The rules hold for all that leaves the table: rows before and after, the schema, and the rows that `verify` compares.
+Spark applies them to columns, before it prints a row.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.replication.job import COLUMN_OPTIONS
+from lake_jobs.replication.change_columns import JSON_OPTIONS, column_of, json_of, row_json
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from airflow_lake_provider.replication.change import Change
-
 INCLUDE, EXCLUDE = "column.include.list", "column.exclude.list"
 HASH, SALT = "column.mask.hash.SHA-256", "column.mask.hash.salt"
 _CHARS = re.compile(r"column\.mask\.with\.(\d{1,4})\.chars")
-_decode = json.JSONDecoder().raw_decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,25 +80,25 @@ class ColumnRules:
         """Whether a text stands for a column's values."""
         return name in self.hashed or name in self.masked
 
-    def change(self, change: Change) -> Change:
-        """Return a change as the sink gets it."""
-        before, after = change.before, change.after
-        return change._replace(
-            before=None if before is None else self.row(before), after=None if after is None else self.row(after)
-        )
+    def image(self, schema: T.StructType, row: str = "") -> Column:
+        """Return the JSON of a row as the sink gets it, from the struct column `row`, or from the row itself.
 
-    def row(self, text: str) -> str:
-        """Return a row's JSON as the sink gets it; what is left as it is keeps each of its characters."""
-        kept = [(name, part) for name, part in _parts(text) if self.has(name)]
-        return "{" + ",".join(f"{json.dumps(name)}:{self._value(name, part)}" for name, part in kept) + "}"
+        Null where the struct is null. `schema` are the row's columns.
+        """
+        if self.is_empty:
+            return json_of(row) if row else row_json(schema)
+        shown = [self._shown(column, column_of(column.name, row)) for column in schema.fields if self.has(column.name)]
+        image = F.to_json(F.struct(*shown), JSON_OPTIONS)
+        return F.when(F.col(row).isNotNull(), image) if row else image
 
-    def _value(self, name: str, part: str) -> str:
-        if part == "null" or not self.is_text(name):
-            return part
-        if name in self.masked:
-            return f'"{"*" * self.masked[name]}"'
-        value = json.loads(part) if part.startswith('"') else part
-        return f'"{hashlib.sha256(f"{self.salt}{value}".encode()).hexdigest()}"'
+    def _shown(self, column: T.StructField, value: Column) -> Column:
+        if not self.is_text(column.name):
+            return value.alias(column.name)
+        if column.name in self.masked:
+            text = F.lit("*" * self.masked[column.name])
+        else:
+            text = F.sha2(F.concat(_hidden_text(self.salt), _text_of(value, column.dataType)), 256)
+        return F.when(value.isNotNull(), text).alias(column.name)
 
     def schema(self, text: str) -> str:
         """Return an Avro schema with the columns that reach the sink, and their types there; empty stays empty."""
@@ -140,15 +142,39 @@ def _names_of(text: str) -> frozenset[str]:
     return frozenset(part.strip() for part in text.split(",") if part.strip())
 
 
-def _parts(text: str) -> list[tuple[str, str]]:
-    """Return the fields of a JSON object as Spark prints it, without spaces; values as their texts.
+def _text_of(value: Column, kind: T.DataType) -> Column:
+    """Return a text as it is, and any other value as it stands in a row's JSON, without the quotes around it."""
+    if isinstance(kind, T.StringType):
+        return value
+    part = F.regexp_extract(F.to_json(F.struct(value.alias("v")), JSON_OPTIONS), r'(?s)^\{"v":(.*)\}$', 1)
+    return F.when(part.startswith('"'), F.regexp_extract(part, '^"(.*)"$', 1)).otherwise(part)
 
-    A number that is parsed and printed again may lose digits, and takes longer.
+
+def _hidden_text(text: str) -> Column:
+    """Return a text that Spark never shows: plans are in its UI and event logs, and a literal would be in them.
+
+    The text is made of an object that prints nothing of itself, by an expression that the optimizer does not compute.
     """
-    found, at = [], 1
-    while text[at] != "}":
-        name, end = _decode(text, at)
-        _, at = _decode(text, end + 1)
-        found.append((name, text[end + 1 : at]))
-        at += text[at] == ","
-    return found
+    session: Any = SparkSession._instantiatedSession
+    jvm = session._jvm
+    sql, find_class = jvm.org.apache.spark.sql, jvm.java.lang.Class.forName
+    objects, object_type = sql.catalyst.expressions.objects, sql.types.ObjectType
+
+    def literal(value: Any, name: str) -> Any:
+        return sql.catalyst.expressions.Literal(value, object_type(find_class(name)))
+
+    def sequence(*items: Any) -> Any:
+        found = jvm.java.util.ArrayList()
+        for item in items:
+            found.add(item)
+        return jvm.PythonUtils.toSeq(found)
+
+    string, propagates_null, outer = "java.lang.String", False, jvm.scala.Option.empty()
+    parts = sequence(literal(bytearray(text.encode()), "[B"), literal("UTF-8", string))
+    kind = object_type(find_class(string))
+    made = objects.NewInstance(find_class(string), parts, sequence(), propagates_null, kind, outer)
+    utf8 = find_class("org.apache.spark.unsafe.types.UTF8String")
+    is_nullable = is_deterministic = True
+    text_type, flags = sql.types.DataTypes.StringType, (propagates_null, is_nullable, is_deterministic)
+    found = objects.StaticInvoke(utf8, text_type, "fromString", sequence(made), sequence(), *flags)
+    return Column(sql.Column(found))

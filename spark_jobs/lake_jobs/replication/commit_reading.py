@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.replication.change import CommitRef
     from lake_jobs.hudi.table import TableState
+    from lake_jobs.replication.column_rules import ColumnRules
     from lake_jobs.replication.file_slices import DataFile, GroupStatistics
     from lake_jobs.replication.slice_reader import SliceReader
 
@@ -75,10 +76,12 @@ class ChangeDataReading:
     statistics: Sequence[GroupStatistics]
     schema: T.StructType
     key: Sequence[str]
+    rules: ColumnRules
 
     def changes(self) -> DataFrame | None:
         """Return op, key, before and after of each change, and a number that stands for the whole commit."""
-        return cdc_changes(self.rows(), self.schema, self.key).withColumn(GROUP, F.lit(_WHOLE_COMMIT))
+        found = cdc_changes(self.rows(), self.schema, self.key, lambda row: self.rules.image(self.schema, row))
+        return found.withColumn(GROUP, F.lit(_WHOLE_COMMIT))
 
     def rows(self) -> DataFrame:
         """Return Hudi's rows as they are, of the commit alone: a range of completion times skips slow writers'."""

@@ -22,7 +22,7 @@ class SelectedSource:
     def __init__(self, source: HudiSource, rules: ColumnRules) -> None:
         self._source = source
         self._rules = rules.for_key(source.key, source.columns)
-        self._is_whole = rules.is_empty
+        source.let_out(self._rules)
 
     def read_timeline(self, known: Checkpoint | None = None) -> SourceTimeline:
         """Read the present active timeline."""
@@ -34,8 +34,7 @@ class SelectedSource:
 
     def read_blocks(self, commit: CommitRef, after: str = "") -> Iterator[Sequence[Change]]:
         """Return the changes of one completed commit alone, in order per key, in blocks of some thousand."""
-        blocks = self._source.read_blocks(commit, after)
-        return blocks if self._is_whole else ([self._rules.change(change) for change in block] for block in blocks)
+        return self._source.read_blocks(commit, after)
 
     def is_by_key(self, commit: CommitRef) -> bool:
         """Whether a commit is read in the order of its keys."""
@@ -47,13 +46,11 @@ class SelectedSource:
 
     def read_snapshot(self, progress: SnapshotProgress) -> Iterator[tuple[tuple[str, str], Change]]:
         """Return the rows of a snapshot behind `progress.after`."""
-        rows = self._source.read_snapshot(progress)
-        return rows if self._is_whole else ((at, self._rules.change(change)) for at, change in rows)
+        return self._source.read_snapshot(progress)
 
     def plan_rows(self) -> Callable[[], Iterator[tuple[str, str]]]:
         """Decide now which files are read; the function that is returned reads each row's key and JSON."""
-        read = self._source.plan_rows()
-        return read if self._is_whole else lambda: ((key, self._rules.row(row)) for key, row in read())
+        return self._source.plan_rows()
 
     def schema_of(self, commit: CommitRef) -> str:
         """Return the Avro schema of a commit's rows as they leave the table."""

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from airflow_lake_provider.errors import ReplicationGapError
 from airflow_lake_provider.instant_clock import shift_instant_time
 from lake_jobs.replication.arrow_changes import COMMIT_BITS
-from lake_jobs.replication.change_columns import data_schema, json_of, key_json, row_json, row_struct
+from lake_jobs.replication.change_columns import data_schema, json_of, key_json, row_struct
 from lake_jobs.replication.file_slices import (
     FIRST_VERSION_OF_OWN_LOGS,
     CompletedInstants,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
     from airflow_lake_provider.replication.change import CommitRef
+    from lake_jobs.replication.column_rules import ColumnRules
     from lake_jobs.replication.slice_reader import Layout, SliceReader
 
 _COMMIT_TIME, _SEQUENCE = "_hoodie_commit_time", "_hoodie_commit_seqno"
@@ -139,6 +140,8 @@ class ChangeQuery:
     keeps_versions: bool
     """Whether a changed row always carries the time of the commit that changed it: not where a class of the table's own
     merges rows."""
+    rules: ColumnRules
+    """What of a row leaves the table."""
 
     @property
     def commit(self) -> CommitRef:
@@ -198,8 +201,8 @@ class ChangeQuery:
         return joined.select(
             F.when(F.col("b_key").isNull(), "i").otherwise("u").alias("op"),
             key_json(self.key, "a_row").alias("key"),
-            json_of("b_row").alias("before"),
-            json_of("a_row").alias("after"),
+            self._image("b_row").alias("before"),
+            self._image("a_row").alias("after"),
             F.col("a_group").alias(GROUP),
         )
 
@@ -217,10 +220,10 @@ class ChangeQuery:
             named = [column.alias(f"{side}_{name}") for name, column in columns.items()]
             sides.append(rows.select(*named, self._row().alias(f"{side}_row")))
         joined = sides[0].join(sides[1], F.expr(_SAME_ROW), "full")
-        after, before = json_of("a_row"), json_of("b_row")
+        after, before = self._image("a_row"), self._image("b_row")
         is_changed = ~(F.col("a_time").eqNullSafe(F.col("b_time")) & F.col("a_number").eqNullSafe(F.col("b_number")))
         if not self.keeps_versions:
-            is_changed = is_changed | (after != before)
+            is_changed = is_changed | (json_of("a_row") != json_of("b_row"))
         none = F.lit(None).cast("string")
         return joined.where(F.col("a_key").isNull() | F.col("b_key").isNull() | is_changed).select(
             F.when(F.col("a_key").isNull(), "d").when(F.col("b_key").isNull(), "i").otherwise("u").alias("op"),
@@ -302,8 +305,8 @@ class ChangeQuery:
             return F.expr(times[0])
         return F.expr(f"element_at(array({', '.join(times)}), shiftright({GROUP}, {COMMIT_BITS}) + 1)")
 
-    def _image(self) -> Column:
-        return row_json(data_schema(self.layout.schema))
+    def _image(self, row: str = "") -> Column:
+        return self.rules.image(data_schema(self.layout.schema), row)
 
     def _row(self) -> Column:
         return row_struct(data_schema(self.layout.schema).names)

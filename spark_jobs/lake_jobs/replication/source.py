@@ -27,8 +27,8 @@ from lake_jobs.replication.change_columns import (
     data_schema,
     find_unfit_column,
     key_json,
-    row_json,
 )
+from lake_jobs.replication.column_rules import ColumnRules
 from lake_jobs.replication.commit_reading import (
     ChangeDataReading,
     SliceReading,
@@ -91,6 +91,7 @@ class HudiSource:
         self._ahead = ReadAhead[CommitRef, Sequence[Change]](self._read_in_turn, bytes_of)
         self._ends_s: dict[str, float] = {}
         self._by_key = set[str]()
+        self._rules = ColumnRules(base_path)
         self.readers: Counter[str] = Counter()
         self._require_replicable(bool(config.populateMetaFields()))
         names = self._schema().names
@@ -113,6 +114,10 @@ class HudiSource:
         The metadata of writes that `known` has are not read, so the answer does not show whether those changed rows.
         """
         return self._timeline.read(known)
+
+    def let_out(self, rules: ColumnRules) -> None:
+        """Read rows as these rules let them out from now on. They are the table's own."""
+        self._rules = rules
 
     def expect(self, commits: Sequence[CommitRef]) -> None:
         """Read these ahead, one after another, in a thread of its own."""
@@ -182,7 +187,8 @@ class HudiSource:
         self.readers[f"{found.choice.reader}: {found.choice.reason}"] += 1
         if found.choice.reader is Reader.CDC:
             rows = self._reader_of_rows()
-            return ChangeDataReading(rows, self._base_path, commit, statistics, self._schema_at(commit), self._key)
+            schema = self._schema_at(commit)
+            return ChangeDataReading(rows, self._base_path, commit, statistics, schema, self._key, self._rules)
         query = ChangeQuery(
             self._slices,
             self._layout(commit),
@@ -191,6 +197,7 @@ class HudiSource:
             self._version,
             with_before=self._mode is ChangeMode.CHANGES,
             keeps_versions=self._merging.keeps_versions,
+            rules=self._rules,
         )
         groups = find_groups(files, self._timeline.table, commit, statistics, self._timeline.times)
         return SliceReading(query, groups, self._merging)
@@ -226,7 +233,7 @@ class HudiSource:
             F.col(_RECORD_KEY).alias("record_key"),
             F.col(_PARTITION).alias("partition"),
             key_json(self._key).alias("key"),
-            row_json(data_schema(rows.schema)).alias("after"),
+            self._rules.image(data_schema(rows.schema)).alias("after"),
         )
         for row in found.orderBy("record_key", "partition").toLocalIterator():
             yield (row.record_key, row.partition), Change(Op.READ, row.key, None, row.after)
@@ -234,7 +241,7 @@ class HudiSource:
     def plan_rows(self) -> Callable[[], Iterator[tuple[str, str]]]:
         """Decide now which files are read; the function that is returned reads each row's key and JSON."""
         rows = self._reader_of_rows().load(self._base_path)
-        found = rows.select(key_json(self._key), row_json(data_schema(rows.schema)))
+        found = rows.select(key_json(self._key), self._rules.image(data_schema(rows.schema)))
         # Spark lists the files here, once, whenever it reads them.
         found._jdf.queryExecution().toRdd()
         return lambda: ((key, row) for key, row in found.toLocalIterator(prefetchPartitions=True))
@@ -289,7 +296,8 @@ class HudiSource:
 
     def change_data(self, commit: CommitRef) -> DataFrame:
         """Return Hudi's own change data of one commit, as it is."""
-        return ChangeDataReading(self._reader_of_rows(), self._base_path, commit, (), self._schema(), self._key).rows()
+        reader, schema = self._reader_of_rows(), self._schema()
+        return ChangeDataReading(reader, self._base_path, commit, (), schema, self._key, self._rules).rows()
 
     def _reader_of_rows(self) -> DataFrameReader:
         return self._spark.read.format("hudi")

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
+import random
 import sqlite3
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet
+from pyspark.sql import functions as F
 from test_replication_on_hudi import Lake, _time_zone  # noqa: F401 - the fixture holds here as well
 
 from airflow_lake_provider.job_contract import FailureKind
 from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.pump import Order
+from lake_jobs.replication.change_columns import row_json
+from lake_jobs.replication.column_rules import ColumnRules, parse_column_rules
 from replicate import replicate
 from tests.support.spark_session import ONE_TASK
 
@@ -28,6 +34,86 @@ RULES = {
     "column.mask.with.4.chars": "moment",
 }
 LEFT = ["day", "id", "moment", "name", "part", "ratio", "ts"]
+
+
+def row_by_row(text: str, rules: ColumnRules, salt: str) -> str:
+    """Return a row's JSON as the documentation says of the rules, from its text; what is kept keeps each character."""
+    decode, kept, at = json.JSONDecoder().raw_decode, [], 1
+    while text[at] != "}":
+        name, end = decode(text, at)
+        _, at = decode(text, end + 1)
+        part = text[end + 1 : at]
+        if part != "null" and name in rules.masked:
+            part = f'"{"*" * rules.masked[name]}"'
+        elif part != "null" and name in rules.hashed:
+            value = json.loads(part) if part.startswith('"') else part
+            part = f'"{hashlib.sha256(f"{salt}{value}".encode()).hexdigest()}"'
+        if rules.has(name):
+            kept.append(f"{json.dumps(name, ensure_ascii=False)}:{part}")
+        at += text[at] == ","
+    return "{" + ",".join(kept) + "}"
+
+
+TYPES = {
+    "id": "bigint", "text": "string", "price": "decimal(38,5)", "ratio": "double", "small": "float", "yes": "boolean",
+    "day": "date", "moment": "timestamp", "local": "timestamp_ntz", "blob": "binary", "tags": "map<string,string>",
+    "inner": "struct<x: int, at: date, name: string>", "days": "array<date>", "odd `na.me": "string",
+}  # fmt: skip
+CHARACTERS = "aZ0 \"\\/{}[]:,\n\t\x00\x7fä€𝄞*'`"
+
+
+def random_rows(draw: random.Random, number: int) -> list[tuple[Any, ...]]:
+    def text() -> str:
+        return "".join(draw.choices(CHARACTERS, k=draw.randint(0, 12)))
+
+    def day() -> datetime.date:
+        return datetime.date(1900, 1, 1) + datetime.timedelta(days=draw.randrange(80_000))
+
+    def moment() -> datetime.datetime:
+        return datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=draw.randrange(2**51))  # noqa: DTZ001
+
+    def some(value: Any) -> Any:
+        return None if draw.random() < 0.2 else value
+
+    def row(at: int) -> tuple[Any, ...]:
+        number = draw.choice([float("nan"), float("inf"), 1e300, -0.0, draw.random(), draw.uniform(-1e9, 1e9)])
+        price = Decimal(draw.randrange(-(10**37), 10**37)).scaleb(-5)
+        return (
+            at, some(text()), some(price), some(number), some(draw.uniform(-9, 9)), some(draw.random() < 0.5),
+            some(day()), some(moment()), some(moment()), some(draw.randbytes(draw.randint(0, 9))),
+            some({text(): some(text()) for _ in range(draw.randint(0, 3))}),
+            some((some(1), some(day()), some(text()))), some([some(day()) for _ in range(draw.randint(0, 3))]),
+            some(text()),
+        )  # fmt: skip
+
+    return [row(at) for at in range(number)]
+
+
+def test_rules_hide_by_column_what_they_hide_row_by_row_and_no_plan_shows_the_salt(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    draw, salt = random.Random(17), 'pep"per, ä'
+    schema = ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in TYPES.items())
+    rows = spark.createDataFrame(random_rows(draw, 200), schema)
+    printed = [row[0] for row in rows.select(row_json(rows.schema)).collect()]
+    struct = rows.select(F.when(F.col("id") % 7 != 0, F.struct("*")).alias("row"))
+    for _ in range(6):
+        names = draw.sample(list(TYPES)[1:], len(TYPES) - 1)
+        hashed, masked, left = names[:4], names[4:6], names[6:9]
+        listed = "column.exclude.list" if draw.random() < 0.5 else "column.include.list"
+        options = {
+            listed: ",".join(left if listed == "column.exclude.list" else names[:9]),
+            "column.mask.hash.SHA-256": ",".join(hashed),
+            "column.mask.hash.salt": salt,
+            "column.mask.with.3.chars": ",".join(masked),
+        }
+        rules = parse_column_rules(options, "orders").for_key(("id",), list(TYPES))
+        expected = [row_by_row(text, rules, salt) for text in printed]
+        shown = rows.select(rules.image(rows.schema))
+        assert [row[0] for row in shown.collect()] == expected
+        of_struct = struct.select(rules.image(rows.schema, "row").alias("image")).collect()
+        assert [row[0] for row in of_struct] == [text if at % 7 else None for at, text in enumerate(expected)]
+        assert "pep" not in shown._jdf.queryExecution().toString()
+        assert "pep" not in shown._jdf.queryExecution().executedPlan().treeString()
 
 
 def hidden(name: str | None) -> str | None:
