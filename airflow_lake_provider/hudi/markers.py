@@ -167,7 +167,8 @@ class FileGroupFilter:
         return made
 
     def __init__(self, keys: frozenset[bytes]) -> None:
-        ids = pa.array([key[-_ID_BYTES:] for key in keys if len(key) >= _ID_BYTES], pa.binary())
+        ids = pa.array(list(keys), pa.binary())
+        ids = ids.filter(pc.greater_equal(pc.binary_length(ids), _ID_BYTES))
         fingerprints = _fingerprint(ids)
         self._bits = pa.scalar(64 - min(_MOST_BITS, max(8, len(ids).bit_length() + 4)), pa.uint64())
         table = bytearray(1 << (64 - self._bits.as_py()))

@@ -2,7 +2,7 @@
 
 A writer's first sign is its heartbeat. Until its source is read it has announced nothing, and when the plan is gone by
 then, it commits (tried on Hudi 1.2, with and without its timeline server). So the job itself watches, and ends its own
-Spark jobs; the task's watch (`airflow_lake_provider.conflict.claims`) would have to start Spark once more.
+Spark jobs; the task's watch (`airflow_lake_provider.conflict.activity`) would have to start Spark once more.
 """
 
 from __future__ import annotations
