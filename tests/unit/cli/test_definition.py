@@ -1,0 +1,25 @@
+"""`airflow` imports a command's module when it runs: a name that is wrong shows only then, or here."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from airflow_lake_provider.cli import definition
+
+SOURCE = Path(definition.__file__).read_text(encoding="utf-8")
+FUNCTIONS = re.findall(r'lazy_load_command\("([\w.]+)"\)', SOURCE)
+
+
+def test_each_command_has_a_function() -> None:
+    (group,) = definition.get_cli_commands()
+    assert len(FUNCTIONS) == len(list(group.subcommands))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_function_of_a_command_exists(name: str) -> None:
+    module, _, function = name.rpartition(".")
+    assert callable(getattr(importlib.import_module(module), function))
