@@ -211,6 +211,37 @@ def test_dry_run_starts_from_the_page_for_who_may_and_stands_in_airflows_audit_l
         assert page.evaluate(f"fetch('{forget}', {post}).then((answer) => answer.status)") == 403
 
 
+def test_one_service_is_paused_by_airflows_variable_and_resumed_and_both_stand_in_its_audit_log(
+    airflow: LocalAirflow, table_id: str, browser: Any
+) -> None:
+    variable = "fetch('/api/v2/variables/lake_tables').then((answer) => answer.json())"
+    with open_page(browser) as opened:
+        page = opened.page
+        log_in(page, airflow, "ada")
+        page.goto(f"{airflow.url}/plugin/lake/tables/{table_id}")
+        card = page.locator("article.card").filter(has_text="Archive").first
+        card.get_by_role("button", name="Pause").click(timeout=60_000)
+        dialog = page.get_by_role("dialog", name="Pause archive of orders")
+        dialog.get_by_label("Why").fill("an audit")
+        dialog.get_by_role("button", name="Pause").click()
+        dialog.get_by_text("Variable lake_tables is written").wait_for(timeout=60_000)
+        dialog.get_by_role("button", name="Close").click()
+        (entry,) = json.loads(page.evaluate(variable)["value"])["tables"]
+        assert entry["archive"]["paused"].startswith("ada on ")
+        assert entry["archive"]["paused"].endswith(": an audit")
+        # The server reads the Variable at most 15 s later.
+        card.locator(".chip", has_text="paused").wait_for(timeout=90_000)
+        keep(page, "paused")
+        card.get_by_role("button", name="Resume").click()
+        dialog = page.get_by_role("dialog", name="Resume archive of orders")
+        dialog.get_by_role("button", name="Resume").click()
+        dialog.get_by_text("Variable lake_tables is written").wait_for(timeout=60_000)
+        assert json.loads(page.evaluate(variable)["value"]) == {"tables": []}
+        for event in ("post_variable", "patch_variable"):
+            found = page.evaluate(f"fetch('/api/v2/eventLogs?event={event}').then((answer) => answer.json())")
+            assert [one["owner"] for one in found["event_logs"]] == ["ada"], event
+
+
 def test_lake_stands_in_airflows_own_pages(airflow: LocalAirflow, table_id: str, browser: Any) -> None:
     """A card on the dashboard, and a tab on a run, which leads to its table."""
     with open_page(browser) as opened:
