@@ -6,16 +6,13 @@ silence, or when a reader asks for fresher data.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import itertools
 import logging
 import math
 import random
 import threading
 import time
-import uuid
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,7 +23,6 @@ from airflow_lake_provider.storage.table_storage import StorageCalls, open_stora
 from airflow_lake_provider.timeline_server.cached_table import (
     NO_HINTS,
     NOTHING,
-    ArchiveTails,
     CachedTimeline,
     completed_writes_among,
     find_unnamed,
@@ -41,8 +37,16 @@ from airflow_lake_provider.timeline_server.refresh import (
     refresh,
     volume_of,
 )
-from airflow_lake_provider.timeline_server.schedule import NEVER, DueQueue, SharedLimits, fraction_of, pause_ms
+from airflow_lake_provider.timeline_server.schedule import (
+    NEVER,
+    ChangeLog,
+    DueQueue,
+    SharedLimits,
+    fraction_of,
+    pause_ms,
+)
 from airflow_lake_provider.timeline_server.snapshot import ANY_AGE, Freshness
+from airflow_lake_provider.timeline_server.watch import ArchiveTails
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -54,69 +58,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
 
 log = logging.getLogger(__name__)
-
-# --- Which tables changed, in the order in which this process saw it; readers wait for entries after their cursor
-#
-# A cursor is `<epoch>.<number>`. The epoch is this log's own: a reader with another one (of a restarted server, or of
-# another of two) learns that it is unknown, and compares versions instead. So nothing depends on this log's memory.
-
-_MOST_ENTRIES = 100_000
-
-
-class ChangeLog:
-    """Bounded log; `add` may be called from any thread, `wait` from any event loop."""
-
-    def __init__(self, most_entries: int = _MOST_ENTRIES) -> None:
-        self._epoch = uuid.uuid4().hex[:12]
-        self._lock = threading.Lock()
-        self._entries: deque[str] = deque(maxlen=most_entries)
-        """Numbered one after the other; the newest has the number `_last`."""
-        self._last = 0
-        self._waiters: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
-
-    @property
-    def cursor(self) -> str:
-        """The cursor after the newest entry."""
-        return f"{self._epoch}.{self._last}"
-
-    def add(self, base_path: str) -> None:
-        """Record that a table changed."""
-        with self._lock:
-            self._last += 1
-            self._entries.append(base_path)
-            waiters = tuple(self._waiters)
-        for event_loop, event in waiters:
-            with contextlib.suppress(RuntimeError):  # that event loop has ended
-                event_loop.call_soon_threadsafe(event.set)
-
-    def find_after(self, cursor: str) -> tuple[str, tuple[str, ...]] | None:
-        """Return the new cursor and the tables that changed after the given one; None for a cursor not known here."""
-        epoch, _, number = cursor.partition(".")
-        if epoch != self._epoch or not (number.isascii() and number.isdigit()):
-            return None
-        after = int(number)
-        with self._lock:
-            if after > self._last or after < self._last - len(self._entries):
-                return None
-            newest = itertools.islice(reversed(self._entries), self._last - after)
-            changed = dict.fromkeys(newest)
-            return f"{self._epoch}.{self._last}", tuple(reversed(changed))
-
-    async def wait(self, cursor: str, timeout_s: float) -> None:
-        """Return when there is an entry after the cursor, or after the timeout."""
-        event = asyncio.Event()
-        waiter = (asyncio.get_running_loop(), event)
-        with self._lock:
-            self._waiters.add(waiter)
-        try:
-            found = self.find_after(cursor)
-            if found is not None and not found[1]:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(event.wait(), timeout_s)
-        finally:
-            with self._lock:
-                self._waiters.discard(waiter)
-
 
 # --- Bounded memory of many tables: packed snapshots of the most recently used, unpacked ones of the hottest
 

@@ -1,11 +1,15 @@
-"""When the server refreshes a cached table next, and the bounds of its memory."""
+"""When the server refreshes a cached table next, the bounds of its memory, and which tables changed."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import heapq
 import itertools
 import threading
+import uuid
 import zlib
+from collections import deque
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -210,3 +214,66 @@ class DueQueue:
     def hints(self) -> int:
         """How many hinted tables wait."""
         return len(self._hinted)
+
+
+# --- Which tables changed, in the order in which this process saw it; readers wait for entries after their cursor
+#
+# A cursor is `<epoch>.<number>`. The epoch is this log's own: a reader with another one (of a restarted server, or of
+# another of two) learns that it is unknown, and compares versions instead. So nothing depends on this log's memory.
+
+_MOST_ENTRIES = 100_000
+
+
+class ChangeLog:
+    """Bounded log; `add` may be called from any thread, `wait` from any event loop."""
+
+    def __init__(self, most_entries: int = _MOST_ENTRIES) -> None:
+        self._epoch = uuid.uuid4().hex[:12]
+        self._lock = threading.Lock()
+        self._entries: deque[str] = deque(maxlen=most_entries)
+        """Numbered one after the other; the newest has the number `_last`."""
+        self._last = 0
+        self._waiters: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+
+    @property
+    def cursor(self) -> str:
+        """The cursor after the newest entry."""
+        return f"{self._epoch}.{self._last}"
+
+    def add(self, base_path: str) -> None:
+        """Record that a table changed."""
+        with self._lock:
+            self._last += 1
+            self._entries.append(base_path)
+            waiters = tuple(self._waiters)
+        for event_loop, event in waiters:
+            with contextlib.suppress(RuntimeError):  # that event loop has ended
+                event_loop.call_soon_threadsafe(event.set)
+
+    def find_after(self, cursor: str) -> tuple[str, tuple[str, ...]] | None:
+        """Return the new cursor and the tables that changed after the given one; None for a cursor not known here."""
+        epoch, _, number = cursor.partition(".")
+        if epoch != self._epoch or not (number.isascii() and number.isdigit()):
+            return None
+        after = int(number)
+        with self._lock:
+            if after > self._last or after < self._last - len(self._entries):
+                return None
+            newest = itertools.islice(reversed(self._entries), self._last - after)
+            changed = dict.fromkeys(newest)
+            return f"{self._epoch}.{self._last}", tuple(reversed(changed))
+
+    async def wait(self, cursor: str, timeout_s: float) -> None:
+        """Return when there is an entry after the cursor, or after the timeout."""
+        event = asyncio.Event()
+        waiter = (asyncio.get_running_loop(), event)
+        with self._lock:
+            self._waiters.add(waiter)
+        try:
+            found = self.find_after(cursor)
+            if found is not None and not found[1]:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(event.wait(), timeout_s)
+        finally:
+            with self._lock:
+                self._waiters.discard(waiter)

@@ -19,7 +19,6 @@ from airflow_lake_provider.errors import ConfigError, TimelineServerUnavailableE
 from airflow_lake_provider.hudi.archive.archive import load_archive
 from airflow_lake_provider.hudi.instant import Action, ArchivedInstant, ArchivedTimeline, TimelineProblem
 from airflow_lake_provider.storage.table_storage import open_storage
-from airflow_lake_provider.timeline_server.cached_table import ArchiveTail
 from airflow_lake_provider.timeline_server.refresh import (
     PROPERTIES_AFTER_MS,
     UNKNOWN,
@@ -29,7 +28,7 @@ from airflow_lake_provider.timeline_server.refresh import (
     refresh,
 )
 from airflow_lake_provider.timeline_server.snapshot import ANY_AGE, NOW
-from airflow_lake_provider.timeline_server.watch import archive_begin
+from airflow_lake_provider.timeline_server.watch import ArchiveTail, archive_begin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,9 +38,9 @@ if TYPE_CHECKING:
     from airflow_lake_provider.hudi.timeline import Timeline
     from airflow_lake_provider.storage.table_storage import Storage
     from airflow_lake_provider.timeline_server.cache import SharedTimelines
-    from airflow_lake_provider.timeline_server.cached_table import ArchiveQuery
     from airflow_lake_provider.timeline_server.client import TimelineClient, TimelineEndpoint
     from airflow_lake_provider.timeline_server.snapshot import Freshness, TimelineSnapshot
+    from airflow_lake_provider.timeline_server.watch import ArchiveQuery
 
 
 class TableTimelineView(ABC):

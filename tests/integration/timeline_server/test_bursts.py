@@ -17,10 +17,10 @@ import pytest
 import uvicorn
 
 from airflow_lake_provider.config.settings import TimelineServerMode
-from airflow_lake_provider.timeline_server.cache import ChangeLog, SharedTimelines
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.client import TimelineEndpoint
 from airflow_lake_provider.timeline_server.routes import create_timeline_app
-from airflow_lake_provider.timeline_server.schedule import SharedLimits
+from airflow_lake_provider.timeline_server.schedule import ChangeLog, SharedLimits
 from airflow_lake_provider.timeline_server.server import ServerOptions, TableFeed, TimelineServer
 from airflow_lake_provider.timeline_server.subscription import StreamOptions, TimelineStream
 from local_stack.processes import free_port

@@ -21,10 +21,11 @@ from airflow_lake_provider.hudi.instant import (
 from airflow_lake_provider.hudi.properties import TableProperties, build_table_properties
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
-from airflow_lake_provider.timeline_server.cached_table import ArchiveQuery, ArchiveTail
 from airflow_lake_provider.timeline_server.snapshot import NOW, TimelineSnapshot
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView, MemoryTimelineView, TableTimelineView
 from airflow_lake_provider.timeline_server.watch import (
+    ArchiveQuery,
+    ArchiveTail,
     Watch,
     WatchKind,
     find_changes,
