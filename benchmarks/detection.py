@@ -54,7 +54,7 @@ from airflow_lake_provider.storage.table_storage import StorageCalls, open_stora
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.client import TimelineEndpoint
 from airflow_lake_provider.timeline_server.schedule import SharedLimits
-from airflow_lake_provider.timeline_server.server import ServerOptions, TableFeed, TimelineServer
+from airflow_lake_provider.timeline_server.server import ServerOptions, TableFeed, TimelineServer, use_one_heap
 from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
 from airflow_lake_provider.timeline_server.subscription import StreamOptions, TimelineStream
 from airflow_lake_provider.timeline_server.watch import find_commits_after
@@ -242,6 +242,7 @@ def run_server(folder: Path, port: int, tables: int) -> None:
 
     from airflow_lake_provider.timeline_server.routes import create_timeline_app
 
+    use_one_heap()  # as `airflow lake timeline-server` does
     timelines = SharedTimelines(SharedLimits(max_tables=max(SharedLimits().max_tables, tables)))
     options = ServerOptions((str(folder),), (TOKEN,), snapshot_path=folder / "server.timelines")
     server = TimelineServer(timelines, options, FileFeed(folder / "tables", folder / "marks"))

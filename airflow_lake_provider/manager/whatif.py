@@ -8,8 +8,10 @@ is pure.
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import math
+from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -183,6 +185,8 @@ class Replay:
     points: float
     waits_s: tuple[float, ...]
     backlog: tuple[tuple[int, float, int], ...]
+    checks: int = 0
+    """How often it was decided whether a service starts: what the replay cost."""
 
     def wait_s(self, share: float) -> float:
         """Return the wait that this share of the started services did not exceed, in seconds."""
@@ -208,20 +212,29 @@ class Replay:
 
 @dataclass(slots=True)
 class _Budget:
-    """One budget while it is replayed."""
+    """One budget while it is replayed; what was spent a day ago is taken off once."""
 
     limit: RunLimit
     active: int = 0
-    spent: list[tuple[int, int, int]] = field(default_factory=list)
+    spent: deque[tuple[int, Need]] = field(default_factory=deque)
+    core_ms: int = 0
+    bytes: int = 0
 
     def room(self, now_ms: int) -> Room:
-        self.spent = [one for one in self.spent if one[0] > now_ms - DAY_MS]
+        while self.spent and self.spent[0][0] <= now_ms - DAY_MS:
+            _, need = self.spent.popleft()
+            self.core_ms, self.bytes = self.core_ms - need.core_ms, self.bytes - need.bytes
         most, core_ms, size = self.limit.most, self.limit.core_ms, self.limit.bytes
         return Room(
             None if most is None else most - self.active,
-            None if core_ms is None else core_ms - sum(one[1] for one in self.spent),
-            None if size is None else size - sum(one[2] for one in self.spent),
+            None if core_ms is None else core_ms - self.core_ms,
+            None if size is None else size - self.bytes,
         )
+
+    def spend(self, now_ms: int, need: Need) -> None:
+        self.active += 1
+        self.spent.append((now_ms, need))
+        self.core_ms, self.bytes = self.core_ms + need.core_ms, self.bytes + need.bytes
 
 
 @dataclass(order=True, slots=True)
@@ -232,17 +245,39 @@ class _Candidate:
     scopes: tuple[str, ...] = field(compare=False)
 
 
-class _Fleet:
-    """The budgets, what waits, and what runs, in virtual time."""
+def _take(rooms: dict[str, Room], one: _Candidate, *, is_old: bool) -> bool:
+    """Take from the rooms what a candidate takes or keeps for itself; return whether it may start."""
+    need = one.decision.need
+    short = {scope for scope in one.scopes if rooms[scope].find_short(need)}
+    for scope in one.scopes:
+        if scope in short and is_old:
+            rooms[scope] = rooms[scope].closed()
+        elif scope not in short and (is_old or not short):
+            rooms[scope] = rooms[scope].without(need)
+    return not short
 
-    def __init__(self, until_ms: int) -> None:
-        self.until_ms = until_ms
+
+class _Fleet:
+    """The budgets, what waits, and what runs, in virtual time.
+
+    What waits stands in one queue for each set of budgets. A queue is left as soon as none behind can start or take
+    anything from a budget that others need, so most that wait are not checked: `checks` counts those that are.
+    """
+
+    def __init__(self, until_ms: int, least: Need) -> None:
+        self.until_ms, self.least = until_ms, least
         self.budgets: dict[str, _Budget] = {}
-        self.waiting: list[_Candidate] = []
+        self.queues: dict[tuple[str, ...], list[_Candidate]] = {}
         self.ends: list[tuple[int, int, tuple[str, ...]]] = []
         self.waits_s: list[float] = []
         self.started: list[PastDecision] = []
         self.backlog: list[tuple[int, float, int]] = []
+        self.waiting = self.waiting_core_ms = self.checks = 0
+
+    def wait(self, one: _Candidate) -> None:
+        bisect.insort(self.queues.setdefault(one.scopes, []), one)
+        self.waiting += 1
+        self.waiting_core_ms += one.decision.need.core_ms
 
     def end(self, now_ms: int) -> None:
         while self.ends and self.ends[0][0] <= now_ms:
@@ -252,28 +287,33 @@ class _Fleet:
     def start(self, now_ms: int) -> None:
         """Start what may start, in the ranked order and by the rules of `find_turn`."""
         rooms = {scope: budget.room(now_ms) for scope, budget in self.budgets.items()}
-        left = []
-        for one in sorted(self.waiting):
-            need, is_old = one.decision.need, one.rank_ms <= now_ms
-            short = {scope for scope in one.scopes if rooms[scope].find_short(need)}
-            if short:
-                left.append(one)
-            for scope in one.scopes:
-                if scope in short and is_old:
-                    rooms[scope] = rooms[scope].closed()
-                elif scope not in short and (is_old or not short):
-                    rooms[scope] = rooms[scope].without(need)
-            if not short:
+        begun: dict[tuple[str, ...], list[int]] = {}
+        heads = [(queue[0], 0) for queue in self.queues.values()]
+        heapq.heapify(heads)
+        while heads:
+            one, at = heapq.heappop(heads)
+            full = [rooms[scope].find_short(self.least) != "" for scope in one.scopes]
+            if full and (all(full) if one.rank_ms <= now_ms else any(full)):
+                continue
+            self.checks += 1
+            if _take(rooms, one, is_old=one.rank_ms <= now_ms):
                 self._begin(one, now_ms)
-        self.waiting = left
-        hours = sum(one.decision.need.core_ms for one in left) / HOUR_MS
-        self.backlog.append((now_ms, hours, len(left)))
+                begun.setdefault(one.scopes, []).append(at)
+            if at + 1 < len(self.queues[one.scopes]):
+                heapq.heappush(heads, (self.queues[one.scopes][at + 1], at + 1))
+        for scopes, places in begun.items():
+            for at in reversed(places):
+                del self.queues[scopes][at]
+            if not self.queues[scopes]:
+                del self.queues[scopes]
+        self.backlog.append((now_ms, self.waiting_core_ms / HOUR_MS, self.waiting))
 
     def _begin(self, one: _Candidate, now_ms: int) -> None:
         need = one.decision.need
         for scope in one.scopes:
-            self.budgets[scope].active += 1
-            self.budgets[scope].spent.append((now_ms, need.core_ms, need.bytes))
+            self.budgets[scope].spend(now_ms, need)
+        self.waiting -= 1
+        self.waiting_core_ms -= need.core_ms
         heapq.heappush(self.ends, (now_ms + round(one.decision.seconds * 1000), one.number, one.scopes))
         self.waits_s.append((now_ms - one.decision.due_ms) / 1000)
         self.started.append(one.decision)
@@ -288,7 +328,9 @@ class _Fleet:
 def replay(decisions: Sequence[PastDecision], tables: TablesConfig, until_ms: int) -> Replay:
     """Replay decisions, by when they became due, up to a time under the policies and budgets of some settings."""
     wanted = under_policy(decisions, tables)
-    fleet, too_dear, at, now_ms = _Fleet(until_ms), 0, 0, wanted[0][0].due_ms if wanted else until_ms
+    needs = [one.need for one, _ in wanted]
+    least = Need(min((need.core_ms for need in needs), default=0), min((need.bytes for need in needs), default=0))
+    fleet, too_dear, at, now_ms = _Fleet(until_ms, least), 0, 0, wanted[0][0].due_ms if wanted else until_ms
     while at < len(wanted) or fleet.waiting or fleet.ends:
         due_ms = wanted[at][0].due_ms if at < len(wanted) else until_ms + 1
         now_ms = max(now_ms, min(due_ms, fleet.next_ms(now_ms)) if at or fleet.waiting else due_ms)
@@ -304,14 +346,15 @@ def replay(decisions: Sequence[PastDecision], tables: TablesConfig, until_ms: in
                 too_dear += 1
             else:
                 scopes = tuple(limit.scope for limit in limits)
-                fleet.waiting.append(_Candidate(decision.due_ms + decision.delay_ms, at, decision, scopes))
+                fleet.wait(_Candidate(decision.due_ms + decision.delay_ms, at, decision, scopes))
             at += 1
         fleet.start(now_ms)
     return Replay(
         decided=len(wanted),
         started=len(fleet.started),
         too_dear=too_dear,
-        waiting=len(fleet.waiting),
+        waiting=fleet.waiting,
+        checks=fleet.checks,
         core_hours=sum(one.need.core_ms for one in fleet.started) / HOUR_MS,
         bytes=sum(one.bytes for one in fleet.started),
         points=sum(one.points for one in fleet.started),

@@ -12,7 +12,7 @@ import math
 import random
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ from airflow_lake_provider.timeline_server.refresh import (
     PROPERTIES_AFTER_MS,
     Depth,
     Known,
+    TimelineStats,
     folder_time,
     has_same_properties,
     is_folder_time_unreliable,
@@ -41,6 +42,7 @@ from airflow_lake_provider.timeline_server.schedule import (
     NEVER,
     ChangeLog,
     DueQueue,
+    RecordedTimes,
     SharedLimits,
     fraction_of,
     pause_ms,
@@ -60,6 +62,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # --- Bounded memory of many tables: packed snapshots of the most recently used, unpacked ones of the hottest
+
+_HOT_MS = 10_000
+"""A table that is refreshed twice within so long is also kept unpacked, until it is left alone (`TableMemory.cool`)."""
 
 
 class TableLocks:
@@ -111,6 +116,9 @@ class TableMemory:
         self._kept: dict[str, None] = {}
         """The first one is evicted next, unless it was used since it came here: then it becomes the last one."""
         self._hot: OrderedDict[str, Known] = OrderedDict()
+        """Unpacked: a few KiB each, so not of tables that change now and then."""
+        self._used_hot: set[str] = set()
+        """Those that were read or refreshed since `cool` was last called."""
         self._failed: dict[str, None] = {}
         """Tables that no reader watched when their store failed, in this order."""
 
@@ -158,7 +166,7 @@ class TableMemory:
         with self.lock:
             hot = self._hot.get(base_path)
             if hot is not None:
-                self._hot.move_to_end(base_path)
+                self._use_hot(base_path)
             cached.was_used = True
         if hot is not None and hot.snapshot.version == cached.version and cached.packed_bytes:
             if hot.snapshot.as_of_ms == cached.as_of_ms:
@@ -166,8 +174,17 @@ class TableMemory:
             return replace(hot, snapshot=replace(hot.snapshot, as_of_ms=cached.as_of_ms))
         return cached.known()
 
-    def keep(self, base_path: str, cached: CachedTimeline, known: Known | None, now_ms: int) -> list[str]:
-        """Record an entry's new snapshot; return the unneeded tables that were dropped for it."""
+    def _use_hot(self, base_path: str) -> None:
+        self._hot.move_to_end(base_path)
+        self._used_hot.add(base_path)
+
+    def keep(
+        self, base_path: str, cached: CachedTimeline, known: Known | None, now_ms: int, before_ms: int = 0
+    ) -> list[str]:
+        """Record an entry's new snapshot; return the unneeded tables that were dropped for it.
+
+        `before_ms`: when the one before was read; a table that was read shortly before is also kept unpacked.
+        """
         dropped = []
         with self.lock:
             # One string for each table, from wherever its path comes.
@@ -175,11 +192,11 @@ class TableMemory:
             self._timelines.setdefault(base_path, cached)
             cached.was_used = base_path in self._kept
             self._kept[base_path] = None
-            if known is not None:
+            if known is not None and (base_path in self._hot or now_ms - before_ms <= _HOT_MS):
                 self._hot[base_path] = known
-                self._hot.move_to_end(base_path)
+                self._use_hot(base_path)
             while len(self._hot) > self._hot_tables:
-                self._hot.popitem(last=False)
+                self._used_hot.discard(self._hot.popitem(last=False)[0])
             while len(self._kept) > self._max_tables:
                 evicted = self._take_least_used()
                 self._hot.pop(evicted, None)
@@ -192,6 +209,13 @@ class TableMemory:
                         self._storages.pop(evicted, None)
                         dropped.append(evicted)
         return dropped
+
+    def cool(self) -> None:
+        """Drop what is kept unpacked of tables that were neither read nor refreshed since the last call."""
+        with self.lock:
+            for base_path in self._hot.keys() - self._used_hot:
+                del self._hot[base_path]
+            self._used_hot.clear()
 
     def _open_once(self, base_path: str) -> Storage:
         # Those of the most recently used tables: opening reads an Airflow connection at most every five minutes.
@@ -245,27 +269,6 @@ class TableMemory:
         return random.choice(gated) if gated else None
 
 
-# --- Counters of a process's shared timelines
-
-
-class TimelineStats:
-    """Counters by name; safe from any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter()
-
-    def count(self, name: str, by: int = 1) -> None:
-        """Add to a counter."""
-        with self._lock:
-            self._counts[name] += by
-
-    def read(self) -> dict[str, int]:
-        """Return all counters."""
-        with self._lock:
-            return dict(self._counts)
-
-
 _RETRY_AFTER_MS = 1000
 _FIRST_BACKOFF_S, _MOST_BACKOFF_S = 2.0, 600.0
 _JUDGE_AFTER_MS = 60_000
@@ -289,7 +292,6 @@ class SharedTimelines:
     ) -> None:
         self.limits = limits or SharedLimits()
         self.log = ChangeLog()
-        self.due = DueQueue()
         self.stats = TimelineStats()
         self.calls = StorageCalls()
         self.now_ms = now_ms
@@ -301,6 +303,7 @@ class SharedTimelines:
         self.memory = TableMemory(
             self.limits.max_tables, self.limits.hot_tables, lambda base_path: self._open(open_table, base_path)
         )
+        self.due = DueQueue(RecordedTimes(self.memory))
 
     def _open(self, open_table: Callable[[str], Storage], base_path: str) -> Storage:
         storage = open_table(base_path)
@@ -465,14 +468,15 @@ class SharedTimelines:
         """
         cached = self.memory.get(base_path)
         with self.memory.lock:
-            cached.awaited |= {version}
+            if version not in cached.awaited:  # a set of one would take 216 bytes, of each table when all are loaded
+                cached.awaited = (*cached.awaited, version)
         self.due.put_earlier(cached.base_path, self.now_ms())
 
     def _publish(self, base_path: str, cached: CachedTimeline, *, is_change: bool) -> None:
         # After `shown` is set: a reader of the log finds the snapshot, and a later reader requests a refresh.
         with self.memory.lock:
-            awaited, cached.awaited = cached.awaited, NOTHING
-        if is_change or awaited - {cached.version}:
+            awaited, cached.awaited = cached.awaited, ()
+        if is_change or any(version != cached.version for version in awaited):
             self.log.add(cached.base_path)
 
     def refresh_if_due(self, base_path: str, *, is_hinted: bool) -> bool:
@@ -510,7 +514,11 @@ class SharedTimelines:
             return True
 
     def verify_one(self) -> str | None:
-        """List one table at random although its folder's time is unchanged; return it."""
+        """List one table at random although its folder's time is unchanged; return it.
+
+        The server calls it once a minute: tables that were left alone since are packed only.
+        """
+        self.memory.cool()
         base_path = self.memory.pick_gated()
         if base_path is None:
             return None
@@ -559,7 +567,8 @@ class SharedTimelines:
             self.on_unannounced(base_path, commits)
         if before is None and not hints.is_hinted:
             self.on_loaded(base_path, after.snapshot)
-        for dropped in self.memory.keep(base_path, cached, after, now_ms):
+        before_ms = 0 if before is None else before.snapshot.as_of_ms
+        for dropped in self.memory.keep(base_path, cached, after, now_ms, before_ms):
             self.due.put(dropped, NEVER)
         self._schedule(base_path, cached)
         return after, is_change

@@ -144,13 +144,15 @@ class CachedTimeline:
     changed_ms = _Number[int]("q", properties_ms)
     covered_mark = _Number[int]("q", changed_ms)
     failed_ms = _Number[int]("q", covered_mark)
-    watched_s = _Number[float]("d", failed_ms)
+    due_ms = _Number[int]("q", failed_ms)
+    """When the next refresh without a hint is due, ms since the epoch; 0 for never."""
+    watched_s = _Number[float]("f", due_ms)
     watched_until_ms = _Number[int]("q", watched_s)
-    unannounced_s = _Number[float]("d", watched_until_ms)
+    unannounced_s = _Number[float]("f", watched_until_ms)
     """How often watchers would poll it that wait for what no writer announces."""
     unannounced_until_ms = _Number[int]("q", unannounced_s)
-    _commit_interval_s = _Number[float]("d", unannounced_until_ms)
-    _fixed_pause_s = _Number[float]("d", _commit_interval_s)
+    _commit_interval_s = _Number[float]("f", unannounced_until_ms)
+    _fixed_pause_s = _Number[float]("f", _commit_interval_s)
     is_announced = _Number[bool]("?", _fixed_pause_s)
     is_registered = _Number[bool]("?", is_announced)
     was_used = _Number[bool]("?", is_registered)
@@ -170,7 +172,7 @@ class CachedTimeline:
         self.volume = ""
         """The file system or store of the table, once its folder times were asked about."""
         self.hints = NO_HINTS
-        self.awaited = NOTHING
+        self.awaited: tuple[str, ...] = ()
         """Versions of readers that wait for an answer: the next refresh that shows another one is logged."""
         self.error: LakeError | None = None
         self.commit_interval_s = self.fixed_pause_s = None

@@ -14,7 +14,9 @@ import logging
 import os
 import struct
 import tempfile
+import threading
 import zlib
+from collections import Counter
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -192,6 +194,27 @@ def volume_of(storage: Storage) -> str:
             return f"device {Path(storage.base_path).stat().st_dev}"
     scheme, _, rest = storage.base_path.partition("://")
     return f"{scheme}://{rest.partition('/')[0]}"
+
+
+# --- Counters of a process's shared timelines
+
+
+class TimelineStats:
+    """Counters by name; safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Add to a counter."""
+        with self._lock:
+            self._counts[name] += by
+
+    def read(self) -> dict[str, int]:
+        """Return all counters."""
+        with self._lock:
+            return dict(self._counts)
 
 
 # --- What a server knows, on local disk, so that the next one starts with a stat per table instead of a listing

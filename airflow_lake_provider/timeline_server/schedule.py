@@ -10,10 +10,11 @@ import threading
 import uuid
 import zlib
 from collections import deque
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from airflow_lake_provider.instant_clock import instant_time_ms
 
@@ -117,19 +118,19 @@ def fraction_of(base_path: str) -> float:
 # --- Which tables to refresh next: hinted ones immediately, in order, the others when they are due
 #
 # A taken table is not returned again before it is given back; a hint that arrives meanwhile stays. A table takes one
-# number; only those that are due within a minute are sorted, once a minute.
+# number, in its record; only those that are due within a minute are sorted, once a minute.
 
 NEVER = 1 << 62
 _SORTED_MS = 60_000
 
 
 class DueQueue:
-    """Thread-safe. Times are ms since the epoch."""
+    """Thread-safe. Times are ms since the epoch; `due` holds those of the tables, and may refuse to hold one."""
 
-    def __init__(self) -> None:
+    def __init__(self, due: MutableMapping[str, int] | None = None) -> None:
         self._lock = threading.Lock()
         self._hinted: dict[str, None] = {}
-        self._due: dict[str, int] = {}
+        self._due: MutableMapping[str, int] = {} if due is None else due
         self._soon: list[tuple[int, str]] = []
         """A heap of the tables that are due before `_sorted_until_ms`, and of outdated entries."""
         self._sorted_until_ms = 0
@@ -214,6 +215,47 @@ class DueQueue:
     def hints(self) -> int:
         """How many hinted tables wait."""
         return len(self._hinted)
+
+
+class Timelines(Protocol):
+    """The tables of a process (`cache.TableMemory`)."""
+
+    def find(self, base_path: str) -> CachedTimeline | None:
+        """Return a table's entry; None when there is none."""
+
+    def timelines(self) -> list[CachedTimeline]:
+        """Return all entries."""
+
+    def __len__(self) -> int: ...
+
+
+class RecordedTimes(MutableMapping[str, int]):
+    """When each table is due, in its record: a dict of numbers takes 90 bytes a table. A forgotten one has none."""
+
+    def __init__(self, timelines: Timelines) -> None:
+        self._timelines = timelines
+
+    def __getitem__(self, base_path: str) -> int:
+        cached = self._timelines.find(base_path)
+        if cached is None or not cached.due_ms:
+            raise KeyError(base_path)
+        return cached.due_ms
+
+    def __setitem__(self, base_path: str, due_ms: int) -> None:
+        if (cached := self._timelines.find(base_path)) is not None:
+            cached.due_ms = due_ms
+
+    def __delitem__(self, base_path: str) -> None:
+        cached = self._timelines.find(base_path)
+        if cached is None or not cached.due_ms:
+            raise KeyError(base_path)
+        cached.due_ms = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return (cached.base_path for cached in self._timelines.timelines() if cached.due_ms)
+
+    def __len__(self) -> int:
+        return len(self._timelines)
 
 
 # --- Which tables changed, in the order in which this process saw it; readers wait for entries after their cursor

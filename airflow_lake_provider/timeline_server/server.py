@@ -8,9 +8,11 @@ time-outs) keeps its thread, and another thread takes its place: a store that ne
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -36,6 +38,8 @@ _STUCK_S = 10.0
 _MOST_STORES_STUCK = 8
 """For so many stores that never answer there are threads."""
 _ENCODERS = 2
+_M_ARENA_MAX = -8
+"""As in glibc's malloc.h."""
 _LOOPS = 3
 """Jobs of the server itself: the feed, the verification, the file of snapshots."""
 
@@ -75,6 +79,15 @@ class ServerOptions:
     tokens_file: str = ""
     is_watching: bool = True
     """Whether it refreshes tables by itself; off in a process that only shares what its own readers read."""
+
+
+def use_one_heap() -> None:
+    """Have the C library serve all threads from one heap: 3 MB less, because heaps of threads are seldom full.
+
+    Python's lock lets one thread allocate at a time anyway. Does nothing where the C library is not glibc.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 class TimelineServer:

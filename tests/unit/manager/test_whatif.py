@@ -152,3 +152,74 @@ def test_budgets_of_the_command_are_laid_over_those_of_the_file() -> None:
     for wrong in ("much", "-1", "nan", "store:x=1"):
         with pytest.raises(ConfigError, match="core hours a day"):
             with_budgets(tables, [wrong])
+
+
+def many(count: int, owners: str = "a", days: int = 7) -> list[PastDecision]:
+    rng = random.Random(count)
+    decisions = (
+        past(
+            n,
+            rng.randrange(days * DAY_MS),
+            rng.uniform(60, 3600),
+            delay_ms=rng.randrange(2 * DAY_MS),
+            owner=rng.choice(owners),
+        )
+        for n in range(count)
+    )
+    return sorted(decisions, key=lambda one: one.due_ms)
+
+
+@pytest.mark.parametrize("text", ["{all: {slots: 2}}", "{all: {core_hours_per_day: 40}}"])
+def test_replay_of_many_decisions_checks_each_a_few_times(text: str) -> None:
+    few, more = (replay(many(count), budgets(text), END_MS) for count in (1_000, 4_000))
+    assert more.waiting + more.started == 4_000
+    assert more.checks < 4.5 * few.checks
+    assert more.checks < 5 * 4_000
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), slots=st.integers(1, 3), hours=st.floats(1.0, 10.0))
+def test_replay_starts_what_asking_every_waiting_service_at_every_moment_starts(
+    seed: int, slots: int, hours: float
+) -> None:
+    """Two slots or core hours of all, one of an owner: the reference has no queues and leaves nothing out."""
+    rng = random.Random(seed)
+    decisions = [
+        replace(one, seconds=float(rng.randrange(1, 60) * 60), delay_ms=rng.randrange(-HOUR_MS, DAY_MS))
+        for one in many(rng.randrange(1, 40), "ab", days=1)
+    ]
+    tables = budgets(f"{{all: {{slots: {slots + 1}}}, owners: {{a: {{slots: {slots}, core_hours_per_day: {hours}}}}}}}")
+    found = replay(decisions, tables, END_MS)
+    assert sorted(found.waits_s) == sorted(asked_at_every_moment(decisions, slots, hours * HOUR_MS))
+
+
+def asked_at_every_moment(decisions: list[PastDecision], slots: int, core_ms: float) -> list[float]:
+    left = [one for one in decisions if one.need.core_ms <= round(core_ms)]
+    runs: list[tuple[int, PastDecision]] = []
+    waits_s = []
+    moments = [one.due_ms for one in left]
+    while moments:
+        now_ms = min(moments)
+        moments = [at_ms for at_ms in moments if at_ms > now_ms]
+        active = [one for at_ms, one in runs if at_ms + round(one.seconds * 1000) > now_ms]
+        spent = sum(one.need.core_ms for at_ms, one in runs if one.owner == "a" and at_ms > now_ms - DAY_MS)
+        free = slots + 1 - len(active)
+        free_a = slots - sum(one.owner == "a" for one in active)
+        hours_a = round(core_ms) - spent
+        for one in sorted(left, key=lambda one: (one.due_ms + one.delay_ms, decisions.index(one))):
+            if one.due_ms > now_ms:
+                continue
+            is_a, is_old = one.owner == "a", one.due_ms + one.delay_ms <= now_ms
+            short_a = is_a and (free_a < 1 or one.need.core_ms > hours_a)
+            may_start = free >= 1 and not short_a
+            if may_start or is_old:
+                # An old one keeps its place in the budgets that have room, and closes those that have none.
+                free = free - 1 if free >= 1 else 0
+                if is_a:
+                    free_a, hours_a = (0, 0) if short_a else (free_a - 1, hours_a - one.need.core_ms)
+            if may_start:
+                left.remove(one)
+                runs.append((now_ms, one))
+                waits_s.append((now_ms - one.due_ms) / 1000)
+                moments += [now_ms + round(one.seconds * 1000), now_ms + DAY_MS]
+    return waits_s

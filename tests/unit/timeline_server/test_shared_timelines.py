@@ -19,6 +19,7 @@ from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
+from airflow_lake_provider.timeline_server import cached_table
 from airflow_lake_provider.timeline_server.cache import PROPERTIES_AT_LATEST_MS, SharedTimelines, TableLocks
 from airflow_lake_provider.timeline_server.refresh import (
     PROPERTIES_AFTER_MS,
@@ -152,7 +153,7 @@ def test_snapshot_in_memory_asks_no_storage(timelines: SharedTimelines, table: H
     table.commit(1)
     first = timelines.snapshot(str(table.path))
     before = calls(timelines)
-    assert timelines.snapshot(str(table.path)) is first
+    assert timelines.snapshot(str(table.path)) == first
     assert spent(timelines, before) == (0, 0, 0)
 
 
@@ -944,3 +945,41 @@ def test_table_whose_last_notice_was_a_writers_is_trusted_after_a_restart(
     table.commit(1)
     timelines.refresh_if_due(str(table.path), is_hinted=False)
     assert timelines.due.due_ms(str(table.path)) > START_MS + 50_000
+
+
+def test_only_tables_that_are_refreshed_often_are_kept_unpacked_until_they_are_left_alone(
+    timelines: SharedTimelines, clock: Clock, table: HandMadeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, unpacked = str(table.path), []
+    really = cached_table.unpack
+    monkeypatch.setattr(cached_table, "unpack", lambda *given: unpacked.append(given) or really(*given))
+
+    def commit_after(pause_ms: int, second: int) -> int:
+        clock.now_ms += pause_ms
+        table.commit(second)
+        before = len(unpacked)
+        timelines.hint(path)
+        timelines.refresh_if_due(path, is_hinted=True)
+        return len(unpacked) - before
+
+    timelines.snapshot(path)
+    assert commit_after(600_000, 1) > 0
+    assert commit_after(600_000, 2) > 0, "one that changes now and then stays packed"
+    commit_after(1_000, 3)
+    assert commit_after(1_000, 4) == 0
+    timelines.memory.cool()
+    assert commit_after(1_000, 5) == 0, "it was used since"
+    timelines.memory.cool()
+    timelines.memory.cool()
+    assert commit_after(1_000, 6) > 0
+
+
+def test_forgotten_table_is_due_no_more(timelines: SharedTimelines, clock: Clock, table: HandMadeTable) -> None:
+    path = str(table.path)
+    timelines.register(path)
+    assert timelines.due.due_ms(path) is not None
+    timelines.forget(path)
+    assert timelines.due.due_ms(path) is None
+    timelines.due.put(path, clock.now_ms)
+    assert timelines.due.take(clock.now_ms + 600_000, 8) == []
+    assert timelines.memory.find(path) is None
