@@ -14,7 +14,7 @@ import time
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_lake_provider.conflict.activity import open_conflict_table
 from airflow_lake_provider.conflict.guard import GuardWatch, Outlook, WriteForecast, describe_end
@@ -314,7 +314,7 @@ class HudiWriterGuardMixin:
     def execute(self, context: Context) -> Any:
         """Run the operator under a guard, again after a conflict."""
         if self.guard_tries < 1:
-            raise AirflowException(f"guard_tries is {self.guard_tries}: at least one try is needed")
+            raise AirflowFailException(f"guard_tries is {self.guard_tries}: at least one try is needed")
         # An operator keeps its job; each try begins with the operator as it was.
         fresh = dict(self.__dict__)
         for tries in range(1, self.guard_tries + 1):
@@ -339,7 +339,7 @@ class HudiWriterGuardMixin:
         try:
             return HudiWriterGuard(self.hudi_base_path, cancel=self._end_guarded_job, **self.guard_options)
         except TypeError as error:
-            raise AirflowException(f"guard_options: {error}") from error
+            raise AirflowFailException(f"guard_options: {error}") from error
 
     def _end_guarded_job(self) -> None:
         self.on_kill()  # type: ignore[attr-defined]

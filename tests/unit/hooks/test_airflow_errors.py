@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_lake_provider.errors import ConfigError, EngineError, LakeError, ServiceFailedError, StorageError
 from airflow_lake_provider.hooks.lake import as_airflow_error
+from airflow_lake_provider.operators.guard import HudiWriterGuardMixin
 
 PACKAGE = Path(__file__).parents[3] / "airflow_lake_provider"
 
@@ -27,6 +30,20 @@ def test_all_other_errors_fail_the_task_for_good(error: Exception) -> None:
     wrapped = as_airflow_error(error)
     assert isinstance(wrapped, AirflowFailException)
     assert str(wrapped) == "wrong"
+
+
+@pytest.mark.parametrize("wrong", [{"guard_tries": 0}, {"guard_options": {"perid_s": 1.0}}], ids=str)
+def test_wrong_argument_of_a_guard_fails_the_task_for_good(wrong: dict[str, Any]) -> None:
+    class Job(BaseOperator):
+        def execute(self, context: Context) -> None:
+            raise AssertionError("the job must not begin")
+
+    class Guarded(HudiWriterGuardMixin, Job):
+        pass
+
+    operator = Guarded(task_id="job", hudi_base_path="/lake/orders", **wrong)
+    with pytest.raises(AirflowFailException, match=next(iter(wrong))):
+        operator.execute(Context())
 
 
 def test_no_other_place_decides_by_retriable_which_error_airflow_gets() -> None:
