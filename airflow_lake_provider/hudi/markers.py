@@ -23,12 +23,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 from weakref import ref
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import csv
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pyarrow as pa
 
 MARKER_FOLDER = ".hoodie/.temp"
 TYPE_FILE = "MARKERS.type"
@@ -115,6 +113,7 @@ def _without_dot(path: bytes) -> bytes:
 # Python's own objects for 150,000 keys take longer to make and to compare than a whole check may. So lines of the usual
 # shape (base files with Hudi's file ids, under one number of underscores) stay in Arrow's columns, and only keys whose
 # fingerprint is one of the asked ones become objects and are compared. All other lines are for `parse_marker_file`.
+# Functions import Arrow: with NumPy it takes a third of a second of CPU, which a task with few markers need not pay.
 
 _LEAST_SCANNED_BYTES = 256 * 1024
 _BLOCK_BYTES = 1 << 20
@@ -123,7 +122,7 @@ _TOKEN_BYTES = b"-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ
 _LAST_COLUMN = re.compile(rb"\d+\.(?!log\.)[a-z]+" + _KIND)
 _ID_BYTES = 32
 """The last bytes of a key, of which the fingerprint is made: of Hudi's file ids almost the whole UUID."""
-_MIX = pa.scalar(0x9E3779B97F4A7C15, pa.uint64())
+_MIX = 0x9E3779B97F4A7C15
 _MOST_BITS = 24
 
 
@@ -167,6 +166,9 @@ class FileGroupFilter:
         return made
 
     def __init__(self, keys: frozenset[bytes]) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         ids = pa.array(list(keys), pa.binary())
         ids = ids.filter(pc.greater_equal(pc.binary_length(ids), _ID_BYTES))
         fingerprints = _fingerprint(ids)
@@ -178,10 +180,14 @@ class FileGroupFilter:
 
     def find_rows(self, fingerprints: pa.UInt64Array) -> pa.UInt64Array:
         """Return the positions of the fingerprints that may be those of a key."""
+        import pyarrow.compute as pc
+
         return pc.indices_nonzero(pc.take(self._table, self._places(fingerprints), boundscheck=False))
 
     def _places(self, fingerprints: pa.UInt64Array) -> pa.UInt64Array:
-        return pc.shift_right(pc.multiply(fingerprints, _MIX), self._bits)
+        import pyarrow.compute as pc
+
+        return pc.shift_right(_mix(fingerprints), self._bits)
 
 
 def scan_marker_files(contents: Sequence[bytes]) -> MarkerScan | None:
@@ -195,6 +201,9 @@ def scan_marker_files(contents: Sequence[bytes]) -> MarkerScan | None:
     # Arrow ends lines at these as well, and leaves that one out.
     if b"\r" in content or content.startswith(_BOM):
         return None
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     count = content.count(b"_", 0, content.index(b"\n")) + 1
     if count < 3:
         return None
@@ -213,6 +222,9 @@ def scan_marker_files(contents: Sequence[bytes]) -> MarkerScan | None:
 
 
 def _split_lines(content: bytes, count: int) -> list[pa.ChunkedArray]:
+    import pyarrow as pa
+    from pyarrow import csv
+
     names = [str(number) for number in range(count)]
     table = csv.read_csv(
         pa.py_buffer(content),
@@ -227,6 +239,8 @@ def _split_lines(content: bytes, count: int) -> list[pa.ChunkedArray]:
 
 def _are_tokens(column: pa.ChunkedArray, *, has_parts_before: bool) -> bool:
     """Whether each is a write token that the part before it cannot be as well: then that one ends the key."""
+    import pyarrow.compute as pc
+
     if pc.min(pc.binary_length(column)).as_py() < 1:
         return False
     if any(_data_of(chunk).translate(None, _TOKEN_BYTES) for chunk in column.chunks):
@@ -240,6 +254,8 @@ def _has_odd_part(chunk: pa.BinaryArray) -> bool:
 
 
 def _are_ends(column: pa.ChunkedArray) -> bool:
+    import pyarrow.compute as pc
+
     first = column[0].as_py()
     if all(_data_of(chunk) == first * len(chunk) for chunk in column.chunks):
         return _LAST_COLUMN.fullmatch(first) is not None
@@ -255,10 +271,21 @@ def _data_of(chunk: pa.BinaryArray) -> bytes:
 
 def _fingerprint(ids: pa.BinaryArray) -> pa.UInt64Array:
     """Return a number of each, by two words of its last bytes."""
-    halves = (_word(ids, -_ID_BYTES), _word(ids, -_ID_BYTES // 2))
-    return pc.add(pc.multiply(halves[0], _MIX), halves[1])
+    import pyarrow.compute as pc
+
+    return pc.add(_mix(_word(ids, -_ID_BYTES)), _word(ids, -_ID_BYTES // 2))
+
+
+def _mix(numbers: pa.UInt64Array) -> pa.UInt64Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.multiply(numbers, pa.scalar(_MIX, pa.uint64()))
 
 
 def _word(ids: pa.BinaryArray, at: int) -> pa.UInt64Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     data = _data_of(pc.binary_slice(ids, at, at + 8))
     return pa.Array.from_buffers(pa.uint64(), len(ids), [None, pa.py_buffer(data)])
