@@ -186,7 +186,10 @@ def test_dropped_notice_is_repaired_by_the_heartbeat(airflow: LocalAirflow) -> N
 
 
 def test_clustering_clean_and_archive_come_in_their_order(airflow: LocalAirflow) -> None:
-    """One table, three services, each by its own rule; archiving only when nothing is left to clean."""
+    """One table, three services, each by its own rule; archiving only when nothing is left to clean.
+
+    The clustering is the seventh write, so the archive, which six do not make due, follows it.
+    """
     path = airflow.allowed_roots[0] / "served"
 
     def archived() -> ArchivedTimeline:
