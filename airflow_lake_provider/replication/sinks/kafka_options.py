@@ -163,8 +163,8 @@ def transaction_overdue(options: KafkaOptions, stream: str, commit: str, took_s:
     return SinkUnavailableError(
         f"the broker has ended the transaction of commit {commit}, stream {stream} ({options.bootstrap_servers}, topic "
         f"{options.topic}): it was open for {took_s:.0f} s, and kafka.transaction.timeout.ms is "
-        f"{options.transaction_timeout_ms}: set a smaller max_transaction_rows, or raise it, and the broker's "
-        "transaction.max.timeout.ms where it is lower"
+        f"{options.transaction_timeout_ms}: set a smaller max_transaction_rows, or raise that time-out, and the "
+        "broker's transaction.max.timeout.ms where it is lower"
     )
 
 

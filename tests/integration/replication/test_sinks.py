@@ -237,7 +237,10 @@ def test_commit_that_takes_longer_than_its_transaction_may_says_which_setting_to
     sink.open()
     sink.write(batch(1, [insert(1, 10)]))
     time.sleep(5)
-    said = r"transaction of commit 20\d+, stream .*open for \d s, and kafka.transaction.timeout.ms is 2000: raise it"
+    said = (
+        r"transaction of commit 20\d+, stream .*open for \d s, and kafka.transaction.timeout.ms is 2000: "
+        r"set a smaller max_transaction_rows, or raise that time-out"
+    )
     with pytest.raises(SinkUnavailableError, match=said):
         sink.commit(checkpoint(stream, 1))
     sink.close()
