@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_lake_provider.config.service_policies import CleanPolicy
-    from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
+    from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.hudi.properties import TableProperties
     from airflow_lake_provider.hudi.timeline import Timeline
@@ -253,28 +253,25 @@ def replay_writes(writes: tuple[Instant, ...], commits: Mapping[str, CommitMetad
         metadata = commits.get(instant.requested_time)
         if metadata is None:
             continue
-        files, size_bytes = _count_replaced(groups, metadata, instant.requested_time)
-        if files:
-            replaced[instant.requested_time] = files, size_bytes
-        for file_group in metadata.replaced_file_groups:
-            groups.pop(file_group, None)
+        gone = _drop_replaced(groups, metadata)
         if metadata.operation == COMPACT_OPERATION:
             last_compaction = instant.requested_time
             last_merge = max(last_merge, instant.requested_time)
-            _apply_compaction(groups, metadata, instant.requested_time)
+            gone += _apply_compaction(groups, metadata, instant.requested_time)
             delta_commits = [i for i in delta_commits if i.ordering_time > instant.requested_time]
-            continue
-        if metadata.operation == LOG_COMPACT_OPERATION:
+        elif metadata.operation == LOG_COMPACT_OPERATION:
             last_merge = max(last_merge, instant.requested_time)
             _apply_log_compaction(groups, metadata, instant)
-            continue
-        if metadata.operation == CLUSTER_OPERATION:
-            last_clustering = instant.ordering_time
-        # Not the compaction itself: its time is the key of the run that executed its plan.
-        newest_write = instant.requested_time
-        if instant.action is Action.DELTACOMMIT:
-            delta_commits.append(instant)
-        _apply_write(groups, metadata, instant.ordering_time)
+        else:
+            if metadata.operation == CLUSTER_OPERATION:
+                last_clustering = instant.ordering_time
+            # Not the compaction itself: its time is the key of the run that executed its plan.
+            newest_write = instant.requested_time
+            if instant.action is Action.DELTACOMMIT:
+                delta_commits.append(instant)
+            gone += _apply_write(groups, metadata, instant.ordering_time)
+        if gone:
+            replaced[instant.requested_time] = len(gone), sum(gone)
     backlog = _summarise(groups, delta_commits, last_compaction, newest_write)
     base_file_bytes = {key: group.base_bytes for key, group in groups.items() if group.base_bytes is not None}
     return WriteHistory(
@@ -282,34 +279,34 @@ def replay_writes(writes: tuple[Instant, ...], commits: Mapping[str, CommitMetad
     )
 
 
-def _count_replaced(groups: _FileGroups, metadata: CommitMetadata, requested_time: str) -> tuple[int, int]:
-    """Return files and bytes that a write replaces in the file slices before it."""
-    files, size_bytes = 0, 0
-    for key in metadata.replaced_file_groups:
-        gone = groups.get(key) or _FileGroupSizes()
-        files += 1 + len(gone.logs)
-        size_bytes += (gone.base_bytes or 0) + sum(size for _, size in gone.logs)
-    for stat in metadata.stats:
-        if stat.is_log:
-            continue
-        before = groups.get((stat.partition, stat.file_id)) or _FileGroupSizes()
-        if not stat.is_new_group:
-            files += 1
-            size_bytes += stat.file_size_bytes if before.base_bytes is None else before.base_bytes
-        if metadata.operation == COMPACT_OPERATION:
-            merged = [size for completed, size in before.logs if completed <= requested_time]
-            files += len(merged)
-            size_bytes += sum(merged)
-    return files, size_bytes
+def _drop_replaced(groups: _FileGroups, metadata: CommitMetadata) -> list[int]:
+    """Drop the file groups that a write replaces; return the size of each of their files, 0 where it is not known."""
+    gone: list[int] = []
+    for file_group in metadata.replaced_file_groups:
+        sizes = groups.pop(file_group, _FileGroupSizes())
+        gone += (sizes.base_bytes or 0, *(size for _, size in sizes.logs))
+    return gone
 
 
-def _apply_compaction(groups: _FileGroups, metadata: CommitMetadata, requested_time: str) -> None:
-    # A log file that completed after the plan was made belongs to the slice that the compaction begins, not to
-    # the one that it merges (file slicing by completion time, table version 8).
+def _apply_compaction(groups: _FileGroups, metadata: CommitMetadata, requested_time: str) -> list[int]:
+    """Return the size of each file that it replaces."""
+    gone: list[int] = []
     for stat in metadata.stats:
         group = groups[stat.partition, stat.file_id]
-        group.base_bytes = stat.file_size_bytes
+        gone += _begin_slice(group, stat)
+        # A log file that completed after the plan was made belongs to the slice that the compaction begins, not to
+        # the one that it merges (file slicing by completion time, table version 8).
+        gone += (size for completed, size in group.logs if completed <= requested_time)
         group.logs = [log for log in group.logs if log[0] > requested_time]
+    return gone
+
+
+def _begin_slice(group: _FileGroupSizes, stat: WriteStat) -> tuple[int, ...]:
+    """Put a new base file in the place of the one before; return that one's size, or nothing where there was none."""
+    before_bytes, group.base_bytes = group.base_bytes, stat.file_size_bytes
+    if stat.is_new_group:
+        return ()
+    return (stat.file_size_bytes if before_bytes is None else before_bytes,)
 
 
 def _apply_log_compaction(groups: _FileGroups, metadata: CommitMetadata, instant: Instant) -> None:
@@ -319,13 +316,16 @@ def _apply_log_compaction(groups: _FileGroups, metadata: CommitMetadata, instant
         group.logs.append((instant.ordering_time, stat.written_bytes))
 
 
-def _apply_write(groups: _FileGroups, metadata: CommitMetadata, ordering_time: str) -> None:
+def _apply_write(groups: _FileGroups, metadata: CommitMetadata, ordering_time: str) -> list[int]:
+    """Return the size of each file that it replaces."""
+    gone: list[int] = []
     for stat in metadata.stats:
         group = groups[stat.partition, stat.file_id]
         if stat.is_log:
             group.logs.append((ordering_time, stat.written_bytes))
         else:
-            group.base_bytes = stat.file_size_bytes
+            gone += _begin_slice(group, stat)
+    return gone
 
 
 def _summarise(
