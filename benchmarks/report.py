@@ -452,6 +452,11 @@ def load_results(folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+def find_recorded(results: dict[str, dict[str, Any]]) -> list[Section]:
+    """Return the sections of the page that have a result."""
+    return [section for section in SECTIONS if section.benchmark in results]
+
+
 def find_figure(result: dict[str, Any], key: str) -> float | None:
     """Return the figure by its dotted key; None when the run did not measure it."""
     value: Any = result
@@ -576,7 +581,7 @@ def find_stale(results: dict[str, dict[str, Any]], page: Path, plots: Path) -> l
     """Return what of the page is not what the results say."""
     text = page.read_text(encoding="utf-8")
     stale = [] if replace_part(text, render(results)) == text else [f"{page.name} differs from the recorded results"]
-    recorded = [section for section in SECTIONS if section.benchmark in results]
+    recorded = find_recorded(results)
     wanted = {
         plot.name
         for section in recorded
@@ -601,13 +606,13 @@ def main() -> int:
     PAGE.write_text(replace_part(PAGE.read_text(encoding="utf-8"), render(results)), encoding="utf-8")
     for old in PLOTS.glob("*.svg"):
         old.unlink()
-    for section in SECTIONS:
-        for plot in section.plots if section.benchmark in results else ():
-            if bars := measured(plot, results[section.benchmark]["result"]):
+    for section in find_recorded(results):
+        result = results[section.benchmark]["result"]
+        for plot in section.plots:
+            if bars := measured(plot, result):
                 draw(plot, bars, PLOTS / f"{plot.name}.svg")
-        for scatter in section.scatters if section.benchmark in results else ():
-            series = points_of(scatter, results[section.benchmark]["result"])
-            draw_scatter(scatter, series, PLOTS / f"{scatter.name}.svg")
+        for scatter in section.scatters:
+            draw_scatter(scatter, points_of(scatter, result), PLOTS / f"{scatter.name}.svg")
     print(f"wrote {PAGE.relative_to(ROOT)}: {len(results)} of {len(SECTIONS)} benchmarks are recorded")
     return 0
 

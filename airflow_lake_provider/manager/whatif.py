@@ -250,10 +250,8 @@ def _take(rooms: dict[str, Room], one: _Candidate, *, is_old: bool) -> bool:
     need = one.decision.need
     short = {scope for scope in one.scopes if rooms[scope].find_short(need)}
     for scope in one.scopes:
-        if scope in short and is_old:
-            rooms[scope] = rooms[scope].closed()
-        elif scope not in short and (is_old or not short):
-            rooms[scope] = rooms[scope].without(need)
+        left = rooms[scope].behind(need, is_old=is_old, waits_elsewhere=bool(short - {scope}))
+        rooms[scope] = rooms[scope] if left is None else left
     return not short
 
 

@@ -135,6 +135,16 @@ class Room:
         """Return the room as those see it that are behind one that must not be overtaken."""
         return Room(*(None if left is None else 0 for left in (self.slots, self.core_ms, self.bytes)))
 
+    def behind(self, need: Need, *, is_old: bool, waits_elsewhere: bool) -> Room | None:
+        """Return the room of those behind a candidate; None when it takes nothing from them.
+
+        One that does not fit, or that waits for another budget, may be overtaken as long as it is not old. From then on
+        it keeps what it needs.
+        """
+        if self.find_short(need):
+            return self.closed() if is_old else None
+        return self.without(need) if is_old or not waits_elsewhere else None
+
 
 def _less(left: int | None, taken: int) -> int | None:
     return None if left is None else left - taken
@@ -169,22 +179,16 @@ class Turn:
 def find_turn(need: Need, ahead: Sequence[Ahead], room: Room, now_ms: int, scope: str = "") -> Turn:
     """Decide whether a candidate may start, given those before it that want the same budget, in their order.
 
-    One before it that does not fit, or that waits for another budget, may be overtaken as long as its moment has not
-    come (`Ahead.rank_ms`). From then on it keeps what it needs: so a large one starts, however many small ones arrive.
+    One before it may be overtaken as long as its moment has not come (`Ahead.rank_ms`). From then on it keeps what it
+    needs (`Room.behind`): so a large one starts, however many small ones arrive.
     """
     held_by, ahead_core_ms = "", 0
     for one in ahead:
         ahead_core_ms += one.need.core_ms
-        is_old = one.rank_ms <= now_ms
-        fits = not room.find_short(one.need)
-        waits_elsewhere = one.short_of not in {"", scope}
-        if not fits and is_old:
-            room = room.closed()
-        elif fits and (is_old or not waits_elsewhere):
-            room = room.without(one.need)
-        else:
-            continue
-        held_by = held_by or one.service
+        is_old, waits_elsewhere = one.rank_ms <= now_ms, one.short_of not in {"", scope}
+        left = room.behind(one.need, is_old=is_old, waits_elsewhere=waits_elsewhere)
+        if left is not None:
+            room, held_by = left, held_by or one.service
     short = room.find_short(need)
     return Turn(not short, len(ahead), short, held_by if short else "", ahead_core_ms)
 

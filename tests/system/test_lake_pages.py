@@ -174,6 +174,14 @@ def test_run_by_hand_is_among_the_operations(airflow: LocalAirflow, table_id: st
     assert all(row["by"] == "manager" for row in rows if row not in by_hand)
 
 
+def press_on_card(page: Any, airflow: LocalAirflow, table_id: str, service: str, button: str) -> Any:
+    """Open a table's page, and press a button of a service's card; return the card."""
+    page.goto(f"{airflow.url}/plugin/lake/tables/{table_id}")
+    card = page.locator("article.card").filter(has_text=service).first
+    card.get_by_role("button", name=button).click(timeout=60_000)
+    return card
+
+
 def test_dry_run_starts_from_the_page_for_who_may_and_stands_in_airflows_audit_log(
     airflow: LocalAirflow, table_id: str, browser: Any
 ) -> None:
@@ -181,9 +189,7 @@ def test_dry_run_starts_from_the_page_for_who_may_and_stands_in_airflows_audit_l
     with open_page(browser) as opened:
         page = opened.page
         log_in(page, airflow, "ada")
-        page.goto(f"{airflow.url}/plugin/lake/tables/{table_id}")
-        card = page.locator("article.card").filter(has_text="Compaction").first
-        card.get_by_role("button", name="Dry run").click(timeout=60_000)
+        press_on_card(page, airflow, table_id, "Compaction", "Dry run")
         dialog = page.get_by_role("dialog")
         dialog.get_by_role("button", name="Dry run").click()
         dialog.get_by_role("link", name="Open the run").wait_for(timeout=60_000)
@@ -218,9 +224,7 @@ def test_one_service_is_paused_by_airflows_variable_and_resumed_and_both_stand_i
     with open_page(browser) as opened:
         page = opened.page
         log_in(page, airflow, "ada")
-        page.goto(f"{airflow.url}/plugin/lake/tables/{table_id}")
-        card = page.locator("article.card").filter(has_text="Archive").first
-        card.get_by_role("button", name="Pause").click(timeout=60_000)
+        card = press_on_card(page, airflow, table_id, "Archive", "Pause")
         dialog = page.get_by_role("dialog", name="Pause archive of orders")
         dialog.get_by_label("Why").fill("an audit")
         dialog.get_by_role("button", name="Pause").click()
