@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -21,11 +23,18 @@ class NotReadyError(RuntimeError):
     """A server did not become ready; the message holds the end of its log."""
 
 
+_PORTS = range(15_000, 32_000)
+"""Below those that Linux gives to outgoing connections (32768 and up unless set): one of these could take a port
+between its choice and the server's start."""
+
+
 def free_port() -> int:
-    """Return a free port of the loopback address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a free port of the loopback address. Raises NotReadyError when there is none."""
+    for port in random.SystemRandom().sample(_PORTS, 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise NotReadyError(f"none of 100 ports between {_PORTS[0]} and {_PORTS[-1]} is free")
 
 
 @dataclass(slots=True)
