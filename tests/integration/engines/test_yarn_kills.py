@@ -133,6 +133,9 @@ def kill_node_manager(blow: Blow) -> ServerProcess:
         failed = blow.has_failed(f"YARN application {blow.app['id']} ended as FAILED")
     yarn.start_node_manager(number)
     yarn.wait_for_nodes(yarn.nodes)
+    if not blow.is_inside and not blow.is_early:
+        # As it starts it removes the folders of its containers, also of an executor that has outlived it.
+        failed = blow.has_failed("is not completed on the timeline")
     return blow.next_try() if failed else blow.first
 
 
