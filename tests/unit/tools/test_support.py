@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tools.support import find_missing, is_passed, merge, render
+from airflow_lake_provider.execution.engines.engine import BUILT_IN
+from airflow_lake_provider.job_contract import Service
+from tools.support import CELLS, find_missing, is_passed, merge, render
+
+ROOT = Path(__file__).resolve().parents[3]
 
 TEST = "tests/unit/tools/test_support.py"
 MATRIX = {
@@ -37,12 +43,57 @@ def test_page_names_the_test_and_says_whether_it_passed() -> None:
     assert f"1. `{TEST}::test_cell`" in page
 
 
-def test_cell_without_its_test_and_row_without_its_cells_are_named(tmp_path: Path) -> None:
-    root = Path(__file__).resolve().parents[3]
-    assert find_missing([MATRIX], root) == []
+def test_cell_without_its_test_and_row_without_its_cells_are_named() -> None:
+    assert find_missing([MATRIX], ROOT, {}) == []
     rows = [["spark", f"{TEST}::test_gone", "reasoned: as before"], ["flink"]]
-    said = find_missing([MATRIX | {"rows": rows}], root)
+    said = find_missing([MATRIX | {"rows": rows}], ROOT, {})
     assert said == [f"spark: there is no test {TEST}::test_gone", "Engines: row 'flink' has 1 cells, not 3"]
+
+
+def test_test_in_a_sentence_and_parameter_that_no_result_names_are_missed() -> None:
+    rows = [["spark", f"{TEST}::test_cell[passed] {TEST}::test_cell[typo]", "refused: so (tests/unit/test_gone.py)"]]
+    results = {f"{TEST}::test_cell[passed]": "failed"}
+    gone = ["spark: there is no test tests/unit/test_gone.py"]
+    assert find_missing([MATRIX | {"rows": rows}], ROOT, results) == [
+        f"spark: there is no test {TEST}::test_cell[typo]",
+        *gone,
+    ]
+    assert find_missing([MATRIX | {"rows": rows}], ROOT, {}) == gone
+
+
+LABELS = {
+    Service.LOGCOMPACTION: "log compaction",
+    Service.TTL: "partition TTL",
+    Service.METACOMPACTION: "metadata table's compaction",
+    Service.INDEXING: "index builds",
+    Service.ORPHANS: "orphan files",
+}
+
+
+@pytest.fixture(scope="module")
+def matrices() -> dict[str, dict[str, Any]]:
+    return {matrix["title"]: matrix for matrix in tomllib.loads(CELLS.read_text(encoding="utf-8"))["matrix"]}
+
+
+def first_cells(matrix: dict[str, Any]) -> set[str]:
+    """Return the names of a matrix's rows; two rows of one thing differ in what follows a comma."""
+    return {row[0].partition(",")[0] for row in matrix["rows"]}
+
+
+def test_every_matrix_of_services_has_every_service(matrices: dict[str, dict[str, Any]]) -> None:
+    services = {LABELS.get(service, str(service)) for service in Service} | {"replication"}
+    found = {title: first_cells(matrix) for title, matrix in matrices.items() if title.startswith("Services")}
+    assert len(found) == 4
+    assert found == dict.fromkeys(found, services)
+
+
+def test_matrices_have_every_engine_and_every_python_of_the_package(matrices: dict[str, dict[str, Any]]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    engines = {entry.name for entry in BUILT_IN}
+    assert {name.partition(" (")[0] for name in first_cells(matrices["Engines by mode"])} == engines
+    prefix = "Programming Language :: Python :: 3."
+    pythons = {f"Python 3.{line.removeprefix(prefix)}" for line in project["classifiers"] if line.startswith(prefix)}
+    assert first_cells(matrices["Airflow"]) == pythons
 
 
 def test_skipped_test_leaves_its_earlier_result(tmp_path: Path) -> None:
