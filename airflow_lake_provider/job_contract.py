@@ -363,61 +363,6 @@ def find_lock_problem(hudi_options: Mapping[str, str]) -> str | None:
     return None
 
 
-# --- Why a job has no Kerberos ticket: what Hadoop and the JDK say, in spark-submit's output and in the driver, and
-# what MIT's library says next to the task
-
-
-@dataclass(frozen=True, slots=True)
-class LoginComplaint:
-    """A text that shows why a login failed, what to do about it, and what the failure calls for."""
-
-    text: str
-    remedy: str
-    failure_kind: FailureKind
-
-
-_NEW_KEYS = "the principal's keys have changed since: put its new keytab there"
-_NO_KEY = "the keytab cannot be read, or holds no key of the principal: correct one of them"
-_NO_KDC = "the KDC does not answer"
-_NO_TICKET = "there is no valid ticket: set `principal` and `keytab` in the Spark connection, or renew the ticket cache"
-
-LOGIN_COMPLAINTS = (
-    LoginComplaint("Keytab file", "this machine has no such file: correct the keytab's path", FailureKind.REFUSED),
-    LoginComplaint("Unable to obtain password from user", _NO_KEY, FailureKind.REFUSED),
-    LoginComplaint("Client not found", "the realm has no such principal: correct it", FailureKind.REFUSED),
-    LoginComplaint("credentials have been revoked", "the realm has locked the principal", FailureKind.REFUSED),
-    LoginComplaint("Checksum failed", _NEW_KEYS, FailureKind.REFUSED),
-    LoginComplaint("Pre-authentication information was invalid", _NEW_KEYS, FailureKind.REFUSED),
-    LoginComplaint("Integrity check on decrypted field failed", _NEW_KEYS, FailureKind.REFUSED),
-    LoginComplaint("Decrypt integrity check failed", _NEW_KEYS, FailureKind.REFUSED),
-    LoginComplaint("Preauthentication failed", _NEW_KEYS, FailureKind.REFUSED),
-    LoginComplaint("Server HTTP/", "the realm has no such service: ask YARN by its host's name", FailureKind.REFUSED),
-    LoginComplaint("No credentials cache found", _NO_KEY, FailureKind.REFUSED),
-    LoginComplaint("Clock skew too great", "the clocks of KDC and machine differ", FailureKind.SURROUNDINGS),
-    LoginComplaint("Connection refused", _NO_KDC, FailureKind.SURROUNDINGS),
-    LoginComplaint("timed out", _NO_KDC, FailureKind.SURROUNDINGS),
-    LoginComplaint("ICMP Port Unreachable", _NO_KDC, FailureKind.SURROUNDINGS),
-    LoginComplaint("Cannot contact any KDC", _NO_KDC, FailureKind.SURROUNDINGS),
-    LoginComplaint("Ticket expired", _NO_TICKET, FailureKind.SURROUNDINGS),
-    LoginComplaint("Failed to find any Kerberos tgt", _NO_TICKET, FailureKind.SURROUNDINGS),
-    LoginComplaint("Client cannot authenticate via", _NO_TICKET, FailureKind.SURROUNDINGS),
-    LoginComplaint("No Kerberos credentials available", _NO_TICKET, FailureKind.SURROUNDINGS),
-    LoginComplaint("failure to login", "check principal, keytab and krb5.conf", FailureKind.OTHER),
-)
-"""The first one that occurs counts. What may end without a change of the settings is a matter of the surroundings."""
-_LOGIN_SIGNS = (
-    *("failure to login", "LoginException", "KrbException", "GSSException", "Client cannot authenticate via"),
-    "GSSAPI: ",
-)
-
-
-def find_login_complaint(texts: Iterable[str]) -> tuple[LoginComplaint, str] | None:
-    """Return why a login failed, and the text that shows it; None when no text is about a login."""
-    about = [text for text in texts if "Keytab file: " in text or any(sign in text for sign in _LOGIN_SIGNS)]
-    shown = ((complaint, text) for complaint in LOGIN_COMPLAINTS for text in about if complaint.text in text)
-    return next(shown, None)
-
-
 # --- The form of the files: any frozen dataclass of texts, numbers, enums, tuples, mappings of texts, and the like
 
 

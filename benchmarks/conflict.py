@@ -32,7 +32,7 @@ from pathlib import Path
 
 from airflow_lake_provider.conflict.activity import ConflictTable
 from airflow_lake_provider.conflict.contention import WriteIntent, partitions_of
-from airflow_lake_provider.hudi.markers import FileGroupFilter
+from airflow_lake_provider.hudi.marker_scan import FileGroupFilter
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
 from local_stack.hudi_bundle import JAR, SPARK_PYTHON

@@ -31,7 +31,7 @@ from airflow_lake_provider.conflict.activity import ConflictTable  # noqa: E402
 from airflow_lake_provider.conflict.guard import GuardWatch, Outlook  # noqa: E402
 from airflow_lake_provider.conflict.guard_register import PartitionReservation  # noqa: E402
 from airflow_lake_provider.storage.table_storage import open_storage  # noqa: E402
-from airflow_lake_provider.timeline_server.refresh import Depth, refresh  # noqa: E402
+from airflow_lake_provider.timeline_server.snapshot import Depth, refresh  # noqa: E402
 from local_stack import hudi_bundle, lake_writer  # noqa: E402
 
 if TYPE_CHECKING:

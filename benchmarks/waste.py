@@ -36,7 +36,7 @@ from airflow_lake_provider.conflict.admission import (  # noqa: E402
 from airflow_lake_provider.conflict.guard_register import find_obstacles  # noqa: E402
 from airflow_lake_provider.hudi.commit_metadata import load_commit_metadata  # noqa: E402
 from airflow_lake_provider.storage.table_storage import open_storage  # noqa: E402
-from airflow_lake_provider.timeline_server.refresh import Depth, refresh  # noqa: E402
+from airflow_lake_provider.timeline_server.snapshot import Depth, refresh  # noqa: E402
 from local_stack import hudi_bundle, lake_writer  # noqa: E402
 
 if TYPE_CHECKING:

@@ -21,15 +21,14 @@ from airflow_lake_provider.hudi.markers import (
     is_marker_name,
     parse_direct_marker,
     parse_marker_file,
-    scan_marker_files,
 )
-from airflow_lake_provider.timeline_server.refresh import UNKNOWN, folder_time
+from airflow_lake_provider.timeline_server.snapshot import UNKNOWN, folder_time
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from airflow_lake_provider.hudi.instant import Instant
-    from airflow_lake_provider.hudi.markers import MarkerScan
+    from airflow_lake_provider.hudi.marker_scan import MarkerScan
     from airflow_lake_provider.storage.store import FileEntry
     from airflow_lake_provider.storage.table_storage import Storage
 
@@ -37,11 +36,49 @@ _NO_STAMP = (UNKNOWN, -1)
 _ROOT = ""
 
 
+LEAST_SCANNED_BYTES = 256 * 1024
+"""From so much text of one instant on, a scan is quicker, and worth what the import of Arrow takes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Listed:
+    """Keys as Python's objects."""
+
+    keys: tuple[bytes, ...] = ()
+
+    @property
+    def count(self) -> int:
+        return len(self.keys)
+
+    def find_shared(self, mine: frozenset[bytes]) -> frozenset[bytes]:
+        return mine.intersection(self.keys)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Scanned:
+    """Keys of a marker file that a scan has, together with those of other files; it is not empty."""
+
+    content: bytes
+    scan: MarkerScan
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        return parse_marker_file(self.content).keys
+
+    @property
+    def count(self) -> int:
+        return self.content.count(b"\n")
+
+    def find_shared(self, mine: frozenset[bytes]) -> frozenset[bytes]:
+        """Return which of the file groups have a marker in this file or in another one of the scan."""
+        return self.scan.find_shared(mine)
+
+
 @dataclass(slots=True, eq=False)
 class _Part:
-    """The keys of one marker file, or of one folder of direct markers, and its stored state at that time."""
+    """The markers of one marker file, or of one folder of direct markers, and its stored state at that time."""
 
-    read_keys: tuple[bytes, ...] = ()
+    held: _Listed | _Scanned = field(default_factory=_Listed)
     stamp: tuple[int, int] = _NO_STAMP
     unread: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
@@ -50,24 +87,11 @@ class _Part:
     """
     compared: frozenset[bytes] | None = None
     shared: frozenset[bytes] = frozenset()
-    content: bytes = b""
-    """Of a file whose keys are not taken out of it yet; `scan` has them."""
-    scan: MarkerScan | None = None
-
-    @property
-    def keys(self) -> tuple[bytes, ...]:
-        if self.content:
-            self.read_keys, self.content, self.scan = parse_marker_file(self.content).keys, b"", None
-        return self.read_keys
-
-    @property
-    def count(self) -> int:
-        return self.content.count(b"\n") if self.content else len(self.read_keys)
 
     def overlap(self, mine: frozenset[bytes]) -> frozenset[bytes]:
         # The same question about the same markers has the same answer.
         if self.compared is not mine:
-            self.compared, self.shared = mine, mine.intersection(self.keys)
+            self.compared, self.shared = mine, self.held.find_shared(mine)
         return self.shared
 
 
@@ -85,7 +109,7 @@ class InstantMarkers:
     @property
     def count(self) -> int:
         """How many markers were read."""
-        return sum(part.count for part in self.parts)
+        return sum(part.held.count for part in self.parts)
 
     @property
     def unread(self) -> tuple[str, ...]:
@@ -95,17 +119,11 @@ class InstantMarkers:
     def file_groups(self) -> frozenset[bytes]:
         """Return the keys of all file groups."""
         if not self._groups:
-            self._groups.append(frozenset().union(*(part.keys for part in self.parts)))
+            self._groups.append(frozenset().union(*(part.held.keys for part in self.parts)))
         return self._groups[0]
 
     def overlap(self, mine: frozenset[bytes]) -> frozenset[bytes]:
         """Return which of the file groups have a marker."""
-        found: dict[MarkerScan, frozenset[bytes]] = {}
-        for part in self.parts:
-            if part.scan is not None and part.compared is not mine:
-                if part.scan not in found:
-                    found[part.scan] = part.scan.find_shared(mine)
-                part.compared, part.shared = mine, found[part.scan]
         shared = [keys for part in self.parts if (keys := part.overlap(mine))]
         return frozenset().union(*shared) if shared else frozenset()
 
@@ -146,7 +164,7 @@ class MarkerReader:
         except FileNotFoundError:  # completed or rolled back
             self._forget(instant)
             return InstantMarkers(instant)
-        kind = MarkerKind.DIRECT if any(part.count or part.unread for part in found) else MarkerKind.NONE
+        kind = MarkerKind.DIRECT if any(part.held.count or part.unread for part in found) else MarkerKind.NONE
         return self._remember(InstantMarkers(instant, kind, found))
 
     def _forget(self, instant: str) -> None:
@@ -179,20 +197,20 @@ class MarkerReader:
             if before is None or before.stamp != (entry.modified_ms, entry.size_bytes):
                 content = self._read_server_file(folder, name)
                 if content is None:
-                    parts[name] = _Part(before.keys if before else (), _NO_STAMP, (f"{folder}/{name}",))
+                    parts[name] = _Part(before.held if before else _Listed(), _NO_STAMP, (f"{folder}/{name}",))
                 else:
                     read[name] = content
         plain = [name for name, content in read.items() if _only_adds(parts.get(name), content, files[name])]
-        scan = scan_marker_files([read[name] for name in plain])
+        scan = _scan([read[name] for name in plain])
         for name, content in read.items():
             if scan is not None and name in plain:
-                parts[name] = _Part(stamp=_stamp_of(files[name], content), content=content, scan=scan)
+                parts[name] = _Part(_Scanned(content, scan), _stamp_of(files[name], content))
             else:
                 parts[name] = _parse_server_file(f"{folder}/{name}", files[name], content, parts.get(name) or _Part())
         known = {name: part for name, part in parts.items() if SERVER_FILE.fullmatch(name)}
         for name, part in known.items():
             if name not in files and not part.unread:  # removed to be written again, as some stores do it
-                known[name] = parts[name] = _Part(part.keys, _NO_STAMP, (f"{folder}/{name}",))
+                known[name] = parts[name] = _Part(part.held, _NO_STAMP, (f"{folder}/{name}",))
         return tuple(part for _, part in sorted(known.items()))
 
     def _read_server_file(self, folder: str, name: str) -> bytes | None:
@@ -230,9 +248,11 @@ class MarkerReader:
             return known
         part = self._sort_names(self._storage.list_names(path), root, partition, (folder_ms, 0))
         if known is not None:
-            now = set(part.keys)
-            part.read_keys = (*(key for key in known.keys if key not in now), *part.keys)
-            if (known.keys, known.unread, known.others) == (part.keys, part.unread, part.others):
+            before, now = known.held.keys, part.held.keys
+            listed = set(now)
+            keys = (*(key for key in before if key not in listed), *now)
+            part.held = _Listed(keys)
+            if (before, known.unread, known.others) == (keys, part.unread, part.others):
                 known.stamp = part.stamp
                 return known
         parts[partition] = part
@@ -256,13 +276,24 @@ class MarkerReader:
             folders = {entry.name for entry in entries if entry.is_folder}
             others += [f"{prefix}{name}" for name in odd if name in folders]
             unread = [f"{prefix}{name}" for name in odd if name not in folders]
-        return _Part(tuple(keys), stamp, tuple(unread), tuple(others))
+        return _Part(_Listed(tuple(keys)), stamp, tuple(unread), tuple(others))
 
 
 def _only_adds(before: _Part | None, content: bytes, entry: FileEntry) -> bool:
     """Whether a marker file holds all that it held, without a comparison of its keys."""
-    is_whole = len(content) >= entry.size_bytes
-    return is_whole and (before is None or (before.count > 0 and content.startswith(before.content or b"\0")))
+    if before is None:
+        return len(content) >= entry.size_bytes
+    held = before.held
+    return len(content) >= entry.size_bytes and isinstance(held, _Scanned) and content.startswith(held.content)
+
+
+def _scan(contents: Sequence[bytes]) -> MarkerScan | None:
+    if sum(map(len, contents)) < LEAST_SCANNED_BYTES:
+        return None
+    # Not at the top: a task that meets few markers need not pay for the import of Arrow.
+    from airflow_lake_provider.hudi.marker_scan import scan_marker_files
+
+    return scan_marker_files(contents)
 
 
 def _stamp_of(entry: FileEntry, content: bytes) -> tuple[int, int]:
@@ -274,10 +305,10 @@ def _parse_server_file(path: str, entry: FileEntry, content: bytes, before: _Par
     # One that is shorter than it was is being written again, and will hold all that it held before.
     is_whole = parsed.is_whole and len(content) >= entry.size_bytes
     stamp = _stamp_of(entry, content) if is_whole else _NO_STAMP
-    keys = parsed.keys
-    if before.keys and not set(before.keys) <= set(keys):
-        keys, stamp = (*before.keys, *keys), _NO_STAMP
-    return _Part(keys, stamp, () if is_whole else (path,))
+    keys, known = parsed.keys, before.held.keys
+    if known and not set(known) <= set(keys):
+        keys, stamp = (*known, *keys), _NO_STAMP
+    return _Part(_Listed(keys), stamp, () if is_whole else (path,))
 
 
 def _is_of_server(name: str) -> bool:

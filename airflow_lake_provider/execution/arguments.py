@@ -26,8 +26,10 @@ from airflow_lake_provider.execution.engines.local_process import this_submitter
 from airflow_lake_provider.execution.engines.packaging import application, submit_arguments
 from airflow_lake_provider.execution.engines.warm import expected_bytes
 from airflow_lake_provider.execution.job import build_job, find_out_of_memory, results_before, with_more_memory
-from airflow_lake_provider.hudi.base_path import require_allowed
-from airflow_lake_provider.job_contract import TRAITS, JobRequest, Mode, Service, ServiceRequest
+from airflow_lake_provider.execution.table_reader import TableReader
+from airflow_lake_provider.hooks.open_tables import table_opener
+from airflow_lake_provider.hudi.base_path import require_allowed, table_id_of
+from airflow_lake_provider.job_contract import SAFEPOINT, TRAITS, JobRequest, Mode, Service, ServiceRequest
 from airflow_lake_provider.manager.scheduling import is_manager_run
 
 if TYPE_CHECKING:
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.execution.engines.engine import EngineJob
     from airflow_lake_provider.execution.engines.job_files import JobFolder
-    from airflow_lake_provider.execution.table_reader import TableReader
     from airflow_lake_provider.hooks.lake import LakeHook
 
 
@@ -255,6 +256,23 @@ def load_settings(hook: LakeHook, table: TableReader, service: Service) -> Table
         spark_conn_id=str(answered["spark_conn_id"]),
         timeout_s=float(answered["timeout_s"]),
     )
+
+
+def open_table(base_path: str, storage_options: Mapping[str, Any] | None, wanted: ServiceRequest) -> TableReader:
+    """Open the table of a service. Raises ServiceRefusedError for a compaction of a table that has no log files."""
+    table = TableReader(base_path, table_opener(storage_options))
+    table_type = table.properties().table_type
+    if wanted.service in {Service.COMPACTION, Service.LOGCOMPACTION} and table_type != "MERGE_ON_READ":
+        raise ServiceRefusedError(f"table {base_path} is {table_type}: only merge-on-read is compacted")
+    return table
+
+
+def hold_back(hook: LakeHook, base_path: str, wanted: ServiceRequest) -> dict[str, str]:
+    """Return the safepoint as an option, read at the last moment; without an answer nothing is removed."""
+    if wanted.service not in (Service.CLEAN, Service.ARCHIVE):
+        return {}
+    safepoint = hook.find_safepoint(table_id_of(base_path))
+    return {} if safepoint is None else {SAFEPOINT: safepoint}
 
 
 # --- The job of a try

@@ -30,6 +30,8 @@ from airflow_lake_provider.metrics import (
 from airflow_lake_provider.replication.checkpoint import from_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airflow.providers.openlineage.extractors import OperatorLineage
 
     from airflow_lake_provider.execution.table_reader import TableReader
@@ -104,6 +106,20 @@ def report_run(
 
 
 # --- The metrics of a replication run that has ended, in success or failure
+
+
+def notify_manager(hook: LakeHook, request: JobRequest, completed: Sequence[str]) -> None:
+    """Have the manager evaluate the table, and record which instants the service completed as the provider's own."""
+    hint = {
+        "base_path": request.base_path,
+        "table_name": request.table_name,
+        "instants": list(completed),
+        "is_own": True,
+    }
+    try:
+        hook.send_hints([hint])
+    except LakeError as error:
+        log.warning("the manager was not notified and will find the result itself: %s", error)
 
 
 def report_result(metrics: Metrics, result: ReplicationResult) -> None:

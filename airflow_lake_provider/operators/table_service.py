@@ -14,13 +14,7 @@ from airflow.sdk.configuration import conf
 
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.conflict.admission import AdmissionVerdict
-from airflow_lake_provider.errors import (
-    EngineError,
-    LakeError,
-    ServiceFailedError,
-    ServiceRefusedError,
-    WorkDirError,
-)
+from airflow_lake_provider.errors import EngineError, LakeError, ServiceFailedError, WorkDirError
 from airflow_lake_provider.execution.admission import (
     ConflictWatch,
     PlanWithdrawal,
@@ -32,29 +26,19 @@ from airflow_lake_provider.execution.arguments import (
     TableSettings,
     complete_settings,
     describe,
+    hold_back,
     is_true,
     load_settings,
+    open_table,
     parse_given,
     parse_request,
     prepare_job,
     require_allowed_table,
 )
 from airflow_lake_provider.execution.engines.engine import create_engine
-from airflow_lake_provider.execution.engines.job_files import (
-    ExecutorRecord,
-    JobFolder,
-    remove,
-    write_text,
-)
+from airflow_lake_provider.execution.engines.job_files import ExecutorRecord, JobFolder, remove, write_text
 from airflow_lake_provider.execution.engines.local_process import this_submitter
-from airflow_lake_provider.execution.engines.warm import (
-    SUBMIT,
-    WARM,
-    job_from_dict,
-    job_to_dict,
-    keep_result,
-    submit_item,
-)
+from airflow_lake_provider.execution.engines.warm import SUBMIT, WARM, carry, keep_result, submit_item, take_carried
 from airflow_lake_provider.execution.job import (
     JobRun,
     find_out_of_memory,
@@ -70,6 +54,7 @@ from airflow_lake_provider.execution.reporting import (
     emit_asset_event,
     measure_service,
     measure_try,
+    notify_manager,
     report_run,
 )
 from airflow_lake_provider.execution.retry import (
@@ -83,9 +68,8 @@ from airflow_lake_provider.execution.table_reader import TableReader
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
-from airflow_lake_provider.hudi.instant import instant_from_dict
 from airflow_lake_provider.hudi.timeline import Timeline
-from airflow_lake_provider.job_contract import SAFEPOINT, FailureKind, JobRequest, Mode, Outcome, Service
+from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service
 from airflow_lake_provider.planner.rules import require_lock
 from airflow_lake_provider.planner.verdict import PLANNED_AS, RunVerdict
 from airflow_lake_provider.triggers.polls import WorkTrigger
@@ -213,12 +197,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             # Stores and engines have errors of their own: what is left concerns the job's files.
             unusable = WorkDirError(f"[lake] work_dir {work_dir()} is not usable: {error}; free or mount it")
             raise as_task_error(unusable, context) from error
-        return {
-            "outcome": verdict.outcome.value,
-            "reason": verdict.reason,
-            "completed_instants": list(verdict.completed_instants),
-            "pending_instants": list(verdict.pending_instants),
-        }
+        return verdict.to_dict()
 
     def on_kill(self) -> None:
         """End the job; the next run resumes what it left inflight."""
@@ -255,7 +234,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         require_allowed_table(base_path)
         wanted = parse_request(self.service, self.mode, self.instants)
         given = parse_given(self)
-        table = self._open_table(base_path, wanted)
+        table = open_table(base_path, self.storage_options, wanted)
         hook = self._hook = LakeHook(self.lake_conn_id, manager_patience_s())
         settings = complete_settings(given, str(context["run_id"]), hook, table, wanted)
         options = {**self.options_below(), **settings.hudi_options, **self.options_above()}
@@ -266,7 +245,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         plans = ", ".join(wanted.instants) or "all pending, else a new one"
         self.log.info("table %s: %s, mode %s, plans %s", base_path, wanted.service, wanted.mode, plans)
         folder = open_folder(str(context["run_id"]), int(context["ti"].try_number))
-        settings = replace(settings, hudi_options=options | self._held_back(hook, base_path, wanted))
+        settings = replace(settings, hudi_options=options | hold_back(hook, base_path, wanted))
         job = self._job(folder, base_path, wanted, settings, context)
         if is_true(self.is_dry_run):
             report_run(hook, job.request, context, "dry_run")
@@ -309,13 +288,13 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         hook = self._hook or LakeHook(self.lake_conn_id)
         completed: tuple[str, ...] = ()
         try:
-            verdict = self._judge(table, before, execute())
+            verdict = judge_run(AirflowMetrics(), table, before, execute(), has_more_memory=self._has_more_memory)
             completed = verdict.completed_instants
         except Exception:
             report_run(hook, job.request, context, Outcome.FAILED.value, time.time() - began_s)
             raise
         finally:
-            self._notify_manager(hook, job.request, completed)
+            notify_manager(hook, job.request, completed)
         self.log.info("table %s: %s: %s", table.base_path, verdict.outcome, verdict.reason)
         if then is not None:
             raise then
@@ -346,11 +325,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         # run's next try may, when the item has ended.
         write_text(folder.item_path, job.tag)
         remove(folder.holder_path)
-        carried = {
-            "job": job_to_dict(job),
-            "before": [instant.to_dict() | {"file_name": instant.file_name} for instant in before.instants],
-            "began_s": time.time(),
-        }
+        carried = carry(job, before.instants, time.time())
         self.defer(
             trigger=WorkTrigger(job.tag, table_id, service.value, lease.token, self.lake_conn_id, carried),
             method_name="execute_complete",
@@ -361,12 +336,12 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         return self._answer(context, partial(self._resume, event=event))
 
     def _resume(self, context: Context, event: Mapping[str, Any]) -> RunVerdict:
-        job = job_from_dict(event["job"])
+        job, instants, began_s = take_carried(event)
         (wanted,) = job.request.services
         hook = self._hook = LakeHook(self.lake_conn_id, manager_patience_s())
-        table = self._open_table(job.request.base_path, wanted)
+        table = open_table(job.request.base_path, self.storage_options, wanted)
         folder = open_folder(str(context["run_id"]), int(context["ti"].try_number))
-        before = Timeline(tuple(instant_from_dict(instant) for instant in event["before"]))
+        before = Timeline(instants)
         self._has_more_memory = find_out_of_memory(results_before(folder)) is not None
 
         def take_result() -> JobRequest:
@@ -387,15 +362,7 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
             return self._execute_job(hook, folder, alone, admission, PlanWithdrawal(before, table.timeline))
 
         execute = run_alone if event["state"] == "alone" else take_result
-        return self._conclude(context, table, before, job, execute, float(event["began_s"]))
-
-    def _open_table(self, base_path: str, wanted: ServiceRequest) -> TableReader:
-        table = TableReader(base_path, table_opener(self.storage_options))
-        properties = table.properties()
-        needs_logs = wanted.service in {Service.COMPACTION, Service.LOGCOMPACTION}
-        if needs_logs and properties.table_type != "MERGE_ON_READ":
-            raise ServiceRefusedError(f"table {base_path} is {properties.table_type}: only merge-on-read is compacted")
-        return table
+        return self._conclude(context, table, before, job, execute, began_s)
 
     def _job(
         self, folder: JobFolder, base_path: str, wanted: ServiceRequest, settings: TableSettings, context: Context
@@ -406,14 +373,6 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
         return replace(
             job, lake_conn_id=self.lake_conn_id, timeout_s=timeout.total_seconds() if timeout is not None else 0.0
         )
-
-    @staticmethod
-    def _held_back(hook: LakeHook, base_path: str, wanted: ServiceRequest) -> dict[str, str]:
-        """Return the safepoint as an option, read at the last moment; without an answer nothing is removed."""
-        if wanted.service not in (Service.CLEAN, Service.ARCHIVE):
-            return {}
-        safepoint = hook.find_safepoint(table_id_of(base_path))
-        return {} if safepoint is None else {SAFEPOINT: safepoint}
 
     def _dry_run(self, before: Timeline, job: EngineJob) -> RunVerdict:
         (wanted,) = job.request.services
@@ -468,21 +427,6 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
                 raise
             self.log.info("%s", error)
             return run.job.request
-
-    def _judge(self, table: TableReader, before: Timeline, request: JobRequest) -> RunVerdict:
-        return judge_run(AirflowMetrics(), table, before, request, has_more_memory=self._has_more_memory)
-
-    def _notify_manager(self, hook: LakeHook, request: JobRequest, completed: Sequence[str]) -> None:
-        hint = {
-            "base_path": request.base_path,
-            "table_name": request.table_name,
-            "instants": list(completed),
-            "is_own": True,
-        }
-        try:
-            hook.send_hints([hint])
-        except LakeError as error:
-            self.log.warning("the manager was not notified and will find the result itself: %s", error)
 
 
 # --- The time-out of one try, from the run's Params: one DAG for all tables has no time-out of its own for each

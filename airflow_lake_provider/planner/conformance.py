@@ -14,9 +14,9 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.hudi.instant import Action, Instant
+from airflow_lake_provider.hudi.instant import Action, Instant, Layout
 from airflow_lake_provider.instant_clock import was_written
-from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.job_contract import LOCK_PROVIDER, Service
 from airflow_lake_provider.planner.facts import CLUSTER_OPERATION, COMPACT_OPERATION, LOG_COMPACT_OPERATION
 from airflow_lake_provider.planner.rules import Decision, Verdict
 
@@ -322,3 +322,74 @@ SERVICE_OPERATIONS: Mapping[str, Service] = MappingProxyType(
         CLUSTER_OPERATION: Service.CLUSTERING,
     }
 )
+
+
+# --- What the newest writes prove of heartbeats and of the lock
+
+CLOCK_STEP_MS = 20
+"""Times of files are those of the last tick of the store's clock."""
+
+
+def find_heartbeat(check: Check) -> Proof | None:
+    """Return whether the newest write that shows it sent a heartbeat; None where none shows it now.
+
+    A write that is pending before and after the heartbeats were listed would have one: `BaseHoodieWriteClient` begins
+    it before the instant, and ends it when the commit is complete. Of a completed write, the time of their folder
+    shows it, on stores whose folders have times.
+    """
+    proofs = [proof for proof in (_of_pending(check), _of_completed(check)) if proof is not None]
+    return max(proofs, key=lambda proof: proof.instant, default=None)
+
+
+def _of_pending(check: Check) -> Proof | None:
+    pending = {write.requested_time for write in check.view.timeline.pending_writes()} & check.signs.pending
+    if not pending:
+        return None
+    newest = max(pending)
+    if newest in check.signs.heartbeats_ms:
+        return Proof(newest, holds=True, how=f"write {newest} is in flight with a heartbeat")
+    return Proof(newest, holds=False, how=f"write {newest} is in flight without a file in .hoodie/.heartbeat")
+
+
+def _of_completed(check: Check) -> Proof | None:
+    changed_ms = check.signs.heartbeats_changed_ms
+    span = check.span_of(check.commits[-1]) if check.commits else None
+    if changed_ms is None or span is None:
+        return None
+    write = check.commits[-1]
+    if changed_ms == 0:
+        return Proof(write.requested_time, holds=False, how="no writer ever made .hoodie/.heartbeat")
+    if write.requested_time in check.signs.heartbeats_ms:
+        return None  # it is about to take it away
+    # The writer takes its heartbeat away when its commit is complete: the folder is younger than that.
+    if changed_ms < span[1] - CLOCK_STEP_MS:
+        how = f".hoodie/.heartbeat did not change while {write.action} {write.requested_time} was written"
+        return Proof(write.requested_time, holds=False, how=how)
+    if check.is_of(write, span[1], changed_ms):
+        how = f".hoodie/.heartbeat changed while {write.action} {write.requested_time} was written"
+        return Proof(write.requested_time, holds=True, how=how)
+    return None
+
+
+def find_lock(check: Check, heartbeat: Proof | None) -> Proof | None:
+    """Return whether the newest write that shows it took the lock of `hudi_options`; None where none shows it now.
+
+    A lock file is made in `.hoodie` and taken away again, at the earliest when the write's last file is there: so that
+    folder is younger than the file, or the write took no lock there. From table version 8 on, nothing else of a write
+    changes that folder at its end. Other providers leave no trace in the table.
+    """
+    changed_ms = check.signs.meta_changed_ms
+    options = check.policy.hudi_options
+    is_lock_file = options.get(LOCK_PROVIDER, "").strip().endswith(".FileSystemBasedLockProvider")
+    if changed_ms is None or not is_lock_file or "hoodie.write.lock.filesystem.path" in options or not check.commits:
+        return None
+    write = check.commits[-1]
+    span = check.span_of(write)
+    if span is None or check.view.properties.layout is Layout.V1:
+        return None
+    named = f"{write.action} {write.requested_time}"
+    if changed_ms < span[1] - CLOCK_STEP_MS:
+        return Proof(write.requested_time, holds=False, how=f"{named} was completed without .hoodie/lock")
+    if check.is_of(write, span[1], changed_ms):
+        return Proof(write.requested_time, holds=True, how=f"{named} gave .hoodie/lock back when it was complete")
+    return None

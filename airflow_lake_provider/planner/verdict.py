@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import INDEX_DROP, FailureKind, Mode, Outcome, Service, ServiceResult
@@ -33,6 +33,15 @@ class RunVerdict:
     def done(self) -> bool:
         """Whether the service did what the request names, or there was nothing to do."""
         return self.outcome is not Outcome.FAILED
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON's values, for people (XCom)."""
+        return {
+            "outcome": self.outcome.value,
+            "reason": self.reason,
+            "completed_instants": list(self.completed_instants),
+            "pending_instants": list(self.pending_instants),
+        }
 
 
 Judge: TypeAlias = "Callable[[Timeline, Timeline, ServiceRequest, ServiceResult | None], RunVerdict]"

@@ -10,7 +10,7 @@ from itertools import groupby, pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.hudi.instant import Action, Layout
+from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.indexing.index_spec import AUTO_DELETE, STREAMING_WRITE
 from airflow_lake_provider.instant_clock import describe_foreign, find_foreign, instant_time_ms, is_proven
@@ -29,9 +29,10 @@ from airflow_lake_provider.planner.conformance import (
     MOST_CHARACTERS,
     REMEMBERED,
     Conformity,
-    Proof,
     Requirement,
     Row,
+    find_heartbeat,
+    find_lock,
 )
 
 if TYPE_CHECKING:
@@ -41,74 +42,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.planner.conformance import Check, Learnt
 
 # --- Heartbeats and the lock
-
-CLOCK_STEP_MS = 20
-"""Times of files are those of the last tick of the store's clock."""
-
-
-def find_heartbeat(check: Check) -> Proof | None:
-    """Return whether the newest write that shows it sent a heartbeat; None where none shows it now.
-
-    A write that is pending before and after the heartbeats were listed would have one: `BaseHoodieWriteClient` begins
-    it before the instant, and ends it when the commit is complete. Of a completed write, the time of their folder
-    shows it, on stores whose folders have times.
-    """
-    proofs = [proof for proof in (_of_pending(check), _of_completed(check)) if proof is not None]
-    return max(proofs, key=lambda proof: proof.instant, default=None)
-
-
-def _of_pending(check: Check) -> Proof | None:
-    pending = {write.requested_time for write in check.view.timeline.pending_writes()} & check.signs.pending
-    if not pending:
-        return None
-    newest = max(pending)
-    if newest in check.signs.heartbeats_ms:
-        return Proof(newest, holds=True, how=f"write {newest} is in flight with a heartbeat")
-    return Proof(newest, holds=False, how=f"write {newest} is in flight without a file in .hoodie/.heartbeat")
-
-
-def _of_completed(check: Check) -> Proof | None:
-    changed_ms = check.signs.heartbeats_changed_ms
-    span = check.span_of(check.commits[-1]) if check.commits else None
-    if changed_ms is None or span is None:
-        return None
-    write = check.commits[-1]
-    if changed_ms == 0:
-        return Proof(write.requested_time, holds=False, how="no writer ever made .hoodie/.heartbeat")
-    if write.requested_time in check.signs.heartbeats_ms:
-        return None  # it is about to take it away
-    # The writer takes its heartbeat away when its commit is complete: the folder is younger than that.
-    if changed_ms < span[1] - CLOCK_STEP_MS:
-        how = f".hoodie/.heartbeat did not change while {write.action} {write.requested_time} was written"
-        return Proof(write.requested_time, holds=False, how=how)
-    if check.is_of(write, span[1], changed_ms):
-        how = f".hoodie/.heartbeat changed while {write.action} {write.requested_time} was written"
-        return Proof(write.requested_time, holds=True, how=how)
-    return None
-
-
-def find_lock(check: Check, heartbeat: Proof | None) -> Proof | None:
-    """Return whether the newest write that shows it took the lock of `hudi_options`; None where none shows it now.
-
-    A lock file is made in `.hoodie` and taken away again, at the earliest when the write's last file is there: so that
-    folder is younger than the file, or the write took no lock there. From table version 8 on, nothing else of a write
-    changes that folder at its end. Other providers leave no trace in the table.
-    """
-    changed_ms = check.signs.meta_changed_ms
-    options = check.policy.hudi_options
-    is_lock_file = options.get(LOCK_PROVIDER, "").strip().endswith(".FileSystemBasedLockProvider")
-    if changed_ms is None or not is_lock_file or "hoodie.write.lock.filesystem.path" in options or not check.commits:
-        return None
-    write = check.commits[-1]
-    span = check.span_of(write)
-    if span is None or check.view.properties.layout is Layout.V1:
-        return None
-    named = f"{write.action} {write.requested_time}"
-    if changed_ms < span[1] - CLOCK_STEP_MS:
-        return Proof(write.requested_time, holds=False, how=f"{named} was completed without .hoodie/lock")
-    if check.is_of(write, span[1], changed_ms):
-        return Proof(write.requested_time, holds=True, how=f"{named} gave .hoodie/lock back when it was complete")
-    return None
 
 
 def _heartbeat_row(check: Check, learnt: Learnt) -> Row:

@@ -6,37 +6,18 @@ silence, or when a reader asks for fresher data.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-import random
-import threading
 import time
-from collections import OrderedDict
-from dataclasses import replace
 from typing import TYPE_CHECKING
-
-from cachetools import LRUCache
 
 from airflow_lake_provider.errors import LakeError, StorageError, TableNotFoundError, backoff
 from airflow_lake_provider.storage.table_storage import StorageCalls, open_storage
 from airflow_lake_provider.timeline_server.cached_table import (
     NO_HINTS,
     NOTHING,
-    CachedTimeline,
     completed_writes_among,
     find_unnamed,
-)
-from airflow_lake_provider.timeline_server.refresh import (
-    PROPERTIES_AFTER_MS,
-    Depth,
-    Known,
-    TimelineStats,
-    folder_time,
-    has_same_properties,
-    is_folder_time_unreliable,
-    refresh,
-    volume_of,
 )
 from airflow_lake_provider.timeline_server.schedule import (
     NEVER,
@@ -47,231 +28,32 @@ from airflow_lake_provider.timeline_server.schedule import (
     fraction_of,
     pause_ms,
 )
-from airflow_lake_provider.timeline_server.snapshot import ANY_AGE, Freshness
+from airflow_lake_provider.timeline_server.snapshot import (
+    ANY_AGE,
+    PROPERTIES_AFTER_MS,
+    Depth,
+    Freshness,
+    Known,
+    TimelineStats,
+    folder_time,
+    has_same_properties,
+    is_folder_time_unreliable,
+    refresh,
+)
+from airflow_lake_provider.timeline_server.table_memory import RETRY_AFTER_MS, FolderTimes, TableMemory
 from airflow_lake_provider.timeline_server.watch import ArchiveTails
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterable
 
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.storage.table_storage import Storage
-    from airflow_lake_provider.timeline_server.cached_table import Hints
+    from airflow_lake_provider.timeline_server.cached_table import CachedTimeline, Hints
     from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
 
 log = logging.getLogger(__name__)
 
-# --- Bounded memory of many tables: packed snapshots of the most recently used, unpacked ones of the hottest
-
-_HOT_MS = 10_000
-"""A table that is refreshed twice within so long is also kept unpacked, until it is left alone (`TableMemory.cool`)."""
-
-
-class TableLocks:
-    """A lock for each table, which exists while a thread holds it or waits for it: a quiet table has none."""
-
-    def __init__(self, make_lock: Callable[[], AbstractContextManager[object]] = threading.Lock) -> None:
-        self._make_lock = make_lock
-        self._lock = threading.Lock()
-        self._used: dict[str, tuple[AbstractContextManager[object], int]] = {}
-
-    @property
-    def used(self) -> int:
-        """How many tables have a lock now."""
-        return len(self._used)
-
-    @contextlib.contextmanager
-    def hold(self, base_path: str) -> Iterator[None]:
-        """Wait for the table's lock, and hold it."""
-        with self._lock:
-            lock, users = self._used.get(base_path) or (self._make_lock(), 0)
-            self._used[base_path] = (lock, users + 1)
-        try:
-            with lock:
-                yield
-        finally:
-            with self._lock:
-                _, users = self._used.pop(base_path)
-                if users > 1:
-                    self._used[base_path] = (lock, users - 1)
-
-
-class TableMemory:
-    """Timelines by base path. An unneeded one is dropped with its snapshot; others keep version and schedule."""
-
-    def __init__(self, max_tables: int, hot_tables: int, open_table: Callable[[str], Storage]) -> None:
-        self.lock = threading.Lock()
-        self.refreshing = TableLocks()
-        """Held by the thread that refreshes a table."""
-        self.reading_commits = TableLocks()
-        """Held by the thread that reads commit metadata for a view (`planner.table_view`)."""
-        self.evictions = 0
-        self._max_tables = max_tables
-        self._hot_tables = hot_tables
-        self._open_table = open_table
-        self._storages: LRUCache[str, Storage] = LRUCache(max(1, hot_tables))
-        # One bound method of all tables: each would take 64 bytes.
-        self._open_kept = self._open_once
-        self._timelines: dict[str, CachedTimeline] = {}
-        self._kept: dict[str, None] = {}
-        """The first one is evicted next, unless it was used since it came here: then it becomes the last one."""
-        self._hot: OrderedDict[str, Known] = OrderedDict()
-        """Unpacked: a few KiB each, so not of tables that change now and then."""
-        self._used_hot: set[str] = set()
-        """Those that were read or refreshed since `cool` was last called."""
-        self._failed: dict[str, None] = {}
-        """Tables that no reader watched when their store failed, in this order."""
-
-    def __len__(self) -> int:
-        return len(self._timelines)
-
-    @property
-    def kept(self) -> int:
-        """How many snapshots are kept."""
-        return len(self._kept)
-
-    def kept_bytes(self) -> int:
-        """Return the size of the packed snapshots."""
-        return sum(cached.packed_bytes for _, cached in self.kept_timelines())
-
-    def kept_timelines(self) -> list[tuple[str, CachedTimeline]]:
-        """Return the tables whose snapshots are kept."""
-        with self.lock:
-            return [(path, cached) for path in self._kept if (cached := self._timelines.get(path)) is not None]
-
-    def timelines(self) -> list[CachedTimeline]:
-        """Return all entries."""
-        with self.lock:
-            return list(self._timelines.values())
-
-    def open(self, base_path: str) -> Storage:
-        """Open a table's storage without caching it."""
-        return self._open_table(base_path)
-
-    def find(self, base_path: str) -> CachedTimeline | None:
-        """Return a table's entry; None when there is none."""
-        return self._timelines.get(base_path)
-
-    def get(self, base_path: str) -> CachedTimeline:
-        """Return a table's entry, created when there is none; its storage is not opened yet."""
-        cached = self._timelines.get(base_path)
-        if cached is None:
-            made = CachedTimeline(base_path, self._open_kept)
-            with self.lock:
-                cached = self._timelines.setdefault(base_path, made)
-        return cached
-
-    def known(self, base_path: str, cached: CachedTimeline) -> Known | None:
-        """Return what the last refresh left, from the hot ones or unpacked; None when it was evicted."""
-        with self.lock:
-            hot = self._hot.get(base_path)
-            if hot is not None:
-                self._use_hot(base_path)
-            cached.was_used = True
-        if hot is not None and hot.snapshot.version == cached.version and cached.packed_bytes:
-            if hot.snapshot.as_of_ms == cached.as_of_ms:
-                return hot
-            return replace(hot, snapshot=replace(hot.snapshot, as_of_ms=cached.as_of_ms))
-        return cached.known()
-
-    def _use_hot(self, base_path: str) -> None:
-        self._hot.move_to_end(base_path)
-        self._used_hot.add(base_path)
-
-    def keep(
-        self, base_path: str, cached: CachedTimeline, known: Known | None, now_ms: int, before_ms: int = 0
-    ) -> list[str]:
-        """Record an entry's new snapshot; return the unneeded tables that were dropped for it.
-
-        `before_ms`: when the one before was read; a table that was read shortly before is also kept unpacked.
-        """
-        dropped = []
-        with self.lock:
-            # One string for each table, from wherever its path comes.
-            base_path = cached.base_path
-            self._timelines.setdefault(base_path, cached)
-            cached.was_used = base_path in self._kept
-            self._kept[base_path] = None
-            if known is not None and (base_path in self._hot or now_ms - before_ms <= _HOT_MS):
-                self._hot[base_path] = known
-                self._use_hot(base_path)
-            while len(self._hot) > self._hot_tables:
-                self._used_hot.discard(self._hot.popitem(last=False)[0])
-            while len(self._kept) > self._max_tables:
-                evicted = self._take_least_used()
-                self._hot.pop(evicted, None)
-                self.evictions += 1
-                other = self._timelines.get(evicted)
-                if other is not None:
-                    other.evict()
-                    if not other.is_needed(now_ms):
-                        del self._timelines[evicted]
-                        self._storages.pop(evicted, None)
-                        dropped.append(evicted)
-        return dropped
-
-    def cool(self) -> None:
-        """Drop what is kept unpacked of tables that were neither read nor refreshed since the last call."""
-        with self.lock:
-            for base_path in self._hot.keys() - self._used_hot:
-                del self._hot[base_path]
-            self._used_hot.clear()
-
-    def _open_once(self, base_path: str) -> Storage:
-        # Those of the most recently used tables: opening reads an Airflow connection at most every five minutes.
-        with self.lock:
-            storage = self._storages.get(base_path)
-        if storage is None:
-            storage = self._open_table(base_path)
-            with self.lock:
-                storage = self._storages.setdefault(base_path, storage)
-        return storage
-
-    def _take_least_used(self) -> str:
-        while True:
-            base_path = next(iter(self._kept))
-            del self._kept[base_path]
-            cached = self._timelines.get(base_path)
-            if cached is None or not cached.was_used:
-                return base_path
-            cached.was_used = False
-            self._kept[base_path] = None
-
-    def forget(self, base_path: str) -> None:
-        """Drop a table altogether."""
-        with self.lock:
-            self._forget(base_path)
-
-    def forget_soon(self, base_path: str, now_ms: int) -> None:
-        """Drop a table that failed, some time after its readers got its error (`_RETRY_AFTER_MS`).
-
-        Not if it is needed then, or has a snapshot: those are bounded as all others are.
-        """
-        with self.lock:
-            self._failed.pop(base_path, None)
-            self._failed[base_path] = None
-            for path in tuple(self._failed):
-                failed = self._timelines.get(path)
-                if failed is not None and failed.error is not None:
-                    if failed.failed_ms + _RETRY_AFTER_MS > now_ms:
-                        break
-                    if not failed.packed_bytes and not failed.is_followed(now_ms):
-                        self._forget(path)
-                del self._failed[path]
-
-    def _forget(self, base_path: str) -> None:
-        for memory in (self._timelines, self._kept, self._hot, self._storages):
-            memory.pop(base_path, None)
-
-    def pick_gated(self) -> str | None:
-        """Return a random table whose folder time is trusted; None when there is none."""
-        gated = [path for path, cached in self.kept_timelines() if cached.folder_ms]
-        return random.choice(gated) if gated else None
-
-
-_RETRY_AFTER_MS = 1000
 _FIRST_BACKOFF_S, _MOST_BACKOFF_S = 2.0, 600.0
-_JUDGE_AFTER_MS = 60_000
 PROPERTIES_AT_LATEST_MS = 1_800_000
 """Every refresh checks the properties after so long: a busy table has no heartbeats."""
 
@@ -297,8 +79,7 @@ class SharedTimelines:
         self.now_ms = now_ms
         self.on_unannounced: Callable[[str, tuple[Instant, ...]], None] = lambda _base_path, _instants: None
         self.on_loaded: Callable[[str, TimelineSnapshot], None] = lambda _base_path, _snapshot: None
-        self._unreliable: set[str] = set()
-        self._judged_ms = now_ms()
+        self.folder_times = FolderTimes(now_ms())
         self.archives = ArchiveTails(self.limits.max_tables)
         self.memory = TableMemory(
             self.limits.max_tables, self.limits.hot_tables, lambda base_path: self._open(open_table, base_path)
@@ -370,7 +151,7 @@ class SharedTimelines:
         if known is not None:
             return known
         cached = self.memory.get(base_path)
-        if cached.error is not None and cached.failed_ms + _RETRY_AFTER_MS > self.now_ms():
+        if cached.error is not None and cached.failed_ms + RETRY_AFTER_MS > self.now_ms():
             raise cached.error
         if cached.hints.is_hinted and freshness == ANY_AGE:
             return self.refresh(base_path, Depth.LIST, covering)
@@ -542,7 +323,7 @@ class SharedTimelines:
         self.stats.count(f"refreshes_{depth}")
         if depth in _CHECKING or before is None:
             cached.properties_ms, cached.properties_checked = now_ms, cached.begun
-        if before is not None and self._may_judge_folder_time(depth, now_ms):
+        if before is not None and self.folder_times.may_compare(depth, now_ms):
             self._judge_folder_time(base_path, cached, before, after)
         new_names = cached.keep(before, after)
         is_change = new_names is not None or not cached.changed_ms
@@ -573,41 +354,21 @@ class SharedTimelines:
         self._schedule(base_path, cached)
         return after, is_change
 
-    def _may_judge_folder_time(self, depth: Depth, now_ms: int) -> bool:
-        """Whether to compare the folder's time with what was listed: one stat, so after notices only now and then."""
-        if depth is Depth.LIST and now_ms - self._judged_ms >= _JUDGE_AFTER_MS:
-            self._judged_ms = now_ms
-            return True
-        return depth is Depth.VERIFY
-
     def _judge_folder_time(self, base_path: str, cached: CachedTimeline, before: Known, after: Known) -> None:
-        if not self.is_unreliable(cached) and is_folder_time_unreliable(cached.storage, before, after):
+        if not self.folder_times.is_unreliable(cached) and is_folder_time_unreliable(cached.storage, before, after):
             self.stats.count("is_gate_unreliable")
-            self.distrust(base_path)
+            self.folder_times.distrust(cached)
             log.error(
                 "the folder time of %s did not change with its timeline; the server lists all tables of %s from now on",
                 base_path,
                 cached.volume,
             )
 
-    def distrust(self, base_path: str) -> None:
-        """Trust no folder time of the table's file system or store any more: not only this table's may be wrong."""
-        cached = self.memory.get(base_path)
-        cached.volume = cached.volume or volume_of(cached.storage)
-        self._unreliable.add(cached.volume)
-
-    def is_unreliable(self, cached: CachedTimeline) -> bool:
-        """Whether the folder times of the table's file system or store were wrong before."""
-        if not self._unreliable:
-            return False
-        cached.volume = cached.volume or volume_of(cached.storage)
-        return cached.volume in self._unreliable
-
     def _depth(self, cached: CachedTimeline, requested: Depth, now_ms: int) -> Depth:
         unchecked_ms = now_ms - cached.properties_ms
         if requested is Depth.VERIFY:
             return requested
-        must_list = requested in {Depth.LIST, Depth.FULL_LIST} or self.is_unreliable(cached)
+        must_list = requested in {Depth.LIST, Depth.FULL_LIST} or self.folder_times.is_unreliable(cached)
         if requested in _CHECKING or unchecked_ms > (PROPERTIES_AT_LATEST_MS if must_list else PROPERTIES_AFTER_MS):
             return Depth.FULL_LIST if must_list else Depth.FULL
         return Depth.LIST if must_list else Depth.GATE

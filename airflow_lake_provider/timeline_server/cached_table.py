@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, Action
-from airflow_lake_provider.timeline_server.refresh import Known
 from airflow_lake_provider.timeline_server.schedule import find_commit_interval_s
-from airflow_lake_provider.timeline_server.snapshot import find_new_names, pack, unpack
+from airflow_lake_provider.timeline_server.snapshot import Known, find_new_names, pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from airflow_lake_provider.config.access import TokensSource
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import require_allowed, store_of
-from airflow_lake_provider.timeline_server import refresh as snapshot_file
+from airflow_lake_provider.timeline_server import table_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -146,7 +146,7 @@ class TimelineServer:
         path = self.options.snapshot_path
         if path is not None:
             event_loop = asyncio.get_running_loop()
-            restored = await event_loop.run_in_executor(self._loops, snapshot_file.restore, self.timelines, path)
+            restored = await event_loop.run_in_executor(self._loops, table_memory.restore, self.timelines, path)
             log.info("timelines of %d tables restored from %s", restored, path)
         jobs = [self._repeat(self._take_feed, self.options.feed_interval_s)]
         if self.options.is_watching:
@@ -241,6 +241,6 @@ class TimelineServer:
         if path is None:
             return
         try:
-            snapshot_file.save(self.timelines, path)
+            table_memory.save(self.timelines, path)
         except OSError as error:
             log.warning("timelines are not saved to %s: %s", path, error)

@@ -1,23 +1,39 @@
-"""A table's complete timeline at one moment, and what is new since another. Values and pure functions."""
+"""A table's complete timeline at one moment, what is new since another, and the refresh from the table's storage.
+
+Where a folder's modification time changes with its children, one stat shows that nothing happened. Otherwise, or when
+something did, the refresh lists the timeline's folder once. It reads `hoodie.properties` again only when the file's
+stat changed; a listing needs that stat when instants vanished (an upgrade moves the timeline to another folder), and
+when an action completed that leaves the properties changed: an index build lists its index there before it completes.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
+import threading
 import zlib
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import DamagedFileError
-from airflow_lake_provider.hudi.instant import Instant, Layout, TimelineProblem
-from airflow_lake_provider.hudi.properties import build_table_properties
-from airflow_lake_provider.hudi.timeline import Timeline
+from airflow_lake_provider.hudi.instant import Action, Instant, Layout, TimelineProblem
+from airflow_lake_provider.hudi.properties import (
+    PROPERTIES_FILE,
+    TableProperties,
+    build_table_properties,
+    load_table_properties,
+)
+from airflow_lake_provider.hudi.timeline import Timeline, TimelineListing, load_listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from airflow_lake_provider.hudi.properties import TableProperties
+    from airflow_lake_provider.storage.table_storage import Storage
 
 _VERSION_LENGTH = 32
 
@@ -165,3 +181,186 @@ ANY_AGE = Freshness()
 
 NOW = Freshness(max_age_s=0.0)
 """The storage is read after the request."""
+
+
+# --- One refresh of a table from its storage, as cheap as the cached state allows
+
+# A folder that changed so shortly before its listing may change again within the same tick of its clock.
+SETTLED_AFTER_MS = 2000
+# The same for a store with a clock of its own, which may be that far behind this machine's.
+SETTLED_REMOTELY_AFTER_MS = 60_000
+
+_PROPERTIES_ACTIONS = frozenset({Action.INDEXING, Action.RESTORE, Action.SCHEMACOMMIT})
+
+PROPERTIES_AFTER_MS = 600_000
+"""A heartbeat's refresh also checks the properties when the last check is so long ago."""
+
+UNKNOWN = 0
+"""A stamp that equals nothing: the next refresh has to list."""
+
+
+class Depth(StrEnum):
+    """How much of the storage a refresh reads."""
+
+    LIST = "list"
+    """A hint reports a change: list immediately."""
+    GATE = "gate"
+    """Read the folder's time first."""
+    FULL = "full"
+    """Read the properties' stat and the folder's time."""
+    FULL_LIST = "full_list"
+    """Read the properties' stat and list."""
+    VERIFY = "verify"
+    """List whatever the folder's time is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What one refresh leaves for the next."""
+
+    snapshot: TimelineSnapshot
+    folder_ms: int = UNKNOWN
+    """Modification time of the timeline's folder before it was listed, when it can be trusted."""
+    properties_stamp: tuple[int, int] = (UNKNOWN, UNKNOWN)
+    """Modification time and size of hoodie.properties before it was read."""
+    listing: TimelineListing | None = None
+    """Names of all files, so that the next listing parses only new ones; may be dropped at any time."""
+
+
+def refresh(storage: Storage, known: Known | None, depth: Depth, now_ms: int) -> Known:
+    """Refresh the table. Raises what reading properties and timeline raises; `known` stays valid then."""
+    if known is None:
+        return _load(storage, now_ms)
+    properties, stamp = known.snapshot.properties, known.properties_stamp
+    checks_properties = depth in {Depth.FULL, Depth.FULL_LIST}
+    if checks_properties:
+        properties, stamp = _properties_again(storage, known)
+    folder_ms = UNKNOWN
+    if depth not in {Depth.LIST, Depth.FULL_LIST}:
+        folder_ms = folder_time(storage, properties.timeline_path, now_ms)
+        if _is_unchanged(known, folder_ms, properties) and depth is not Depth.VERIFY:
+            return replace(known, snapshot=replace(known.snapshot, as_of_ms=now_ms), properties_stamp=stamp)
+    try:
+        listing = load_listing(storage, properties, _comparable(known, properties))
+    except DamagedFileError:  # an upgrade moves the timeline, or has moved it; a drop removes all of it
+        return _load(storage, now_ms)
+    if not checks_properties and (_has_lost(known, listing) or _has_new_properties(known, listing)):
+        again, stamp = _properties_again(storage, known)
+        if again.timeline_path != properties.timeline_path or again.layout is not properties.layout:
+            return _load(storage, now_ms)
+        properties = again
+    return _known(storage, properties, listing, now_ms, (folder_ms, stamp))
+
+
+def _load(storage: Storage, now_ms: int) -> Known:
+    stamp = _properties_stamp(storage)
+    properties = load_table_properties(storage)
+    folder_ms = folder_time(storage, properties.timeline_path, now_ms)
+    return _known(storage, properties, load_listing(storage, properties), now_ms, (folder_ms, stamp))
+
+
+def _known(
+    storage: Storage,
+    properties: TableProperties,
+    listing: TimelineListing,
+    now_ms: int,
+    stamps: tuple[int, tuple[int, int]],
+) -> Known:
+    version = version_of(listing.timeline, properties)
+    snapshot = TimelineSnapshot(storage.base_path, version, properties, listing.timeline, now_ms)
+    return Known(snapshot, stamps[0], stamps[1], listing)
+
+
+def _is_unchanged(known: Known, folder_ms: int, properties: TableProperties) -> bool:
+    return folder_ms != UNKNOWN and folder_ms == known.folder_ms and properties is known.snapshot.properties
+
+
+def _properties_again(storage: Storage, known: Known) -> tuple[TableProperties, tuple[int, int]]:
+    stamp = _properties_stamp(storage)
+    if UNKNOWN not in stamp and stamp == known.properties_stamp:
+        return known.snapshot.properties, stamp
+    properties = load_table_properties(storage)
+    # The same object while the content is the same: a refresh compares by identity.
+    return (known.snapshot.properties if properties == known.snapshot.properties else properties), stamp
+
+
+def _properties_stamp(storage: Storage) -> tuple[int, int]:
+    entry = storage.stat(PROPERTIES_FILE)
+    return (UNKNOWN, UNKNOWN) if entry is None else (entry.modified_ms, entry.size_bytes)
+
+
+def folder_time(storage: Storage, timeline_path: str, now_ms: int) -> int:
+    """Return the modification time of the timeline's folder, UNKNOWN when it is unreliable; one stat."""
+    if not storage.has_folder_times:
+        return UNKNOWN
+    entry = storage.stat(timeline_path)
+    settled_after_ms = SETTLED_AFTER_MS if storage.is_local else SETTLED_REMOTELY_AFTER_MS
+    if entry is None or now_ms - entry.modified_ms <= settled_after_ms:
+        return UNKNOWN
+    return entry.modified_ms
+
+
+def _comparable(known: Known, properties: TableProperties) -> TimelineListing | None:
+    return known.listing if known.snapshot.properties.timeline_path == properties.timeline_path else None
+
+
+def _has_new_properties(known: Known, listing: TimelineListing) -> bool:
+    now = [i for i in listing.timeline.instants if i.action in _PROPERTIES_ACTIONS and i.is_completed]
+    return bool(now) and not {i.file_name for i in now} <= {i.file_name for i in known.snapshot.timeline.instants}
+
+
+def has_same_properties(storage: Storage, stamp: tuple[int, int]) -> bool:
+    """Whether hoodie.properties still has the modification time and size that it had when read; one stat."""
+    now = _properties_stamp(storage)
+    return UNKNOWN not in now and now == stamp
+
+
+def _has_lost(known: Known, listing: TimelineListing) -> bool:
+    if known.listing is not None:
+        return not known.listing.names <= listing.names
+    names = {instant.file_name for instant in known.snapshot.timeline.instants}
+    return not names <= listing.names
+
+
+# --- Detect a store with unreliable folder times: the gate shows no change, a listing does
+
+
+def is_folder_time_unreliable(storage: Storage, before: Known, after: Known) -> bool:
+    """Whether the timeline changed while its folder's modification time, read before and after, did not."""
+    # A refresh that only lists reads no folder time before.
+    was_gate_unchanged = before.folder_ms != UNKNOWN and after.folder_ms in {before.folder_ms, UNKNOWN}
+    if not was_gate_unchanged or before.snapshot.timeline.instants == after.snapshot.timeline.instants:
+        return False
+    # A change between that stat and the listing appears the same; a second stat on a reliable store shows it.
+    entry = storage.stat(after.snapshot.properties.timeline_path)
+    return entry is not None and entry.modified_ms == before.folder_ms
+
+
+def volume_of(storage: Storage) -> str:
+    """Return what shares the behaviour of folder times: a file system of this machine, or a store."""
+    if storage.is_local:
+        with contextlib.suppress(OSError):
+            return f"device {Path(storage.base_path).stat().st_dev}"
+    scheme, _, rest = storage.base_path.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}"
+
+
+# --- Counters of a process's shared timelines
+
+
+class TimelineStats:
+    """Counters by name; safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Add to a counter."""
+        with self._lock:
+            self._counts[name] += by
+
+    def read(self) -> dict[str, int]:
+        """Return all counters."""
+        with self._lock:
+            return dict(self._counts)

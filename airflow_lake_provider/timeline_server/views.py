@@ -19,7 +19,9 @@ from airflow_lake_provider.errors import ConfigError, TimelineServerUnavailableE
 from airflow_lake_provider.hudi.archive.archive import load_archive
 from airflow_lake_provider.hudi.instant import Action, ArchivedInstant, ArchivedTimeline, TimelineProblem
 from airflow_lake_provider.storage.table_storage import open_storage
-from airflow_lake_provider.timeline_server.refresh import (
+from airflow_lake_provider.timeline_server.snapshot import (
+    ANY_AGE,
+    NOW,
     PROPERTIES_AFTER_MS,
     UNKNOWN,
     Depth,
@@ -27,7 +29,6 @@ from airflow_lake_provider.timeline_server.refresh import (
     is_folder_time_unreliable,
     refresh,
 )
-from airflow_lake_provider.timeline_server.snapshot import ANY_AGE, NOW
 from airflow_lake_provider.timeline_server.watch import ArchiveTail, archive_begin
 
 if TYPE_CHECKING:

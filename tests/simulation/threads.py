@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from airflow_lake_provider.manager import evaluators
-from airflow_lake_provider.timeline_server.cache import TableLocks
+from airflow_lake_provider.timeline_server.table_memory import TableLocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,8 +9,14 @@ from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
-from airflow_lake_provider.errors import ConfigError, EngineAwayError, EngineError, ServiceRefusedError
-from airflow_lake_provider.job_contract import FailureKind, find_login_complaint
+from airflow_lake_provider.errors import (
+    ConfigError,
+    EngineAwayError,
+    EngineError,
+    ServiceRefusedError,
+    find_login_complaint,
+)
+from airflow_lake_provider.job_contract import FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -104,7 +110,7 @@ def find_failed_login(output: Iterable[str], login: Login) -> Death | None:
         f"Spark cannot log in to Kerberos{f' as {principal}' if principal else ''} with {place}: {complaint.text}; "
         f"{complaint.remedy}"
     )
-    return Death(reason, complaint.failure_kind)
+    return Death(reason, FailureKind(complaint.failure_kind))
 
 
 def error_of(death: Death, name: str) -> EngineError | ServiceRefusedError:

@@ -19,12 +19,14 @@ from airflow_lake_provider.execution.engines.engine import Death, EngineJob, Han
 from airflow_lake_provider.execution.engines.job_files import write_text
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.hudi.instant import instant_from_dict
 from airflow_lake_provider.job_contract import LIVE_WORK, TRAITS, JobRequest, Mode, from_json, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from airflow_lake_provider.execution.engines.engine import Engine
+    from airflow_lake_provider.hudi.instant import Instant
 
 log = logging.getLogger(__name__)
 
@@ -187,6 +189,18 @@ def job_from_dict(body: Mapping[str, Any]) -> EngineJob:
         timeout_s=float(body["timeout_s"]),
         **named,
     )
+
+
+def carry(job: EngineJob, before: Sequence[Instant], began_s: float) -> dict[str, Any]:
+    """Return what a task leaves to its trigger, as JSON's values; `take_carried` is the inverse."""
+    instants = [instant.to_dict() | {"file_name": instant.file_name} for instant in before]
+    return {"job": job_to_dict(job), "before": instants, "began_s": began_s}
+
+
+def take_carried(event: Mapping[str, Any]) -> tuple[EngineJob, tuple[Instant, ...], float]:
+    """Return the job, the instants before it, and when it began (s since the epoch), of what `carry` left."""
+    instants = tuple(instant_from_dict(instant) for instant in event["before"])
+    return job_from_dict(event["job"]), instants, float(event["began_s"])
 
 
 def keep_result(job: EngineJob, item: Mapping[str, Any]) -> None:

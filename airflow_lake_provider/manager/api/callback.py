@@ -15,6 +15,7 @@ from fastapi import APIRouter, Depends, Header, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from airflow_lake_provider.config.access import Grant, Right
 from airflow_lake_provider.errors import LakeError, MalformedRequestError, TableUnknownError, UnauthorisedError
@@ -28,9 +29,9 @@ from airflow_lake_provider.http import (
 from airflow_lake_provider.hudi.base_path import normalise_base_path, require_allowed, table_id_of
 from airflow_lake_provider.manager.api.models import (
     INSTANT_PATTERN,
-    AcceptedAnswer,
-    CommitCallbackBody,
-    refuse_control_characters,
+    BasePath,
+    InstantTime,
+    TableName,
 )
 from airflow_lake_provider.manager.api.services import ManagerServices, services_of, services_of_app
 from airflow_lake_provider.manager.db.marks import Notice, Source
@@ -39,6 +40,43 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from starlette.responses import Response
+
+
+def refuse_control_characters(value: str) -> str:
+    """Return the value, or raise ValueError when it holds control characters."""
+    if any(ord(character) < 32 or ord(character) == 127 for character in value):
+        raise ValueError("must not contain control characters")
+    return value
+
+
+class CommitCallbackBody(BaseModel):
+    """Body of Hudi's `HoodieWriteCommitHttpCallback` (`HoodieWriteCommitCallbackMessage`).
+
+    The manager reads these three fields and ignores the others: the write statistics (about 1 KB a file) are in the
+    commit itself; `commitActionType` and `extraMetadata` arrive without their values, since Hudi serialises its own
+    Option as a bean.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    commitTime: InstantTime
+    tableName: TableName
+    basePath: BasePath
+
+    @field_validator("tableName")
+    @classmethod
+    def _refuse_control_characters(cls, value: str) -> str:
+        return refuse_control_characters(value)
+
+
+class AcceptedAnswer(BaseModel):
+    """The notice is durable; the loop evaluates the table next."""
+
+    table_id: str = Field(description="The table's identifier here")
+    accepted: bool = Field(
+        default=True, description="False: the request had no token; it marks a registered table and says no more"
+    )
+
 
 # The route parses the body by hand, so OpenAPI gets its schema here.
 _BODY_SCHEMA = CommitCallbackBody.model_json_schema()

@@ -6,15 +6,16 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
 
 from airflow_lake_provider import __version__
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import ConfigError, MalformedRequestError
 from airflow_lake_provider.hudi.base_path import require_allowed
-from airflow_lake_provider.manager.api.models import ConfigAnswer, ConfigState, HealthAnswer
 from airflow_lake_provider.manager.api.services import (  # noqa: TC001 - FastAPI reads the annotations
     ManagerServices,
     Reader,
@@ -25,6 +26,40 @@ from airflow_lake_provider.manager.reports import TableFound, find_table
 from airflow_lake_provider.manager.scheduling import find_net_problems
 
 router = APIRouter(tags=["health"])
+
+
+class ConfigState(StrEnum):
+    """Which settings of the tables are in force."""
+
+    OK = "ok"
+    LAST_GOOD = "last_good"
+    NONE = "none"
+
+
+class HealthAnswer(BaseModel):
+    """The app is mounted and its database answers."""
+
+    status: str = Field(description="ok; failing: no table is decided, `problems` says why")
+    version: str
+    loop: bool
+    tables_config: ConfigState = Field(
+        description="ok; last_good: the tables' settings are wrong, the previous ones hold; none: nothing is decided"
+    )
+    last_sweep_s: int | None = Field(description="Seconds since lake_watch last succeeded; null: never")
+    problems: list[str] = Field(
+        description="What is wrong with the tables' settings, the DAGs that run and watch services, this process's "
+        "loop, or a store"
+    )
+
+
+class ConfigAnswer(BaseModel):
+    """The tables' settings, and what is wrong with them."""
+
+    tables_config: ConfigState
+    problem: str = Field(description="What is wrong, with file and line; empty when nothing is")
+    entries: int = Field(description="Entries of the tables file in force")
+    overrides: int = Field(description="Entries of the Variable in force")
+
 
 _CONFIG_PROBLEMS = {
     ConfigState.NONE: "the tables' settings are wrong, so no table is decided: GET /config names file and error",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import BaseModel, Field, StringConstraints
 
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.instances import InstanceState
@@ -26,26 +25,6 @@ TableName = Annotated[
 BasePath = Annotated[str, StringConstraints(min_length=1, max_length=2000), Field(description="The table's base path")]
 
 
-class CommitCallbackBody(BaseModel):
-    """Body of Hudi's `HoodieWriteCommitHttpCallback` (`HoodieWriteCommitCallbackMessage`).
-
-    The manager reads these three fields and ignores the others: the write statistics (about 1 KB a file) are in the
-    commit itself; `commitActionType` and `extraMetadata` arrive without their values, since Hudi serialises its own
-    Option as a bean.
-    """
-
-    model_config = ConfigDict(extra="ignore")
-
-    commitTime: InstantTime
-    tableName: TableName
-    basePath: BasePath
-
-    @field_validator("tableName")
-    @classmethod
-    def _refuse_control_characters(cls, value: str) -> str:
-        return refuse_control_characters(value)
-
-
 class HintBody(BaseModel):
     """One table that a task of the provider wants evaluated."""
 
@@ -60,15 +39,6 @@ class HintsBody(BaseModel):
 
     hints: list[HintBody] = Field(default_factory=list, max_length=10_000)
     unchanged_table_ids: list[str] = Field(default_factory=list, max_length=10_000)
-
-
-class AcceptedAnswer(BaseModel):
-    """The notice is durable; the loop evaluates the table next."""
-
-    table_id: str = Field(description="The table's identifier here")
-    accepted: bool = Field(
-        default=True, description="False: the request had no token; it marks a registered table and says no more"
-    )
 
 
 class HintsAnswer(BaseModel):
@@ -214,14 +184,6 @@ class FinishAnswer(BaseModel):
     requests: dict[str, str]
 
 
-class ConfigState(StrEnum):
-    """Which settings of the tables are in force."""
-
-    OK = "ok"
-    LAST_GOOD = "last_good"
-    NONE = "none"
-
-
 class TableAnswer(BaseModel):
     """One table of the registry. Times are milliseconds since the epoch."""
 
@@ -304,38 +266,6 @@ class PolicyAnswer(BaseModel):
     spark_conf: dict[str, str]
     conflict: dict[str, bool | float | str]
     timeout_s: float = Field(description="Of one try")
-
-
-class HealthAnswer(BaseModel):
-    """The app is mounted and its database answers."""
-
-    status: str = Field(description="ok; failing: no table is decided, `problems` says why")
-    version: str
-    loop: bool
-    tables_config: ConfigState = Field(
-        description="ok; last_good: the tables' settings are wrong, the previous ones hold; none: nothing is decided"
-    )
-    last_sweep_s: int | None = Field(description="Seconds since lake_watch last succeeded; null: never")
-    problems: list[str] = Field(
-        description="What is wrong with the tables' settings, the DAGs that run and watch services, this process's "
-        "loop, or a store"
-    )
-
-
-class ConfigAnswer(BaseModel):
-    """The tables' settings, and what is wrong with them."""
-
-    tables_config: ConfigState
-    problem: str = Field(description="What is wrong, with file and line; empty when nothing is")
-    entries: int = Field(description="Entries of the tables file in force")
-    overrides: int = Field(description="Entries of the Variable in force")
-
-
-def refuse_control_characters(value: str) -> str:
-    """Return the value, or raise ValueError when it holds control characters."""
-    if any(ord(character) < 32 or ord(character) == 127 for character in value):
-        raise ValueError("must not contain control characters")
-    return value
 
 
 # --- Wire types of replication's routes

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.job_contract import FailureKind, find_login_complaint
+from airflow_lake_provider.errors import find_login_complaint
+from airflow_lake_provider.job_contract import FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +52,7 @@ def classify(causes: Sequence[Cause]) -> FailureKind:
     # First: whatever Hudi was doing, for example taking the lock, it could not without a ticket.
     login = find_login_complaint(map(_text, causes))
     if login is not None:
-        return login[0].failure_kind
+        return FailureKind(login[0].failure_kind)
     for sign in SIGNS:
         if any(_shows(cause, sign) for cause in causes):
             return sign.kind

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 
-from airflow_lake_provider.job_contract import FailureKind, find_login_complaint
+from airflow_lake_provider.errors import find_login_complaint
+from airflow_lake_provider.job_contract import FailureKind
 from lake_jobs.driver.failure import Cause, causes_of, classify
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import requests
 
 from airflow_lake_provider.errors import EngineAwayError, ServiceRefusedError
 from airflow_lake_provider.execution.engines.engine import Login
-from airflow_lake_provider.execution.engines.spnego import Negotiate
+from airflow_lake_provider.execution.engines.yarn import Negotiate
 from local_stack import hadoop
 from local_stack.kerberos import REALM, LocalKerberos, with_another_key
 

@@ -25,7 +25,7 @@ from airflow_lake_provider.conflict.contention import ClashCheck, ClashKind, Wri
 from airflow_lake_provider.hudi.commit_metadata import file_group_key, load_commit_metadata
 from airflow_lake_provider.job_contract import JobRequest, Mode, Outcome, Service
 from airflow_lake_provider.storage.table_storage import open_storage
-from airflow_lake_provider.timeline_server.refresh import Depth, refresh
+from airflow_lake_provider.timeline_server.snapshot import Depth, refresh
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

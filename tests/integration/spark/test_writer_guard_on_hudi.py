@@ -25,7 +25,7 @@ from airflow_lake_provider.conflict.contention import INDEX_TYPE
 from airflow_lake_provider.conflict.guard import GuardWatch, Outlook
 from airflow_lake_provider.job_contract import CONCURRENCY_MODE
 from airflow_lake_provider.storage.table_storage import open_storage
-from airflow_lake_provider.timeline_server.refresh import Depth, refresh
+from airflow_lake_provider.timeline_server.snapshot import Depth, refresh
 from local_stack import lake_writer
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.storage.table_storage import Storage
-from airflow_lake_provider.timeline_server.refresh import SETTLED_AFTER_MS, Depth, refresh
+from airflow_lake_provider.timeline_server.snapshot import SETTLED_AFTER_MS, Depth, refresh
 from local_stack.hdfs import namenode_operations
 from tests.integration.storage.lakes import HdfsLake, S3Lake, upload
 from tests.support.fixture_tables import unpack

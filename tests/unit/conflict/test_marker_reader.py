@@ -12,7 +12,6 @@ import pytest
 
 from airflow_lake_provider.conflict import marker_reader
 from airflow_lake_provider.conflict.marker_reader import InstantMarkers, MarkerReader
-from airflow_lake_provider.hudi import markers as marker_files
 from airflow_lake_provider.hudi.markers import MarkerKind
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from tests.unit.conflict.fake_table import BASE, FakeStore, FakeTable, keys, marker
@@ -155,13 +154,12 @@ def test_server_file_that_is_gone_with_its_folder_is_in_no_servers_way() -> None
 @pytest.mark.parametrize("seed", range(12))
 def test_many_markers_are_read_as_few_are(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One reader scans whole files, the other one takes each line; files grow, are cut, shrink and vanish meanwhile."""
-    monkeypatch.setattr(marker_files, "_LEAST_SCANNED_BYTES", 1)
     draw, folder = random.Random(seed), tmp_path / ".hoodie" / ".temp" / W1
     folder.mkdir(parents=True)
     (folder / "MARKERS.type").write_text("TIMELINE_SERVER_BASED")
     lines: dict[int, list[str]] = {}
     readers = [MarkerReader(open_storage(str(tmp_path))) for _ in range(2)]
-    scan, scanned = marker_reader.scan_marker_files, 0
+    scanned = 0
     for _ in range(15):
         for number in draw.sample(range(4), 2):
             new = [marker(W1, f"p={draw.randrange(3)}", f"{uuid.UUID(int=draw.getrandbits(128))}-0") for _ in range(9)]
@@ -171,10 +169,10 @@ def test_many_markers_are_read_as_few_are(seed: int, tmp_path: Path, monkeypatch
         if draw.random() < 0.1:
             (folder / f"MARKERS{draw.choice(list(lines))}").unlink(missing_ok=True)
         found = []
-        for reader, way in zip(readers, (scan, lambda _: None), strict=True):
-            monkeypatch.setattr(marker_reader, "scan_marker_files", way)
+        for reader, least in zip(readers, (1, 1 << 30), strict=True):
+            monkeypatch.setattr(marker_reader, "LEAST_SCANNED_BYTES", least)
             found.append(reader.read(W1, int(time.time() * 1000)))
-        scanned += any(part.scan is not None for part in found[0].parts)
+        scanned += any(hasattr(part.held, "scan") for part in found[0].parts)
         groups = sorted(found[1].file_groups())
         for _ in range(3):
             asked = frozenset(draw.sample(groups, draw.choice((0, 0, 1, len(groups) // 2)))) | {b"p=1/other-0"}

@@ -6,16 +6,16 @@ import random
 import subprocess
 import sys
 import uuid
+from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.hudi import markers
 from airflow_lake_provider.hudi.commit_metadata import file_group_key, split_file_group_key
+from airflow_lake_provider.hudi.marker_scan import scan_marker_files
 from airflow_lake_provider.hudi.markers import (
     is_marker_name,
     parse_direct_marker,
     parse_marker_file,
-    scan_marker_files,
 )
 
 INSTANT = "20261121104100123"
@@ -151,8 +151,7 @@ def draw_usual(draw: random.Random, partition: str) -> str:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_scanned_markers_are_those_of_a_plain_reading(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(markers, "_LEAST_SCANNED_BYTES", 1)
+def test_scanned_markers_are_those_of_a_plain_reading(seed: int) -> None:
     draw = random.Random(seed)
     # Each of one number of underscores, as those of one table are.
     partitions = draw.choice(
@@ -210,10 +209,7 @@ def spoil(draw: random.Random, lines: list[str]) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_files_with_anything_unusual_are_scanned_only_when_it_changes_nothing(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(markers, "_LEAST_SCANNED_BYTES", 1)
+def test_files_with_anything_unusual_are_scanned_only_when_it_changes_nothing(seed: int) -> None:
     draw = random.Random(seed)
     lines = [draw_usual(draw, draw.choice((["a/b"], ["c_d=1/e"])[seed % 2])) for _ in range(draw.choice((1, 4, 40)))]
     contents = [spoil(draw, lines), "".join(f"{line}\n" for line in lines).encode()]
@@ -226,12 +222,17 @@ def test_files_with_anything_unusual_are_scanned_only_when_it_changes_nothing(
         assert scan.find_shared(everything | {file_group_key("a/b", GROUP), b"elsewhere"}) == everything
 
 
-def test_task_that_meets_few_markers_imports_no_arrow() -> None:
+def test_task_that_meets_few_markers_imports_no_arrow(tmp_path: Path) -> None:
     """Arrow and NumPy take a third of a second of CPU, in the task of each service."""
+    folder = tmp_path / ".hoodie" / ".temp" / INSTANT
+    folder.mkdir(parents=True)
+    (folder / "MARKERS.type").write_text("TIMELINE_SERVER_BASED")
+    (folder / "MARKERS0").write_text(base() + "\n")
     script = (
         "import sys, airflow_lake_provider.operators.table_service\n"
-        "from airflow_lake_provider.hudi.markers import scan_marker_files\n"
-        "assert scan_marker_files([b'p/f1-0_0-1-2_20261121104100123.parquet.marker.CREATE\\n']) is None\n"
+        "from airflow_lake_provider.conflict.marker_reader import MarkerReader\n"
+        "from airflow_lake_provider.storage.table_storage import open_storage\n"
+        f"assert MarkerReader(open_storage({str(tmp_path)!r})).read({INSTANT!r}, 0).count == 1\n"
         "print(sorted({'pyarrow', 'numpy'} & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 from airflow_lake_provider.config.owned_options import find_code_option
 from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.config.tables_source import TablesSource
+from airflow_lake_provider.execution import arguments
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.api.app import create_app
@@ -317,7 +318,8 @@ def test_options_that_execute_no_code_pass_without_a_setting(submit: Submit, run
 def test_nothing_is_read_or_started_outside_the_allowed_roots(
     submit: Submit, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_id: str
 ) -> None:
-    monkeypatch.setattr(table_service, "TableReader", lambda *_: pytest.fail("the table is read"))
+    for module in (table_service, arguments):
+        monkeypatch.setattr(module, "TableReader", lambda *_: pytest.fail("the table is read"))
     for roots in (f"{lake}/other, s3://bucket", str(tmp_path / "lak"), ""):
         monkeypatch.setenv("AIRFLOW__LAKE__ALLOWED_ROOTS", roots)
         with pytest.raises(AirflowFailException, match=r"\[lake\] allowed_roots"):
@@ -329,7 +331,7 @@ def test_nothing_is_read_or_started_outside_the_allowed_roots(
 def test_replication_by_hand_refuses_other_roots_and_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LakeHook, "get_conn", lambda _: pytest.fail("the manager is asked"))
     context: Any = {"run_id": "manual__2026", "ti": SimpleNamespace(try_number=1)}
-    for arguments, words in (
+    for given, words in (
         ({"base_path": "/etc/t"}, "allowed_roots"),
         ({"spark_conf": {"spark.jars": "/tmp/evil.jar"}}, "spark_conf: spark.jars executes code"),
         ({"options": {"kafka.sasl.kerberos.kinit.cmd": "evil"}}, "options: kafka.sasl.kerberos.kinit.cmd executes"),
@@ -338,7 +340,7 @@ def test_replication_by_hand_refuses_other_roots_and_code(tmp_path: Path, monkey
         ({"options": {"conn_id": "db", "url": "postgresql://evil/x"}}, "url stands next to conn_id"),
         ({"options": {"kafka.plugin.library.paths": "/tmp/evil.so"}}, "plugin.library.paths executes"),
     ):
-        place: dict[str, Any] = {"base_path": str(tmp_path / "t"), **arguments}
+        place: dict[str, Any] = {"base_path": str(tmp_path / "t"), **given}
         task = HudiReplicationOperator(task_id="t", sink="noop", **place)
         monkeypatch.setattr(HudiReplicationOperator, "_report_sink", lambda _: None)
         with pytest.raises(AirflowFailException, match=words):

@@ -20,15 +20,7 @@ from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from airflow_lake_provider.timeline_server import cached_table
-from airflow_lake_provider.timeline_server.cache import PROPERTIES_AT_LATEST_MS, SharedTimelines, TableLocks
-from airflow_lake_provider.timeline_server.refresh import (
-    PROPERTIES_AFTER_MS,
-    SETTLED_AFTER_MS,
-    SETTLED_REMOTELY_AFTER_MS,
-    Depth,
-    restore,
-    save,
-)
+from airflow_lake_provider.timeline_server.cache import PROPERTIES_AT_LATEST_MS, SharedTimelines
 from airflow_lake_provider.timeline_server.schedule import (
     NEVER,
     SILENCE_SHARE,
@@ -38,7 +30,18 @@ from airflow_lake_provider.timeline_server.schedule import (
     SharedLimits,
 )
 from airflow_lake_provider.timeline_server.server import ServerOptions
-from airflow_lake_provider.timeline_server.snapshot import NOW, Freshness, TimelineSnapshot, pack, version_of
+from airflow_lake_provider.timeline_server.snapshot import (
+    NOW,
+    PROPERTIES_AFTER_MS,
+    SETTLED_AFTER_MS,
+    SETTLED_REMOTELY_AFTER_MS,
+    Depth,
+    Freshness,
+    TimelineSnapshot,
+    pack,
+    version_of,
+)
+from airflow_lake_provider.timeline_server.table_memory import TableLocks, restore, save
 from airflow_lake_provider.timeline_server.views import (
     RETRY_SERVER_AFTER_S,
     FileSystemTimelineView,

@@ -14,9 +14,10 @@ from airflow_lake_provider.planner.periodic import decide_indexing
 from airflow_lake_provider.planner.rules import Verdict
 from airflow_lake_provider.planner.table_view import LEAST_FILES, CommitMemory, TableView, TableViewCache
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
-from airflow_lake_provider.timeline_server.cache import SharedTimelines, TableLocks
-from airflow_lake_provider.timeline_server.refresh import SETTLED_AFTER_MS
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.schedule import SharedLimits
+from airflow_lake_provider.timeline_server.snapshot import SETTLED_AFTER_MS
+from airflow_lake_provider.timeline_server.table_memory import TableLocks
 from tests.support.fixture_tables import NAMES, unpack
 from tests.support.tables import HandMadeTable
 

@@ -1,0 +1,365 @@
+"""What one process remembers of many tables: in memory, within bounds, and on local disk for the process after it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import random
+import struct
+import tempfile
+import threading
+import zlib
+from collections import OrderedDict
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from cachetools import LRUCache
+
+from airflow_lake_provider.errors import DamagedFileError, LakeError
+from airflow_lake_provider.timeline_server.cached_table import CachedTimeline
+from airflow_lake_provider.timeline_server.snapshot import Depth, Known, unpack, volume_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from airflow_lake_provider.storage.table_storage import Storage
+    from airflow_lake_provider.timeline_server.cache import SharedTimelines
+
+log = logging.getLogger(__name__)
+
+# --- Bounded memory: packed snapshots of the most recently used tables, unpacked ones of the hottest
+
+_HOT_MS = 10_000
+"""A table that is refreshed twice within so long is also kept unpacked, until it is left alone (`TableMemory.cool`)."""
+RETRY_AFTER_MS = 1000
+"""For so long the readers of a table that failed get its error."""
+
+
+class TableLocks:
+    """A lock for each table, which exists while a thread holds it or waits for it: a quiet table has none."""
+
+    def __init__(self, make_lock: Callable[[], AbstractContextManager[object]] = threading.Lock) -> None:
+        self._make_lock = make_lock
+        self._lock = threading.Lock()
+        self._used: dict[str, tuple[AbstractContextManager[object], int]] = {}
+
+    @property
+    def used(self) -> int:
+        """How many tables have a lock now."""
+        return len(self._used)
+
+    @contextlib.contextmanager
+    def hold(self, base_path: str) -> Iterator[None]:
+        """Wait for the table's lock, and hold it."""
+        with self._lock:
+            lock, users = self._used.get(base_path) or (self._make_lock(), 0)
+            self._used[base_path] = (lock, users + 1)
+        try:
+            with lock:
+                yield
+        finally:
+            with self._lock:
+                _, users = self._used.pop(base_path)
+                if users > 1:
+                    self._used[base_path] = (lock, users - 1)
+
+
+class TableMemory:
+    """Timelines by base path. An unneeded one is dropped with its snapshot; others keep version and schedule."""
+
+    def __init__(self, max_tables: int, hot_tables: int, open_table: Callable[[str], Storage]) -> None:
+        self.lock = threading.Lock()
+        self.refreshing = TableLocks()
+        """Held by the thread that refreshes a table."""
+        self.reading_commits = TableLocks()
+        """Held by the thread that reads commit metadata for a view (`planner.table_view`)."""
+        self.evictions = 0
+        self._max_tables = max_tables
+        self._hot_tables = hot_tables
+        self._open_table = open_table
+        self._storages: LRUCache[str, Storage] = LRUCache(max(1, hot_tables))
+        # One bound method of all tables: each would take 64 bytes.
+        self._open_kept = self._open_once
+        self._timelines: dict[str, CachedTimeline] = {}
+        self._kept: dict[str, None] = {}
+        """The first one is evicted next, unless it was used since it came here: then it becomes the last one."""
+        self._hot: OrderedDict[str, Known] = OrderedDict()
+        """Unpacked: a few KiB each, so not of tables that change now and then."""
+        self._used_hot: set[str] = set()
+        """Those that were read or refreshed since `cool` was last called."""
+        self._failed: dict[str, None] = {}
+        """Tables that no reader watched when their store failed, in this order."""
+
+    def __len__(self) -> int:
+        return len(self._timelines)
+
+    @property
+    def kept(self) -> int:
+        """How many snapshots are kept."""
+        return len(self._kept)
+
+    def kept_bytes(self) -> int:
+        """Return the size of the packed snapshots."""
+        return sum(cached.packed_bytes for _, cached in self.kept_timelines())
+
+    def kept_timelines(self) -> list[tuple[str, CachedTimeline]]:
+        """Return the tables whose snapshots are kept."""
+        with self.lock:
+            return [(path, cached) for path in self._kept if (cached := self._timelines.get(path)) is not None]
+
+    def timelines(self) -> list[CachedTimeline]:
+        """Return all entries."""
+        with self.lock:
+            return list(self._timelines.values())
+
+    def open(self, base_path: str) -> Storage:
+        """Open a table's storage without caching it."""
+        return self._open_table(base_path)
+
+    def find(self, base_path: str) -> CachedTimeline | None:
+        """Return a table's entry; None when there is none."""
+        return self._timelines.get(base_path)
+
+    def get(self, base_path: str) -> CachedTimeline:
+        """Return a table's entry, created when there is none; its storage is not opened yet."""
+        cached = self._timelines.get(base_path)
+        if cached is None:
+            made = CachedTimeline(base_path, self._open_kept)
+            with self.lock:
+                cached = self._timelines.setdefault(base_path, made)
+        return cached
+
+    def known(self, base_path: str, cached: CachedTimeline) -> Known | None:
+        """Return what the last refresh left, from the hot ones or unpacked; None when it was evicted."""
+        with self.lock:
+            hot = self._hot.get(base_path)
+            if hot is not None:
+                self._use_hot(base_path)
+            cached.was_used = True
+        if hot is not None and hot.snapshot.version == cached.version and cached.packed_bytes:
+            if hot.snapshot.as_of_ms == cached.as_of_ms:
+                return hot
+            return replace(hot, snapshot=replace(hot.snapshot, as_of_ms=cached.as_of_ms))
+        return cached.known()
+
+    def _use_hot(self, base_path: str) -> None:
+        self._hot.move_to_end(base_path)
+        self._used_hot.add(base_path)
+
+    def keep(
+        self, base_path: str, cached: CachedTimeline, known: Known | None, now_ms: int, before_ms: int = 0
+    ) -> list[str]:
+        """Record an entry's new snapshot; return the unneeded tables that were dropped for it.
+
+        `before_ms`: when the one before was read; a table that was read shortly before is also kept unpacked.
+        """
+        dropped = []
+        with self.lock:
+            # One string for each table, from wherever its path comes.
+            base_path = cached.base_path
+            self._timelines.setdefault(base_path, cached)
+            cached.was_used = base_path in self._kept
+            self._kept[base_path] = None
+            if known is not None and (base_path in self._hot or now_ms - before_ms <= _HOT_MS):
+                self._hot[base_path] = known
+                self._use_hot(base_path)
+            while len(self._hot) > self._hot_tables:
+                self._used_hot.discard(self._hot.popitem(last=False)[0])
+            while len(self._kept) > self._max_tables:
+                evicted = self._take_least_used()
+                self._hot.pop(evicted, None)
+                self.evictions += 1
+                other = self._timelines.get(evicted)
+                if other is not None:
+                    other.evict()
+                    if not other.is_needed(now_ms):
+                        del self._timelines[evicted]
+                        self._storages.pop(evicted, None)
+                        dropped.append(evicted)
+        return dropped
+
+    def cool(self) -> None:
+        """Drop what is kept unpacked of tables that were neither read nor refreshed since the last call."""
+        with self.lock:
+            for base_path in self._hot.keys() - self._used_hot:
+                del self._hot[base_path]
+            self._used_hot.clear()
+
+    def _open_once(self, base_path: str) -> Storage:
+        # Those of the most recently used tables: opening reads an Airflow connection at most every five minutes.
+        with self.lock:
+            storage = self._storages.get(base_path)
+        if storage is None:
+            storage = self._open_table(base_path)
+            with self.lock:
+                storage = self._storages.setdefault(base_path, storage)
+        return storage
+
+    def _take_least_used(self) -> str:
+        while True:
+            base_path = next(iter(self._kept))
+            del self._kept[base_path]
+            cached = self._timelines.get(base_path)
+            if cached is None or not cached.was_used:
+                return base_path
+            cached.was_used = False
+            self._kept[base_path] = None
+
+    def forget(self, base_path: str) -> None:
+        """Drop a table altogether."""
+        with self.lock:
+            self._forget(base_path)
+
+    def forget_soon(self, base_path: str, now_ms: int) -> None:
+        """Drop a table that failed, some time after its readers got its error (`RETRY_AFTER_MS`).
+
+        Not if it is needed then, or has a snapshot: those are bounded as all others are.
+        """
+        with self.lock:
+            self._failed.pop(base_path, None)
+            self._failed[base_path] = None
+            for path in tuple(self._failed):
+                failed = self._timelines.get(path)
+                if failed is not None and failed.error is not None:
+                    if failed.failed_ms + RETRY_AFTER_MS > now_ms:
+                        break
+                    if not failed.packed_bytes and not failed.is_followed(now_ms):
+                        self._forget(path)
+                del self._failed[path]
+
+    def _forget(self, base_path: str) -> None:
+        for memory in (self._timelines, self._kept, self._hot, self._storages):
+            memory.pop(base_path, None)
+
+    def pick_gated(self) -> str | None:
+        """Return a random table whose folder time is trusted; None when there is none."""
+        gated = [path for path, cached in self.kept_timelines() if cached.folder_ms]
+        return random.choice(gated) if gated else None
+
+
+# --- File systems and stores with unreliable folder times
+
+_COMPARE_AFTER_MS = 60_000
+
+
+class FolderTimes:
+    """Which file systems and stores have folder times that show changes; one wrong time discredits all of its store."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._unreliable: set[str] = set()
+        self._compared_ms = now_ms
+
+    def is_unreliable(self, cached: CachedTimeline) -> bool:
+        """Whether the folder times of the table's file system or store were wrong before."""
+        return bool(self._unreliable) and _volume_of(cached) in self._unreliable
+
+    def distrust(self, cached: CachedTimeline) -> None:
+        """Trust no folder time of the table's file system or store any more: not only this table's may be wrong."""
+        self._unreliable.add(_volume_of(cached))
+
+    def may_compare(self, depth: Depth, now_ms: int) -> bool:
+        """Whether to compare the folder's time with what was listed: one stat, so after notices only now and then."""
+        if depth is Depth.LIST and now_ms - self._compared_ms >= _COMPARE_AFTER_MS:
+            self._compared_ms = now_ms
+            return True
+        return depth is Depth.VERIFY
+
+
+def _volume_of(cached: CachedTimeline) -> str:
+    cached.volume = cached.volume or volume_of(cached.storage)
+    return cached.volume
+
+
+# --- What a server knows, on local disk, so that the next one starts with a stat per table instead of a listing
+#
+# The file is a hint like any other: each restored table is compared with its storage before it is answered. A damaged
+# file is reported and used up to the damage. Record: two lengths (big-endian, 4 bytes each), CRC-32 of what follows,
+# a JSON header, the packed snapshot.
+
+_MAGIC = b"lake timelines 2\n"
+_PREFIX = struct.Struct(">III")
+_MOST_FILE_BYTES = 64 * 1024 * 1024
+
+
+def save(timelines: SharedTimelines, path: Path) -> int:
+    """Write all snapshots in memory; return how many. The old file stays until the new one is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    saved = 0
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(_MAGIC)
+            for base_path, cached in timelines.memory.kept_timelines():
+                packed = cached.packed
+                if not packed or cached.error is not None:
+                    continue
+                stamps = {"folder_ms": cached.folder_ms, "properties_stamp": list(cached.properties_stamp)}
+                known = {
+                    "is_announced": cached.is_announced,
+                    "is_gate_unreliable": timelines.folder_times.is_unreliable(cached),
+                }
+                entry = {
+                    "base_path": base_path,
+                    "version": cached.version,
+                    "as_of_ms": cached.as_of_ms,
+                    **known,
+                    **stamps,
+                }
+                header = json.dumps(entry).encode()
+                stream.write(_PREFIX.pack(len(header), len(packed), zlib.crc32(header + packed)))
+                stream.write(header + packed)
+                saved += 1
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return saved
+
+
+def restore(timelines: SharedTimelines, path: Path) -> int:
+    """Restore the file's tables into the shared timelines; return how many. A missing file holds none."""
+    restored = 0
+    try:
+        with path.open("rb") as stream:
+            for base_path, known, header in _read(stream, path):
+                try:
+                    timelines.restore(base_path, known, is_announced=bool(header["is_announced"]))
+                    if header.get("is_gate_unreliable"):
+                        timelines.folder_times.distrust(timelines.memory.get(base_path))
+                except LakeError as error:
+                    log.warning("timeline of %s was not restored: %s", base_path, error)
+                    continue
+                restored += 1
+    except FileNotFoundError:
+        return 0
+    except (OSError, DamagedFileError) as error:
+        log.warning("timeline snapshot %s is used up to table %d: %s", path, restored, error)
+    return restored
+
+
+def _read(stream: BinaryIO, path: Path) -> Iterator[tuple[str, Known, dict[str, Any]]]:
+    if stream.read(len(_MAGIC)) != _MAGIC:
+        raise DamagedFileError(f"{path}: not a snapshot of timelines")
+    while prefix := stream.read(_PREFIX.size):
+        if len(prefix) < _PREFIX.size:
+            raise DamagedFileError(f"{path}: cut off")
+        header_bytes, packed_bytes, checksum = _PREFIX.unpack(prefix)
+        if header_bytes + packed_bytes > _MOST_FILE_BYTES:
+            raise DamagedFileError(f"{path}: a record of {header_bytes + packed_bytes} bytes")
+        body = stream.read(header_bytes + packed_bytes)
+        if len(body) != header_bytes + packed_bytes or zlib.crc32(body) != checksum:
+            raise DamagedFileError(f"{path}: a record is cut off or damaged")
+        header = json.loads(body[:header_bytes])
+        base_path = str(header["base_path"])
+        known = Known(
+            unpack(body[header_bytes:], base_path, str(header["version"]), int(header["as_of_ms"])),
+            int(header["folder_ms"]),
+            (int(header["properties_stamp"][0]), int(header["properties_stamp"][1])),
+        )
+        yield base_path, known, header
