@@ -1,4 +1,5 @@
-"""Check the structure that docs/architecture.md describes: no import loop, few and short files, one list of layers.
+"""Check the structure that docs/architecture.md describes: no import loop, few and short files, one list of layers,
+one class of a name.
 
 python -m tools.house    # exit code 1 when the package or the Spark jobs break one of the limits (make check)
 """
@@ -58,6 +59,18 @@ def find_excess(root: Path) -> Iterator[str]:
             yield f"{path.relative_to(root)} has {lines} lines, at most {MOST_LINES}: split it into two stories"
 
 
+def find_repeated_classes(root: Path) -> Iterator[str]:
+    """Yield each public class whose name another one has, on either side of the Spark border: one name, one meaning."""
+    places: dict[str, list[str]] = {}
+    for path in (path for folder in FOLDERS for path in list_files(root, folder)):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(root)))
+    for name, files in places.items():
+        if len(files) > 1:
+            yield f"{name} is a class of {' and of '.join(files)}: name each for what it is"
+
+
 def list_layers(root: Path) -> list[set[str]]:
     """Return the layers that import-linter checks, from the bottom to the top."""
     settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
@@ -112,6 +125,7 @@ def find_problems(root: Path) -> Iterator[str]:
         if loop is not None:
             yield f"import loop: {loop}"
     yield from find_excess(root)
+    yield from find_repeated_classes(root)
     yield from (f"{PACKAGE}/{name} is in no layer of pyproject.toml" for name in sorted(find_unlayered(root)))
     if list_layers(root) != list_documented_layers(root):
         yield "docs/architecture.md has other layers than pyproject.toml"

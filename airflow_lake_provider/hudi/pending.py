@@ -24,7 +24,7 @@ _COMPACTIONS = frozenset({Action.COMPACTION, Action.LOGCOMPACTION})
 
 
 @dataclass(frozen=True, slots=True)
-class FileSlice:
+class PlannedSlice:
     """One file slice that a plan rewrites; files are relative to the base path."""
 
     partition: str
@@ -38,7 +38,7 @@ class FileSlice:
 class ServicePlan:
     """What a compaction, log compaction or clustering rewrites. A writer's `replacecommit` has no file slices."""
 
-    slices: tuple[FileSlice, ...]
+    slices: tuple[PlannedSlice, ...]
     is_clustering: bool = False
 
     @property
@@ -48,7 +48,7 @@ class ServicePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexPlan:
+class IndexPlanContent:
     """What an index build makes; `partitions` are folders of the metadata table."""
 
     partitions: tuple[str, ...]
@@ -78,7 +78,7 @@ def load_service_plan(storage: Storage, properties: TableProperties, instant: In
     return parse_clustering_plan(record, name)
 
 
-def load_index_plan(storage: Storage, properties: TableProperties, instant: Instant) -> IndexPlan:
+def load_index_plan(storage: Storage, properties: TableProperties, instant: Instant) -> IndexPlanContent:
     """Return the plan of an index build. Raises FileNotFoundError, StorageError, DamagedFileError."""
     return parse_index_plan(*_load_requested(storage, properties, instant))
 
@@ -146,22 +146,22 @@ def parse_clustering_plan(record: Mapping[str, Any] | None, file_name: str) -> S
     return ServicePlan(slices, is_clustering=True)
 
 
-def parse_index_plan(record: Mapping[str, Any] | None, file_name: str) -> IndexPlan:
+def parse_index_plan(record: Mapping[str, Any] | None, file_name: str) -> IndexPlanContent:
     """Build the plan of an index build. Raises DamagedFileError."""
     infos = (record or {}).get("indexPartitionInfos")
     if not infos:
         raise DamagedFileError(f"{file_name}: an index plan must name what it builds")
     try:
         partitions = tuple(str(info["metadataPartitionPath"]) for info in infos)
-        return IndexPlan(partitions, str(infos[0].get("indexUptoInstant") or ""))
+        return IndexPlanContent(partitions, str(infos[0].get("indexUptoInstant") or ""))
     except (AttributeError, TypeError, KeyError) as error:
         raise DamagedFileError(f"{file_name}: not an index plan: {error}") from error
 
 
-def _slices(parts: Iterable[Mapping[str, Any]]) -> tuple[FileSlice, ...]:
+def _slices(parts: Iterable[Mapping[str, Any]]) -> tuple[PlannedSlice, ...]:
     """Build file slices of `HoodieCompactionOperation` or `HoodieSliceInfo`, which name these fields alike."""
     return tuple(
-        FileSlice(
+        PlannedSlice(
             partition := str(part["partitionPath"] or ""),
             str(part["fileId"]),
             tuple(file_below(partition, path) for path in (part.get("dataFilePath"),) if path),

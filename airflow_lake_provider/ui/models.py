@@ -137,7 +137,10 @@ class LakeUser(Wire):
 
 
 class LakeOperation(Wire):
-    """One DAG run of a service, by the manager or by hand."""
+    """One DAG run of a service, by the manager or by hand.
+
+    The flat form of `RecordedRun`, which nests report and quote: a column of the page, and of its CSV, has one name.
+    """
 
     run_id: str
     dag_id: str

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from airflow_lake_provider.instant_clock import DAY_MS, HOUR_MS, format_instant_time
 from lake_jobs.services.orphan_rules import (
     AgeLimits,
-    DataFile,
     FileFinding,
     FileStanding,
+    ListedFile,
     Names,
     TableEvidence,
     judge_files,
@@ -363,7 +363,7 @@ class ModelTable:
         return any(w.state == "pending" and w.is_alive and not w.is_announced for w in self.writes)
 
     def search(self, evidence: TableEvidence) -> tuple[FileFinding, ...]:
-        listing = [DataFile(file.path, 1, file.modified_ms) for file in self.files.values()]
+        listing = [ListedFile(file.path, 1, file.modified_ms) for file in self.files.values()]
         return judge_files(listing, evidence, self.limits())
 
     def take(self, findings: tuple[FileFinding, ...]) -> list[File]:

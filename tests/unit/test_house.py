@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.get_provider_info import get_provider_info
-from tools.house import MOST_FILES, MOST_LINES, find_excess, find_loop, find_problems, find_unlayered
+from tools.house import (
+    MOST_FILES,
+    MOST_LINES,
+    find_excess,
+    find_loop,
+    find_problems,
+    find_repeated_classes,
+    find_unlayered,
+)
 from tools.links import find_broken, list_pages
 from tools.words import find_words
 
@@ -56,6 +64,15 @@ def test_folder_without_a_layer_is_named(tmp_path: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     write(tmp_path, stray="", errors="")
     assert find_unlayered(tmp_path) == {"stray"}
+
+
+def test_class_with_the_name_of_another_one_is_named_on_either_side_of_the_spark_border(tmp_path: Path) -> None:
+    write(tmp_path, slices="class FileSlice:\n    pass\n\n\nclass _Own:\n    pass\n", others="class _Own:\n    pass\n")
+    assert list(find_repeated_classes(tmp_path)) == []
+    (tmp_path / "spark_jobs").mkdir()
+    (tmp_path / "spark_jobs" / "reader.py").write_text("class FileSlice:\n    pass\n", encoding="utf-8")
+    (sentence,) = find_repeated_classes(tmp_path)
+    assert sentence.startswith("FileSlice is a class of airflow_lake_provider/slices.py and of spark_jobs/reader.py")
 
 
 def write(root: Path, **modules: str) -> None:

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from lake_jobs.hudi.table import TableState
+    from lake_jobs.hudi.table import LoadedTable
 
 HEADER_BYTES = 65_536
 
 
 def find_metadata_write_mode(
-    spark: SparkSession, state: TableState, *, without_services: bool = False
+    spark: SparkSession, state: LoadedTable, *, without_services: bool = False
 ) -> MetadataWriteMode:
     """Return how the table's writers update the metadata table, by the last completed writes."""
     completed = list(state.timeline.getCommitsTimeline().filterCompletedInstants().getInstants())
@@ -40,7 +40,7 @@ def find_metadata_write_mode(
     return decide_metadata_write_mode(read(), without_services=without_services)
 
 
-def read_commit_metadata(state: TableState, instant: Any) -> Any:
+def read_commit_metadata(state: LoadedTable, instant: Any) -> Any:
     """Return Hudi's metadata of a completed write. Raises Py4JJavaError."""
     timeline = state.timeline
     read = timeline.readReplaceCommitMetadata if instant.getAction() == "replacecommit" else timeline.readCommitMetadata
@@ -55,7 +55,7 @@ def each_stat(metadata: Any) -> Iterator[Any]:
             yield stat
 
 
-def _was_streamed(spark: SparkSession, state: TableState, instant: Any, metadata: Any) -> bool | None:
+def _was_streamed(spark: SparkSession, state: LoadedTable, instant: Any, metadata: Any) -> bool | None:
     folder = f"{state.base_path}/{METADATA_TABLE}/.hoodie/timeline"
     requested_ms = find_modified_ms(spark, f"{folder}/{instant.requestedTime()}.deltacommit.requested")
     if requested_ms is None:
@@ -71,12 +71,12 @@ def _was_streamed(spark: SparkSession, state: TableState, instant: Any, metadata
 # --- Whether Hudi 1.0 writes the table
 
 
-def is_written_by_1_0(spark: SparkSession, state: TableState) -> bool:
+def is_written_by_1_0(spark: SparkSession, state: LoadedTable) -> bool:
     """Return whether Hudi 1.0 made one of a table's last writes. One listing, for tables of version 8 alone."""
     return state.table_version == LAST_VERSION_OF_1_0 and are_of_1_0(recent_headers(spark, state))
 
 
-def recent_headers(spark: SparkSession, state: TableState) -> list[bytes]:
+def recent_headers(spark: SparkSession, state: LoadedTable) -> list[bytes]:
     """Return how the newest log files of the metadata table's file listing begin: each write adds one."""
     fs, folder = open_path(spark, f"{state.base_path}/{METADATA_TABLE}/files")
     try:

@@ -43,7 +43,7 @@ class SettingLostError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class TableState:
+class LoadedTable:
     """A table's properties and active timeline at one moment; it does not refresh itself.
 
     `metadata_partitions` are the parts of the metadata table that are complete, such as `files` and `record_index`;
@@ -84,11 +84,11 @@ def find_instant(timeline: Any, requested_time: str) -> Any | None:
     return next(found, None)
 
 
-def read_table_state(spark: SparkSession, base_path: str) -> TableState:
+def read_table_state(spark: SparkSession, base_path: str) -> LoadedTable:
     """Read the present state of a table. Raises NoTableError, or Py4JJavaError when the storage cannot be read."""
     meta_client = _open_meta_client(spark, base_path)
     table_config = meta_client.getTableConfig()
-    return TableState(
+    return LoadedTable(
         base_path=base_path,
         table_type=meta_client.getTableType().name(),
         table_version=table_config.getTableVersion().versionCode(),
@@ -270,7 +270,7 @@ def _close(client: Any) -> None:
 UTC = "UTC"
 
 
-def take_zone_of_table(spark: SparkSession, state: TableState) -> None:
+def take_zone_of_table(spark: SparkSession, state: LoadedTable) -> None:
     """Let this JVM name instants in the zone that the table says, as writers do.
 
     Hudi keeps one zone per JVM, and sets it where a Spark writer begins or a table is created: a client made for a
@@ -302,7 +302,7 @@ def instant_time_of(spark: SparkSession, time_ms: int) -> str:
 OLDEST_OF_LAYOUT_2 = 8
 
 
-def find_savepoint_problem(state: TableState) -> str:
+def find_savepoint_problem(state: LoadedTable) -> str:
     """Return which writes readers leave out because they were archived behind a savepoint; empty when there are none.
 
     Hudi 1.2.0 takes each file for uncommitted whose instant is neither active nor older than the first active one, and
@@ -323,7 +323,7 @@ def find_savepoint_problem(state: TableState) -> str:
     )
 
 
-def find_zone_problem(spark: SparkSession, state: TableState) -> str:
+def find_zone_problem(spark: SparkSession, state: LoadedTable) -> str:
     """Return which instants were not named in this JVM's zone, and what to do; empty when all were. One listing."""
     table_zone = str(state.meta_client.getTableConfig().getTimelineTimezone().name())
     jvm_zone = spark._jvm.java.util.TimeZone.getDefault()

@@ -42,7 +42,7 @@ from lake_jobs.services.context import open_waiting_client
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lake_jobs.hudi.table import TableState
+    from lake_jobs.hudi.table import LoadedTable
     from lake_jobs.indexing.hudi_writer import IndexWriter
     from lake_jobs.indexing.settings import IndexOptions, WantedIndex
     from lake_jobs.services.context import ServiceContext
@@ -244,7 +244,7 @@ def _start(context: ServiceContext, build: _Build, begin: Begin, options: IndexO
     return _list(context, build, options, was_alone=True)
 
 
-def _find_late_writes(state: TableState, plan: IndexPlan) -> list[str]:
+def _find_late_writes(state: LoadedTable, plan: IndexPlan) -> list[str]:
     """Return the completed writes that a plan leaves out."""
     if not reads_up_to_its_plan(plan.partition):
         return []

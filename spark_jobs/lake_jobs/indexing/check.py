@@ -20,7 +20,7 @@ from lake_jobs.services.context import seconds_since
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from lake_jobs.hudi.table import TableState
+    from lake_jobs.hudi.table import LoadedTable
     from lake_jobs.indexing.rules import IndexPlan
     from lake_jobs.indexing.settings import IndexOptions
     from lake_jobs.services.context import ServiceContext
@@ -63,7 +63,7 @@ def find_damage(context: ServiceContext, plan: IndexPlan, passed: set[str] | Non
 
 def find_missing_writes(
     spark: SparkSession,
-    state: TableState,
+    state: LoadedTable,
     partition: str,
     since_ms: int,
     since_instant: str,
@@ -120,7 +120,7 @@ def find_hiding(context: ServiceContext, plan: IndexPlan) -> str:
     return f"compactions of the metadata table ({', '.join(hiding)}) hide the entries of {plan.partition}"
 
 
-def find_differences(spark: SparkSession, state: TableState, partition: str) -> list[str]:
+def find_differences(spark: SparkSession, state: LoadedTable, partition: str) -> list[str]:
     """Full check: compare an index with the data files; return what differs, in words, with some examples.
 
     Table and index cannot be read at one moment while writers go on, so what counts is what differs twice.
@@ -142,7 +142,7 @@ def find_differences(spark: SparkSession, state: TableState, partition: str) -> 
     return damage
 
 
-def find_uncompared(spark: SparkSession, state: TableState, partition: str) -> str:
+def find_uncompared(spark: SparkSession, state: LoadedTable, partition: str) -> str:
     """Return why the full check does not compare an index with the data files; empty when it does."""
     if partition in {"record_index", "column_stats", "bloom_filters"}:
         return ""
@@ -154,7 +154,7 @@ def find_uncompared(spark: SparkSession, state: TableState, partition: str) -> s
     return "" if value is not None else f"values of the type of {column} cannot be compared with the data files"
 
 
-def _compare_entries(spark: SparkSession, state: TableState, partition: str) -> DataFrame | None:
+def _compare_entries(spark: SparkSession, state: LoadedTable, partition: str) -> DataFrame | None:
     """Return entry and balance: positive for what is only in the table, negative for what is only in the index."""
     index = spark.read.format("hudi").load(f"{state.base_path}/{METADATA_TABLE}")
     # Indexes of one kind have records of one type: the folder distinguishes those of this index.
@@ -173,13 +173,13 @@ def _compare_entries(spark: SparkSession, state: TableState, partition: str) -> 
     return None
 
 
-def _load_metadata_timeline(spark: SparkSession, state: TableState) -> Any:
+def _load_metadata_timeline(spark: SparkSession, state: LoadedTable) -> Any:
     builder = spark._jvm.org.apache.hudi.common.table.HoodieTableMetaClient.builder()
     conf = state.meta_client.getStorageConf().newInstance()
     return builder.setConf(conf).setBasePath(f"{state.base_path}/{METADATA_TABLE}").build().getActiveTimeline()
 
 
-def _change_of(state: TableState, instant: Any) -> WriteChange:
+def _change_of(state: LoadedTable, instant: Any) -> WriteChange:
     # In one call: a commit may have ten thousand statistics, and py4j takes a fraction of a millisecond for each field.
     metadata = json.loads(read_commit_metadata(state, instant).toJsonString())
     stats = [stat for stats in metadata["partitionToWriteStats"].values() for stat in stats]
@@ -192,7 +192,7 @@ def _change_of(state: TableState, instant: Any) -> WriteChange:
     )
 
 
-def _rows(spark: SparkSession, state: TableState) -> DataFrame:
+def _rows(spark: SparkSession, state: LoadedTable) -> DataFrame:
     # Neither listing nor skipping may ask the metadata table: it is what is being checked.
     options = {"hoodie.metadata.enable": "false", "hoodie.enable.data.skipping": "false"}
     return spark.read.format("hudi").options(**options).load(state.base_path)

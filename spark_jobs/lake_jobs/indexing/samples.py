@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from lake_jobs.hudi.table import TableState
+    from lake_jobs.hudi.table import LoadedTable
 
 SAMPLE = 64
 """How many values are searched for: of the keys for a record index, of the column for a secondary one."""
@@ -55,7 +55,7 @@ def find_searched_column(partition: str) -> str | None:
     return None
 
 
-def sample_searches(spark: SparkSession, state: TableState, column: str, seed: str) -> Samples:
+def sample_searches(spark: SparkSession, state: LoadedTable, column: str, seed: str) -> Samples:
     """Compare sampled searches by a column; writers may go on: what counts is missed twice."""
     salt = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:7], "big")
     by_hash = F.xxhash64(F.col(column), F.lit(salt))
@@ -71,7 +71,7 @@ def sample_searches(spark: SparkSession, state: TableState, column: str, seed: s
     return Samples(again.rows, missed, again.doubled, is_listing_damaged=not {*missed} <= {*listed})
 
 
-def _compare(spark: SparkSession, state: TableState, column: str, values: list[Any]) -> Samples:
+def _compare(spark: SparkSession, state: LoadedTable, column: str, values: list[Any]) -> Samples:
     # First by the index: a row that a writer adds in between is missing in neither.
     with _long_lists(spark, len(values)):
         found = _search(_rows(spark, state, lists=True, skips=True), column, values)
@@ -98,7 +98,7 @@ def _search(rows: DataFrame, column: str, values: list[Any]) -> list[str]:
     return [str(row[0]) for row in keys]
 
 
-def _rows(spark: SparkSession, state: TableState, *, lists: bool = False, skips: bool = False) -> DataFrame:
+def _rows(spark: SparkSession, state: LoadedTable, *, lists: bool = False, skips: bool = False) -> DataFrame:
     """Return the table, its files listed by the metadata table or not, and skipped by its indexes or not."""
     options = {
         "hoodie.metadata.enable": str(lists).lower(),

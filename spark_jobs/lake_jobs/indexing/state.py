@@ -14,7 +14,7 @@ from py4j.protocol import Py4JJavaError
 from airflow_lake_provider.job_contract import METADATA_TABLE
 from lake_jobs.hudi.files import find_modified_ms, open_path
 from lake_jobs.hudi.settings import ALWAYS
-from lake_jobs.hudi.table import TableState, hold_lock, open_client
+from lake_jobs.hudi.table import LoadedTable, hold_lock, open_client
 from lake_jobs.indexing.rules import BuildState, IndexPlan, find_unused_instant
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class IndexState:
     """A table's indexes at one moment: complete ones, those listed as being built, and pending plans, oldest first."""
 
-    table: TableState
+    table: LoadedTable
     complete: frozenset[str]
     inflight: frozenset[str]
     plans: tuple[IndexPlan, ...]
@@ -85,7 +85,7 @@ def metadata_timeline_names(spark: SparkSession, base_path: str) -> frozenset[st
     return frozenset(str(status.getPath().getName()) for status in statuses)
 
 
-def timeline_file(state: TableState, name: str) -> str:
+def timeline_file(state: LoadedTable, name: str) -> str:
     """Return the path of a file on the active timeline."""
     return f"{state.meta_client.getTimelinePath().toString()}/{name}"
 
@@ -99,7 +99,7 @@ def remove_plan(context: ServiceContext, instant: str, *, keep_request: bool) ->
         remove_plan_files(context.read_table_state(), instant, keep_request=keep_request)
 
 
-def remove_plan_files(state: TableState, instant: str, *, keep_request: bool = False) -> None:
+def remove_plan_files(state: LoadedTable, instant: str, *, keep_request: bool = False) -> None:
     """Remove a plan's inflight file, and its request; the caller holds the table's lock."""
     generator = state.meta_client.getInstantGenerator()
     state.timeline.deleteInstantFileIfExists(generator.getIndexInflightInstant(instant))

@@ -27,12 +27,12 @@ from lake_jobs.indexing.state import list_partition, metadata_timeline_names, ti
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lake_jobs.hudi.table import TableState
+    from lake_jobs.hudi.table import LoadedTable
     from lake_jobs.indexing.rules import IndexPlan
     from lake_jobs.services.context import ServiceContext
 
 
-def find_writers_in_flight(context: ServiceContext, state: TableState) -> tuple[WriterInFlight, ...]:
+def find_writers_in_flight(context: ServiceContext, state: LoadedTable) -> tuple[WriterInFlight, ...]:
     """Return pending writes and services that have begun. Call it under the table's lock, with a fresh state."""
     spark, expires_s = context.spark, heartbeat_expires_s(context.settings)
     now_ms = int(spark._jvm.java.lang.System.currentTimeMillis())
@@ -83,12 +83,12 @@ def find_newest_marker_ms(spark: SparkSession, base_path: str, instant: str) -> 
 # --- Whether a builder of an index runs: the traces that builders leave.
 
 
-def is_build_running(context: ServiceContext, state: TableState, plan: IndexPlan) -> bool:
+def is_build_running(context: ServiceContext, state: LoadedTable, plan: IndexPlan) -> bool:
     """Return whether the builder of an inflight plan runs."""
     return is_builder_alive(load_builder_traces(context, state, plan), heartbeat_expires_s(context.settings))
 
 
-def load_builder_traces(context: ServiceContext, state: TableState, plan: IndexPlan) -> BuilderTraces:
+def load_builder_traces(context: ServiceContext, state: LoadedTable, plan: IndexPlan) -> BuilderTraces:
     """Read what the builder of a plan left."""
     spark, metadata = context.spark, f"{state.base_path}/{METADATA_TABLE}"
     touched = (
@@ -118,7 +118,7 @@ def _find_newest_file_ms(context: ServiceContext, plan: IndexPlan) -> int | None
 # --- The Hudi of the table's writers
 
 
-def find_hudi_problem(spark: SparkSession, state: TableState) -> str:
+def find_hudi_problem(spark: SparkSession, state: LoadedTable) -> str:
     """Return why the Hudi of the table's writers rules out index builds; empty when it does not."""
     if state.table_version > LAST_VERSION_OF_1_0:
         return ""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import types as T
 
     from airflow_lake_provider.replication.change import CommitRef
-    from lake_jobs.hudi.table import TableState
+    from lake_jobs.hudi.table import LoadedTable
     from lake_jobs.replication.column_rules import ColumnRules
     from lake_jobs.replication.file_slices import DataFile, GroupStatistics
     from lake_jobs.replication.slice_reader import SliceReader
@@ -141,7 +141,7 @@ def read_together(readings: Sequence[SliceReading]) -> SliceReading:
 
 
 def list_files(
-    slices: SliceReader, table: TableState, groups: Sequence[GroupStatistics]
+    slices: SliceReader, table: LoadedTable, groups: Sequence[GroupStatistics]
 ) -> dict[tuple[str, str], list[DataFile]]:
     """Return all files of some file groups, by partition and file id."""
     storage, files = table.meta_client.getStorage(), {}
@@ -154,7 +154,7 @@ def list_files(
 
 def find_groups(
     files: Mapping[tuple[str, str], Sequence[DataFile]],
-    table: TableState,
+    table: LoadedTable,
     commit: CommitRef,
     statistics: Sequence[GroupStatistics],
     times: Times,
@@ -174,7 +174,7 @@ class Times:
     begins: str
 
 
-def _read_archived_times(table: TableState, instants: set[str]) -> dict[str, str]:
+def _read_archived_times(table: LoadedTable, instants: set[str]) -> dict[str, str]:
     """Return when archived writes completed: log files of slow ones belong to a later slice."""
     if not instants or table.table_version < FIRST_VERSION_OF_OWN_LOGS:
         return {}

@@ -27,11 +27,11 @@ from lake_jobs.replication.hudi_target import (
     GENERATION,
     IS_DELETED,
     STREAM,
-    Layout,
     Target,
-    layout_of,
+    TargetKeys,
     parse_options,
     struct_of,
+    target_keys_of,
     union_of,
 )
 
@@ -77,7 +77,7 @@ class HudiSink:
         self._options = parse_options(settings)
         self._followed: FollowedTable | None = None
         self._target: Target | None = None
-        self._layout: Layout | None = None
+        self._layout: TargetKeys | None = None
         self._schema: T.StructType | None = None
         self._avro = ""
         self._durable: str | None = None
@@ -171,17 +171,17 @@ class HudiSink:
         """Return a row as it is: the target has its types."""
         return json_row(change)
 
-    def _require_layout(self, key: tuple[str, ...]) -> Layout:
+    def _require_layout(self, key: tuple[str, ...]) -> TargetKeys:
         if self._layout is None:
             if not key:
                 raise SinkRefusedError(f"there is no key of stream {self._settings.stream} yet")
             wanted = self._options.partition_by
             if wanted is None:
                 wanted = self._followed.partition if self._followed is not None else ()
-            self._layout = layout_of(key, wanted)
+            self._layout = target_keys_of(key, wanted)
         return self._layout
 
-    def _name(self, change: Change, row: str, layout: Layout) -> str:
+    def _name(self, change: Change, row: str, layout: TargetKeys) -> str:
         """Return what names a row whose key does not say its partition."""
         values = load_json(row)
         if not set(layout.partition_by) <= values.keys():

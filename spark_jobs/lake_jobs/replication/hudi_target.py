@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_lake_provider.replication.sink import SinkSettings
-    from lake_jobs.hudi.table import TableState
+    from lake_jobs.hudi.table import LoadedTable
 
 IS_DELETED = "_hoodie_is_deleted"
 """The column by which a writer of Hudi says that a row is gone."""
@@ -118,7 +118,7 @@ def parse_options(settings: SinkSettings) -> TargetOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TargetKeys:
     """The names of the target's key and partition fields; together they name a row."""
 
     record_key: tuple[str, ...]
@@ -132,9 +132,9 @@ class Layout:
         }
 
 
-def layout_of(key: tuple[str, ...], partition_by: tuple[str, ...]) -> Layout:
+def target_keys_of(key: tuple[str, ...], partition_by: tuple[str, ...]) -> TargetKeys:
     """Return the layout of a new target: the partition's fields are no part of the record key unless they are all."""
-    return Layout(tuple(name for name in key if name not in partition_by) or key, partition_by)
+    return TargetKeys(tuple(name for name in key if name not in partition_by) or key, partition_by)
 
 
 class Target:
@@ -151,7 +151,7 @@ class Target:
         """The base path."""
         return self._options.path
 
-    def find_state(self) -> TableState | None:
+    def find_state(self) -> LoadedTable | None:
         """Return the table's present state; None before its first commit. Raises SinkRefusedError for other files."""
         try:
             return read_table_state(self._spark, self.path)
@@ -163,7 +163,7 @@ class Target:
                 ) from None
             return None
 
-    def find_checkpoint(self, state: TableState | None) -> str | None:
+    def find_checkpoint(self, state: LoadedTable | None) -> str | None:
         """Return the checkpoint of the newest commit; None without any. Raises SinkRefusedError for another's commit.
 
         Table services change no rows, so their commits are passed over.
@@ -197,21 +197,21 @@ class Target:
             )
         return str(text)
 
-    def schema(self, state: TableState | None) -> T.StructType | None:
+    def schema(self, state: LoadedTable | None) -> T.StructType | None:
         """Return the table's columns; None where it has none yet."""
         if state is None or not list_times(state.timeline.getCommitsTimeline().filterCompletedInstants()):
             return None
         return data_schema(self._spark.read.format("hudi").load(self.path).schema)
 
-    def layout(self, state: TableState) -> Layout:
+    def layout(self, state: LoadedTable) -> TargetKeys:
         """Return what a table's properties say of its key and its partitions."""
         config = state.meta_client.getTableConfig()
         key, partition = config.getRecordKeyFields(), config.getPartitionFields()
-        return Layout(
+        return TargetKeys(
             tuple(key.get()) if key.isPresent() else (), tuple(partition.get()) if partition.isPresent() else ()
         )
 
-    def roll_back_the_dead(self, state: TableState | None) -> None:
+    def roll_back_the_dead(self, state: LoadedTable | None) -> None:
         """Roll back writes of runs that have died: those whose heartbeat has expired, as Hudi judges it."""
         if state is None:
             return
@@ -225,7 +225,7 @@ class Target:
     def commit(
         self,
         rows: DataFrame,
-        layout: Layout,
+        layout: TargetKeys,
         extra: Mapping[str, str],
         expected: str | None,
         *,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.replication.change import CommitRef
     from lake_jobs.replication.column_rules import ColumnRules
-    from lake_jobs.replication.slice_reader import Layout, SliceReader
+    from lake_jobs.replication.slice_reader import RowFormat, SliceReader
 
 _COMMIT_TIME, _SEQUENCE = "_hoodie_commit_time", "_hoodie_commit_seqno"
 _HASHED_ROWS = 500_000
@@ -132,7 +132,7 @@ class ChangeQuery:
     """
 
     reader: SliceReader
-    layout: Layout
+    layout: RowFormat
     commits: tuple[CommitRef, ...]
     key: Sequence[str]
     version: int

@@ -37,7 +37,7 @@ _VECTORIZED = "spark.sql.parquet.enableVectorizedReader"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ListingEntry:
     """A file of a listing of Hudi's, which stays in Java but for what most files are asked for."""
 
     entries: Any
@@ -51,17 +51,17 @@ class Entry:
         return self.entries.get(self.position)
 
 
-def list_entries(entries: Any) -> list[Entry]:
+def list_entries(entries: Any) -> list[ListingEntry]:
     """Return the entries of a listing by one call of Java, where a call for each of them would take most of the time.
 
     Raises ValueError when Hudi prints them in another form.
     """
     found = parse_entries(str(entries.toString()), int(entries.size()))
-    return [Entry(entries, at, path, length) for at, (path, length) in enumerate(found)]
+    return [ListingEntry(entries, at, path, length) for at, (path, length) in enumerate(found)]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RowFormat:
     """How a table's rows are read: the columns as one commit wrote them, meta fields first, and Hudi's own form."""
 
     schema: T.StructType
@@ -101,13 +101,13 @@ class SliceReader:
         self.parallelism = int(spark.sparkContext.defaultParallelism)
         """How many tasks run at once."""
 
-    def layout_at(self, rows: DataFrame) -> Layout:
+    def layout_at(self, rows: DataFrame) -> RowFormat:
         """Return the layout of a query at an instant, as Hudi resolved it. Nothing is read."""
         relation = rows._jdf.queryExecution().analyzed().collectLeaves().head().relation()
         file_format = relation.fileFormat()
         table_schema = _private(file_format, "tableSchema")
         struct = table_schema.structTypeSchema()
-        return Layout(
+        return RowFormat(
             T.StructType.fromJson(json.loads(struct.json())),
             str(_private(file_format, "tablePath")),
             str(_private(file_format, "tableName")),
@@ -131,7 +131,7 @@ class SliceReader:
     def read(
         self,
         tasks: Sequence[Sequence[NumberedSlice]],
-        layout: Layout,
+        layout: RowFormat,
         until: str = LAST_INSTANT,
         meta_fields: Sequence[str] = (),
     ) -> DataFrame:
@@ -167,7 +167,7 @@ class SliceReader:
         plan = self._rows_of(columns, scan, hashed, self._none, is_streaming, session, self._no_option, self._no_option)
         return DataFrame(self._data_set.ofRows(session, plan), self._spark)
 
-    def _format(self, layout: Layout, until: str) -> Any:
+    def _format(self, layout: RowFormat, until: str) -> Any:
         is_merge_on_read = True
         is_bootstrap = is_incremental = uses_positions = has_several_formats = False
         return self._format_of(

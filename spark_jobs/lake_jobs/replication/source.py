@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress
     from airflow_lake_provider.replication.feed import SourceTimeline
     from lake_jobs.replication.file_slices import DataFile, GroupStatistics
-    from lake_jobs.replication.slice_reader import Layout
+    from lake_jobs.replication.slice_reader import RowFormat
 
 _RECORD_KEY, _PARTITION = "_hoodie_record_key", "_hoodie_partition_path"
 _GENERATED = ("TimestampBased", "Custom")
@@ -86,7 +86,7 @@ class HudiSource:
         self._partition = tuple(partitions.get()) if partitions.isPresent() else ()
         self._key = key
         self._schemas: dict[str, T.StructType] = {}
-        self._layouts: dict[str, Layout] = {}
+        self._layouts: dict[str, RowFormat] = {}
         self._slices = SliceReader(spark, base_path)
         self._ahead = ReadAhead[CommitRef, Sequence[Change]](self._read_in_turn, bytes_of)
         self._ends_s: dict[str, float] = {}
@@ -287,7 +287,7 @@ class HudiSource:
         """Return the columns as a commit wrote them: its change data has no others."""
         return data_schema(self._layout(commit).schema)
 
-    def _layout(self, commit: CommitRef) -> Layout:
+    def _layout(self, commit: CommitRef) -> RowFormat:
         schema = self.schema_of(commit)
         if schema not in self._layouts or not schema:
             rows = self._reader_of_rows().option("as.of.instant", commit.requested_time).load(self._base_path)

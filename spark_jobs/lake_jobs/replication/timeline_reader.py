@@ -12,7 +12,7 @@ from airflow_lake_provider.errors import ReplicationGapError
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.feed import OPERATIONS_WITHOUT_CHANGES, SourceTimeline
 from lake_jobs.hudi.files import open_path
-from lake_jobs.hudi.table import TableState, list_times, read_clean_plan, read_table_state, requested_times
+from lake_jobs.hudi.table import LoadedTable, list_times, read_clean_plan, read_table_state, requested_times
 from lake_jobs.replication.commit_reading import Times
 from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS, find_instant_of_logs, read_statistics
 
@@ -151,12 +151,12 @@ class TimelineReader:
         unbounded = [requested for requested, (kept, files) in known.items() if files and not kept]
         return max((kept for kept, _ in known.values()), default=""), max(unbounded, default="")
 
-    def _has_history(self, table: TableState) -> bool:
+    def _has_history(self, table: LoadedTable) -> bool:
         # What was archived stays so, and the archive of an old table is long.
         self._was_archived = self._was_archived or self._find_archived(table)
         return self._was_archived
 
-    def _find_archived(self, table: TableState) -> bool:
+    def _find_archived(self, table: LoadedTable) -> bool:
         fs, folder = open_path(self._spark, str(table.meta_client.getArchivePath()))
         if not fs.exists(folder):
             return False

@@ -36,7 +36,7 @@ _NAMED_KEYS = 5
 _ROWS_AT_ONCE = 10_000
 
 
-class TableRows(Protocol):
+class ComparedTable(Protocol):
     """A table whose rows are compared."""
 
     def read_timeline(self, known: Checkpoint | None = None) -> SourceTimeline:
@@ -88,7 +88,7 @@ class Verification:
         )
 
 
-def verify(table: TableRows, sink: Sink, catch_up: Callable[[], Checkpoint | None]) -> Verification:
+def verify(table: ComparedTable, sink: Sink, catch_up: Callable[[], Checkpoint | None]) -> Verification:
     """Bring the sink up to date, and compare it with the table. `catch_up` returns what is durable then.
 
     Raises ConfigError for a sink that cannot be read back, SinkUnavailableError where commits come faster than they are
@@ -109,7 +109,7 @@ def verify(table: TableRows, sink: Sink, catch_up: Callable[[], Checkpoint | Non
     raise SinkUnavailableError(f"commits came faster than they were replicated, {MOST_TRIES} times in a row")
 
 
-def _is_current(table: TableRows, checkpoint: Checkpoint) -> bool:
+def _is_current(table: ComparedTable, checkpoint: Checkpoint) -> bool:
     timeline = table.read_timeline(checkpoint)
     return not unread(checkpoint, timeline.completed) and find_gap(checkpoint, timeline) is None
 

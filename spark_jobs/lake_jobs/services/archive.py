@@ -18,7 +18,7 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
 )
 from lake_jobs.driver.failure import causes_of, describe
-from lake_jobs.hudi.table import MERGE_ON_READ, TableState
+from lake_jobs.hudi.table import MERGE_ON_READ, LoadedTable
 from lake_jobs.services.context import open_context, open_waiting_client, refuse_scheduling, seconds_since
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def run_archive(spark: SparkSession, job: JobRequest, request: ServiceRequest) -
     return ServiceResult(Service.ARCHIVE, Outcome.COMPLETED, message=message)
 
 
-def _active_instants(state: TableState) -> set[tuple[str, str]]:
+def _active_instants(state: LoadedTable) -> set[tuple[str, str]]:
     """Return requested time and action of each completed instant; others only leave by a rollback."""
     return {
         (instant.requestedTime(), instant.getAction())
@@ -67,7 +67,7 @@ def _active_instants(state: TableState) -> set[tuple[str, str]]:
     }
 
 
-def _explain_nothing(hudi: Any, client: Any, state: TableState) -> str:
+def _explain_nothing(hudi: Any, client: Any, state: LoadedTable) -> str:
     try:
         return _find_reason(hudi, client, state)
     except Py4JJavaError as error:
@@ -75,7 +75,7 @@ def _explain_nothing(hudi: Any, client: Any, state: TableState) -> str:
         return f"Hudi gives no reason ({describe(causes_of(error.java_exception))})"
 
 
-def _find_reason(hudi: Any, client: Any, state: TableState) -> str:
+def _find_reason(hudi: Any, client: Any, state: LoadedTable) -> str:
     """Return which of Hudi's rules keeps every instant active, as far as Hudi's public classes show it."""
     config = client.getConfig()
     table = hudi.table.HoodieSparkTable.create(config, client.getEngineContext(), state.meta_client)
@@ -104,7 +104,7 @@ def _find_reason(hudi: Any, client: Any, state: TableState) -> str:
     return f"instant {first.instant} must stay active, {first.reason}"
 
 
-def _pending_limit(state: TableState) -> Limit | None:
+def _pending_limit(state: LoadedTable) -> Limit | None:
     pending = state.timeline.getWriteTimeline().filterInflightsAndRequested().firstInstant()
     return _limit(pending, f"it is a pending {pending.get().getAction()}" if pending.isPresent() else "")
 
@@ -115,7 +115,7 @@ def _savepoint_limit(table: Any, config: Any) -> Limit | None:
     return _limit(table.getCompletedSavepointTimeline().firstInstant(), "it is a savepoint")
 
 
-def _read_limits(hudi: Any, config: Any, state: TableState) -> list[Limit | None]:
+def _read_limits(hudi: Any, config: Any, state: LoadedTable) -> list[Limit | None]:
     """Return what keeps readers and the compaction trigger right."""
     utils = hudi.common.util
     replaced = utils.ClusteringUtils.getEarliestInstantToRetainForClustering(
@@ -132,7 +132,7 @@ def _read_limits(hudi: Any, config: Any, state: TableState) -> list[Limit | None
     return limits
 
 
-def _find_metadata_compaction(hudi: Any, state: TableState) -> str | None:
+def _find_metadata_compaction(hudi: Any, state: LoadedTable) -> str | None:
     builder = hudi.common.table.HoodieTableMetaClient.builder().setConf(state.meta_client.getStorageConf())
     meta_client = builder.setBasePath(f"{state.base_path}/{METADATA_TABLE}").build()
     last = meta_client.getActiveTimeline().getCommitAndReplaceTimeline().filterCompletedInstants().lastInstant()

@@ -15,7 +15,7 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
 )
 from lake_jobs.hudi.settings import FAILED_WRITES_POLICY
-from lake_jobs.hudi.table import SettingLostError, TableState, find_instant, read_clean_plan, requested_times
+from lake_jobs.hudi.table import LoadedTable, SettingLostError, find_instant, read_clean_plan, requested_times
 from lake_jobs.services.context import ServiceContext, open_context
 from lake_jobs.services.planned import PlannedService, is_ours, refuse_others, run_plans
 
@@ -63,11 +63,11 @@ def _clean(client: Any) -> None:
     client.clean(False)  # noqa: FBT003 - py4j has no keywords
 
 
-def _find_pending(state: TableState) -> tuple[str, ...]:
+def _find_pending(state: LoadedTable) -> tuple[str, ...]:
     return requested_times(state.timeline.getCleanerTimeline().filterInflightsAndRequested())
 
 
-def _find_hold(context: ServiceContext, state: TableState) -> str:
+def _find_hold(context: ServiceContext, state: LoadedTable) -> str:
     """Return why a pending plan passes the safepoint of replication; empty when none does.
 
     Retention is raised when a plan is made; a plan that others made knows nothing of it, and commits may have come
@@ -88,7 +88,7 @@ def _find_hold(context: ServiceContext, state: TableState) -> str:
     return ""
 
 
-def _find_completed(state: TableState, instant: str) -> str | None:
+def _find_completed(state: LoadedTable, instant: str) -> str | None:
     cleaned = find_instant(state.timeline.getCleanerTimeline().filterCompletedInstants(), instant)
     if cleaned is None:
         return None

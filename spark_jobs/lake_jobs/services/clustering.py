@@ -20,9 +20,9 @@ from lake_jobs.driver.failure import causes_of, classify, describe
 from lake_jobs.driver.files import readable_bytes
 from lake_jobs.hudi.settings import ALWAYS
 from lake_jobs.hudi.table import (
+    LoadedTable,
     PlanBusyError,
     PlanGoneError,
-    TableState,
     be_sole_executor,
     find_instant,
     hold_lock,
@@ -51,12 +51,12 @@ def run_clustering(spark: SparkSession, job: JobRequest, request: ServiceRequest
     return run_plans(context, CLUSTERING)
 
 
-def _find_pending(state: TableState) -> tuple[str, ...]:
+def _find_pending(state: LoadedTable) -> tuple[str, ...]:
     # Up to table version 6 its action is `replacecommit`, as that of an insert overwrite; Hudi distinguishes them.
     return requested_times(state.timeline.filterPendingClusteringTimeline())
 
 
-def _find_completed(state: TableState, instant: str) -> str | None:
+def _find_completed(state: LoadedTable, instant: str) -> str | None:
     replacement = find_instant(state.timeline.getCompletedReplaceTimeline(), instant)
     if replacement is None:
         return None

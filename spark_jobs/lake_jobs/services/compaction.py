@@ -15,7 +15,7 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
 )
 from lake_jobs.driver.files import readable_bytes
-from lake_jobs.hudi.table import TableState, find_instant, hold_lock, read_table_state, requested_times
+from lake_jobs.hudi.table import LoadedTable, find_instant, hold_lock, read_table_state, requested_times
 from lake_jobs.services.context import (
     ServiceContext,
     open_context,
@@ -40,11 +40,11 @@ def run_compaction(spark: SparkSession, job: JobRequest, request: ServiceRequest
     return run_plans(context, COMPACTION)
 
 
-def _find_pending(state: TableState) -> tuple[str, ...]:
+def _find_pending(state: LoadedTable) -> tuple[str, ...]:
     return requested_times(state.timeline.filterPendingCompactionTimeline())
 
 
-def _find_completed(state: TableState, instant: str) -> str | None:
+def _find_completed(state: LoadedTable, instant: str) -> str | None:
     commit = find_instant(state.timeline.getCommitTimeline().filterCompletedInstants(), instant)
     if commit is None:
         return None
@@ -89,11 +89,11 @@ def run_log_compaction(spark: SparkSession, job: JobRequest, request: ServiceReq
     return run_plans(context, LOG_COMPACTION)
 
 
-def _find_pending_log(state: TableState) -> tuple[str, ...]:
+def _find_pending_log(state: LoadedTable) -> tuple[str, ...]:
     return requested_times(state.timeline.filterPendingLogCompactionTimeline())
 
 
-def _find_completed_log(state: TableState, instant: str) -> str | None:
+def _find_completed_log(state: LoadedTable, instant: str) -> str | None:
     commit = find_instant(state.timeline.getDeltaCommitTimeline().filterCompletedInstants(), instant)
     if commit is None:
         return None
@@ -161,9 +161,9 @@ def _run_metadata_services(context: ServiceContext, client: Any) -> None:
         writer.close()
 
 
-def _read_metadata_state(context: ServiceContext) -> TableState:
+def _read_metadata_state(context: ServiceContext) -> LoadedTable:
     return read_table_state(context.spark, f"{context.first_state.base_path}/{METADATA_TABLE}")
 
 
-def _compactions(state: TableState) -> tuple[str, ...]:
+def _compactions(state: LoadedTable) -> tuple[str, ...]:
     return requested_times(state.timeline.getCommitAndReplaceTimeline().filterCompletedInstants())

@@ -26,7 +26,7 @@ from lake_jobs.hudi.settings import (
 )
 from lake_jobs.hudi.table import (
     MERGE_ON_READ,
-    TableState,
+    LoadedTable,
     class_of,
     find_savepoint_problem,
     find_zone_problem,
@@ -52,11 +52,11 @@ class ServiceContext:
     job: JobRequest
     request: ServiceRequest
     settings: dict[str, str]
-    first_state: TableState
+    first_state: LoadedTable
     writers_first: bool = False
     """Its plans may fail living writers, and must not (`writer_rules.asks_writers`)."""
 
-    def read_table_state(self) -> TableState:
+    def read_table_state(self) -> LoadedTable:
         """Read the present state of the table."""
         return read_table_state(self.spark, self.job.base_path)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from typing import Any
 
-    from lake_jobs.hudi.table import TableState
+    from lake_jobs.hudi.table import LoadedTable
     from lake_jobs.services.context import ServiceContext
 
 _WRITES = frozenset({"commit", "deltacommit"})
@@ -30,7 +30,7 @@ class WriterInTheWayError(Exception):
     """A living writer would fail if the plan were made, or stayed; the message names it."""
 
 
-def require_no_writer(context: ServiceContext, state: TableState, partitions: Collection[str] | None) -> None:
+def require_no_writer(context: ServiceContext, state: LoadedTable, partitions: Collection[str] | None) -> None:
     """Raise WriterInTheWayError when a plan may fail a living writer. Call it under the table's lock."""
     service = context.request.service
     writer = find_in_the_way(service, load_living_writers(context, state), partitions)
@@ -44,7 +44,7 @@ def require_no_writer(context: ServiceContext, state: TableState, partitions: Co
     )
 
 
-def load_living_writers(context: ServiceContext, state: TableState) -> tuple[LivingWriter, ...]:
+def load_living_writers(context: ServiceContext, state: LoadedTable) -> tuple[LivingWriter, ...]:
     """Read the writers whose heartbeats are fresh, oldest first, also those that are not on the timeline yet."""
     expires_s = heartbeat_expires_s(context.settings)
     known = {str(instant.requestedTime()): instant for instant in state.timeline.getInstants()}
@@ -76,7 +76,7 @@ def list_heartbeats(context: ServiceContext) -> list[str]:
     return sorted(name for name in names if name.isascii() and name.isdigit())
 
 
-def _announced(context: ServiceContext, state: TableState, instant: Any) -> frozenset[str] | None:
+def _announced(context: ServiceContext, state: LoadedTable, instant: Any) -> frozenset[str] | None:
     """Return the partitions that a write's inflight file names; None while it has none, and for what replaces."""
     if instant.isRequested() or str(instant.getAction()) not in _WRITES:
         return None

@@ -10,9 +10,9 @@ from py4j.protocol import Py4JJavaError
 from lake_jobs.driver.failure import causes_of, describe
 from lake_jobs.hudi.files import open_path
 from lake_jobs.hudi.settings import heartbeat_expires_s
-from lake_jobs.hudi.table import TableState, find_heartbeat_age_s, requested_times
+from lake_jobs.hudi.table import LoadedTable, find_heartbeat_age_s, requested_times
 from lake_jobs.services.living_writers import list_heartbeats, load_living_writers
-from lake_jobs.services.orphan_rules import PARTITION_METADATA, DataFile, Names, TableEvidence, parse_name
+from lake_jobs.services.orphan_rules import PARTITION_METADATA, ListedFile, Names, TableEvidence, parse_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -32,16 +32,16 @@ WRITES = frozenset({"commit", "deltacommit", "replacecommit"})
 class TableListing:
     """All files below a base path but those of `.hoodie`."""
 
-    files: tuple[DataFile, ...]
+    files: tuple[ListedFile, ...]
     """Those in partitions."""
-    strangers: tuple[DataFile, ...]
+    strangers: tuple[ListedFile, ...]
     """Those in folders that are no partitions."""
 
 
 def list_table(context: ServiceContext) -> TableListing:
     """List every partition on the store itself: Hudi's own listing leaves out what it does not know."""
-    files: list[DataFile] = []
-    strangers: list[DataFile] = []
+    files: list[ListedFile] = []
+    strangers: list[ListedFile] = []
     folders = [""]
     while folders:
         folder = folders.pop()
@@ -51,7 +51,7 @@ def list_table(context: ServiceContext) -> TableListing:
     return TableListing(tuple(files), tuple(strangers))
 
 
-def _list_folder(context: ServiceContext, folder: str, folders: list[str]) -> Iterator[DataFile]:
+def _list_folder(context: ServiceContext, folder: str, folders: list[str]) -> Iterator[ListedFile]:
     fs, path = open_path(context.spark, f"{context.job.base_path}/{folder}" if folder else context.job.base_path)
     for status in fs.listStatus(path):
         name = str(status.getPath().getName())
@@ -60,7 +60,7 @@ def _list_folder(context: ServiceContext, folder: str, folders: list[str]) -> It
             if below != META_FOLDER:
                 folders.append(below)
         elif not _is_checksum(name):
-            yield DataFile(below, int(status.getLen()), int(status.getModificationTime()))
+            yield ListedFile(below, int(status.getLen()), int(status.getModificationTime()))
 
 
 def _is_checksum(name: str) -> bool:
@@ -68,7 +68,7 @@ def _is_checksum(name: str) -> bool:
     return name.startswith(".") and name.endswith(".crc")
 
 
-def stat_file(context: ServiceContext, path: str) -> DataFile | None:
+def stat_file(context: ServiceContext, path: str) -> ListedFile | None:
     """Return a file as it is now; None when it is not there."""
     fs, hadoop_path = open_path(context.spark, f"{context.job.base_path}/{path}")
     try:
@@ -77,13 +77,13 @@ def stat_file(context: ServiceContext, path: str) -> DataFile | None:
         if any(cause.class_name.endswith("FileNotFoundException") for cause in causes_of(error.java_exception)):
             return None
         raise
-    return DataFile(path, int(status.getLen()), int(status.getModificationTime()))
+    return ListedFile(path, int(status.getLen()), int(status.getModificationTime()))
 
 
 # --- What the table knows of them
 
 
-def load_evidence(context: ServiceContext, state: TableState, put_back: Collection[str]) -> TableEvidence:
+def load_evidence(context: ServiceContext, state: LoadedTable, put_back: Collection[str]) -> TableEvidence:
     """Return what the active timeline, its plans and savepoints, heartbeats and markers say; not the archive yet."""
     names = _Names(context, state)
     named, completed = Names(), {}
@@ -127,7 +127,7 @@ def _first_version(config: Any, table_version: int) -> int:
     return int(text) if text.isdigit() else min(table_version, 6)
 
 
-def _write_rolled_back(context: ServiceContext, state: TableState, rollback: Any) -> str:
+def _write_rolled_back(context: ServiceContext, state: LoadedTable, rollback: Any) -> str:
     utils = context.spark._jvm.org.apache.hudi.table.action.rollback.RollbackUtils
     return str(utils.getRollbackPlan(state.meta_client, rollback).getInstantToRollback().getCommitTime())
 
@@ -167,7 +167,7 @@ def _find_living(context: ServiceContext) -> dict[str, str]:
 class _Names:
     """The contents of the timeline's files, whichever state they are of."""
 
-    def __init__(self, context: ServiceContext, state: TableState) -> None:
+    def __init__(self, context: ServiceContext, state: LoadedTable) -> None:
         self._context = context
         self._folder = state.meta_client.getTimelinePath().toString()
         fs, path = open_path(context.spark, self._folder)
@@ -194,7 +194,7 @@ class _Names:
 # --- What is read for the files in question alone
 
 
-def add_archive(state: TableState, evidence: TableEvidence, files: Iterable[DataFile]) -> TableEvidence:
+def add_archive(state: LoadedTable, evidence: TableEvidence, files: Iterable[ListedFile]) -> TableEvidence:
     """Return the evidence with the archived writes of these files, and from when on the timelines know every write."""
     wanted = sorted(
         {
@@ -230,7 +230,7 @@ def add_archive(state: TableState, evidence: TableEvidence, files: Iterable[Data
     return replace(evidence, completed=completed, known_from=known_from)
 
 
-def _first_write(state: TableState) -> str:
+def _first_write(state: LoadedTable) -> str:
     """Return from when on an active timeline without an archive is complete; empty when that is not known.
 
     A savepoint can keep an instant active whose successors were archived, into an archive that was removed since.
@@ -241,7 +241,7 @@ def _first_write(state: TableState) -> str:
 
 
 def add_metadata_table(
-    context: ServiceContext, client: Any, state: TableState, evidence: TableEvidence, files: Iterable[DataFile]
+    context: ServiceContext, client: Any, state: LoadedTable, evidence: TableEvidence, files: Iterable[ListedFile]
 ) -> TableEvidence:
     """Return the evidence with what the metadata table lists in the partitions of these files, if there is one."""
     if "files" not in state.metadata_partitions:
@@ -257,7 +257,7 @@ def add_metadata_table(
     return replace(evidence, listed=listed)
 
 
-def add_markers(context: ServiceContext, evidence: TableEvidence, files: Iterable[DataFile]) -> TableEvidence:
+def add_markers(context: ServiceContext, evidence: TableEvidence, files: Iterable[ListedFile]) -> TableEvidence:
     """Return the evidence with when the markers of these files' instants changed last."""
     changed = {}
     for instant in sorted({parts.instant for file in files if (parts := parse_name(file.name)) is not None}):

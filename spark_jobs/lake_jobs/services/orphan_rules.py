@@ -80,7 +80,7 @@ def read_orphan_rules(settings: Mapping[str, str], table: str) -> OrphanRules:
 
 
 @dataclass(frozen=True, slots=True)
-class DataFile:
+class ListedFile:
     """A file below the base path; `modified_ms` is the store's time, ms since the epoch (0: not known)."""
 
     path: str
@@ -222,20 +222,20 @@ class FileStanding(StrEnum):
 class FileFinding:
     """One file with its standing, and why."""
 
-    file: DataFile
+    file: ListedFile
     standing: FileStanding
     reason: str
 
 
 def judge_files(
-    files: Collection[DataFile], evidence: TableEvidence, limits: AgeLimits, among: Collection[DataFile] = ()
+    files: Collection[ListedFile], evidence: TableEvidence, limits: AgeLimits, among: Collection[ListedFile] = ()
 ) -> tuple[FileFinding, ...]:
     """Return the standing of each file. `among` are all files of the table, by default these."""
     held = _groups_held(among or files, evidence)
     return tuple(_judge(file, evidence, limits, held) for file in files)
 
 
-def _groups_held(files: Iterable[DataFile], evidence: TableEvidence) -> Mapping[tuple[str, str], str]:
+def _groups_held(files: Iterable[ListedFile], evidence: TableEvidence) -> Mapping[tuple[str, str], str]:
     """Return for each file group the newest instant of a file that exists and that a completed write made."""
     newest: dict[tuple[str, str], str] = {}
     for file in files:
@@ -247,7 +247,7 @@ def _groups_held(files: Iterable[DataFile], evidence: TableEvidence) -> Mapping[
 
 
 def _judge(
-    file: DataFile, evidence: TableEvidence, limits: AgeLimits, held: Mapping[tuple[str, str], str]
+    file: ListedFile, evidence: TableEvidence, limits: AgeLimits, held: Mapping[tuple[str, str], str]
 ) -> FileFinding:
     if file.name.startswith(PARTITION_METADATA):
         return FileFinding(file, FileStanding.KNOWN, "the partition's own metadata")
@@ -271,7 +271,7 @@ def _judge(
     return _judge_by_write(file, parts, evidence, held)
 
 
-def _find_user(file: DataFile, parts: HudiName, evidence: TableEvidence) -> str:
+def _find_user(file: ListedFile, parts: HudiName, evidence: TableEvidence) -> str:
     for found in (evidence.pending, evidence.living):
         if parts.instant in found:
             return f"it belongs to {found[parts.instant]}"
@@ -279,7 +279,7 @@ def _find_user(file: DataFile, parts: HudiName, evidence: TableEvidence) -> str:
     return "" if writer is None else f"the writer {writer} works in its partition"
 
 
-def _find_doubt(file: DataFile, parts: HudiName, evidence: TableEvidence) -> str:
+def _find_doubt(file: ListedFile, parts: HudiName, evidence: TableEvidence) -> str:
     if file.path in evidence.put_back:
         return "a person has put it back from the quarantine"
     if parts.is_log and min(evidence.table_version, evidence.first_version) < LOGS_NAME_THEIR_WRITE_FROM:
@@ -291,7 +291,7 @@ def _find_doubt(file: DataFile, parts: HudiName, evidence: TableEvidence) -> str
     return ""
 
 
-def _find_youth(file: DataFile, parts: HudiName, evidence: TableEvidence, limits: AgeLimits) -> str:
+def _find_youth(file: ListedFile, parts: HudiName, evidence: TableEvidence, limits: AgeLimits) -> str:
     if file.modified_ms >= limits.modified_before_ms:
         return "it was modified too recently"
     if parts.instant >= limits.requested_before:
@@ -302,7 +302,7 @@ def _find_youth(file: DataFile, parts: HudiName, evidence: TableEvidence, limits
 
 
 def _judge_by_write(
-    file: DataFile, parts: HudiName, evidence: TableEvidence, held: Mapping[tuple[str, str], str]
+    file: ListedFile, parts: HudiName, evidence: TableEvidence, held: Mapping[tuple[str, str], str]
 ) -> FileFinding:
     write = parts.instant
     problem = evidence.completed.get(write)

@@ -22,7 +22,7 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
 )
 from lake_jobs.hudi.files import TableFiles
-from lake_jobs.hudi.table import TableState, find_heartbeat_age_s, hold_lock, instant_time_of, requested_times
+from lake_jobs.hudi.table import LoadedTable, find_heartbeat_age_s, hold_lock, instant_time_of, requested_times
 from lake_jobs.services.context import ServiceContext, open_context, open_waiting_client, seconds_since
 from lake_jobs.services.living_writers import load_living_writers
 from lake_jobs.services.orphan_evidence import (
@@ -35,9 +35,9 @@ from lake_jobs.services.orphan_evidence import (
 )
 from lake_jobs.services.orphan_rules import (
     AgeLimits,
-    DataFile,
     FileFinding,
     FileStanding,
+    ListedFile,
     OrphanRules,
     describe_findings,
     judge_files,
@@ -137,8 +137,8 @@ def _decide(
     client: Any,
     quarantine: Quarantine,
     rules: OrphanRules,
-    files: Collection[DataFile],
-    among: Collection[DataFile] = (),
+    files: Collection[ListedFile],
+    among: Collection[ListedFile] = (),
 ) -> tuple[FileFinding, ...]:
     """Judge files by the table as it is now. The archive and the metadata table are read for what is in question."""
     state = context.read_table_state()
@@ -157,7 +157,7 @@ def _is_orphan(finding: FileFinding) -> bool:
     return finding.standing is FileStanding.ORPHAN
 
 
-def _limits(context: ServiceContext, state: TableState, rules: OrphanRules) -> AgeLimits:
+def _limits(context: ServiceContext, state: LoadedTable, rules: OrphanRules) -> AgeLimits:
     writes = state.timeline.getCommitsTimeline().filterCompletedInstants().getInstants()
     commits = [(str(instant.requestedTime()), str(instant.getCompletionTime())) for instant in writes]
     before_ms = _now_ms() - min_age_ms(rules, commits)
@@ -168,8 +168,8 @@ def _move(
     context: ServiceContext,
     quarantine: Quarantine,
     rules: OrphanRules,
-    orphans: Sequence[DataFile],
-    among: Collection[DataFile],
+    orphans: Sequence[ListedFile],
+    among: Collection[ListedFile],
 ) -> str:
     """Decide about the orphans once more under the table's lock, and move them; return what was moved, in words."""
     with open_waiting_client(context) as client, hold_lock(context.spark, client):

@@ -24,9 +24,9 @@ from lake_jobs.hudi.files import find_causes
 from lake_jobs.hudi.metadata_writes import is_written_by_1_0
 from lake_jobs.hudi.settings import ALWAYS
 from lake_jobs.hudi.table import (
+    LoadedTable,
     PlanBusyError,
     PlanGoneError,
-    TableState,
     be_sole_executor,
     find_beat_ms,
     find_heartbeat_age_s,
@@ -60,14 +60,14 @@ class PlannedService:
     """
 
     service: Service
-    find_pending: Callable[[TableState], tuple[str, ...]]
-    find_completed: Callable[[TableState, str], str | None]
+    find_pending: Callable[[LoadedTable], tuple[str, ...]]
+    find_completed: Callable[[LoadedTable, str], str | None]
     schedule: Callable[[Any, Any], Any]
     execute: Callable[[Any, str], object]
     nothing_new: str
     hudi_keeps_heartbeat: bool = False
     withdraw: Callable[[ServiceContext, Any, str], object] | None = None
-    find_hold: Callable[[ServiceContext, TableState], str] | None = None
+    find_hold: Callable[[ServiceContext, LoadedTable], str] | None = None
     """Returns why the pending plans must not be executed now, in words; empty when they may be."""
 
 
@@ -138,7 +138,7 @@ def is_ours(context: ServiceContext, instant: str, *, is_begun: bool) -> bool:
     return beat_ms is not None and (beat_ms > PLANNED_BEAT_MS or not is_begun)
 
 
-def _find_others(context: ServiceContext, kind: PlannedService, state: TableState) -> tuple[str, ...]:
+def _find_others(context: ServiceContext, kind: PlannedService, state: LoadedTable) -> tuple[str, ...]:
     """Return the pending plans that another executor may execute.
 
     Hudi keeps executors of compactions apart. A request to execute what is pending includes plans that no executor
@@ -209,7 +209,7 @@ def _plan_past_writers(context: ServiceContext, kind: PlannedService, client: An
         return plans
 
 
-def remove_unbegun(state: TableState, instant: str) -> None:
+def remove_unbegun(state: LoadedTable, instant: str) -> None:
     """Remove a plan that no executor has begun. Hudi has no call for it; call it under the table's lock."""
     found = find_instant(state.timeline.filterInflightsAndRequested(), instant)
     if found is not None and found.isRequested():
@@ -333,7 +333,7 @@ def _require_due(context: ServiceContext, kind: PlannedService, instant: str, *,
         raise PlanBusyError(instant)
 
 
-def _begun(state: TableState) -> frozenset[str]:
+def _begun(state: LoadedTable) -> frozenset[str]:
     return frozenset(requested_times(state.timeline.filterInflights()))
 
 

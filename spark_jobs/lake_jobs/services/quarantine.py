@@ -56,7 +56,7 @@ class Files(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class QuarantinedFile:
     """One file of a manifest."""
 
     path: str
@@ -72,7 +72,7 @@ class Manifest:
     id: str
     made_ms: int
     job_id: str
-    entries: tuple[Entry, ...]
+    entries: tuple[QuarantinedFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,8 @@ class Quarantine:
         It ends early when it may not go on: what is in its place then is for the next run.
         """
         entries = tuple(
-            Entry(found.file.path, found.file.size_bytes, found.file.modified_ms, found.reason) for found in findings
+            QuarantinedFile(found.file.path, found.file.size_bytes, found.file.modified_ms, found.reason)
+            for found in findings
         )
         manifest = Manifest(id, made_ms, job_id, entries)
         self.files.create(f"{FOLDER}/{id}/{MANIFEST}", _to_json(manifest))
@@ -189,7 +190,9 @@ class Quarantine:
         if body["version"] != VERSION:
             raise ValueError(f"{FOLDER}/{id}/{MANIFEST} has version {body['version']}, this release reads {VERSION}")
         entries = tuple(
-            Entry(str(entry["path"]), int(entry["size_bytes"]), int(entry["modified_ms"]), str(entry["reason"]))
+            QuarantinedFile(
+                str(entry["path"]), int(entry["size_bytes"]), int(entry["modified_ms"]), str(entry["reason"])
+            )
             for entry in body["files"]
         )
         return Manifest(id, int(body["made_ms"]), str(body["job_id"]), entries)

@@ -20,7 +20,7 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
 )
 from lake_jobs.hudi.settings import heartbeat_expires_s
-from lake_jobs.hudi.table import TableState, find_heartbeat_age_s, requested_times
+from lake_jobs.hudi.table import LoadedTable, find_heartbeat_age_s, requested_times
 from lake_jobs.services.context import (
     ServiceContext,
     open_context,
@@ -80,7 +80,7 @@ def _roll_back(context: ServiceContext) -> tuple[str, ...]:
     return rolled_back
 
 
-def _find_dead_writes(context: ServiceContext, state: TableState) -> tuple[str, ...]:
+def _find_dead_writes(context: ServiceContext, state: LoadedTable) -> tuple[str, ...]:
     """Return the writes that Hudi must roll back, youngest first as Hudi does: a begun rollback names its write."""
     named, expires_s = context.request.instants, heartbeat_expires_s(context.settings)
     writes = set()
@@ -97,13 +97,13 @@ def _find_dead_writes(context: ServiceContext, state: TableState) -> tuple[str, 
     return tuple(sorted(writes, reverse=True))
 
 
-def _pending_writes(state: TableState) -> tuple[str, ...]:
+def _pending_writes(state: LoadedTable) -> tuple[str, ...]:
     writes = state.timeline.getCommitsTimeline().filterPendingExcludingCompaction()
     clusterings = requested_times(state.timeline.filterPendingClusteringTimeline())
     return tuple(instant for instant in requested_times(writes) if instant not in clusterings)
 
 
-def _unfinished_writes(state: TableState) -> tuple[str, ...]:
+def _unfinished_writes(state: LoadedTable) -> tuple[str, ...]:
     """Return pending writes, and rollbacks that began: Hudi deletes a write's instants before it ends one."""
     return (*_pending_writes(state), *requested_times(state.timeline.filterPendingRollbackTimeline()))
 

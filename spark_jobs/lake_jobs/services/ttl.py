@@ -23,7 +23,7 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
 )
 from lake_jobs.driver.failure import causes_of, describe
-from lake_jobs.hudi.table import MERGE_ON_READ, TableState, find_instant, requested_times
+from lake_jobs.hudi.table import MERGE_ON_READ, LoadedTable, find_instant, requested_times
 from lake_jobs.services.context import (
     ServiceContext,
     open_context,
@@ -91,7 +91,7 @@ def _require_named_writes(context: ServiceContext) -> None:
         )
 
 
-def _pending_services(state: TableState) -> tuple[str, ...]:
+def _pending_services(state: LoadedTable) -> tuple[str, ...]:
     timeline = state.timeline
     pending = (
         timeline.filterPendingCompactionTimeline(),
@@ -154,7 +154,7 @@ def _require_untouched(context: ServiceContext, before: frozenset[str], partitio
             )
 
 
-def _completed_writes(state: TableState) -> Any:
+def _completed_writes(state: LoadedTable) -> Any:
     return state.timeline.getCommitsTimeline().filterCompletedInstants()
 
 

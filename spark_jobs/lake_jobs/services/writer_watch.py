@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from lake_jobs.hudi.table import TableState
+    from lake_jobs.hudi.table import LoadedTable
     from lake_jobs.services.context import ServiceContext
     from lake_jobs.services.writer_rules import LivingWriter
 
@@ -96,7 +96,7 @@ class _Watch:
         )
 
 
-def _partitions_of(context: ServiceContext, state: TableState, plan: str) -> frozenset[str]:
+def _partitions_of(context: ServiceContext, state: LoadedTable, plan: str) -> frozenset[str]:
     plans = context.spark._jvm.org.apache.hudi.common.util.ClusteringUtils.getAllPendingClusteringPlans(
         state.meta_client
     ).iterator()
@@ -109,7 +109,7 @@ def _partitions_of(context: ServiceContext, state: TableState, plan: str) -> fro
     return frozenset(found)
 
 
-def _recent_partitions(state: TableState) -> frozenset[str] | None:
+def _recent_partitions(state: LoadedTable) -> frozenset[str] | None:
     """Return the partitions that the last ten writes touched; None when that is not known."""
     timeline = state.timeline
     completed: list[Any] = list(timeline.getCommitsTimeline().filterCompletedInstants().getInstants())

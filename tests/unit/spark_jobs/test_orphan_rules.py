@@ -11,9 +11,9 @@ import pytest
 from airflow_lake_provider.instant_clock import DAY_MS, HOUR_MS
 from lake_jobs.services.orphan_rules import (
     AgeLimits,
-    DataFile,
     FileFinding,
     FileStanding,
+    ListedFile,
     Names,
     OrphanRules,
     OrphanSettingError,
@@ -47,7 +47,7 @@ def evidence(*named: str, **changes: Any) -> TableEvidence:
 
 
 def judge(path: str, known: TableEvidence, *others: str, modified_ms: int = OLD_MS) -> FileFinding:
-    files = [DataFile(path, 10, modified_ms), *(DataFile(other, 10, OLD_MS) for other in others)]
+    files = [ListedFile(path, 10, modified_ms), *(ListedFile(other, 10, OLD_MS) for other in others)]
     return judge_files(files, known, LIMITS)[0]
 
 
@@ -214,7 +214,11 @@ def test_settings_are_read_and_refused_by_name() -> None:
 
 def test_report_counts_bytes_and_names_examples() -> None:
     known = evidence(base())
-    files = [DataFile(base(token="0-9-7"), 1_234, OLD_MS), DataFile(base(), 7, OLD_MS), DataFile("x/_SUCCESS", 0, 5)]
+    files = [
+        ListedFile(base(token="0-9-7"), 1_234, OLD_MS),
+        ListedFile(base(), 7, OLD_MS),
+        ListedFile("x/_SUCCESS", 0, 5),
+    ]
     text = describe_findings(judge_files(files, known, LIMITS))
     assert text.startswith("1 orphan files of 1,234 bytes among 3 files (1 known, 1 ambiguous)")
     assert base(token="0-9-7") in text

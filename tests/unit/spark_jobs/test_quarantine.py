@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from lake_jobs.services.orphan_rules import DataFile, FileFinding, FileStanding
+from lake_jobs.services.orphan_rules import FileFinding, FileStanding, ListedFile
 from lake_jobs.services.quarantine import FOLDER, Quarantine, Total, UndoRefusedError
 
 PATHS = ("city=Oslo/a_0-1-0_1.parquet", "city=Oslo/b_0-1-0_1.parquet", "c_0-1-0_1.parquet")
 CONTENT = {path: f"rows of {path}".encode() for path in PATHS}
-FINDINGS = [FileFinding(DataFile(path, len(CONTENT[path]), 5), FileStanding.ORPHAN, "why") for path in PATHS]
+FINDINGS = [FileFinding(ListedFile(path, len(CONTENT[path]), 5), FileStanding.ORPHAN, "why") for path in PATHS]
 
 
 class KilledError(BaseException):
@@ -144,7 +144,7 @@ def test_killed_deletion_goes_on_and_touches_nothing_else(copies: bool) -> None:
     def two() -> MemoryFiles:
         files = filled(copies)()
         files.content |= {"d_0-1-0_2.parquet": b"d"}
-        young = FileFinding(DataFile("d_0-1-0_2.parquet", 1, 5), FileStanding.ORPHAN, "why")
+        young = FileFinding(ListedFile("d_0-1-0_2.parquet", 1, 5), FileStanding.ORPHAN, "why")
         Quarantine(files).take("200", 5000, "job", [young])
         return files
 
