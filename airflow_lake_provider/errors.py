@@ -58,7 +58,7 @@ class StorageError(LakeError):
 
     retriable = True
     http_status = 503
-    failure_kind = "surroundings"
+    failure_kind = "infrastructure"
 
 
 class StorageOptionError(StorageError):
@@ -93,7 +93,7 @@ class TimelineServerUnavailableError(LakeError):
 
     retriable = True
     http_status = 503
-    failure_kind = "surroundings"
+    failure_kind = "infrastructure"
 
 
 # --- manager ----------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ class ManagerUnreachableError(LakeError):
 
     retriable = True
     http_status = 503
-    failure_kind = "surroundings"
+    failure_kind = "infrastructure"
 
 
 # --- services ---------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class WorkDirError(LakeError):
     """A job's files cannot be written or read: the disk is full or read-only, or the folder is not mounted."""
 
     retriable = True
-    failure_kind = "surroundings"
+    failure_kind = "infrastructure"
 
 
 class EngineError(LakeError):
@@ -259,7 +259,7 @@ class EngineAwayError(EngineError):
     A job that was submitted may be running meanwhile; it is left to run, and the next try that asks follows it.
     """
 
-    failure_kind = "surroundings"
+    failure_kind = "infrastructure"
 
 
 class ServiceRefusedError(LakeError):
@@ -371,7 +371,7 @@ class LoginComplaint:
     """As `LakeError.failure_kind`."""
 
 
-_REFUSED, _SURROUNDINGS, _OTHER = "refused", "surroundings", "other"
+_REFUSED, _INFRASTRUCTURE, _OTHER = "refused", "infrastructure", "other"
 _NEW_KEYS = "the principal's keys have changed since: put its new keytab there"
 _NO_KEY = "the keytab cannot be read, or holds no key of the principal: correct one of them"
 _NO_KDC = "the KDC does not answer"
@@ -389,18 +389,18 @@ LOGIN_COMPLAINTS = (
     LoginComplaint("Preauthentication failed", _NEW_KEYS, _REFUSED),
     LoginComplaint("Server HTTP/", "the realm has no such service: ask YARN by its host's name", _REFUSED),
     LoginComplaint("No credentials cache found", _NO_KEY, _REFUSED),
-    LoginComplaint("Clock skew too great", "the clocks of KDC and machine differ", _SURROUNDINGS),
-    LoginComplaint("Connection refused", _NO_KDC, _SURROUNDINGS),
-    LoginComplaint("timed out", _NO_KDC, _SURROUNDINGS),
-    LoginComplaint("ICMP Port Unreachable", _NO_KDC, _SURROUNDINGS),
-    LoginComplaint("Cannot contact any KDC", _NO_KDC, _SURROUNDINGS),
-    LoginComplaint("Ticket expired", _NO_TICKET, _SURROUNDINGS),
-    LoginComplaint("Failed to find any Kerberos tgt", _NO_TICKET, _SURROUNDINGS),
-    LoginComplaint("Client cannot authenticate via", _NO_TICKET, _SURROUNDINGS),
-    LoginComplaint("No Kerberos credentials available", _NO_TICKET, _SURROUNDINGS),
+    LoginComplaint("Clock skew too great", "the clocks of KDC and machine differ", _INFRASTRUCTURE),
+    LoginComplaint("Connection refused", _NO_KDC, _INFRASTRUCTURE),
+    LoginComplaint("timed out", _NO_KDC, _INFRASTRUCTURE),
+    LoginComplaint("ICMP Port Unreachable", _NO_KDC, _INFRASTRUCTURE),
+    LoginComplaint("Cannot contact any KDC", _NO_KDC, _INFRASTRUCTURE),
+    LoginComplaint("Ticket expired", _NO_TICKET, _INFRASTRUCTURE),
+    LoginComplaint("Failed to find any Kerberos tgt", _NO_TICKET, _INFRASTRUCTURE),
+    LoginComplaint("Client cannot authenticate via", _NO_TICKET, _INFRASTRUCTURE),
+    LoginComplaint("No Kerberos credentials available", _NO_TICKET, _INFRASTRUCTURE),
     LoginComplaint("failure to login", "check principal, keytab and krb5.conf", _OTHER),
 )
-"""The first one that occurs counts. What may end without a change of the settings is a matter of the surroundings."""
+"""The first one that occurs counts. What may end without a change of the settings is a matter of the infrastructure."""
 _LOGIN_SIGNS = (
     *("failure to login", "LoginException", "KrbException", "GSSException", "Client cannot authenticate via"),
     "GSSAPI: ",

@@ -269,7 +269,7 @@ class FailureKind(StrEnum):
     PLAN_GONE = "plan_gone"  # the named plan is not pending any more: evaluate the table again
     CONFLICT = "conflict"  # a writer's commit stands in the way: wait for the writer
     OUT_OF_MEMORY = "out_of_memory"
-    SURROUNDINGS = "surroundings"  # store, work_dir or manager: no verdict about the plan; wait for them
+    INFRASTRUCTURE = "infrastructure"  # store, work_dir or manager: no verdict about the plan; wait for them
     REFUSED = "refused"  # it cannot be done as things are, and no retry helps: the message names what to change
     OTHER = "other"
 

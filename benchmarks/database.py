@@ -138,7 +138,7 @@ def operations(engine: Engine) -> dict[str, Callable[[], object]]:
     return {
         "notice": lambda: registry.mark_dirty(Notice("s3a://bucket/lake/t1", "t1", Source.HINT)),
         "loop: acquire and release a lease": evaluate,
-        "decision: state of the DAGs": in_session(gateway.find_net),
+        "decision: state of the DAGs": in_session(gateway.find_lake_dags),
         "decision: active runs of a table": in_session(lambda s: gateway.find_active_runs(s, f"{table_id}.")),
         "decision: runs of an instant": in_session(lambda s: gateway.find_runs_by_id(s, run_ids)),
         "decision: active runs of all tables, for limits": in_session(lambda s: gateway.find_active_runs(s, "")),

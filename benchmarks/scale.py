@@ -142,7 +142,7 @@ def build_manager(engine: Engine, folder: Path, most: int) -> Any:
     from airflow_lake_provider.manager.db.rows import DatabaseClock
     from airflow_lake_provider.manager.monitoring import DeadlineSweep
     from airflow_lake_provider.manager.reconciler import ManagerLoop
-    from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, Net
+    from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, LakeDags
     from airflow_lake_provider.manager.timeline_feed import RegistryFeed, TimelineServerGateway
     from airflow_lake_provider.planner.table_view import TableViewCache
     from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
@@ -154,9 +154,9 @@ def build_manager(engine: Engine, folder: Path, most: int) -> Any:
     class Runs(AirflowRunGateway):
         """Its runs are rows: there is no DAG to parse them."""
 
-        def find_net(self, session: Any) -> Net:
-            super().find_net(session)
-            return Net({SERVICE_DAG_ID: DagState.ACTIVE, WATCH_DAG_ID: DagState.ACTIVE}, int(time.time() * 1000))
+        def find_lake_dags(self, session: Any) -> LakeDags:
+            super().find_lake_dags(session)
+            return LakeDags({SERVICE_DAG_ID: DagState.ACTIVE, WATCH_DAG_ID: DagState.ACTIVE}, int(time.time() * 1000))
 
         def create_run(self, session: Any, run_id: str, conf: dict[str, Any], note: str) -> None:
             insert = """insert into dag_run (dag_id, queued_at, state, run_id, run_type, conf, run_after, span_status,

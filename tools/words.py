@@ -32,6 +32,8 @@ INSTEAD = {
     r"doors?|desks?|surgeons?|habits?|rhythms?": "gateway, admission controller, repairer, mode, commit interval",
     r"news|judge?ments?": "progress or change, verdict",
     r"(?<!user )(?<!users )(?<!person )(?<!people )who(?!\s+may)": "name the process, with which or that",
+    r"troubles?": "problem, failure, error",
+    r"surroundings": "infrastructure",
     r"ours?|we|us": "the provider",
 }
 # Measurements and trials name their authors' machine; these are the two phrases that may.
@@ -97,6 +99,8 @@ NAMES = {
     "beside": "next_to, besides",
     "judgement": "verdict, forecast",
     "treatment": "repair",
+    "trouble": "problem, failure, error",
+    "surrounding": "infrastructure",
 }
 # Names that are right, each with its reason; calls of other packages (`stream.tell()`) are not definitions.
 ALLOWED_NAMES: dict[str, str] = {}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from airflow_lake_provider.manager.reports import Reports
-    from airflow_lake_provider.manager.scheduling import Net
+    from airflow_lake_provider.manager.scheduling import LakeDags
 
 
 def run_command(args: Namespace, command: Callable[[Namespace], None]) -> None:
@@ -141,9 +141,9 @@ def open_reports() -> Reports:
     settings, registry, gateway = load_settings(), open_registry(), AirflowRunGateway()
     open_table, tables = open_with_connections(settings.storage_conn_ids), open_tables(settings)
 
-    def find_net() -> Net:
+    def find_lake_dags() -> LakeDags:
         with registry.transaction() as session:
-            return gateway.find_net(session)
+            return gateway.find_lake_dags(session)
 
     return Reports(
         registry=registry,
@@ -152,7 +152,7 @@ def open_reports() -> Reports:
         instances=AirflowInstanceGateway(),
         run_scheduler=RunScheduler(registry, gateway, tables.load, settings.engine),
         admit=AdmissionController(open_table).admit,
-        find_net=find_net,
+        find_lake_dags=find_lake_dags,
     )
 
 

@@ -23,7 +23,7 @@ from airflow_lake_provider.hooks.open_tables import open_with_connections
 from airflow_lake_provider.http import MOUNT_PATH
 from airflow_lake_provider.hudi.base_path import FoundTable, discover_tables, is_below, normalise_root
 from airflow_lake_provider.hudi.properties import load_table_properties
-from airflow_lake_provider.manager.scheduling import find_net_problems
+from airflow_lake_provider.manager.scheduling import find_dag_problems
 from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
 from airflow_lake_provider.plugins.lake_plugin import load_settings, open_registry, open_tables
 from airflow_lake_provider.plugins.shipped import BUNDLE_NAME, with_lake_bundle
@@ -80,7 +80,7 @@ def _check_airflow() -> list[dict[str, Any]]:
     try:
         count = len(registry.list_tables(1000))
         with registry.transaction() as session:
-            problems = find_net_problems(AirflowRunGateway().find_net(session), registry.now_ms())
+            problems = find_dag_problems(AirflowRunGateway().find_lake_dags(session), registry.now_ms())
         database = _row_of(
             "database", "", f"the registry has {count} tables" if count < 1000 else "1,000 tables or more"
         )

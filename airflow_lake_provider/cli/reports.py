@@ -315,7 +315,7 @@ def _print_dry_run(args: Namespace, services: list[dict[str, Any]]) -> None:
 
 
 def _print_explanation(found: dict[str, Any]) -> None:
-    for problem in found["net_problems"]:
+    for problem in found["dag_problems"]:
         print(f"in the way of all tables: {problem}")
     evaluation = moment(found["next_evaluation_ms"]) if found["registered"] else "never: not in the registry"
     print(f"{found['table']} at {found['base_path']}: {found['type']}, version {found['version']}")

@@ -38,7 +38,7 @@ from airflow_lake_provider.manager.scheduling import (
     RunState,
     StartVerdict,
     decide_start,
-    find_net_problems,
+    find_dag_problems,
     find_runs_of,
     run_conf,
 )
@@ -114,7 +114,7 @@ def _start_run(args: Namespace) -> None:
     print_rows(args, rows, lambda row: f"run {row['run_id']} of lake_table_service; airflow lake runs {args.table}")
     registry = open_registry()
     with registry.transaction() as session:
-        for problem in find_net_problems(AirflowRunGateway().find_net(session), registry.now_ms()):
+        for problem in find_dag_problems(AirflowRunGateway().find_lake_dags(session), registry.now_ms()):
             warn(f"! {problem}")
 
 

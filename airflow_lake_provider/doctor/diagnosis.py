@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.config.policies import DoctorPolicy, StuckKind
-from airflow_lake_provider.doctor.evidence import find_zone_trouble
+from airflow_lake_provider.doctor.evidence import find_zone_problems
 from airflow_lake_provider.hudi.instant import Action, State
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def diagnose(evidence: Evidence, policy: DoctorPolicy | None = None) -> tuple[Fi
     return tuple(replace(f, blocks=blocked_behind(evidence, f.kind, f.instant)) for f in found)
 
 
-def shows_trouble(seen: TimelineSnapshot) -> bool:
+def needs_doctor(seen: TimelineSnapshot) -> bool:
     """Whether a timeline has anything on it that may be stuck: findings of other kinds come about over hours."""
     is_partly_indexed = bool(seen.properties.metadata_partitions_inflight)
     return bool(seen.timeline.pending() or seen.timeline.problems) or is_partly_indexed
@@ -300,9 +300,9 @@ def _requested_time(file_name: str) -> str:
 def _time_zones(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
     if evidence.zone is None:
         return
-    for trouble in find_zone_trouble(evidence.stamps, evidence.zone, evidence.properties.time_zone, evidence.now_ms):
-        kind = StuckKind.DISORDERED_WRITES if trouble.instant else StuckKind.FOREIGN_TIME_ZONE
-        yield Finding(kind, trouble.instant, trouble.message, trouble.holds_up, trouble.repair)
+    for problem in find_zone_problems(evidence.stamps, evidence.zone, evidence.properties.time_zone, evidence.now_ms):
+        kind = StuckKind.DISORDERED_WRITES if problem.instant else StuckKind.FOREIGN_TIME_ZONE
+        yield Finding(kind, problem.instant, problem.message, problem.holds_up, problem.repair)
 
 
 def _is_left(evidence: Evidence, instant: Instant, policy: DoctorPolicy) -> bool:

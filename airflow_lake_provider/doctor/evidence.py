@@ -233,7 +233,7 @@ def _read_metadata_table(storage: Storage) -> tuple[int | None, dict[str, int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class ZoneTrouble:
+class ZoneProblem:
     """One thing that is wrong. `instant` is the commit that writes were sorted before; empty when none were yet."""
 
     instant: str
@@ -242,11 +242,11 @@ class ZoneTrouble:
     repair: str
 
 
-def find_zone_trouble(stamps: Sequence[Stamp], zone: JobZone, table_zone: str, now_ms: int) -> Iterator[ZoneTrouble]:
+def find_zone_problems(stamps: Sequence[Stamp], zone: JobZone, table_zone: str, now_ms: int) -> Iterator[ZoneProblem]:
     """Yield what is wrong with the zones of a table's instants. Pure."""
     foreign = find_foreign(stamps, zone.offset_ms, now_ms)
     if foreign is not None:
-        yield ZoneTrouble(
+        yield ZoneProblem(
             "",
             describe_foreign(foreign, zone.name, table_zone),
             "every service: none is started until the newest instants are all of the jobs' zone",
@@ -254,7 +254,7 @@ def find_zone_trouble(stamps: Sequence[Stamp], zone: JobZone, table_zone: str, n
         )
     overtaken = find_overtaken(stamps, zone.offset_ms)
     if overtaken is not None:
-        yield ZoneTrouble(
+        yield ZoneProblem(
             overtaken.instant,
             f"{len(overtaken.writes)} writes ({listed(overtaken.writes)}) were made after {overtaken.action} "
             f"{overtaken.instant} and sort before it: they were named in another time zone than it",

@@ -249,20 +249,20 @@ class PlanWithdrawal:
     def _withdraw(self, job: EngineJob, run_job: Callable[[EngineJob], object]) -> str | None:
         """Return why the plan is still there, empty when it is removed, None when it has completed."""
         (service,) = job.request.services
-        trouble = ""
+        failure = ""
         try:
             if any(instant.requested_time in service.instants for instant in self.read_timeline().completed()):
                 return None
             try:
                 run_job(job)
             except LakeError as error:
-                trouble = f"; {error}"
+                failure = f"; {error}"
             verdict = judge(self.before, self.read_timeline(), service, _read_result(job.request))
         except LakeError as error:
-            return f"{error}{trouble}"
+            return f"{error}{failure}"
         if verdict.done:
             return "" if verdict.outcome is Outcome.COMPLETED else None
-        return f"{verdict.reason}{trouble}"
+        return f"{verdict.reason}{failure}"
 
     def _plans_of(self, ran: JobRequest) -> tuple[str, ...]:
         (service,) = ran.services

@@ -77,7 +77,7 @@ class JobRun:
         left = self._record.find()
         if left is not None and self._finish_earlier(left):
             return left.job.request
-        # Of an earlier execution of the same try, which waited for its surroundings since.
+        # Of an earlier execution of the same try, which waited for infrastructure since.
         remove(self._job.request.result_path)
         write_request(self._job.request_path, self._job.request)
         require_lease()

@@ -62,7 +62,7 @@ REMEDIES: Mapping[FailureKind, Remedy] = MappingProxyType(
         FailureKind.CONFLICT: Remedy(2, "a writer is in the way: again when it may have ended", grows=True),
         FailureKind.OUT_OF_MEMORY: Remedy(0, "it ran out of memory: again immediately, with twice the memory"),
         FailureKind.PLAN_GONE: Remedy(0, "its plan does not exist any more: the manager decides again"),
-        FailureKind.SURROUNDINGS: Remedy(1, "the store, work_dir or the manager fails: again later", doubles=True),
+        FailureKind.INFRASTRUCTURE: Remedy(1, "the store, work_dir or the manager fails: again later", doubles=True),
         FailureKind.REFUSED: Remedy(0, "it was refused: what its reason names must change first"),
         FailureKind.OTHER: Remedy(1, "again after a pause that doubles with each try", doubles=True),
     }
@@ -125,20 +125,24 @@ nothing watches the run."""
 
 
 def find_wait_s(error: LakeError, waits: int, pauses: Pauses) -> float | None:
-    """Return how long a task waits for its surroundings after `waits` waits of this try; None for a failed try.
+    """Return how long a task waits for infrastructure after `waits` waits of this try; None for a failed try.
 
-    The surroundings are the store, work_dir, the manager, an executor's lease that another executor holds, and a writer
+    Infrastructure is the store, work_dir, the manager, an executor's lease that another executor holds, and a writer
     that takes no lock, whose commit may take hours. What a job reported after it ran is a failed try, whatever the
     reason.
     """
     is_others = isinstance(error, (ExecutorBusyError, LeaseLostError, WriterUnguardedError))
-    if not error.retriable or waits >= MOST_WAITS or not (is_others or error.failure_kind == FailureKind.SURROUNDINGS):
+    if (
+        not error.retriable
+        or waits >= MOST_WAITS
+        or not (is_others or error.failure_kind == FailureKind.INFRASTRUCTURE)
+    ):
         return None
     return backoff(max(pauses.delay_s, LEAST_WAIT_S), waits + 1, MOST_WAIT_S)
 
 
 def as_task_error(error: LakeError, context: Context) -> AirflowException:
-    """Return the error with which Airflow fails the try, or waits for the surroundings without counting one."""
+    """Return the error with which Airflow fails the try, or waits for infrastructure without counting one."""
     waits = int(context.get("task_reschedule_count") or 0)
     wait_s = find_wait_s(error, waits, _pauses_of(context))
     if wait_s is None:

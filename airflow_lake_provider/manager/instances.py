@@ -48,7 +48,7 @@ KILL_WITHIN_MS = 300_000
 """How long after its time-out a try may need to end."""
 _BEGUN = frozenset({"running", "deferred", "restarting", "awaiting_input"})
 _WAITS = "up_for_reschedule"
-"""The state of a try that waits for its surroundings (`execution.retry.find_wait_s`)."""
+"""The state of a try that waits for infrastructure (`execution.retry.find_wait_s`)."""
 _COUNTED_AHEAD = frozenset({"scheduled", "queued"})
 """States in which Airflow counts a try that has not begun."""
 

@@ -20,7 +20,7 @@ from sqlalchemy import select, update
 
 from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.config.tables_config import TablesConfig
-from airflow_lake_provider.doctor.diagnosis import shows_trouble
+from airflow_lake_provider.doctor.diagnosis import needs_doctor
 from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import normalise_base_path, store_of, table_id_of
@@ -466,7 +466,7 @@ class RepairRound:
         seen = None if self._views is None else self._views.find_snapshot(row["base_path"], 0, math.inf)
         with self._lock:
             examined_ms, version = self._well.get(row["table_id"], (0, ""))
-        if seen is None or row["problem"] or shows_trouble(seen):
+        if seen is None or row["problem"] or needs_doctor(seen):
             return False
         is_changed = seen.version != version
         if self._registry.now_ms() - examined_ms > (WHOLE_EVERY_MS if is_changed else WHOLE_AT_LATEST_MS):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.evaluation import Admit
     from airflow_lake_provider.manager.evaluators import EvaluatorLimits
     from airflow_lake_provider.manager.instances import Instance, VanishedExecutors
-    from airflow_lake_provider.manager.scheduling import Net, RunGateway
+    from airflow_lake_provider.manager.scheduling import LakeDags, RunGateway
     from airflow_lake_provider.manager.timeline_feed import TimelineGateway, WatchedTimeline
     from airflow_lake_provider.manager.writers import WriterChecks
     from airflow_lake_provider.metrics import Metrics
@@ -152,10 +152,10 @@ class ManagerLoop:
         """Wait until no table is being evaluated by `start`; false when that takes longer."""
         return self._evaluators.wait_until_idle(timeout_s)
 
-    def find_net(self) -> Net:
+    def find_lake_dags(self) -> LakeDags:
         """Return the state of the DAGs that this manager depends on."""
         with self._registry.transaction() as session:
-            return self._gateway.find_net(session)
+            return self._gateway.find_lake_dags(session)
 
     def register_configured_tables(self) -> None:
         """Add the tables that the configuration names by path to the registry."""

@@ -43,7 +43,7 @@ from airflow_lake_provider.manager.db.search import (
 )
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.instances import InstanceState, load_instances, next_evaluation_ms
-from airflow_lake_provider.manager.scheduling import find_net_problems
+from airflow_lake_provider.manager.scheduling import find_dag_problems
 from airflow_lake_provider.manager.writers import WriterChecks, row_to_dict
 from airflow_lake_provider.planner.conformance import block_unconforming
 from airflow_lake_provider.planner.decide import decide_now, load_facts, remember_cleaned
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.instances import Instance
     from airflow_lake_provider.manager.monitoring import InstanceGateway
     from airflow_lake_provider.manager.run_scheduler import RunScheduler
-    from airflow_lake_provider.manager.scheduling import Net, StartDecision
+    from airflow_lake_provider.manager.scheduling import LakeDags, StartDecision
     from airflow_lake_provider.planner.rules import Decision
     from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 
@@ -130,14 +130,14 @@ class Reports:
     instances: InstanceGateway
     run_scheduler: RunScheduler
     admit: Admit
-    find_net: Callable[[], Net]
+    find_lake_dags: Callable[[], LakeDags]
     find_process_problems: Callable[[], Sequence[str]] = tuple
     """What is wrong with the manager's process; nothing in a command, which has no loop and receives no notice."""
     slots: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(EXPLAINED_AT_ONCE))
 
     def find_problems(self) -> list[str]:
         """Return what stops or delays all tables, the gravest first."""
-        problems = [*find_net_problems(self.find_net(), self.registry.now_ms()), *self.find_process_problems()]
+        problems = [*find_dag_problems(self.find_lake_dags(), self.registry.now_ms()), *self.find_process_problems()]
         settings = self.find_settings_problem()
         if settings:
             problems.append(f"the tables' settings are wrong; servers keep the last good ones: {settings}")
@@ -272,7 +272,7 @@ class Reports:
         return {
             **_describe(view, row, now_ms),
             "settings_problem": self.tables.problem,
-            "net_problems": list(find_net_problems(self.find_net(), now_ms)),
+            "dag_problems": list(find_dag_problems(self.find_lake_dags(), now_ms)),
             "lock_problem": find_lock_problem(policy.hudi_options) or "",
             # The last completed write without holes, what is in the way, and what happens to the later commits.
             "holes": list(holes.explain()) if holes.holes else [],

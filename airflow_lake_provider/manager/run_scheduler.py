@@ -170,7 +170,7 @@ class RunScheduler:
         more: Sequence[ServiceRun] = (),
     ) -> StartDecision:
         now_ms = self._registry.now_ms()
-        waiting = wait_for_dag(find_service_dag_problem(self._gateway.find_net(session)), now_ms)
+        waiting = wait_for_dag(find_service_dag_problem(self._gateway.find_lake_dags(session)), now_ms)
         waiting = waiting or wait_for_window(decision, policy.maintenance_window, now_ms, table_id)
         if waiting is None:
             active = [*self._gateway.find_active_runs(session, f"{table_id}."), *more]

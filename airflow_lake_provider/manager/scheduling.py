@@ -73,7 +73,7 @@ class ServiceRun:
     is_void: bool = False
     """It failed, but most of its tries ended without a verdict: their workers were killed, or vanished."""
     is_between_tries: bool = False
-    """Its task waits for its next try, or for its surroundings, and has no job."""
+    """Its task waits for its next try, or for infrastructure, and has no job."""
     scopes: tuple[str, ...] = ()
     """The budgets that it is charged to, where the registry was asked for them."""
 
@@ -94,7 +94,7 @@ class RunGateway(Protocol):
         """Return those of the runs that exist."""
         ...
 
-    def find_net(self, session: Session) -> Net:
+    def find_lake_dags(self, session: Session) -> LakeDags:
         """Return the state of the DAGs that the manager depends on."""
         ...
 
@@ -488,7 +488,7 @@ class DagState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Net:
+class LakeDags:
     """The DAGs in Airflow. `swept_ms` is when a run of `lake_watch` last succeeded; None: never."""
 
     states: Mapping[str, DagState] = field(default_factory=lambda: MappingProxyType({}))
@@ -503,29 +503,29 @@ class Net:
         return None if self.swept_ms is None else max(0, now_ms - self.swept_ms) // 1000
 
 
-def find_service_dag_problem(net: Net) -> str:
+def find_service_dag_problem(dags: LakeDags) -> str:
     """Return why no run of a service would begin; empty when one would. Creating a run reports a missing DAG."""
-    if net.state(SERVICE_DAG_ID) is DagState.PAUSED:
+    if dags.state(SERVICE_DAG_ID) is DagState.PAUSED:
         return f"DAG {SERVICE_DAG_ID} is paused, so no service runs: unpause it (airflow dags unpause {SERVICE_DAG_ID})"
     return ""
 
 
-def find_net_problems(net: Net, now_ms: int) -> tuple[str, ...]:
+def find_dag_problems(dags: LakeDags, now_ms: int) -> tuple[str, ...]:
     """Return what is wrong with the DAGs, the gravest first."""
-    problems = [find_service_dag_problem(net)]
-    missing = [dag_id for dag_id in (SERVICE_DAG_ID, WATCH_DAG_ID) if net.state(dag_id) is DagState.MISSING]
+    problems = [find_service_dag_problem(dags)]
+    missing = [dag_id for dag_id in (SERVICE_DAG_ID, WATCH_DAG_ID) if dags.state(dag_id) is DagState.MISSING]
     if missing:
         problems.append(
             f"DAG {' and '.join(missing)} not in Airflow's database: add the shipped DAGs to the DAG bundles "
             "(`airflow lake dag-bundles` prints the setting)"
         )
-    age_s = net.sweep_age_s(now_ms)
-    if net.state(WATCH_DAG_ID) is DagState.PAUSED:
+    age_s = dags.sweep_age_s(now_ms)
+    if dags.state(WATCH_DAG_ID) is DagState.PAUSED:
         problems.append(
             f"DAG {WATCH_DAG_ID} is paused, so lost notices, deadlines and stuck tables go unseen: unpause it "
             f"(airflow dags unpause {WATCH_DAG_ID}); {_last_sweep(age_s)}"
         )
-    elif net.state(WATCH_DAG_ID) is DagState.ACTIVE and (age_s is None or age_s * 1000 > STALE_MS):
+    elif dags.state(WATCH_DAG_ID) is DagState.ACTIVE and (age_s is None or age_s * 1000 > STALE_MS):
         problems.append(f"{_last_sweep(age_s)}, though it is due each minute: see its runs and Airflow's scheduler")
     return tuple(problem for problem in problems if problem)
 

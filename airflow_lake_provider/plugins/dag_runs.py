@@ -27,7 +27,7 @@ from airflow_lake_provider.manager.scheduling import (
     WARM_DAG_ID,
     WATCH_DAG_ID,
     DagState,
-    Net,
+    LakeDags,
     RunState,
     ServiceRun,
 )
@@ -73,7 +73,7 @@ class AirflowRunGateway:
         void = _find_void(session, [run.run_id for run in runs if run.state is RunState.FAILED])
         return [replace(run, is_void=run.run_id in void) for run in runs]
 
-    def find_net(self, session: Session) -> Net:
+    def find_lake_dags(self, session: Session) -> LakeDags:
         """Return whether the DAGs that the manager depends on are paused, and when `lake_watch` last succeeded."""
         dag_ids = (SERVICE_DAG_ID, WATCH_DAG_ID)
         dags = session.execute(
@@ -89,7 +89,7 @@ class AirflowRunGateway:
             .limit(1)
         )
         swept = session.scalar(newest)
-        return Net(states, None if swept is None else int(swept.timestamp() * 1000))
+        return LakeDags(states, None if swept is None else int(swept.timestamp() * 1000))
 
     def create_run(self, session: Session, run_id: str, conf: dict[str, Any], note: str) -> None:
         """Create a queued run of the service DAG in the caller's transaction."""

@@ -31,7 +31,7 @@ from airflow_lake_provider.manager.db.search import (
     load_numbers,
     page_of_tables,
 )
-from airflow_lake_provider.manager.scheduling import RunState, find_net_problems
+from airflow_lake_provider.manager.scheduling import RunState, find_dag_problems
 from airflow_lake_provider.ui import table_routes
 from airflow_lake_provider.ui.answers import (
     HEADERS,
@@ -130,7 +130,7 @@ def get_overview(request: Request, services: Services, memory: Memory, seen: See
         hours=[LakeHour.model_validate(one) for one in memory.hours(seen, count)],
         problems=[
             *([problem] if problem else []),
-            *find_net_problems(services.loop.find_net(), now_ms),
+            *find_dag_problems(services.loop.find_lake_dags(), now_ms),
             *services.find_problems(seen.covers, names=not seen.is_limited),
             *backlog.problems,
         ],

@@ -263,8 +263,8 @@ class LakeTable(Wire):
     writers_checked_ms: int | None
 
 
-class LakeTrouble(Wire):
-    """Something that is wrong with a table, and what to do."""
+class LakeTimelineProblem(Wire):
+    """Something that is wrong with a table's timeline, and what to do."""
 
     message: str
     repair: str
@@ -285,7 +285,7 @@ class LakeTimeline(Wire):
     is_cut: bool
     sizes: list[LakeSize]
     """By time, the newest 1,000."""
-    troubles: list[LakeTrouble]
+    problems: list[LakeTimelineProblem]
 
 
 class LakeRepair(Wire):

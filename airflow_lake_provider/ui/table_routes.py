@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 from airflow_lake_provider.config.tables_source import Pause, pause_in_overrides, settings_in_force
 from airflow_lake_provider.conflict.activity import open_conflict_table
 from airflow_lake_provider.conflict.contention import describe_activity
-from airflow_lake_provider.doctor.evidence import find_zone_trouble
+from airflow_lake_provider.doctor.evidence import find_zone_problems
 from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import ConfigError, ForbiddenError, LakeError, MalformedRequestError
 from airflow_lake_provider.hudi.properties import zone_of_jobs
@@ -51,7 +51,7 @@ from airflow_lake_provider.ui.models import (
     LakeSink,
     LakeTable,
     LakeTimeline,
-    LakeTrouble,
+    LakeTimelineProblem,
 )
 from airflow_lake_provider.ui.table_facts import MOST_INSTANTS, LakeSetting, problem_sentence, services_of_row
 
@@ -176,7 +176,7 @@ def get_lake_timeline(request: Request, services: Services, memory: Memory, seen
             return to_response(request, _unreadable(str(error)))
     properties = view.properties
     zone = zone_of_jobs(properties.time_zone, policy_of_row(load_tables(services), row).spark_conf)
-    troubles = () if zone is None else find_zone_trouble(stamps, zone, properties.time_zone, now_ms)
+    zone_problems = () if zone is None else find_zone_problems(stamps, zone, properties.time_zone, now_ms)
     instants, sizes = memory.timeline(view)
     answer = LakeTimeline(
         problem="",
@@ -187,9 +187,9 @@ def get_lake_timeline(request: Request, services: Services, memory: Memory, seen
         instants=instants,
         is_cut=len(view.timeline.instants) > MOST_INSTANTS,
         sizes=sizes,
-        troubles=[
-            *(LakeTrouble(message=f"{one.file_name}: {one.reason}", repair="") for one in view.problems),
-            *(LakeTrouble(message=one.message, repair=one.repair) for one in troubles),
+        problems=[
+            *(LakeTimelineProblem(message=f"{one.file_name}: {one.reason}", repair="") for one in view.problems),
+            *(LakeTimelineProblem(message=one.message, repair=one.repair) for one in zone_problems),
         ],
     )
     return to_response(request, answer)
@@ -313,5 +313,5 @@ def _unreadable(problem: str) -> LakeTimeline:
         instants=[],
         is_cut=False,
         sizes=[],
-        troubles=[],
+        problems=[],
     )

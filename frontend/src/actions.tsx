@@ -4,7 +4,7 @@ import { useEffect, useRef, useState, type ReactNode } from "react";
 
 import { airflow, get, HttpError, nowMs, send, type Service, type Table, type User } from "./api";
 import { title } from "./names";
-import { RunLink, SERVICE_DAG, Trouble } from "./parts";
+import { RunLink, SERVICE_DAG, Alert } from "./parts";
 
 const INDEX_DAG = "lake_reindex";
 const WITHOUT_MANAGER = ["savepoint", "orphans"];
@@ -73,7 +73,7 @@ function Confirmation({ label, name, children, act, done, tone, close }: Offer &
       ) : (
         <div className="says">{children}</div>
       )}
-      {problem !== "" && <Trouble>{problem}</Trouble>}
+      {problem !== "" && <Alert>{problem}</Alert>}
       <p className="confirm-foot">
         <button type="button" className="button" onClick={() => dialog.current?.close()}>
           {state === "done" ? "Close" : "Cancel"}

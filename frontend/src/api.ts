@@ -253,7 +253,7 @@ export interface Timeline {
   instants: Instant[];
   is_cut: boolean;
   sizes: Size[];
-  troubles: { message: string; repair: string }[];
+  problems: { message: string; repair: string }[];
 }
 
 export interface Policy {

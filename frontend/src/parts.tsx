@@ -40,9 +40,9 @@ export function Panel({ name, aside, children }: { name: string; aside?: ReactNo
   );
 }
 
-export function Trouble({ children, tone = "bad" }: { children: ReactNode; tone?: "bad" | "warn" }) {
+export function Alert({ children, tone = "bad" }: { children: ReactNode; tone?: "bad" | "warn" }) {
   return (
-    <div className={`trouble ${tone}`} role={tone === "bad" ? "alert" : "status"}>
+    <div className={`alert ${tone}`} role={tone === "bad" ? "alert" : "status"}>
       {children}
     </div>
   );

@@ -11,7 +11,7 @@ from airflow_lake_provider.manager.scheduling import (
     SERVICE_DAG_ID,
     WATCH_DAG_ID,
     DagState,
-    Net,
+    LakeDags,
     RunState,
     ServiceRun,
 )
@@ -86,12 +86,12 @@ class Airflow:
     def find_active_runs(self, session: Any, run_id_prefix: str) -> Sequence[ServiceRun]:
         return [run for run in self.find_runs(session, run_id_prefix) if run.active]
 
-    def find_net(self, session: Any) -> Net:
+    def find_lake_dags(self, session: Any) -> LakeDags:
         states = {
             dag_id: DagState.PAUSED if self.world.now_ms < until_ms else DagState.ACTIVE
             for dag_id, until_ms in self._paused_until_ms.items()
         }
-        return Net(states)
+        return LakeDags(states)
 
     def find_runs_by_id(self, session: Any, run_ids: Sequence[str]) -> Sequence[ServiceRun]:
         found = [self.runs[run_id] for run_id in run_ids if run_id in self.runs]
@@ -160,11 +160,11 @@ class Airflow:
         self._start_task(run)
 
     def try_waits(self, task: Task, wait_s: float, problem: str) -> None:
-        """A try waits for its surroundings: no other one is counted."""
+        """A try waits for infrastructure: no other one is counted."""
         run = task.run
         if run.task is not task:
             return
-        self.world.counts["waits for the surroundings"] += 1
+        self.world.counts["waits for infrastructure"] += 1
         self.world.say(f"{task.name} waits {wait_s:.0f} s: {problem[:150]}")
         run.task, run.waits, tries = None, run.waits + 1, run.tries
         self.later(int(wait_s * 1000), lambda: self._start_task(run) if run.tries == tries else None)

@@ -86,7 +86,7 @@ def the_job_is_believed(patch: Patch) -> None:
     patch.setattr(task_module, "judge", believe)
 
 
-def there_is_no_net(patch: Patch) -> None:
+def there_are_no_dags(patch: Patch) -> None:
     """Neither the heartbeats nor lake_watch report what was not announced."""
     patch.setattr(Registry, "list_silent", lambda self, limit=1000: [])
     patch.setattr("tests.simulation.server.Server._mark_unannounced", lambda *found: None)
@@ -197,7 +197,7 @@ MUTATIONS: Mapping[Mutation, Callable[[Faults], Faults]] = MappingProxyType(
         leases_are_for_all: hot,
         marks_cover_nothing: hot,
         the_job_is_believed: hot,
-        there_is_no_net: hot,
+        there_are_no_dags: hot,
         leases_never_end: hot,
         drivers_outlive_their_task: hot,
         the_living_are_taken_for_dead: workers_are_lost,

@@ -1,4 +1,4 @@
-"""The net: `dags/lake_watch.py` once a minute, with the sensors' own rule, while the scheduler is up."""
+"""The sweep: `dags/lake_watch.py` once a minute, with the sensors' own rule, while the scheduler is up."""
 
 from __future__ import annotations
 

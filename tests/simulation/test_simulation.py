@@ -27,7 +27,7 @@ NOTICED_BY = {
     "release_always_cleans": 97,
     "leases_are_for_all": 26,
     "the_job_is_believed": 34,
-    "there_is_no_net": 15,
+    "there_are_no_dags": 15,
     "silent_tables_are_left_alone": 39,
     "requests_read_stores": 4,
     "pauses_are_ignored": 1,

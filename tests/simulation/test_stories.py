@@ -113,7 +113,7 @@ def begin_a_plan(retries: int, database: Database) -> tuple[World, str]:
 @pytest.mark.parametrize("retries", [0, 4])
 @pytest.mark.parametrize("outage_ms", [180_000, 3_600_000])
 @pytest.mark.parametrize("what", ["store", "manager"])
-def test_an_outage_of_the_surroundings_uses_up_no_try_of_a_plan(
+def test_an_outage_of_infrastructure_uses_up_no_try_of_a_plan(
     retries: int, outage_ms: int, what: str, database: Database
 ) -> None:
     world, plan = begin_a_plan(retries, database)

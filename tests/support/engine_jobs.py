@@ -45,12 +45,12 @@ def engine_job(
 
 @dataclass
 class FakeEngine:
-    """Plays a cluster: what runs there is in `running`, by tag. `trouble` maps a method's name to what it raises."""
+    """Plays a cluster: what runs there is in `running`, by tag. `raises` maps a method's name to what it raises."""
 
     external_id: str = ""
     writes_result: bool = True
     death: Death | None = None
-    trouble: dict[str, BaseException] = field(default_factory=dict)
+    raises: dict[str, BaseException] = field(default_factory=dict)
     running: set[str] = field(default_factory=set)
     calls: list[tuple[str, str]] = field(default_factory=list)
     most_at_once: int = 0
@@ -75,8 +75,8 @@ class FakeEngine:
 
     def _call(self, what: str, job: EngineJob) -> None:
         self.calls.append((what, job.request.job_id))
-        if what in self.trouble:
-            raise self.trouble[what]
+        if what in self.raises:
+            raise self.raises[what]
 
 
 def never_lost() -> None:

@@ -56,7 +56,7 @@ from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.instances import RunFacts
 from airflow_lake_provider.manager.monitoring import DeadlineSweep, RepairRound
 from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, Net, RunState
+from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, LakeDags, RunState
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.price import Work
 from airflow_lake_provider.planner.table_view import TableViewCache
@@ -128,8 +128,8 @@ class RecordedRuns:
 
 
 class _NoRuns:
-    def find_net(self, session: object) -> Net:
-        return Net({SERVICE_DAG_ID: DagState.ACTIVE, WATCH_DAG_ID: DagState.ACTIVE}, int(time.time() * 1000))
+    def find_lake_dags(self, session: object) -> LakeDags:
+        return LakeDags({SERVICE_DAG_ID: DagState.ACTIVE, WATCH_DAG_ID: DagState.ACTIVE}, int(time.time() * 1000))
 
 
 def create_services(folder: Path, runs: RecordedRuns) -> ManagerServices:

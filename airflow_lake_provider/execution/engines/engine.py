@@ -118,7 +118,7 @@ def error_of(death: Death, name: str) -> EngineError | ServiceRefusedError:
     message = f"{name}: {death.reason}"
     if death.failure_kind is FailureKind.REFUSED:
         return ServiceRefusedError(message)
-    return (EngineAwayError if death.failure_kind is FailureKind.SURROUNDINGS else EngineError)(message)
+    return (EngineAwayError if death.failure_kind is FailureKind.INFRASTRUCTURE else EngineError)(message)
 
 
 def _find(pattern: str, line: str) -> str:

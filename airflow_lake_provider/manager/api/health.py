@@ -23,7 +23,7 @@ from airflow_lake_provider.manager.api.services import (  # noqa: TC001 - FastAP
 )
 from airflow_lake_provider.manager.db.search import KEY_TYPES, Sort
 from airflow_lake_provider.manager.reports import TableFound, find_table
-from airflow_lake_provider.manager.scheduling import find_net_problems
+from airflow_lake_provider.manager.scheduling import find_dag_problems
 
 router = APIRouter(tags=["health"])
 
@@ -74,18 +74,18 @@ def get_health(services: Services) -> HealthAnswer:
     """Answer that the app is mounted and can read its tables, and report what is wrong with the DAGs."""
     services.registry.list_silent(limit=1)
     state, _ = _config_state(services)
-    net, now_ms = services.loop.find_net(), services.registry.now_ms()
+    dags, now_ms = services.loop.find_lake_dags(), services.registry.now_ms()
     return HealthAnswer(
         status="failing" if state is ConfigState.NONE else "ok",
         version=__version__,
         loop=services.settings.loop_enabled,
         tables_config=state,
-        last_sweep_s=net.sweep_age_s(now_ms),
+        last_sweep_s=dags.sweep_age_s(now_ms),
         problems=[
             *((_CONFIG_PROBLEMS[state],) if state in _CONFIG_PROBLEMS else ()),
             *services.find_problems(lambda _path: False, names=False),
             *_find_token_problems(services),
-            *find_net_problems(net, now_ms),
+            *find_dag_problems(dags, now_ms),
         ],
     )
 

@@ -262,7 +262,7 @@ class ManagerServices:
         loop = self.loop
         parts = (self.registry, self.tables, self.views, self.instance_gateway)
         start = loop.evaluation.run_scheduler, loop.evaluation.admit
-        reports = Reports(*parts, *start, loop.find_net, lambda: self.find_problems())
+        reports = Reports(*parts, *start, loop.find_lake_dags, lambda: self.find_problems())
         object.__setattr__(self, "reports", reports)
 
     def find_problems(self, sees: Callable[[str], bool] = lambda _path: True, *, names: bool = True) -> list[str]:

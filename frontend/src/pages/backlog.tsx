@@ -4,7 +4,7 @@ import { Link } from "react-router-dom";
 import { get, type Backlog, type Budget, type Waiting } from "../api";
 import { ago, bytes, coreHours, count, duration, moment, plural, useNow, useZone } from "../format";
 import { Bar, hue, StateChip, title } from "../names";
-import { Empty, Loading, Panel, Trouble, useTitle } from "../parts";
+import { Empty, Loading, Panel, Alert, useTitle } from "../parts";
 
 const EVERY_MS = 15_000;
 
@@ -30,9 +30,9 @@ export function BacklogPage() {
   return (
     <>
       <h1 className="visually-hidden">Backlog</h1>
-      {backlog.isError && <Trouble>{backlog.error.message}</Trouble>}
+      {backlog.isError && <Alert>{backlog.error.message}</Alert>}
       {found === undefined && !backlog.isError && <Loading />}
-      {found?.problems.map((problem) => <Trouble key={problem}>{problem}</Trouble>)}
+      {found?.problems.map((problem) => <Alert key={problem}>{problem}</Alert>)}
       {found !== undefined && (
         <>
           <Panel name="Due, in the order in which it starts" aside={<HowMany rows={found.waiting} most={found.most} />}>

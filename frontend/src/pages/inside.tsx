@@ -8,7 +8,7 @@ import { get, HttpError, type Operation, type Operations, type Overview } from "
 import { client, ROOT } from "../client";
 import { bytes, count, duration, fileSize, moment, plural, useNow, useZone } from "../format";
 import { hue, StateChip, title } from "../names";
-import { Empty, Loading, Trouble } from "../parts";
+import { Empty, Loading, Alert } from "../parts";
 import { expectation } from "./operations";
 
 function Overall() {
@@ -19,7 +19,7 @@ function Overall() {
   });
   if (overview.isError) {
     // A user that may not read the Lake has a dashboard all the same.
-    return overview.error instanceof HttpError && overview.error.status < 500 ? null : <Trouble>{overview.error.message}</Trouble>;
+    return overview.error instanceof HttpError && overview.error.status < 500 ? null : <Alert>{overview.error.message}</Alert>;
   }
   if (overview.data === undefined) {
     return null;
@@ -39,7 +39,7 @@ function Overall() {
       ))}
       {shown.length === 0 && tables > 0 && <StateChip state="healthy" word="all healthy" />}
       {problems.map((one) => (
-        <Trouble key={one}>{one}</Trouble>
+        <Alert key={one}>{one}</Alert>
       ))}
     </section>
   );
@@ -64,7 +64,7 @@ function OfRun({ dagId = "", runId = "" }: Place) {
     return <Empty>This run executes no table service.</Empty>;
   }
   if (found.isError) {
-    return <Trouble>{found.error.message}</Trouble>;
+    return <Alert>{found.error.message}</Alert>;
   }
   if (found.data === undefined) {
     return <Loading />;

@@ -7,7 +7,7 @@ import { get, type BacklogHistory, type Hour, type Overview, type Row, type Stat
 import { BacklogChart, HoursChart } from "../charts";
 import { ago, bytes, count, duration, moment, plural, useNow, useZone } from "../format";
 import { Bar, hue, meterText, nearest, STATES, StateChip, title } from "../names";
-import { Empty, Loading, Panel, Trouble, useTitle } from "../parts";
+import { Empty, Loading, Panel, Alert, useTitle } from "../parts";
 
 const EVERY_MS = 10_000;
 const PAGE = 100;
@@ -23,8 +23,8 @@ export function LakePage() {
   return (
     <>
       <h1 className="visually-hidden">Lake</h1>
-      {overview.isError && <Trouble>{overview.error.message}</Trouble>}
-      {found?.problems.map((problem) => <Trouble key={problem}>{problem}</Trouble>)}
+      {overview.isError && <Alert>{overview.error.message}</Alert>}
+      {found?.problems.map((problem) => <Alert key={problem}>{problem}</Alert>)}
       {found === undefined ? overview.isError ? null : <Loading /> : <Tiles found={found} />}
       {found !== undefined && found.tables > 0 && (
         <div className="charts">
@@ -55,7 +55,7 @@ function BacklogOverTime() {
   });
   const found = history.data;
   if (history.isError) {
-    return <Trouble>{history.error.message}</Trouble>;
+    return <Alert>{history.error.message}</Alert>;
   }
   if (found === undefined || found.is_limited) {
     return null; // its figures count all tables
@@ -243,7 +243,7 @@ function TableList({ overview }: { overview: Overview | undefined }) {
           </select>
         </label>
       </div>
-      {tables.isError && <Trouble>{tables.error.message}</Trouble>}
+      {tables.isError && <Alert>{tables.error.message}</Alert>}
       {tables.data === undefined && !tables.isError && <Loading />}
       {tables.data !== undefined && total === 0 && <Nothing isFiltered={overview !== undefined && overview.tables > 0} />}
       {rows.length > 0 && (

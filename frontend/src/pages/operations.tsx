@@ -5,7 +5,7 @@ import { RetryAction } from "../actions";
 import { address, get, type Operation, type Operations } from "../api";
 import { ago, bytes, count, duration, moment, useNow, useZone } from "../format";
 import { hue, SERVICES, StateChip, title } from "../names";
-import { Empty, Loading, Panel, RunLink, Trouble, useTitle } from "../parts";
+import { Empty, Loading, Panel, RunLink, Alert, useTitle } from "../parts";
 
 const EVERY_MS = 10_000;
 const RUN_STATES = ["queued", "running", "success", "failed"];
@@ -79,7 +79,7 @@ export function OperationsPage() {
             </button>
           )}
         </div>
-        {operations.isError && <Trouble>{operations.error.message}</Trouble>}
+        {operations.isError && <Alert>{operations.error.message}</Alert>}
         {operations.data === undefined && !operations.isError && <Loading />}
         {operations.data !== undefined && <OperationRows rows={rows} />}
         {operations.hasNextPage && (

@@ -5,7 +5,7 @@ import { PauseAction, RunActions, TableActions } from "../actions";
 import { get, HttpError, type Operations, type Service, type Table, type Timeline } from "../api";
 import { ago, moment, plural, useNow, useZone } from "../format";
 import { Bar, hue, meterText, StateChip, title } from "../names";
-import { Empty, Loading, Panel, RunLink, Trouble, useTitle } from "../parts";
+import { Empty, Loading, Panel, RunLink, Alert, useTitle } from "../parts";
 import { TimelineChart } from "../timeline";
 import { Tabs } from "./tabs";
 
@@ -34,7 +34,7 @@ export function TablePage({ tableId }: { tableId: string }) {
     return (
       <>
         <Crumbs name="not found" />
-        <Trouble>{isUnknown ? `There is no table ${tableId}. It may have been forgotten; its next commit registers it again.` : table.error.message}</Trouble>
+        <Alert>{isUnknown ? `There is no table ${tableId}. It may have been forgotten; its next commit registers it again.` : table.error.message}</Alert>
       </>
     );
   }
@@ -48,9 +48,9 @@ export function TablePage({ tableId }: { tableId: string }) {
       <Head table={found} type={timeline.data} />
       <Meters table={found} />
       <Panel name="Timeline" aside={timeline.data?.is_cut === true ? <p className="note">the newest 3,000 instants</p> : undefined}>
-        {timeline.isError && <Trouble>{timeline.error.message}</Trouble>}
+        {timeline.isError && <Alert>{timeline.error.message}</Alert>}
         {timeline.data === undefined && !timeline.isError && <Loading />}
-        {timeline.data !== undefined && timeline.data.problem !== "" && <Trouble>{timeline.data.problem}</Trouble>}
+        {timeline.data !== undefined && timeline.data.problem !== "" && <Alert>{timeline.data.problem}</Alert>}
         {timeline.data !== undefined && timeline.data.problem === "" && timeline.data.instants.length === 0 && (
           <Empty>The timeline has no instant yet: no writer has committed.</Empty>
         )}
@@ -103,13 +103,13 @@ function Head({ table, type }: { table: Table; type: Timeline | undefined }) {
         {row.next_evaluation_ms !== null && <span title={moment(row.next_evaluation_ms, zone)}>{`next ${ago(row.next_evaluation_ms, now)} at the latest`}</span>}
       </p>
       {others.length > 0 && (
-        <Trouble>
+        <Alert>
           <ul>
             {others.map((problem) => (
               <li key={problem}>{problem}</li>
             ))}
           </ul>
-        </Trouble>
+        </Alert>
       )}
     </header>
   );

@@ -6,7 +6,7 @@ import { IndexAction, RepairAction } from "../actions";
 import { get, type Examination, type Operations, type Policy, type Table, type Timeline } from "../api";
 import { ago, bytes, count, duration, moment, plural, useNow, useZone } from "../format";
 import { hue, StateChip } from "../names";
-import { Empty, Loading, Trouble } from "../parts";
+import { Empty, Loading, Alert } from "../parts";
 import { OperationRows } from "./operations";
 
 const EXAMINE_EVERY_MS = 15_000;
@@ -17,9 +17,9 @@ export function Tabs({ table, timeline, operations }: { table: Table; timeline: 
   const [params, setParams] = useSearchParams();
   const named = params.get("tab") as Tab | null;
   const tab: Tab = named !== null && TABS.includes(named) ? named : "operations";
-  const troubles = timeline?.troubles.length ?? 0;
+  const problems = timeline?.problems.length ?? 0;
   const broken = table.writers.filter((one) => one.state === "broken").length;
-  const marks: Partial<Record<Tab, number>> = { replication: table.sinks.length, writers: broken, doctor: troubles + table.holes };
+  const marks: Partial<Record<Tab, number>> = { replication: table.sinks.length, writers: broken, doctor: problems + table.holes };
   const choose = (next: Tab) => {
     setParams({ tab: next }, { replace: true });
     document.getElementById(`tab-${next}`)?.focus();
@@ -193,13 +193,13 @@ function useExamination(table: Table) {
 }
 
 function Unread({ problems }: { problems: string[] }) {
-  return problems.map((one) => <Trouble key={one}>{one}</Trouble>);
+  return problems.map((one) => <Alert key={one}>{one}</Alert>);
 }
 
 function Conflicts({ table }: { table: Table }) {
   const seen = useExamination(table);
   if (seen.isError) {
-    return <Trouble>{seen.error.message}</Trouble>;
+    return <Alert>{seen.error.message}</Alert>;
   }
   if (seen.data === undefined) {
     return <Loading />;
@@ -284,20 +284,20 @@ function Writers({ table }: { table: Table }) {
 
 function Doctor({ table, timeline }: { table: Table; timeline: Timeline | undefined }) {
   const seen = useExamination(table);
-  const troubles = timeline?.troubles ?? [];
+  const problems = timeline?.problems ?? [];
   const findings = seen.data?.findings ?? [];
   return (
     <>
-      {seen.isError && <Trouble>{seen.error.message}</Trouble>}
+      {seen.isError && <Alert>{seen.error.message}</Alert>}
       <Unread problems={seen.data?.problems ?? []} />
-      {troubles.map((one) => (
-        <Trouble key={one.message}>
+      {problems.map((one) => (
+        <Alert key={one.message}>
           <strong>{one.message}</strong>
           {one.repair !== "" && <p>{one.repair}</p>}
-        </Trouble>
+        </Alert>
       ))}
       {findings.map((one) => (
-        <Trouble key={one.kind + one.instant} tone="warn">
+        <Alert key={one.kind + one.instant} tone="warn">
           <strong>{one.message}</strong>
           <p>{`It holds up ${one.holds_up}. ${one.blocks.join("; ")}`}</p>
           <p>{one.repair}</p>
@@ -312,10 +312,10 @@ function Doctor({ table, timeline }: { table: Table; timeline: Timeline | undefi
               )}
             </p>
           )}
-        </Trouble>
+        </Alert>
       ))}
       {seen.data === undefined && !seen.isError && <Loading />}
-      {seen.data !== undefined && troubles.length + findings.length + seen.data.problems.length === 0 && <Empty>Nothing is stuck on the timeline.</Empty>}
+      {seen.data !== undefined && problems.length + findings.length + seen.data.problems.length === 0 && <Empty>Nothing is stuck on the timeline.</Empty>}
       <p className="note">
         A full examination also reads each instant's file: <code>{`airflow lake doctor ${table.row.base_path}`}</code>
       </p>
@@ -329,7 +329,7 @@ function PolicyTab({ tableId }: { tableId: string }) {
     queryFn: ({ signal }) => get<Policy>(`tables/${encodeURIComponent(tableId)}/policy`, {}, signal),
   });
   if (policy.isError) {
-    return <Trouble>{policy.error.message}</Trouble>;
+    return <Alert>{policy.error.message}</Alert>;
   }
   if (policy.data === undefined) {
     return <Loading />;

@@ -62,18 +62,18 @@ def classify(causes: Sequence[Cause]) -> FailureKind:
 # How Spark reports, while it starts, that YARN's ResourceManager or the standalone master does not answer. Of a master,
 # Spark gives up in a thread of its own, so what is half started fails in one of several ways.
 AWAY_SIGNS = (
-    Sign(FailureKind.SURROUNDINGS, "ConnectException"),
-    Sign(FailureKind.SURROUNDINGS, "ConnectTimeoutException"),
-    Sign(FailureKind.SURROUNDINGS, "SocketTimeoutException"),
-    Sign(FailureKind.SURROUNDINGS, "NoRouteToHostException"),
-    Sign(FailureKind.SURROUNDINGS, "UnknownHostException"),
-    Sign(FailureKind.SURROUNDINGS, "SparkException", "All masters are unresponsive"),
-    Sign(FailureKind.SURROUNDINGS, "IllegalStateException", "stopped SparkContext"),
-    Sign(FailureKind.SURROUNDINGS, "IllegalArgumentException", "on a running MetricsSystem"),
+    Sign(FailureKind.INFRASTRUCTURE, "ConnectException"),
+    Sign(FailureKind.INFRASTRUCTURE, "ConnectTimeoutException"),
+    Sign(FailureKind.INFRASTRUCTURE, "SocketTimeoutException"),
+    Sign(FailureKind.INFRASTRUCTURE, "NoRouteToHostException"),
+    Sign(FailureKind.INFRASTRUCTURE, "UnknownHostException"),
+    Sign(FailureKind.INFRASTRUCTURE, "SparkException", "All masters are unresponsive"),
+    Sign(FailureKind.INFRASTRUCTURE, "IllegalStateException", "stopped SparkContext"),
+    Sign(FailureKind.INFRASTRUCTURE, "IllegalArgumentException", "on a running MetricsSystem"),
 )
 
 
-FULL_SIGN = Sign(FailureKind.SURROUNDINGS, "YarnException", "cannot accept submission of application")
+FULL_SIGN = Sign(FailureKind.INFRASTRUCTURE, "YarnException", "cannot accept submission of application")
 
 
 def find_away(causes: Sequence[Cause]) -> str:

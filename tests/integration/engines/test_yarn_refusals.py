@@ -36,7 +36,7 @@ def dead_manager(stage: YarnStage) -> Iterator[None]:
         yarn.wait_for_nodes(yarn.nodes)
 
 
-TROUBLES: Mapping[str, Callable[[YarnStage], AbstractContextManager[None]]] = {
+PROBLEMS: Mapping[str, Callable[[YarnStage], AbstractContextManager[None]]] = {
     "full-queue": full_queue,
     "dead-resource-manager": dead_manager,
 }
@@ -48,20 +48,20 @@ SAYS = {
 }
 
 
-@pytest.mark.parametrize(("trouble", "mode"), SAYS)
+@pytest.mark.parametrize(("problem", "mode"), SAYS)
 def test_what_keeps_an_application_out_is_named_and_costs_no_try(
-    stage: YarnStage, monkeypatch: pytest.MonkeyPatch, trouble: str, mode: str
+    stage: YarnStage, monkeypatch: pytest.MonkeyPatch, problem: str, mode: str
 ) -> None:
-    name = f"{trouble}-{mode}"
+    name = f"{problem}-{mode}"
     path = stage.copy_table(name)
     before = stage.instants(name)
     known = {app["id"] for app in stage.yarn.applications(active=False)}
     monkeypatch.setattr(stage, "deploy_mode", mode)
-    with TROUBLES[trouble](stage):
+    with PROBLEMS[problem](stage):
         task = stage.start_task(name, base_path=path, table_name=name, spark_conf=HASTY)
         task.process.wait(timeout=300 * PATIENCE)
     log = stage.log_of(task)
-    assert SAYS[trouble, mode] in log, log[-4000:]
+    assert SAYS[problem, mode] in log, log[-4000:]
     # The retry policy waits, and starts the same try again (test_retry_policy.py).
     assert "airflow_lake_provider.errors.EngineAwayError" in log
     assert "RETURNED {" not in log

@@ -118,8 +118,8 @@ def yarn_stage(make_folder: pytest.TempPathFactory) -> Iterator[YarnStage]:
             stack.stop()
 
 
-def _write(stage: YarnStage, trouble: list[Exception]) -> None:
+def _write(stage: YarnStage, errors: list[Exception]) -> None:
     try:
         Stage.write_table(stage)
     except Exception as error:  # noqa: BLE001 - raised by the thread that waits for this one
-        trouble.append(error)
+        errors.append(error)

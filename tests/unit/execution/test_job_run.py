@@ -30,12 +30,12 @@ def job_run(folder: Path, job: EngineJob, engine: FakeEngine) -> JobRun:
 def crash(folder: Path, engine: FakeEngine, at: str, monkeypatch: pytest.MonkeyPatch, **job: object) -> EngineJob:
     """Run a job whose worker dies inside one of the engine's methods, and return it."""
     died = engine_job(folder, **job)  # type: ignore[arg-type]
-    engine.trouble = {at: WorkerKilledError()}
+    engine.raises = {at: WorkerKilledError()}
     run = job_run(folder, died, engine)
     monkeypatch.setattr(run, "stop", lambda: None)
     with pytest.raises(WorkerKilledError):
         run.run(never_lost)
-    engine.trouble = {}
+    engine.raises = {}
     engine.calls.clear()
     return died
 
@@ -112,7 +112,7 @@ def test_nothing_begins_while_it_is_unknown_whether_the_old_job_has_ended(
 ) -> None:
     engine = FakeEngine()
     crash(tmp_path, engine, "wait", monkeypatch)
-    engine.trouble = {"stop": EngineError("the cluster does not answer")}
+    engine.raises = {"stop": EngineError("the cluster does not answer")}
     with pytest.raises(EngineError, match="does not answer"):
         job_run(tmp_path, engine_job(tmp_path, try_number=2), engine).run(never_lost)
     assert [what for what, _ in engine.calls] == ["stop"]
@@ -127,7 +127,7 @@ def test_lost_lease_begins_nothing(tmp_path: Path) -> None:
 
 
 def test_job_whose_end_is_unknown_stays_on_record(tmp_path: Path) -> None:
-    engine = FakeEngine(external_id="app_1", trouble={"wait": EngineError("no answer"), "stop": EngineError("nor now")})
+    engine = FakeEngine(external_id="app_1", raises={"wait": EngineError("no answer"), "stop": EngineError("nor now")})
     with pytest.raises(EngineError, match="no answer"):
         job_run(tmp_path, engine_job(tmp_path), engine).run(never_lost)
     left = record_of(tmp_path).find()
@@ -136,11 +136,11 @@ def test_job_whose_end_is_unknown_stays_on_record(tmp_path: Path) -> None:
 
 
 def test_job_whose_cluster_is_away_for_a_while_runs_on_and_is_followed_by_the_same_try(tmp_path: Path) -> None:
-    engine, job = FakeEngine(external_id="app_1", trouble={"wait": EngineAwayError("no answer")}), engine_job(tmp_path)
+    engine, job = FakeEngine(external_id="app_1", raises={"wait": EngineAwayError("no answer")}), engine_job(tmp_path)
     with pytest.raises(EngineAwayError, match="no answer"):
         job_run(tmp_path, job, engine).run(never_lost)
     assert job.tag in engine.running
-    engine.trouble = {}
+    engine.raises = {}
     # Airflow runs the same try again after its wait.
     assert job_run(tmp_path, job, engine).run(never_lost).job_id == job.request.job_id
     assert engine.calls == [("start", "run/1"), ("wait", "run/1"), ("wait", "run/1")]
@@ -151,7 +151,7 @@ def test_job_whose_cluster_is_away_for_a_while_runs_on_and_is_followed_by_the_sa
 def test_job_that_cannot_be_found_again_is_ended_when_its_cluster_is_away(
     tmp_path: Path, external_id: str, at: str
 ) -> None:
-    engine, job = FakeEngine(external_id=external_id, trouble={at: EngineAwayError("no answer")}), engine_job(tmp_path)
+    engine, job = FakeEngine(external_id=external_id, raises={at: EngineAwayError("no answer")}), engine_job(tmp_path)
     with pytest.raises(EngineAwayError):
         job_run(tmp_path, job, engine).run(never_lost)
     assert engine.calls[-1] == ("stop", "run/1")

@@ -40,14 +40,14 @@ CLUSTER = ServiceRequest(Service.CLUSTERING, Mode.SCHEDULE_AND_EXECUTE)
 
 @dataclass
 class FakeTimeline:
-    """Names of files; `trouble` is raised by the next read."""
+    """Names of files; `error` is raised by the next read."""
 
     names: set[str] = field(default_factory=lambda: {f"{PLAN}.clustering.requested", f"{PLAN}.clustering.inflight"})
-    trouble: Exception | None = None
+    error: Exception | None = None
 
     def read(self) -> Timeline:
-        if self.trouble is not None:
-            raise self.trouble
+        if self.error is not None:
+            raise self.error
         return build_timeline(Layout.V2, sorted(self.names))
 
     def withdraw(self, plan: str) -> None:
@@ -99,7 +99,7 @@ def test_plan_that_stays_is_not_said_to_be_withdrawn(table: FakeTimeline, job: E
 
 
 @pytest.mark.parametrize("error", [EngineError("no cluster"), LeaseLostError("the lease was lost")])
-def test_trouble_of_the_withdrawal_does_not_hide_the_conflict(
+def test_failure_of_the_withdrawal_does_not_hide_the_conflict(
     table: FakeTimeline, job: EngineJob, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: EngineJob) -> None:
@@ -125,7 +125,7 @@ def test_timeline_says_whether_the_plan_is_gone_whatever_the_engine_says(table: 
 
 
 def test_timeline_that_cannot_be_read_is_no_withdrawal(table: FakeTimeline, job: EngineJob) -> None:
-    table.trouble = StorageError("no answer")
+    table.error = StorageError("no answer")
     with pytest.raises(ServiceFailedError, match=r"is stopped after .* not withdrawn.* no answer"):
         give_way(table, job, never)
 

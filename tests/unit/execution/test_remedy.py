@@ -57,7 +57,7 @@ PATH = "/lake/orders"
         pytest.param(ServiceRefusedError(PATH), 0, None, id="refused"),
     ],
 )
-def test_only_the_surroundings_are_waited_for_and_not_without_end(
+def test_only_infrastructure_is_waited_for_and_not_without_end(
     error: LakeError, waits: int, wait_s: float | None
 ) -> None:
     assert find_wait_s(error, waits, PAUSES) == wait_s

@@ -79,24 +79,24 @@ def result(request: ReplicationRequest) -> str:
     return to_json(ReplicationResult(request.order.stream, ended=True))
 
 
-@pytest.mark.parametrize("trouble", ["folder", "half-written", "library", "manager-away"])
+@pytest.mark.parametrize("problem", ["folder", "half-written", "library", "manager-away"])
 def test_run_keeps_its_claim_whatever_goes_wrong_with_one_renewal(
-    trouble: str, manager: Manager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    problem: str, manager: Manager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    if trouble == "library":
+    if problem == "library":
         manager.answers = [ZeroDivisionError("a library's surprise")]
-    if trouble == "manager-away":
+    if problem == "manager-away":
         manager.answers = [503, httpx.ConnectError("away")]
 
     def submit(_: Any, request: ReplicationRequest, folder: Any) -> None:
         path = Path(folder.result_path)
-        if trouble == "folder":
+        if problem == "folder":
             path.mkdir(parents=True)
-        if trouble == "half-written":
+        if problem == "half-written":
             write_text(str(path), '{"checkpoint')
         for _ in range(3):
             assert manager.renewed.acquire(timeout=PATIENCE_S), "the sink would count as free by now"
-        if trouble == "folder":
+        if problem == "folder":
             path.rmdir()
         write_text(str(path), result(request))
 

@@ -74,7 +74,7 @@ def test_application_that_ended_by_itself_is_named(engine: StandingEngine) -> No
     [
         (FailureKind.OTHER, EngineError),
         (FailureKind.REFUSED, ServiceRefusedError),
-        (FailureKind.SURROUNDINGS, EngineAwayError),
+        (FailureKind.INFRASTRUCTURE, EngineAwayError),
     ],
 )
 def test_application_that_died_fails_its_task_with_the_reason(

@@ -28,7 +28,7 @@ from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action, Instant, L
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import PLANNED_BEAT_MS, Service
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
-from airflow_lake_provider.manager.scheduling import Net, RunState, ServiceRun, StartVerdict
+from airflow_lake_provider.manager.scheduling import LakeDags, RunState, ServiceRun, StartVerdict
 from airflow_lake_provider.planner.decide import decide, remember_cleaned
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.last_runs import MOST_OVERTAKEN, last_runs_to_text, parse_last_runs
@@ -250,8 +250,8 @@ class Manager:
     def transaction(self) -> Iterator[Any]:
         yield NoSession()
 
-    def find_net(self, session: Any) -> Net:
-        return Net()
+    def find_lake_dags(self, session: Any) -> LakeDags:
+        return LakeDags()
 
     def find_active_runs(self, session: Any, run_id_prefix: str) -> Sequence[ServiceRun]:
         return [run for run in self.runs if run.active and run.run_id.startswith(run_id_prefix)]

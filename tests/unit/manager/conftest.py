@@ -30,7 +30,14 @@ from airflow_lake_provider.manager.db.schema import metadata
 from airflow_lake_provider.manager.instances import RunFacts
 from airflow_lake_provider.manager.monitoring import DeadlineSweep, RepairRound
 from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, Net, RunState, ServiceRun
+from airflow_lake_provider.manager.scheduling import (
+    SERVICE_DAG_ID,
+    WATCH_DAG_ID,
+    DagState,
+    LakeDags,
+    RunState,
+    ServiceRun,
+)
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage
@@ -56,7 +63,9 @@ class FakeClock:
         self.now += timedelta(seconds=seconds)
 
 
-WORKING_NET = Net(MappingProxyType(dict.fromkeys((SERVICE_DAG_ID, WATCH_DAG_ID), DagState.ACTIVE)), swept_ms=10**15)
+WORKING_DAGS = LakeDags(
+    MappingProxyType(dict.fromkeys((SERVICE_DAG_ID, WATCH_DAG_ID), DagState.ACTIVE)), swept_ms=10**15
+)
 
 
 @dataclass
@@ -66,10 +75,10 @@ class FakeRunGateway:
     runs: list[ServiceRun] = field(default_factory=list)
     confs: list[dict[str, Any]] = field(default_factory=list)
     fails_with: Exception | None = None
-    net: Net = WORKING_NET
+    dags: LakeDags = WORKING_DAGS
 
-    def find_net(self, session: Session) -> Net:
-        return self.net
+    def find_lake_dags(self, session: Session) -> LakeDags:
+        return self.dags
 
     def find_active_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
         return [run for run in self.runs if run.active and run.run_id.startswith(run_id_prefix)]

@@ -93,7 +93,7 @@ def decision(run: str, **more: Any) -> dict[str, Any]:
         ),
         pytest.param(
             replace(RUN, task=TaskTry("up_for_reschedule", 1, 4, next_try_ms=T + 500_000)), PENDING, "retrying",
-            "Airflow's scheduler", T + 600_000, id="waits-for-its-surroundings-since-it-was-created",
+            "Airflow's scheduler", T + 600_000, id="waits-for-infrastructure-since-it-was-created",
         ),
         pytest.param(replace(RUN, state=RunState.SUCCESS), COMPLETED, "done", "", None, id="succeeded"),
         pytest.param(replace(RUN, state=RunState.SUCCESS), PENDING, "failed", "manager", None, id="plan-still-pending"),

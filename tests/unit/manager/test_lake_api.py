@@ -41,7 +41,7 @@ from airflow_lake_provider.manager.db.search import (
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
-from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, Net
+from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, LakeDags
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.ui.answers import Viewer
 from airflow_lake_provider.ui.app import create_pages
@@ -508,8 +508,10 @@ def test_overview_says_that_the_net_is_paused_the_loop_stands_still_and_who_sent
     services: ManagerServices, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     object.__setattr__(services, "instance_gateway", Runs([]))
-    net = Net({SERVICE_DAG_ID: DagState.ACTIVE, WATCH_DAG_ID: DagState.PAUSED}, services.registry.now_ms() - 600_000)
-    monkeypatch.setattr(services.loop, "find_net", lambda: net)
+    dags = LakeDags(
+        {SERVICE_DAG_ID: DagState.ACTIVE, WATCH_DAG_ID: DagState.PAUSED}, services.registry.now_ms() - 600_000
+    )
+    monkeypatch.setattr(services.loop, "find_lake_dags", lambda: dags)
     loop = services.loop
 
     async def pass_once() -> None:

@@ -24,7 +24,7 @@ from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.registry import Registry
-from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, DagState, Net
+from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, DagState, LakeDags
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import SERVICE_TOKEN
 
@@ -138,7 +138,7 @@ def test_doctor_first_says_what_stops_all_tables_and_who_sent_refused_notices(
     manager: Manager, services: ManagerServices, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     services.refusals.record(401, "no token", "10.0.0.7")
-    object.__setattr__(services.reports, "find_net", lambda: Net({SERVICE_DAG_ID: DagState.PAUSED}))
+    object.__setattr__(services.reports, "find_lake_dags", lambda: LakeDags({SERVICE_DAG_ID: DagState.PAUSED}))
     monkeypatch.setenv("AIRFLOW__LAKE__MANAGER_URL", manager.url)
     monkeypatch.setenv("AIRFLOW__LAKE__SERVICE_TOKENS", SERVICE_TOKEN)
     warn_of_all_tables()

@@ -137,6 +137,6 @@ def test_round_notifies_people_once(registry: Registry, table: HandMadeTable, cl
 def test_page_says_what_is_wrong_and_what_to_do(services: ManagerServices, table: HandMadeTable) -> None:
     client = TestClient(create_pages(lambda: services, lambda: None), raise_server_exceptions=False)
     table_id = services.registry.mark_dirty(Notice(str(table.path), "orders", Source.HINT)).table_id
-    (trouble,) = client.get(f"/api/tables/{table_id}/timeline").json()["troubles"]
-    assert "20261121120005000 (and 2 before) was named 5:00 h behind the clock of the jobs (UTC)" in trouble["message"]
-    assert "-Duser.timezone=UTC" in trouble["repair"]
+    (problem,) = client.get(f"/api/tables/{table_id}/timeline").json()["problems"]
+    assert "20261121120005000 (and 2 before) was named 5:00 h behind the clock of the jobs (UTC)" in problem["message"]
+    assert "-Duser.timezone=UTC" in problem["repair"]

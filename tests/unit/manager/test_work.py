@@ -366,7 +366,7 @@ def test_request_that_is_sent_twice_adds_one_item(stage: Stage) -> None:
     stage.queue.pull(KEY, token, 1, {})
     assert stage.queue.submit(stage.item("a")) is WorkState.RUNNING
     stage.queue.finish(KEY, token, "lake-a", "{}")
-    # The same try after it waited for its surroundings.
+    # The same try after it waited for infrastructure.
     assert stage.queue.submit(stage.item("a")) is WorkState.WAITING
 
 

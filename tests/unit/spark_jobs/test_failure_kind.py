@@ -25,7 +25,7 @@ STAGE = "Job aborted due to stage failure: Task 0 in stage 7.0 failed 4 times, m
                 )
             ],
             FailureKind.BUSY,
-            id="live-heartbeat-is-no-lock-trouble",
+            id="live-heartbeat-is-no-lock-problem",
         ),
         pytest.param(
             [
@@ -96,8 +96,8 @@ STAGE = "Job aborted due to stage failure: Task 0 in stage 7.0 failed 4 times, m
                 Cause("java.io.IOException", "DestHost:destPort localhost:8020 ..."),
                 Cause(HADOOP + "AccessControlException", "Client cannot authenticate via:[TOKEN, KERBEROS]"),
             ],
-            FailureKind.SURROUNDINGS,
-            id="no-ticket-is-no-lock-trouble",
+            FailureKind.INFRASTRUCTURE,
+            id="no-ticket-is-no-lock-problem",
         ),
         pytest.param(
             [

@@ -56,11 +56,11 @@ NO_TGT = (
         pytest.param(
             THROWN + "Connection refused (Connection refused)",
             "KDC does not answer",
-            FailureKind.SURROUNDINGS,
+            FailureKind.INFRASTRUCTURE,
             id="kdc",
         ),
-        pytest.param(THROWN + "Receive timed out", "KDC does not answer", FailureKind.SURROUNDINGS, id="kdc-hangs"),
-        pytest.param(THROWN + "Clock skew too great (37)", "clocks", FailureKind.SURROUNDINGS, id="clocks"),
+        pytest.param(THROWN + "Receive timed out", "KDC does not answer", FailureKind.INFRASTRUCTURE, id="kdc-hangs"),
+        pytest.param(THROWN + "Clock skew too great (37)", "clocks", FailureKind.INFRASTRUCTURE, id="clocks"),
         pytest.param("GSSAPI: Preauthentication failed", "keys have changed", FailureKind.REFUSED, id="mit-old-keys"),
         pytest.param(
             "GSSAPI: No credentials cache found", "no key of the principal", FailureKind.REFUSED, id="mit-not-in-it"
@@ -74,7 +74,7 @@ NO_TGT = (
         pytest.param(
             "GSSAPI: Cannot contact any KDC for realm 'R'",
             "KDC does not answer",
-            FailureKind.SURROUNDINGS,
+            FailureKind.INFRASTRUCTURE,
             id="mit-kdc",
         ),
         pytest.param(THROWN + "Something new", "krb5.conf", FailureKind.OTHER, id="unknown-is-retried"),
@@ -92,13 +92,13 @@ def test_failed_login_is_one_sentence_with_principal_keytab_setting_and_remedy(
     assert says in death.reason
 
 
-def test_missing_ticket_may_be_renewed_and_so_is_a_matter_of_the_surroundings() -> None:
+def test_missing_ticket_may_be_renewed_and_so_is_a_matter_of_infrastructure() -> None:
     death = find_failed_login([NO_TGT], Login())
     assert death == Death(
         "Spark cannot log in to Kerberos with a ticket cache, because it has no keytab: Client cannot "
         "authenticate via; there is no valid ticket: set `principal` and `keytab` in the Spark connection, or renew "
         "the ticket cache",
-        FailureKind.SURROUNDINGS,
+        FailureKind.INFRASTRUCTURE,
     )
 
 
@@ -137,7 +137,7 @@ def test_connection_comes_before_the_settings_as_in_spark_submit() -> None:
     ("kind", "error"),
     [
         (FailureKind.REFUSED, ServiceRefusedError),
-        (FailureKind.SURROUNDINGS, EngineAwayError),
+        (FailureKind.INFRASTRUCTURE, EngineAwayError),
         (FailureKind.OTHER, EngineError),
     ],
 )

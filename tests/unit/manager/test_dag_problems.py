@@ -16,36 +16,36 @@ from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.scheduling import DagState, Net, find_net_problems
+from airflow_lake_provider.manager.scheduling import DagState, LakeDags, find_dag_problems
 from airflow_lake_provider.ui.app import create_pages
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import WORKING_NET, FakeClock, FakeRunGateway
+from tests.unit.manager.conftest import WORKING_DAGS, FakeClock, FakeRunGateway
 
 NOW_MS = 10**12
 ON = {"lake_table_service": DagState.ACTIVE, "lake_watch": DagState.ACTIVE}
 
 
-def paused(*dag_ids: str) -> Net:
-    return replace(WORKING_NET, states=MappingProxyType({**ON, **dict.fromkeys(dag_ids, DagState.PAUSED)}))
+def paused(*dag_ids: str) -> LakeDags:
+    return replace(WORKING_DAGS, states=MappingProxyType({**ON, **dict.fromkeys(dag_ids, DagState.PAUSED)}))
 
 
 @pytest.mark.parametrize(
-    ("net", "words"),
+    ("dags", "words"),
     [
-        pytest.param(Net(ON, NOW_MS - 60_000), [], id="all-is-well"),
-        pytest.param(Net(ON, NOW_MS - 600_000), ["lake_watch swept last 10 min ago, though"], id="stale"),
-        pytest.param(Net(ON), ["lake_watch has never swept"], id="never"),
+        pytest.param(LakeDags(ON, NOW_MS - 60_000), [], id="all-is-well"),
+        pytest.param(LakeDags(ON, NOW_MS - 600_000), ["lake_watch swept last 10 min ago, though"], id="stale"),
+        pytest.param(LakeDags(ON), ["lake_watch has never swept"], id="never"),
         pytest.param(
             paused("lake_table_service"), ["DAG lake_table_service is paused, so no service runs"], id="paused"
         ),
         pytest.param(paused("lake_watch"), ["DAG lake_watch is paused, so lost notices"], id="watch-paused"),
         pytest.param(
-            Net({}, NOW_MS), ["DAG lake_table_service and lake_watch not in Airflow's database"], id="missing"
+            LakeDags({}, NOW_MS), ["DAG lake_table_service and lake_watch not in Airflow's database"], id="missing"
         ),
     ],
 )
-def test_problems_are_said_in_words(net: Net, words: list[str]) -> None:
-    found = find_net_problems(net, NOW_MS)
+def test_problems_are_said_in_words(dags: LakeDags, words: list[str]) -> None:
+    found = find_dag_problems(dags, NOW_MS)
     assert len(found) == len(words)
     assert all(problem.startswith(said) for problem, said in zip(found, words, strict=True))
 
@@ -57,14 +57,14 @@ def test_while_the_dag_is_paused_no_run_is_made_and_the_decision_says_why(
     for second in range(1, 5):
         table.commit(second)
     mark = registry.mark_dirty(Notice(str(table.path), "orders", Source.HINT))
-    gateway.net = paused("lake_table_service")
+    gateway.dags = paused("lake_table_service")
     loop = make_loop()
     loop.drain()
     (due,) = (d for d in json.loads(registry.get(mark.table_id)["decisions"]) if d["verdict"] == "due")
     assert (gateway.runs, due["service"], due["run"]) == ([], "compaction", "waiting")
     assert "DAG lake_table_service is paused, so no service runs: unpause it" in due["run_reason"]
     # Unpaused, the run follows without any notice.
-    gateway.net = WORKING_NET
+    gateway.dags = WORKING_DAGS
     clock.advance(31)
     loop.drain()
     assert len(gateway.runs) == 1
@@ -74,7 +74,7 @@ def test_health_and_the_page_say_what_is_paused(services: ManagerServices, gatew
     health = TestClient(create_app(lambda: services))
     page = TestClient(create_pages(lambda: services, lambda: None))
     assert (health.get("/health").json()["problems"], "is paused" in page.get("/api/overview").text) == ([], False)
-    gateway.net = replace(paused("lake_table_service"), swept_ms=services.registry.now_ms() - 700_000)
+    gateway.dags = replace(paused("lake_table_service"), swept_ms=services.registry.now_ms() - 700_000)
     said = health.get("/health").json()
     assert (len(said["problems"]), said["last_sweep_s"]) == (2, 700)
     assert "DAG lake_table_service is paused" in page.get("/api/overview").text
