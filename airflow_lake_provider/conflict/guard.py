@@ -103,16 +103,16 @@ class WriteFacts:
     """What one reading of a table shows of the write `instant`.
 
     `completed` are writes that completed since its oldest rival began, with their metadata by requested time in
-    `commits`. `planned_after` is the latest completion that was seen before the write was first seen inflight, when it
-    knows its file groups; empty while it was not. `old_plans` are services' plans that lasted longer than the provider
-    needs to withdraw one of its own.
+    `commits`. `planned_after` has, of each pending write that was seen inflight, the latest completion that was seen
+    then: it had planned its work, so what completed later is not in what it began with. `old_plans` are services' plans
+    that lasted longer than the provider needs to withdraw one of its own.
     """
 
     instant: str
     activity: TableActivity
     completed: tuple[Instant, ...] = ()
     commits: Mapping[str, CommitMetadata] = field(default_factory=lambda: MappingProxyType({}))
-    planned_after: str = ""
+    planned_after: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     old_plans: frozenset[str] = frozenset()
     damaged: tuple[str, ...] = ()
 
@@ -135,7 +135,7 @@ def judge_write(facts: WriteFacts, rule: WriterRule) -> WriteForecast:
         return WriteForecast(Outlook.UNKNOWN, facts.instant, notes=(rule.unjudged,))
     notes = [f"restore {restore.requested_time} is pending" for restore in timeline.pending(Action.RESTORE)]
     mine = _Touched.of(own, rule)
-    commits, maybe = _commit_clashes(facts, rule, own.instant, mine, facts.planned_after)
+    commits, maybe = _commit_clashes(facts, rule, own.instant, mine)
     notes += [f"{clash}, when this write was beginning" for clash in maybe]
     writers = _writer_clashes(facts, rule, mine, notes)
     plans = _plan_clashes(facts, rule, mine, notes)
@@ -146,12 +146,12 @@ def judge_write(facts: WriteFacts, rule: WriterRule) -> WriteForecast:
 
 
 def _commit_clashes(
-    facts: WriteFacts, rule: WriterRule, instant: str, mine: _Touched, planned_after: str = ""
+    facts: WriteFacts, rule: WriterRule, instant: str, mine: _Touched
 ) -> tuple[list[Clash], list[Clash]]:
     """Return the clashes of a write with what completed since it began: the certain ones, and the others."""
     certain: list[Clash] = []
     maybe: list[Clash] = []
-    settled = shift_instant_time(instant, SETTLE_MS)
+    settled, planned_after = shift_instant_time(instant, SETTLE_MS), facts.planned_after.get(instant)
     for other in facts.completed:
         metadata, completed = facts.commits.get(other.requested_time), other.completed_time or ""
         if metadata is None or other.requested_time == instant or completed <= instant:
@@ -160,7 +160,7 @@ def _commit_clashes(
             continue
         shared = mine.shared(_Touched(rule.comparable(metadata.file_group_keys())))
         if shared:
-            is_certain = completed >= settled or (planned_after != "" and completed > planned_after)
+            is_certain = completed >= settled or (planned_after is not None and completed > planned_after)
             clash = Clash(other.requested_time, other.action.value, ClashKind.COMMIT, shared)
             (certain if is_certain else maybe).append(clash)
     return certain, maybe
@@ -254,7 +254,7 @@ class GuardWatch:
         self._identify = identify
         self._plan_patience_ms = int(plan_patience_s * 1000)
         self._plans_seen_ms: dict[str, int] = {}
-        self._planned_after = ""
+        self._planned_after: dict[str, str] = {}
         self._was_begun = False
         self.rule = find_writer_rule(table.hudi_options)
         self.instant = ""
@@ -292,10 +292,12 @@ class GuardWatch:
 
     def _note_progress(self, activity: TableActivity) -> None:
         timeline = activity.snapshot.timeline
-        own = next((i for i in timeline.pending() if i.requested_time == self.instant), None)
-        self._was_begun = self._was_begun or own is not None
-        if own is not None and own.state is State.INFLIGHT and not self._planned_after:
-            self._planned_after = max((i.completed_time or "" for i in timeline.completed_writes), default=self.instant)
+        pending = {i.requested_time: i.state for i in timeline.pending()}
+        self._was_begun = self._was_begun or self.instant in pending
+        latest = max((i.completed_time or "" for i in timeline.completed_writes), default="")
+        self._planned_after = {
+            name: self._planned_after.get(name, latest) for name, state in pending.items() if state is State.INFLIGHT
+        }
 
     def _find_old_plans(self, activity: TableActivity, now_ms: int) -> frozenset[str]:
         pending = [plan.instant for plan in activity.plans()]

@@ -108,6 +108,23 @@ def test_commit_that_made_a_rival_lose_frees_the_later_writer() -> None:
     assert judge(table, W3).outlook is Outlook.CAN_WIN
 
 
+def test_rival_that_was_seen_to_have_planned_before_a_commit_leaves_nothing_in_doubt() -> None:
+    table = FakeTable()
+    for instant, groups in ((W1, [OSLO, BONN]), (W2, [BONN, CORK]), (W3, [CORK]), (W4, [OSLO])):
+        table.begin(instant)
+        table.announce(instant, groups)
+        table.mark_direct(instant, groups)
+    watched = watch(table, W3)
+    assert watched.check(table.now_ms).outlook is Outlook.CAN_WIN, "the oldest one makes its only rival lose"
+    table.commit(W4, "20261121100005000", [OSLO])
+    forecast = watched.check(table.now_ms)
+    assert [(clash.instant, forecast.outlook) for clash in forecast.clashes] == [(W2, Outlook.LOSES)]
+    # A guard that came later does not know whether the oldest one had planned its work, so whether its rival can win.
+    unsure = judge(table, W3)
+    assert (unsure.outlook, unsure.clashes) == (Outlook.UNKNOWN, ())
+    assert f"writer {W2} shares" in unsure.notes[0]
+
+
 def test_marker_file_that_is_cut_off_ends_no_write() -> None:
     table = FakeTable()
     for instant in (W1, W2):
