@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 $(shell mkdir -p $(TMPDIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo ui ui-packages test test-quick test-lane-services test-lane-indexes test-lane-airflow test-lane-units test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system coverage soak bench bench-short bench-report check reference support docs format hdfs hadoop yarn kafka postgres clean
+.PHONY: help install demo ui ui-packages test test-quick test-quick-manager test-quick-others test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system coverage soak bench bench-short bench-report check reference support docs format hdfs hadoop yarn kafka postgres clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -59,27 +59,27 @@ ui: $(BIN)/.installed ## Build the Lake's pages from frontend/ into the package 
 ui-packages: $(BIN)/.installed # What the browser's tests need of npm; nothing where npm is not installed
 	@$(BIN)/python -m tools.frontend --install
 
-LANES := test-lane-services test-lane-indexes test-lane-airflow test-lane-units
+# Four at once: the longest begin, and the next one takes the place of one that has ended.
+TIERS := test-spark-first test-spark-second test-unit test-system test-integration test-storage test-oracle test-servers check
 
 test: ## Everything that must land
 	@$(MAKE) --no-print-directory install postgres kafka hdfs hadoop ui-packages
 	@rm -rf $(DURATIONS)
-	@echo "four lanes side by side; each tier prints when its lane has ended; CONTRIBUTING.md says how long it takes"
-	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target $(LANES); status=$$?; \
-	$(BIN)/python -m tests.support.durations $(DURATIONS); exit $$status
+	@echo "four tiers side by side; each prints when it has ended; CONTRIBUTING.md says how long it takes"
+	@# Each waits much of its time, for Spark's jobs and for Airflow's processes. Side by side all take longer, so they are
+	@# patient. A tier that fails keeps no other one from running.
+	@LAKE_PATIENCE=$${LAKE_PATIENCE:-4} $(MAKE) --no-print-directory --jobs=4 --keep-going --output-sync=target $(TIERS); \
+	status=$$?; $(BIN)/python -m tests.support.durations $(DURATIONS); exit $$status
 
-# Each lane waits much of its time, for Spark's jobs and for Airflow's processes. Side by side all take longer, so they are
-# patient. A tier that fails keeps no other one from running.
-$(LANES): export LAKE_PATIENCE ?= 4
-test-lane-services: TIERS := test-spark-first test-oracle
-test-lane-indexes: TIERS := check test-spark-second
-test-lane-airflow: TIERS := test-system test-servers test-storage
-test-lane-units: TIERS := test-unit test-integration
-$(LANES):
-	@status=0; for tier in $(TIERS); do $(MAKE) --no-print-directory $$tier || status=$$?; done; exit $$status
+test-quick: install ## Checks, unit tests, one service on real Hudi, from spark-submit to its result
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-quick-manager test-quick-others
 
-test-quick: check install ## Checks, unit tests, one service on real Hudi, from spark-submit to its result
-	$(BIN)/python -m pytest tests/unit
+# More than half of the unit tests' time is the manager's.
+test-quick-manager:
+	$(BIN)/python -m pytest tests/unit/manager
+
+test-quick-others: check
+	$(BIN)/python -m pytest tests/unit --ignore=tests/unit/manager
 	$(SPARK_VENV)/bin/python -m pytest tests/integration/spark/test_real_processes.py -k whole_job
 
 test-unit: $(BIN)/.installed ## Unit tests and the simulation: no JVM, no network
@@ -125,7 +125,7 @@ soak: ALL := -m ''
 soak: install postgres kafka hdfs hadoop ## The long form: 20 kills of the API server on each database, 50 rounds of crashes with real processes, 200 random histories, 10 rounds of server kills, 1,000 requests a route, 10,000 simulated schedules, two hours of random histories on real Hudi, kills on YARN, failovers of HDFS, older writers
 	LAKE_KILLS=20 $(BIN)/python -m pytest $(ALL) tests/system/test_notices_survive.py
 	LAKE_ROUND_SEED=0 LAKE_ROUNDS=50 $(BIN)/python -m pytest $(ALL) -s tests/system/test_crashes.py
-	$(BIN)/python -m pytest -m soak -s tests/system/test_conflict_watch.py tests/system/test_outage.py tests/system/test_priority.py tests/system/test_warm_on_yarn.py
+	$(BIN)/python -m pytest -m soak -s tests/system/test_conflict_watch.py tests/system/test_outage.py tests/system/test_priority.py tests/system/test_timeline_server.py tests/system/test_warm.py tests/system/test_warm_on_yarn.py
 	LAKE_YARN_KILLS=3 $(BIN)/python -m pytest -m soak tests/integration/engines
 	LAKE_PEER_ROUNDS=10 $(BIN)/python -m pytest $(ALL) -s tests/system/test_asset_queue.py
 	LAKE_TABLES=60 $(BIN)/python -m pytest $(ALL) -s tests/system/test_production_shape.py

@@ -1,6 +1,6 @@
 """The ten slowest tests of all tiers, and the dearest ones: `python -m tests.support.durations .work/durations`.
 
-On a machine that is busy with four lanes, a test's seconds say little of its own cost; its CPU seconds do.
+On a machine that is busy with four tiers, a test's seconds say little of its own cost; its CPU seconds do.
 """
 
 from __future__ import annotations

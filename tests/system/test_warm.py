@@ -20,7 +20,8 @@ from local_stack.airflow import LocalAirflow
 from local_stack.writer_process import StandingWriter
 from tests.system.conftest import LOCK_OPTIONS, make_airflow
 
-pytestmark = pytest.mark.system
+# In `make test`: real applications (test_standing_on_hudi.py), and their runs (tests/integration/airflow/test_warm.py).
+pytestmark = [pytest.mark.system, pytest.mark.soak]
 
 SERVICE_RUNS = "/api/v2/dags/lake_table_service/dagRuns"
 REQUEST = JobRequest("", "", "", (), "")

@@ -65,7 +65,7 @@ def clustering(table: Table, mode: Mode, *instants: str, **options: str) -> JobR
     return table.request(mode, *instants, service=Service.CLUSTERING, service_options=options)
 
 
-@pytest.mark.parametrize(("type", "version"), [("MOR", 9), ("COW", 9), ("MOR", 6)])
+@pytest.mark.parametrize(("type", "version"), [pytest.param("MOR", 9, marks=pytest.mark.soak), ("COW", 9), ("MOR", 6)])
 def test_small_files_become_few_and_rows_stay(
     spark: SparkSession, make_table: MakeTable, type: str, version: int
 ) -> None:

@@ -167,7 +167,7 @@ WRONG = {
         right_commits=2,
     ),
 }
-SHORT = ("single-writer mode", "single-writer mode with heartbeats", "compacts inline", "without a callback")
+SHORT = ("single-writer mode", "compacts inline", "without a callback")
 """These differ in what they leave behind; the others are the same rules again."""
 
 

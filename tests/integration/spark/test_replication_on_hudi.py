@@ -323,7 +323,16 @@ def written_rows(lake: Lake, commit: CommitRef) -> dict[int, Any]:
     return {body["id"]: body for body in map(json.loads, texts)}
 
 
-@pytest.mark.parametrize(("type", "version"), [("COW", 9), ("COW", 6), ("MOR", 9), ("MOR", 6)])
+# Of type and version, those two in which both differ.
+@pytest.mark.parametrize(
+    ("type", "version"),
+    [
+        ("COW", 6),
+        ("MOR", 9),
+        pytest.param("COW", 9, marks=pytest.mark.soak),
+        pytest.param("MOR", 6, marks=pytest.mark.soak),
+    ],
+)
 def test_mode_latest_without_change_data_has_tombstones_and_decimals(
     spark: SparkSession, tmp_path: Path, type: str, version: int
 ) -> None:
@@ -406,6 +415,7 @@ def test_writers_clean_that_passed_the_checkpoint_is_answered_with_a_snapshot(
 FILE_VERSIONS = {"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS", "hoodie.clean.fileversions.retained": "1"}
 
 
+@pytest.mark.soak  # the two claims that it needs: the test before this one, and the test after it
 def test_table_that_is_cleaned_by_file_versions_is_bootstrapped_and_goes_on(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -601,7 +611,7 @@ def test_commit_that_was_not_read_whole_is_an_error_and_the_checkpoint_stays(
     assert {key: lake.replica()[key]["ts"] for key in (0, 2, 4)} == {0: 5, 2: 6, 4: 6}
 
 
-@pytest.mark.parametrize("type", ["COW", "MOR"])
+@pytest.mark.parametrize("type", [pytest.param("COW", marks=pytest.mark.soak), "MOR"])
 def test_commits_that_are_read_together_bring_what_each_brings_alone(
     spark: SparkSession, tmp_path: Path, type: str
 ) -> None:
@@ -638,7 +648,9 @@ def test_slices_are_read_by_column_also_after_a_query_of_change_data(spark: Spar
     assert spark.conf.get(by_column) == "true"
 
 
-@pytest.mark.parametrize("is_deleted", [True, False], ids=["deleted", "unreadable"])
+@pytest.mark.parametrize(
+    "is_deleted", [True, pytest.param(False, marks=pytest.mark.soak)], ids=["deleted", "unreadable"]
+)
 def test_fault_in_one_of_commits_that_are_read_together_is_raised_at_that_one(
     spark: SparkSession, tmp_path: Path, is_deleted: bool
 ) -> None:
@@ -817,7 +829,7 @@ def test_one_millisecond_before_midnight() -> None:
     assert Op("u") is Op.UPDATE
 
 
-@pytest.mark.parametrize("mode", [ChangeMode.CHANGES, ChangeMode.LATEST])
+@pytest.mark.parametrize("mode", [ChangeMode.CHANGES, pytest.param(ChangeMode.LATEST, marks=pytest.mark.soak)])
 def test_sink_is_compared_with_its_table_after_it_caught_up(
     spark: SparkSession, tmp_path: Path, mode: ChangeMode
 ) -> None:

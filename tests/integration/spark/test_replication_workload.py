@@ -574,10 +574,9 @@ def test_lake_that_follows_a_random_history_is_the_table(spark: SparkSession, tm
 @pytest.mark.parametrize(
     ("kind", "plants", "operations"),
     [
-        (Kind("MOR", 9), ON_LOGS, AT_LOGS),
-        (Kind("COW", 9, has_change_data=True), ON_CHANGE_DATA, AT_CHANGE_DATA),
+        pytest.param(Kind("MOR", 9), ON_LOGS, AT_LOGS, id="merge-on-read", marks=pytest.mark.soak),
+        pytest.param(Kind("COW", 9, has_change_data=True), ON_CHANGE_DATA, AT_CHANGE_DATA, id="change-data"),
     ],
-    ids=["merge-on-read", "change-data"],
 )
 def test_history_finds_each_fault_that_replication_once_had(
     spark: SparkSession, tmp_path: Path, kind: Kind, plants: dict[str, Fault], operations: tuple[str, ...]

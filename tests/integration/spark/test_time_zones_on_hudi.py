@@ -82,7 +82,7 @@ def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> di
 def write_in_new_york(folder: Path, *jvms: list[lake_writer.WrittenTable]) -> None:
     """Let a writer in New York write tables, one after another in each JVM."""
     command = [sys.executable, str(ROOT / "local_stack" / "lake_writer.py")]
-    env = {**os.environ, "TZ": WRITERS_ZONE}
+    env = {**hudi_bundle.spark_env(Path(sys.executable)), "TZ": WRITERS_ZONE}
     writers = []
     for number, tables in enumerate(jvms):
         settings = {
@@ -158,7 +158,7 @@ def run_in_new_york(folder: Path, *tables: Table) -> list[ServiceResult]:
         requests[-1].write_text(to_json(request), encoding="utf-8")
     shell = "pyspark-shell"
     env = {
-        **os.environ,
+        **hudi_bundle.spark_env(Path(sys.executable)),
         "TZ": WRITERS_ZONE,
         "PYTHONPATH": os.pathsep.join([str(SPARK_JOBS), str(ROOT)]),
         "PYSPARK_SUBMIT_ARGS": f"--master local[1] --jars {hudi_bundle.JAR} --conf spark.ui.enabled=false {shell}",

@@ -32,7 +32,8 @@ from tests.unit.manager.hudi_model import NOON_MS, Kind
 GAMES = int(os.environ.get("LAKE_GAMES", "12"))
 """`LAKE_GAMES=2000` is the long form, with other games in each run; the short form plays the same ones."""
 MOST_GAMES = 60
-COVERING = range(12)
+COVERING = (1, 14, 18, 21, 24)
+"""Games that make every move among them, each a short one."""
 SERVICES = (Service.ROLLBACK, Service.COMPACTION, Service.CLUSTERING, Service.TTL, Service.CLEAN, Service.ARCHIVE)
 
 
