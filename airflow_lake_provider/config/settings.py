@@ -161,7 +161,7 @@ class LakeSettings(Settings):
     heartbeat_max_s: Seconds = 21_600.0
     """The same for tables whose writers announce their commits, seconds; the pause follows the commit interval."""
     max_tables_in_memory: From1 = 10_000
-    """Timelines that one server keeps in memory."""
+    """Timelines that one server keeps in memory, with 8 KiB for each (1,000 instants) on average."""
     timeline_server: Mode = TimelineServerMode.AUTO
     """Where readers take timelines from: auto (the server while it answers, else the file system), required (the server
     only), off (the file system only)."""

@@ -81,9 +81,7 @@ class SharedTimelines:
         self.on_loaded: Callable[[str, TimelineSnapshot], None] = lambda _base_path, _snapshot: None
         self.folder_times = FolderTimes(now_ms())
         self.archives = ArchiveTails(self.limits.max_tables)
-        self.memory = TableMemory(
-            self.limits.max_tables, self.limits.hot_tables, lambda base_path: self._open(open_table, base_path)
-        )
+        self.memory = TableMemory(self.limits, lambda base_path: self._open(open_table, base_path))
         self.due = DueQueue(RecordedTimes(self.memory))
 
     def _open(self, open_table: Callable[[str], Storage], base_path: str) -> Storage:

@@ -82,8 +82,12 @@ class SharedLimits:
     """Bounds of the shared timelines."""
 
     max_tables: int = 10_000
+    table_bytes: int = 8_192
+    """Snapshots take so many bytes for each of `max_tables` at most, in all: what 1,000 instants need."""
     hot_tables: int = 256
     """Tables that are also cached unpacked, with all file names; those refreshed often are parsed only once."""
+    hot_bytes: int = 256 << 20
+    """What these take, as far as it is known: 100 tables of 4,000 instants."""
     heartbeat: HeartbeatLimits = field(default_factory=HeartbeatLimits)
     cold_start_s: float = 60.0
     """Tables that are registered but not loaded are loaded over this time."""

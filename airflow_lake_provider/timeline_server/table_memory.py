@@ -23,11 +23,12 @@ from airflow_lake_provider.timeline_server.cached_table import CachedTimeline
 from airflow_lake_provider.timeline_server.snapshot import Depth, Known, unpack, volume_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
     from airflow_lake_provider.storage.table_storage import Storage
     from airflow_lake_provider.timeline_server.cache import SharedTimelines
+    from airflow_lake_provider.timeline_server.schedule import SharedLimits
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,10 @@ _HOT_MS = 10_000
 """A table that is refreshed twice within so long is also kept unpacked, until it is left alone (`TableMemory.cool`)."""
 RETRY_AFTER_MS = 1000
 """For so long the readers of a table that failed get its error."""
+
+
+UNPACKED = 90
+"""So many times the bytes of a packed snapshot it takes unpacked: 76 (10 instants) to 92 (1,000)."""
 
 
 class TableLocks:
@@ -71,17 +76,16 @@ class TableLocks:
 class TableMemory:
     """Timelines by base path. An unneeded one is dropped with its snapshot; others keep version and schedule."""
 
-    def __init__(self, max_tables: int, hot_tables: int, open_table: Callable[[str], Storage]) -> None:
+    def __init__(self, limits: SharedLimits, open_table: Callable[[str], Storage]) -> None:
         self.lock = threading.Lock()
         self.refreshing = TableLocks()
         """Held by the thread that refreshes a table."""
         self.reading_commits = TableLocks()
         """Held by the thread that reads commit metadata for a view (`planner.table_view`)."""
         self.evictions = 0
-        self._max_tables = max_tables
-        self._hot_tables = hot_tables
+        self._limits = limits
         self._open_table = open_table
-        self._storages: LRUCache[str, Storage] = LRUCache(max(1, hot_tables))
+        self._storages: LRUCache[str, Storage] = LRUCache(max(1, limits.hot_tables))
         # One bound method of all tables: each would take 64 bytes.
         self._open_kept = self._open_once
         self._timelines: dict[str, CachedTimeline] = {}
@@ -89,6 +93,8 @@ class TableMemory:
         """The first one is evicted next, unless it was used since it came here: then it becomes the last one."""
         self._hot: OrderedDict[str, Known] = OrderedDict()
         """Unpacked: a few KiB each, so not of tables that change now and then."""
+        self._unsummed_bytes = 0
+        """Of snapshots that came since all were summed up: to do that at each one would take as long as the rest."""
         self._used_hot: set[str] = set()
         """Those that were read or refreshed since `cool` was last called."""
         self._failed: dict[str, None] = {}
@@ -104,7 +110,11 @@ class TableMemory:
 
     def kept_bytes(self) -> int:
         """Return the size of the packed snapshots."""
-        return sum(cached.packed_bytes for _, cached in self.kept_timelines())
+        with self.lock:
+            return self._sum_bytes(self._kept)
+
+    def _sum_bytes(self, paths: Iterable[str]) -> int:
+        return sum(cached.packed_bytes for path in paths if (cached := self._timelines.get(path)) is not None)
 
     def kept_timelines(self) -> list[tuple[str, CachedTimeline]]:
         """Return the tables whose snapshots are kept."""
@@ -158,6 +168,7 @@ class TableMemory:
         `before_ms`: when the one before was read; a table that was read shortly before is also kept unpacked.
         """
         dropped = []
+        limits = self._limits
         with self.lock:
             # One string for each table, from wherever its path comes.
             base_path = cached.base_path
@@ -167,20 +178,34 @@ class TableMemory:
             if known is not None and (base_path in self._hot or now_ms - before_ms <= _HOT_MS):
                 self._hot[base_path] = known
                 self._use_hot(base_path)
-            while len(self._hot) > self._hot_tables:
+            excess_bytes = self._measure(cached)
+            while len(self._hot) > limits.hot_tables:
                 self._used_hot.discard(self._hot.popitem(last=False)[0])
-            while len(self._kept) > self._max_tables:
+            while len(self._kept) > limits.max_tables or (excess_bytes > 0 and len(self._kept) > 1):
                 evicted = self._take_least_used()
                 self._hot.pop(evicted, None)
                 self.evictions += 1
                 other = self._timelines.get(evicted)
                 if other is not None:
+                    excess_bytes -= other.packed_bytes
                     other.evict()
                     if not other.is_needed(now_ms):
                         del self._timelines[evicted]
                         self._storages.pop(evicted, None)
                         dropped.append(evicted)
         return dropped
+
+    def _measure(self, cached: CachedTimeline) -> int:
+        """Sum up now and then; return by how many bytes the snapshots are too many. Hot ones that are too many go."""
+        limits = self._limits
+        self._unsummed_bytes += cached.packed_bytes
+        most_bytes, most_hot = limits.table_bytes * limits.max_tables, limits.hot_bytes // UNPACKED
+        if self._unsummed_bytes <= min(most_bytes, most_hot) // 16:
+            return 0
+        self._unsummed_bytes = 0
+        while len(self._hot) > 1 and self._sum_bytes(self._hot) > most_hot:
+            self._used_hot.discard(self._hot.popitem(last=False)[0])
+        return self._sum_bytes(self._kept) - most_bytes
 
     def cool(self) -> None:
         """Drop what is kept unpacked of tables that were neither read nor refreshed since the last call."""

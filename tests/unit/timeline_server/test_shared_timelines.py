@@ -693,6 +693,31 @@ def test_too_many_tables_are_evicted_and_a_needed_one_keeps_its_schedule(clock: 
     assert timelines.snapshot(paths[0]).base_path == paths[0]
 
 
+@pytest.mark.parametrize(("table_bytes", "hot_bytes"), [(100, 1 << 30), (8_192, 1 << 20)], ids=["packed", "unpacked"])
+def test_memory_is_bounded_in_bytes_however_long_the_timelines_are(
+    clock: Clock, tmp_path: Path, table_bytes: int, hot_bytes: int
+) -> None:
+    tables = [HandMadeTable.create(tmp_path / f"t{number}") for number in range(24)]
+    for table in tables:
+        for number in range(1, 201):
+            table.commit(number)
+    bound = SharedLimits(max_tables=100, table_bytes=table_bytes, hot_bytes=hot_bytes)
+    tracemalloc.start()
+    timelines = SharedTimelines(bound, now_ms=clock)
+    for _ in range(3):  # a table that is read twice is kept unpacked as well
+        for table in tables:
+            timelines.snapshot(str(table.path), NOW)
+    gc.collect()
+    taken_bytes = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    kept_bytes = timelines.memory.kept_bytes()
+    if table_bytes == 100:
+        assert 5_000 < kept_bytes <= 10_000 * 17 / 16
+    else:
+        assert timelines.memory.kept == len(tables)
+        assert 500_000 < taken_bytes - kept_bytes < 1_250_000
+
+
 def test_change_of_an_evicted_table_is_still_a_change(clock: Clock, tmp_path: Path) -> None:
     tables = [HandMadeTable.create(tmp_path / f"t{number}") for number in range(3)]
     timelines = SharedTimelines(SharedLimits(max_tables=1, hot_tables=1), now_ms=clock)
