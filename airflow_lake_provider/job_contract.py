@@ -95,6 +95,9 @@ HUDI_SPARK_CONF: Mapping[str, str] = MappingProxyType(
     {
         "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
         "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
+        # An executor so initializes this class before its first task. Hudi 1.2.0 compares schemas by identity: where a
+        # schema of the metadata table comes before the class, that table's records fail (ArrayIndexOutOfBounds).
+        "spark.kryo.classesToRegister": "org.apache.hudi.metadata.HoodieMetadataPayload",
         "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
     }
