@@ -229,7 +229,7 @@ def measure(usage: Usage) -> Iterator[None]:
 
 
 def children_cpu_s() -> float:
-    """Return what all processes have used that are gone by now; those of a dead parent come to this one."""
+    """Return what all processes have used that are gone by now; those of a dead parent become its children."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass

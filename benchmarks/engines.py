@@ -78,7 +78,7 @@ def run_once(name: str, folder: Path, number: int) -> tuple[float, float]:
 
 
 def children_cpu_s() -> float:
-    """Return what all processes have used that are gone by now; those of a dead parent come to us."""
+    """Return what all processes have used that are gone by now; a dead parent's become children of this one."""
     with contextlib.suppress(ChildProcessError):
         while True:
             os.wait()

@@ -1,7 +1,7 @@
 """How far are predicted seconds and bytes from what runs take? `make bench NAME=prediction`.
 
 Real tables of different sizes, upserts of changing size between the runs, and `--runs` runs of compaction and of clean
-on each, by the product's own jobs in one warm Spark session. Each run is predicted by `planner.price` before it begins,
+on each, by the provider's jobs in one warm Spark session. Each run is predicted by `planner.price` before it begins,
 from the decision's evidence and the records of the runs before it, the table's own and those of all tables, as the
 manager does; then it is measured. Bytes are what a compaction writes, and what a clean frees: base and log files that
 are gone after it. Errors are |predicted - actual| / actual.

@@ -6,13 +6,13 @@ seeds are not those that the weights were chosen with (1 to 10). All of it is du
 evidence and history; its list is run, at the true costs, until the budget (10, 30 and 60 % of what all of it costs) is
 spent, leaving out what no longer fits.
 
-`ours` is the product's own price (`planner.price`) and order (`planner.ranking`), ageing included; `fifo` is the order
+`ours` is the provider's own price (`planner.price`) and order (`planner.ranking`), ageing included; `fifo` is the order
 of becoming due; `longest` puts the table first whose last run is longest ago (Amoro's balanced policy); `autocomp` is
 AutoComp's published formula (OpenHouse): cost in GB hours by 2 MB/s and half a GB hour to start, gain in files, both
 min-max normalised, gain weighted 0.7 and cost 0.3, in its greedy selection. The divisor is the exact 0/1 knapsack by
-dynamic programming, which knows each true cost and benefit. The benefit is the product's own (points, weighted by
+dynamic programming, which knows each true cost and benefit. The benefit is the provider's own (points, weighted by
 class), which AutoComp does not aim at; so `files` gives the same shares when only files count, AutoComp's own aim,
-of which the product's order knows nothing. All figures are means over the drawn lakes.
+of which the provider's order knows nothing. All figures are means over the drawn lakes.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def draw_lake(seed: int, tables: int) -> list[Candidate]:
 
 
 def order_ours(found: Sequence[Candidate]) -> list[Candidate]:
-    """The product's order."""
+    """The provider's order."""
 
     def key(one: Candidate) -> int:
         price = predict(one.decision, one.own, one.fleet)

@@ -1,4 +1,4 @@
-"""Has a benchmark become slower or dearer? Each one in a form of about a minute, against the recorded figures.
+"""Has a benchmark become slower or costlier? Each one in a form of about a minute, against the recorded figures.
 
 Only what another machine, or a busy one, shows as well is compared: counts, ratios to a peer of the same run, and CPU
 seconds; never wall times. CPU seconds are divided by those of a fixed piece of work (`calibrate`), so that a slower

@@ -74,7 +74,7 @@ def spark_env(python: Path = SPARK_PYTHON) -> dict[str, str]:
 def jvm_options() -> str:
     """Return the options that make a driver of a small job start soon: little is compiled, known classes are mapped.
 
-    To measure objects, Hudi would attach a debugger to each JVM of its own, in vain.
+    Hudi would attach a debugger to each JVM of its own to measure objects, and fail.
     """
     options = QUICK_JVM
     if CLASSES.exists():

@@ -1,4 +1,4 @@
-"""Read a topic like a consumer of committed records; nothing of the product is used."""
+"""Read a topic like a consumer of committed records; nothing of the provider is used."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ INSTEAD = {
     r"surroundings": "infrastructure",
     r"ours?|we|us": "the provider",
 }
-# Measurements and trials name their authors' machine; these are the two phrases that may.
+# Measurements and trials name their authors' machine; this is the phrase that may.
 ALLOWED = re.compile(r"in our tests")
 _CODE = re.compile(r"^ *(```|~~~).*?^ *\1 *$|`[^`\n]*`|https?://\S+", re.M | re.S)
 
@@ -72,7 +72,10 @@ TEXTS = {
     r"look(?:s|ed|ing)?(?![- ]?up\b)": "refresh, read, evaluate, search",
     **{pattern: instead for pattern, instead in INSTEAD.items() if not pattern.startswith(("look", "our"))},
     r"telling": "notify, say, show, report",
-    r"this product": "the provider",
+    r"th(?:is|e) product(?:'s)?(?! of)": "the provider",
+    r"dear(?:er|est)?": "costly, over budget",
+    r"gravest": "most severe, worst",
+    r"in vain": "without effect, and fails",
 }
 # All of them at once: a file is read once.
 _ANY_TEXT = re.compile(

@@ -102,7 +102,7 @@ def diagnose(evidence: Evidence, policy: DoctorPolicy | None = None) -> tuple[Fi
 
 
 def needs_doctor(seen: TimelineSnapshot) -> bool:
-    """Whether a timeline has anything on it that may be stuck: findings of other kinds come about over hours."""
+    """Whether a timeline has anything on it that may be stuck: findings of other kinds develop over hours."""
     is_partly_indexed = bool(seen.properties.metadata_partitions_inflight)
     return bool(seen.timeline.pending() or seen.timeline.problems) or is_partly_indexed
 

@@ -48,7 +48,7 @@ from airflow_lake_provider.planner.ranking import (
     Turn,
     density_of,
     expected_wait_ms,
-    find_too_dear,
+    find_exceeded,
     find_turn,
     holding_budget,
     jitter_ms,
@@ -188,12 +188,12 @@ class Backlog:
     def _wait_by_itself(key: tuple[str, str], quote: Quote, limit: RunLimit, now_ms: int) -> CandidateStanding | None:
         """Return that a candidate waits for no other one: it costs more than the whole budget, or has a pause."""
         need = Need(quote.core_ms, quote.bytes)
-        dear = find_too_dear(need, limit.room)
+        exceeded = find_exceeded(need, limit.room)
         reason, again_ms = "", now_ms + LATE_MS
-        if dear:
-            wanted = f"{quote.core_ms / HOUR_MS:,.2f}" if dear == "core hours" else f"{quote.bytes:,}"
+        if exceeded:
+            wanted = f"{quote.core_ms / HOUR_MS:,.2f}" if exceeded == "core hours" else f"{quote.bytes:,}"
             reason = (
-                f"never starts: it needs {wanted} {dear} of {limit.shown}, more than a day's whole budget: raise it"
+                f"never starts: it needs {wanted} {exceeded} of {limit.shown}, more than a day's whole budget: raise it"
             )
         elif not limit.is_budget:
             return None
@@ -534,7 +534,7 @@ def _load_states(registry: Registry, limits: Sequence[RunLimit]) -> list[ScopeSt
 
 
 def pressure_of_states(states: Sequence[ScopeState]) -> Pressure:
-    """Return the gravest pressure of some budgets."""
+    """Return the most severe pressure of some budgets."""
     return worst(state.pressure for state in states)
 
 
@@ -579,7 +579,7 @@ def _find_wait_ms(
 ) -> int | None:
     """Return about how long it waits; None when it never starts, or when nothing says so."""
     need = Need(row["core_ms"], row["bytes"])
-    if limit is None or find_too_dear(need, limit.room):
+    if limit is None or find_exceeded(need, limit.room):
         return None
     mine = [(one["hour_ms"], one["core_ms"]) for one in spent if one["scope"] == limit.scope]
     return expected_wait_ms(need, ahead_core_ms, limit.room, mine, now_ms)

@@ -303,7 +303,7 @@ class StuckNotifier:
 # decides those like all others, by the same timeline.
 #
 # A whole examination takes some eight calls of the store. What it searches for shows on the timeline, which heartbeats
-# keep in memory, or in its folder's lock, but for what comes about over hours (foreign zones, an archive that stands
+# keep in memory, or in its folder's lock, but for what develops over hours (foreign zones, an archive that stands
 # still). So after an examination that found nothing, a stat of the lock is enough for an hour, or for a day when the
 # timeline stays as it was.
 

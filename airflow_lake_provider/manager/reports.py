@@ -136,7 +136,7 @@ class Reports:
     slots: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(EXPLAINED_AT_ONCE))
 
     def find_problems(self) -> list[str]:
-        """Return what stops or delays all tables, the gravest first."""
+        """Return what stops or delays all tables, the most severe first."""
         problems = [*find_dag_problems(self.find_lake_dags(), self.registry.now_ms()), *self.find_process_problems()]
         settings = self.find_settings_problem()
         if settings:

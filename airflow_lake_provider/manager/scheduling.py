@@ -511,7 +511,7 @@ def find_service_dag_problem(dags: LakeDags) -> str:
 
 
 def find_dag_problems(dags: LakeDags, now_ms: int) -> tuple[str, ...]:
-    """Return what is wrong with the DAGs, the gravest first."""
+    """Return what is wrong with the DAGs, the most severe first."""
     problems = [find_service_dag_problem(dags)]
     missing = [dag_id for dag_id in (SERVICE_DAG_ID, WATCH_DAG_ID) if dags.state(dag_id) is DagState.MISSING]
     if missing:

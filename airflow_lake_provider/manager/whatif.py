@@ -22,7 +22,7 @@ from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.manager.db.operations import COMPLETED, NOTHING_TO_DO, OBSERVED, Quote, parse_quote
 from airflow_lake_provider.manager.db.schema import lake_run, lake_table, lake_waiting
 from airflow_lake_provider.manager.scheduling import find_limits
-from airflow_lake_provider.planner.ranking import DAY_MS, HOUR_MS, Need, Room, find_too_dear
+from airflow_lake_provider.planner.ranking import DAY_MS, HOUR_MS, Need, Room, find_exceeded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -178,7 +178,7 @@ class Replay:
 
     decided: int
     started: int
-    too_dear: int
+    over_budget: int
     waiting: int
     core_hours: float
     bytes: int
@@ -199,7 +199,7 @@ class Replay:
             "decided": self.decided,
             "started": self.started,
             "waiting": self.waiting,
-            "never_start": self.too_dear,
+            "never_start": self.over_budget,
             "core_hours": round(self.core_hours, 2),
             "bytes": self.bytes,
             "points": round(self.points, 1),
@@ -328,7 +328,7 @@ def replay(decisions: Sequence[PastDecision], tables: TablesConfig, until_ms: in
     wanted = under_policy(decisions, tables)
     needs = [one.need for one, _ in wanted]
     least = Need(min((need.core_ms for need in needs), default=0), min((need.bytes for need in needs), default=0))
-    fleet, too_dear, at, now_ms = _Fleet(until_ms, least), 0, 0, wanted[0][0].due_ms if wanted else until_ms
+    fleet, over_budget, at, now_ms = _Fleet(until_ms, least), 0, 0, wanted[0][0].due_ms if wanted else until_ms
     while at < len(wanted) or fleet.waiting or fleet.ends:
         due_ms = wanted[at][0].due_ms if at < len(wanted) else until_ms + 1
         now_ms = max(now_ms, min(due_ms, fleet.next_ms(now_ms)) if at or fleet.waiting else due_ms)
@@ -340,8 +340,8 @@ def replay(decisions: Sequence[PastDecision], tables: TablesConfig, until_ms: in
             limits = find_limits(policy, tables, decision.owner)
             for limit in limits:
                 fleet.budgets.setdefault(limit.scope, _Budget(limit))
-            if any(find_too_dear(decision.need, limit.room) for limit in limits):
-                too_dear += 1
+            if any(find_exceeded(decision.need, limit.room) for limit in limits):
+                over_budget += 1
             else:
                 scopes = tuple(limit.scope for limit in limits)
                 fleet.wait(_Candidate(decision.due_ms + decision.delay_ms, at, decision, scopes))
@@ -350,7 +350,7 @@ def replay(decisions: Sequence[PastDecision], tables: TablesConfig, until_ms: in
     return Replay(
         decided=len(wanted),
         started=len(fleet.started),
-        too_dear=too_dear,
+        over_budget=over_budget,
         waiting=fleet.waiting,
         checks=fleet.checks,
         core_hours=sum(one.need.core_ms for one in fleet.started) / HOUR_MS,

@@ -193,7 +193,7 @@ def find_turn(need: Need, ahead: Sequence[Ahead], room: Room, now_ms: int, scope
     return Turn(not short, len(ahead), short, held_by if short else "", ahead_core_ms)
 
 
-def find_too_dear(need: Need, whole: Room) -> str:
+def find_exceeded(need: Need, whole: Room) -> str:
     """Return of what a candidate needs more than the whole budget has: it never starts; empty when it may."""
     return whole.find_short(replace(need, slots=0))
 
@@ -279,6 +279,6 @@ def holding_budget(load: Load, whole: Room) -> Room:
 
 
 def worst(pressures: Iterable[Pressure]) -> Pressure:
-    """Return the gravest of some pressures; OK of none."""
+    """Return the most severe of some pressures; OK of none."""
     order = list(Pressure)
     return max(pressures, key=order.index, default=Pressure.OK)

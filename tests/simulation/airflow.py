@@ -62,7 +62,7 @@ class DagRun:
 
 
 class Airflow:
-    """Implements the product's RunGateway, and runs what was created."""
+    """Implements the provider's RunGateway, and runs what was created."""
 
     def __init__(self, world: World) -> None:
         self.world = world

@@ -19,7 +19,7 @@ def database() -> Iterator[Database]:
 
 @pytest.fixture(autouse=True)
 def silence() -> Iterator[None]:
-    """The product logs what is injected; no test reads that."""
+    """The provider logs what is injected; no test reads that."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

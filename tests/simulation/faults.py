@@ -15,7 +15,7 @@ class ServerKilled(BaseException):
 
 
 class Violated(BaseException):
-    """The product broke a promise; ends the schedule at once."""
+    """The provider broke a promise; ends the schedule at once."""
 
 
 class InjectedStoreError(OSError):
@@ -136,7 +136,7 @@ def on_a_perfect_network(faults: Faults) -> Faults:
 
 
 KNOWN: dict[str, re.Pattern[str]] = {}
-"""What the product still does wrong. Tolerated, counted, and to be taken out with the mistake."""
+"""What the provider still does wrong. Tolerated, counted, and to be taken out with the mistake."""
 
 
 def known_mistake(violation: str) -> str:

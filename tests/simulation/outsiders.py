@@ -1,4 +1,4 @@
-"""What people and programs outside of the product do to it: each schedule draws some of these."""
+"""What people and programs outside of the provider do to it: each schedule draws some of these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One API server: the product's registry, leases, timelines and loop in one process's memory, driven by the clock."""
+"""One API server: the provider's registry, leases, timelines and loop in one process's memory, driven by the clock."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Process:
 
 
 class SimRegistry(Registry):
-    """The product's registry; it reports to the world what it made durable."""
+    """The provider's registry; it reports to the world what it made durable."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(server.world.database.transactions(server.boundary), ProcessClock(server.database_now))
@@ -94,7 +94,7 @@ class SimRegistry(Registry):
 
 
 class SimViews(TableViewCache):
-    """The product's views; remembers by which one an evaluation was decided."""
+    """The provider's views; remembers by which one an evaluation was decided."""
 
     def __init__(self, server: Server, timelines: SharedTimelines) -> None:
         super().__init__(timelines)
@@ -139,7 +139,7 @@ class Server:
         return datetime.fromtimestamp(self.now_ms() / 1000, UTC)
 
     def database_now(self) -> datetime:
-        """What the product counts leases by."""
+        """What the provider counts leases by."""
         return self.world.now()
 
     # --- life and death ------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ class Server:
                 return
             try:
                 thread.go_on()
-            except SQLAlchemyError:  # as the product's outermost loops
+            except SQLAlchemyError:  # as the provider's outermost loops
                 self._seen = (-1, self._seen[1])
 
         self.world.after(self.world.rng.randrange(1, 2_000), go_on)
@@ -262,7 +262,7 @@ class Server:
                 thread.end()
 
     def check_health(self, most_ms: int) -> None:
-        """Complain of an evaluation that has not returned for so long and that the product does not report.
+        """Complain of an evaluation that has not returned for so long and that the provider does not report.
 
         A person reads the report, and restarts the process when its store answers others again.
         """
@@ -365,12 +365,12 @@ class Server:
         self._seen = (-1, self._seen[1])
         try:
             self.run(getattr(self, f"_{what}"))
-        except (SQLAlchemyError, TablesConfigError):  # as the product's outermost loops: logged, and again soon
+        except (SQLAlchemyError, TablesConfigError):  # as the provider's outermost loops: logged, and again soon
             self._plan(what, self.world.now_ms + 1000)
 
     def _drain(self) -> None:
         self.process.loop.start()
-        if self._parked:  # the product passes every few seconds, and then sees what does not return
+        if self._parked:  # the provider passes every few seconds, and then sees what does not return
             self._plan("drain", self.world.now_ms + 60_000)
 
     def _feed(self) -> None:

@@ -52,7 +52,7 @@ class Disk:
 
 
 class DiskStore(Store):
-    """The product's way to the disk; `before_call` may raise, or let time pass."""
+    """The provider's way to the disk; `before_call` may raise, or let time pass."""
 
     has_folder_times: ClassVar[bool] = True
 

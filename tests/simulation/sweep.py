@@ -54,7 +54,7 @@ class Sweep:
             if (server.name, server.generation) != generation:
                 break
             if (generation, row["table_id"]) in self._waiting:
-                self._quiet.append(row["table_id"])  # its sensor waits in vain, and ends with its time-out
+                self._quiet.append(row["table_id"])  # its sensor waits for nothing, and ends with its time-out
                 continue
             self._waiting.add((generation, row["table_id"]))
             server.run(lambda row=row: self._examine(server, generation, row))

@@ -132,7 +132,7 @@ class _Time:
 
 @contextmanager
 def simulated_time(world: World) -> Iterator[None]:
-    """Have the product's source of tables use the world's time."""
+    """Have the provider's source of tables use the world's time."""
     module: Any = tables_source
     before, module.time = module.time, _Time(world)
     try:

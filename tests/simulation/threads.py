@@ -1,6 +1,6 @@
 """Threads of a server's process in virtual time: one that waits for a store stands aside, and the others go on.
 
-Only one runs at a time, so a schedule is the same each time. What the product asks of `threading` and `time` is
+Only one runs at a time, so a schedule is the same each time. What the provider asks of `threading` and `time` is
 answered from here where a thread may wait: its evaluators, and the locks that it holds while it reads a store.
 """
 
@@ -84,7 +84,7 @@ class ThreadLock:
 
 
 class SimLocks(TableLocks):
-    """The product's locks of tables, made of the simulation's."""
+    """The provider's locks of tables, made of the simulation's."""
 
     def __init__(self, what: str) -> None:
         super().__init__(lambda: self.make_lock(what))
@@ -132,7 +132,7 @@ class _Patch:
 
 @contextmanager
 def simulated_threads(now_ms: Callable[[], int]) -> Iterator[None]:
-    """Have the product's evaluators use these threads, and this clock."""
+    """Have the provider's evaluators use these threads, and this clock."""
     module: Any = evaluators
     if _Patch.before is None:
         _Patch.before = module.threading, module.time

@@ -60,7 +60,7 @@ class World:
         is_idle: bool = False,
     ) -> None:
         database.wipe()
-        random.seed(seed)  # the product samples tables at random
+        random.seed(seed)  # the provider samples tables at random
         self.seed = seed
         self.rng = random.Random(seed)
         self.database = database
@@ -204,7 +204,7 @@ class World:
         self.events.append(f"{(self.now_ms - BEGIN_MS) / 1000:9.3f} {text}")
 
     def violate(self, promise: str) -> None:
-        """End the schedule: the product broke a promise."""
+        """End the schedule: the provider broke a promise."""
         raise Violated(promise)
 
     # --- storage and servers -------------------------------------------------------------------------------

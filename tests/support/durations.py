@@ -1,4 +1,4 @@
-"""The ten slowest tests of all tiers, and the dearest ones: `python -m tests.support.durations .work/durations`.
+"""The ten slowest tests of all tiers, and the ten with most CPU: `python -m tests.support.durations .work/durations`.
 
 On a machine that is busy with four tiers, a test's seconds say little of its own cost; its CPU seconds do.
 """

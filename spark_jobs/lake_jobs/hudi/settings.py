@@ -65,7 +65,7 @@ WHEN_SCHEDULING: Mapping[Service, Mapping[str, str]] = {
     },
     Service.CLEAN: {
         "hoodie.clean.trigger.strategy": "NUM_COMMITS",
-        # Not 1: a retention that was shortened is to be had before the next commit as well.
+        # Not 1: a shortened retention must take effect before the next commit, too.
         "hoodie.clean.trigger.max.commits": "0",
     },
     Service.LOGCOMPACTION: {"hoodie.log.compaction.enable": "true"},

@@ -347,7 +347,7 @@ def test_tight_budget_gives_its_places_by_rank_as_runs_end(session: Session) -> 
 
     registry, queue = open_registry(), f"q-{uuid.uuid4().hex[:8]}"
     leases: dict[str, TableLease] = {}
-    for name in ("first", "second", "poor", "rich", "dear"):
+    for name in ("first", "second", "poor", "rich", "costly"):
         registry.mark_dirty(Notice(f"/lake/{queue}/{name}", name, Source.CONFIG))
         found = registry.acquire(100, 300)
         leases |= {lease.table_name: lease for lease in found if lease.base_path.startswith(f"/lake/{queue}/")}
@@ -362,7 +362,7 @@ def test_tight_budget_gives_its_places_by_rank_as_runs_end(session: Session) -> 
     small, much, too_much = 1 << 20, 1 << 32, 1 << 40
     running = [start(name, small) for name in ("first", "second")]
     assert [found.verdict for found in running] == [StartVerdict.START] * 2
-    for name, size in (("poor", small), ("rich", much), ("dear", too_much)):
+    for name, size in (("poor", small), ("rich", much), ("costly", too_much)):
         waiting = start(name, size)
         assert waiting.verdict is StartVerdict.WAITING, name
     AirflowInstanceGateway().end_run(session, running[0].run_id, "it has ended")
@@ -372,7 +372,7 @@ def test_tight_budget_gives_its_places_by_rank_as_runs_end(session: Session) -> 
     assert start("poor", small).verdict is StartVerdict.WAITING
     AirflowInstanceGateway().end_run(session, running[1].run_id, "it has ended")
     session.commit()
-    assert start("dear", too_much).verdict is StartVerdict.WAITING, "it costs more than a whole day's budget"
+    assert start("costly", too_much).verdict is StartVerdict.WAITING, "it costs more than a whole day's budget"
     assert start("poor", small).verdict is StartVerdict.START
     active = AirflowRunGateway().find_active_runs(session, "")
     assert sum(run.queue == queue for run in active) == 2

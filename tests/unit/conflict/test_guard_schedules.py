@@ -1,6 +1,6 @@
 """Random schedules of two to six guarded writers, judged by Hudi's rule as this file states it.
 
-The judge has no part of the product. A commit is rejected when another write of one of its file groups committed after
+The judge has no part of the provider. A commit is rejected when another write of one of its file groups committed after
 it began. Of two that are at work the older goes on; one that already loses stands in no other's way.
 `LAKE_GUARD_MODELS` sets how many are played.
 """

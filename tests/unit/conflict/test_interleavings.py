@@ -1,6 +1,6 @@
 """Random interleavings of two to five writers: each check says what a checker says that knows all of them.
 
-The knowing one has no part of the product: it compares every pair of file groups of every pair of writers, from what
+The knowing one has no part of the provider: it compares every pair of file groups of every pair of writers, from what
 the writers did and not from what they left on storage. `LAKE_INTERLEAVINGS` sets how many are tried.
 """
 

@@ -204,9 +204,9 @@ def test_candidate_above_its_whole_budget_is_named_and_keeps_none_waiting(
 ) -> None:
     tables = budgets("{labels: {gold: {core_hours_per_day: 0.01}}}")
     scheduler, gold = RunScheduler(registry, gateway, lambda: tables), TablePolicy(label="gold")
-    dear = scheduler.start(leases["a"], gold, compaction(1 * GIB, 100 * GIB))
-    assert dear.reason.startswith("never starts: it needs 1.4")
-    assert dear.reason.endswith("core hours of label gold, more than a day's whole budget: raise it")
+    costly = scheduler.start(leases["a"], gold, compaction(1 * GIB, 100 * GIB))
+    assert costly.reason.startswith("never starts: it needs 1.4")
+    assert costly.reason.endswith("core hours of label gold, more than a day's whole budget: raise it")
     clock.advance(MOST_DELAY_MS / 1000)
     scheduler.start(leases["a"], gold, compaction(1 * GIB, 100 * GIB))
     assert rows(registry, "label:gold") == []

@@ -30,7 +30,7 @@ STEP_MIN = 3
 
 
 class LocalClient(TimelineClient):
-    """The product's client, whose requests reach the app without a network."""
+    """The provider's client, whose requests reach the app without a network."""
 
     def __init__(self, server: TimelineServer) -> None:
         self._client = TestClient(

@@ -63,8 +63,8 @@ def test_core_hours_of_a_day_are_spent_and_come_back_a_day_later() -> None:
     found = replay([past(n) for n in range(5)], budgets("{all: {core_hours_per_day: 2}}"), END_MS)
     assert found.waits_s == (0, 0, 86_400, 86_400, 172_800)
     assert replay([past(n) for n in range(5)], budgets("{all: {core_hours_per_day: 2}}"), DAY_MS // 2).waiting == 3
-    dear = replay([past(1, seconds=3 * 3600)], budgets("{all: {core_hours_per_day: 2}}"), END_MS)
-    assert (dear.too_dear, dear.started, dear.waiting) == (1, 0, 0)
+    costly = replay([past(1, seconds=3 * 3600)], budgets("{all: {core_hours_per_day: 2}}"), END_MS)
+    assert (costly.over_budget, costly.started, costly.waiting) == (1, 0, 0)
 
 
 @settings(max_examples=40, deadline=None)
@@ -82,7 +82,7 @@ def test_whatever_is_replayed_starts_once_and_no_day_costs_more_than_its_budget(
     )
     tables = budgets(f"{{all: {{slots: {slots}, core_hours_per_day: {hours:.3f}}}}}")
     found = replay(decisions, tables, 10**13)
-    assert (found.started, found.waiting, found.too_dear) == (40, 0, 0)
+    assert (found.started, found.waiting, found.over_budget) == (40, 0, 0)
     assert min(found.waits_s) >= 0
     larger = replay(decisions, with_budgets(budgets(f"{{all: {{slots: {slots}}}}}"), ["1000"]), 10**13)
     assert sum(larger.waits_s) <= sum(found.waits_s) + 1

@@ -29,7 +29,7 @@ from airflow_lake_provider.planner.ranking import (
     delay_ms,
     density_of,
     expected_wait_ms,
-    find_too_dear,
+    find_exceeded,
     find_turn,
     holding_budget,
     jitter_ms,
@@ -189,9 +189,9 @@ def test_turn_of_a_candidate_by_those_before_it(ahead: list[Ahead], may_start: b
 
 def test_candidate_above_the_whole_budget_is_named_as_too_dear() -> None:
     whole = Room(slots=1, core_ms=100, bytes=10)
-    assert find_too_dear(Need(101), whole) == "core hours"
-    assert find_too_dear(Need(1, 11), whole) == "bytes"
-    assert find_too_dear(Need(100, 10, slots=9), whole) == ""
+    assert find_exceeded(Need(101), whole) == "core hours"
+    assert find_exceeded(Need(1, 11), whole) == "bytes"
+    assert find_exceeded(Need(100, 10, slots=9), whole) == ""
 
 
 def test_expected_wait_follows_the_hours_that_cease_to_count() -> None:
