@@ -1,9 +1,8 @@
 """Settings that not everyone may set: Hudi's that services set themselves, those that execute code, and secrets.
 
-The first half is about settings for which no other value could hold.
-
-A service's own settings come last. A value in `hudi_options` would be replaced silently: seven days of retention
-would become ten commits. So each of these is refused by name, with the provider's setting for the same.
+A service sets some of Hudi's options itself, after those of `hudi_options`: a value there would be replaced silently,
+and seven days of retention would become ten commits. So each of these is refused by name, with the provider's setting
+for the same.
 Hudi's older spellings count as well (`ConfigProperty.withAlternatives` in `HoodieCleanConfig` and others of 1.2.0).
 """
 
@@ -180,7 +179,7 @@ def explain_secret(key: str) -> str:
     )
 
 
-# --- Kinds of indexes that Hudi 1.2 has in part, or that people expect of it, and that the provider does not build
+# --- Kinds of indexes that the provider does not build: Hudi 1.2 has them in part, or users expect them of it
 #
 # Source: Hudi 1.2.0 `MetadataPartitionType` (no vector index), `HoodieMetadataConfig` (record index of each partition),
 # `HoodieBackedTableMetadataWriter.maybeInitializeNewFileGroupsForPartitionedRLI`.

@@ -119,11 +119,11 @@ def _named_once(sinks: tuple[ReplicationPolicy, ...]) -> tuple[ReplicationPolicy
     return sinks
 
 
-# --- The kinds of problems in which a table's timeline is stuck, by the names that the tables file and the doctor use
+# --- How a table's timeline can be stuck, by the names that the tables file and the doctor use
 
 
 class StuckKind(StrEnum):
-    """One way to be stuck. Which of them can be repaired, and how, is said by the doctor."""
+    """One way to be stuck. The doctor says which kinds can be repaired, and how."""
 
     ORPHANED_LOCK = "orphaned_lock"
     """The lock file of a writer that was killed."""
@@ -160,7 +160,7 @@ class DoctorPolicy(Settings):
     notify: bool = True
     """Whether people are notified of a problem that neither the doctor may repair nor a due service repairs."""
     stuck_after_s: Seconds = 600.0
-    """For what a heartbeat would speak if it were alive, and for plans that never began."""
+    """For instants that would send a heartbeat if their executor lived, and for plans that never began."""
     lock_after_s: Seconds = 1800.0
     """For a lock file on a table without a living heartbeat."""
     unguarded_after_s: Seconds = 21_600.0

@@ -26,7 +26,7 @@ HUDI_DEFAULT_CALLBACK_KEY = "hudi_write_commit_http_callback"
 MIN_TOKEN_LENGTH = 8
 
 SINK_GRACE_S = 259_200.0
-"""A sink vanishes by a slip (a lost entry, an empty Variable, a renamed table) or on purpose, and a released hold
+"""A sink vanishes by mistake (a lost entry, an empty Variable, a renamed table) or on purpose, and a released hold
 does not come back. Three days span a weekend; what they cost is the files that three more days replace."""
 
 

@@ -299,8 +299,9 @@ class Pause:
 def pause_in_overrides(text: str, base_path: str, name: str, pause: Pause) -> str:
     """Return the Variable's text with one table or service paused, or not any more; nothing else of it changes.
 
-    The first entry that matches a table holds, so a table that a pattern matches gets a copy of that entry in front of
-    it. Raises ConfigError for a text that cannot be written back as it is, and for a pause that stands elsewhere.
+    The first entry that matches a table applies. So for a table that a pattern matches, a copy of the pattern's entry
+    is put in front of it. Raises ConfigError for a text that cannot be written back as it is, and for a pause that
+    stands elsewhere.
     """
     if _MASKED in text or _MASKED in pause.by:
         raise ConfigError("the Variable has values that Airflow masks, which cannot be written back: edit it by hand")

@@ -1,11 +1,11 @@
 """Whether a service of the provider may begin now: go, shrink, or wait; pure.
 
-What Hudi 1.2 would do decides. Compaction never conflicts with writers from table version 8 on (file slices are cut by
-completion time), cleaning and archiving rewrite nothing. A clustering makes each write to its file groups fail, from
-the moment it is requested: so it begins only where no writer lives or is expected, and a plan that an executor of this
-service left behind is withdrawn when a writer needs its file groups first. A log compaction makes each writer fail on
-whose file groups it completes, and before version 8 a compaction each writer that was at work when it was planned: they
-wait for those.
+The rules follow what Hudi 1.2 would do. From table version 8 on, compaction never conflicts with writers (file slices
+are cut by completion time); cleaning and archiving rewrite nothing. From the moment at which a clustering is requested,
+each write to its file groups fails: so it begins only where no writer lives or is expected, and when a writer needs the
+file groups of a plan that an executor of this service left behind, the plan is withdrawn. A log compaction that
+completes fails each writer of its file groups, and before version 8 a compaction fails each writer that was at work
+when it was planned: both wait for such writers.
 """
 
 from __future__ import annotations

@@ -34,8 +34,9 @@ class WriteIntent:
     """The file groups (keys) that a writer or a service touches or is about to rewrite.
 
     `instant` is its requested time. Instants that completed after `since` (exclusive) have changed what it began with.
-    A writer gives way to older writers only, so that two never end each other (RFC-56); one whose `comes_first` is
-    false also to younger ones that marked first, because they found under a lock that no other instant was there.
+    A writer gives way to older writers only, so that two never end each other (RFC-56). With `comes_first` false it
+    also gives way to younger writers that wrote their markers first: they found under a lock that no other instant was
+    there.
     """
 
     instant: str

@@ -1,10 +1,10 @@
-"""Whether a user's own write can still win, by what storage shows; pure, and the watch that reads it again and again.
+"""Whether a user's own write can still win, by what storage shows (pure), and the watch that reads it repeatedly.
 
 Hudi decides at the commit: the write that commits first wins, and Hudi rejects each write that shares a file group with
 it and began before that commit. So a write has certainly lost when such a commit completed. Before that RFC-56's order
-counts: of two live writers on one file group the older goes on. A writer that has lost already stands in the way of no
-other, and what is not certain (a file that cannot be read, a plan that may be withdrawn, a commit from the moment when
-the write began) ends no write: it is reported.
+counts: of two live writers on one file group the older continues. A writer that has already lost blocks no other. The
+guard reports what is not certain, and ends no write for it: a file that cannot be read, a plan that may be withdrawn, a
+commit from the moment at which the write began.
 
 Source: Hudi 1.2 `SimpleConcurrentFileWritesConflictResolutionStrategy`, `PreferWriterConflictResolutionStrategy`,
 `BucketIndexConcurrentFileWritesConflictResolutionStrategy`, `HoodieLockConfig`, `BaseHoodieWriteClient.startCommit`.

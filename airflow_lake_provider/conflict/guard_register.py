@@ -1,10 +1,10 @@
 """Before a write begins: which instant is whose among guarded writes, what a guard reserves, and what is in the way.
 
-Storage shows no trace of the job that an instant belongs to. Where every writer of a table runs under a guard, the
-guards find out among themselves: each one writes an entry before its job begins and names its instant in it as soon as
-it is certain. That is when exactly one new instant is unnamed, and no other guard had an unnamed one in the meantime.
-A guard reads the timeline first and the entries after it: so it finds the entry of each job whose instant it saw. Two
-that began together name none, and no write is ended on a guess.
+Storage does not show which job an instant belongs to. Where every writer of a table runs under a guard, the guards
+establish it with entries on storage: each guard writes an entry before its job begins, and adds its instant as soon as
+that is certain. It is certain when exactly one new instant is in no entry, and no other guard lacked its instant in the
+meantime. A guard reads the timeline first and the entries after it, so it finds the entry of each job whose instant it
+saw. Two guards that began together name no instant, and no write is ended on a guess.
 """
 
 from __future__ import annotations
@@ -239,10 +239,10 @@ def find_obstacles(
 ) -> tuple[str, ...]:
     """Describe which instants touch, or may touch, one of the partitions; none named means the whole table.
 
-    Live writers count unless they are non-blocking, for the younger of two on one file group loses at its commit; so
-    does each pending clustering, because Hudi refuses updates of its file groups, and a log compaction that was begun,
-    because Hudi rejects a writer of its file groups at the commit; neither does under `PreferWriter...`, by which
-    services give way. Compactions and dead writers do not. While a restore is pending, Hudi refuses each write
+    These count: live writers unless they are non-blocking, because the younger of two on one file group loses at its
+    commit; pending clusterings, because Hudi refuses updates of their file groups; log compactions that began, because
+    Hudi rejects a writer of their file groups at its commit. Under `PreferWriter...` services give way, so the last two
+    do not count. Compactions and dead writers never do. While a restore is pending, Hudi refuses each write
     (`BaseHoodieWriteClient.startCommit`).
     """
     restores = tuple(

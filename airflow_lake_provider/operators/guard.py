@@ -49,9 +49,9 @@ class HudiWriterGuard:
     :param cancel: ends the write's job. It is called from another thread, repeatedly until the block is left, and may
         raise.
     :param instant: the write's own instant, or a function that returns it, empty while it is not known.
-    :param every_writer_is_guarded: all writers of the table run under guards like this one; then the guards find out
-        which instant is whose, for which they write small files below `.hoodie/.locks/guards`. Without this and
-        without `instant` the guard ends nothing, because another writer's conflict may be taken for this one's.
+    :param every_writer_is_guarded: all writers of the table run under guards like this one. The guards then establish
+        which instant belongs to which write, by small files below `.hoodie/.locks/guards`. Without this and without
+        `instant` the guard ends nothing: it cannot distinguish another writer's conflict from this write's own.
     :param reserve_partitions: partitions, as Hudi spells them, that no other guard reserves at the same time.
     :param hudi_options: the writers' Hudi settings; without them the table's in the tables file.
     :param storage_options: how to open the store; without them the connection in `[lake] storage_conn_ids`.

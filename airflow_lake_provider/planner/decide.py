@@ -88,10 +88,10 @@ def decide(
     """Return one decision per service, most urgent first. `now_ms` is the time of deciding, ms since the epoch.
 
     Pending plans come before new ones: a clustering plan blocks writers' updates, a compaction plan slows readers. The
-    service whose last run is longest ago comes next. Without any runs: what failed writers left, then what readers feel
-    (compaction), what rewrites (clustering), what removes (expired partitions, cleaning), then archiving, because
-    cleaning plans by what is on the active timeline, and last what has a period of its own. `in_fair_order` bounds the
-    wait of each of them. No other service waits for a paused one that is due.
+    service whose last run is longest ago comes next. Without any runs the order is: rollback, compaction (it speeds up
+    readers), clustering, expired partitions, cleaning, archiving (after cleaning, which plans by the active timeline),
+    and last the services with a period of their own. `in_fair_order` bounds the wait of each of them. No other service
+    waits for a paused one that is due.
     """
     rollback = hold_paused(decide_rollback(facts, policy, now_ms), policy)
     compaction = hold_paused(decide_compaction(facts, policy, now_ms), policy)

@@ -1,9 +1,9 @@
-"""The order of all due services of all tables when places are too few: by benefit per cost, with ageing. Pure.
+"""The order of all due services of all tables when the budget is too small: by benefit per cost, with ageing. Pure.
 
-Each candidate has a moment: when it became due, and a delay that is short for what brings much per core second and long
-for what brings little, `MOST_DELAY_MS` at most. The earlier moment is first. Waiting changes no moment, so an index of
-the database keeps the order; and a candidate that becomes due `MOST_DELAY_MS` or more after another one never overtakes
-it, so nothing starves.
+Each candidate has a moment: the time at which it became due plus a delay of at most `MOST_DELAY_MS`, which is short for
+a high benefit per core second and long for a low one. The candidate with the earliest moment is first. Waiting changes
+no moment, so an index of the database keeps the order. A candidate that becomes due `MOST_DELAY_MS` or more after
+another one never overtakes it, so nothing starves.
 """
 
 from __future__ import annotations

@@ -149,9 +149,9 @@ class WorkTrigger(BaseTrigger):
 def find_rest_s(deferred_s: float, now_s: float) -> float:
     """Return how long a trigger waits so that Airflow has heard of the end of the worker that deferred.
 
-    Airflow's supervisor (`_monitor_subprocess`) sees a worker's end up to `[workers] min_heartbeat_interval` later.
-    When the task has begun again by then, the scheduler takes the report of that end for the second worker's, and fails
-    the try ("finished with state success, but the task instance's state attribute is running").
+    Airflow's supervisor (`_monitor_subprocess`) notices a worker's end up to `[workers] min_heartbeat_interval` later.
+    If the task has begun again by then, the scheduler attributes that report to the second worker, and fails the try
+    ("finished with state success, but the task instance's state attribute is running").
     """
     interval_s = conf.getfloat("workers", "min_heartbeat_interval", fallback=5.0)
     return max(0.0, deferred_s + interval_s + REPORTED_WITHIN_S - now_s) if interval_s else 0.0

@@ -1,9 +1,9 @@
 """One running executor per table and service: a lease in the database that the running task renews.
 
-A lease that is not renewed ends, so a dead worker blocks others for the length of a lease at most; a worker that
-cannot renew must end its own job before the lease ends (the operator does), so two executors never overlap (G2). Before
-its end a lease passes only to a task that has checked that the holder's process has ended, or from a try whose item of
-work has ended: no standing application runs it any more.
+A lease that is not renewed ends, so a dead worker blocks others for the length of a lease at most. A worker that
+cannot renew must end its own job before the lease ends (the operator does), so two executors never overlap (G2). A
+lease changes its holder earlier in two cases: the next task has checked that the holder's process has ended, or the
+holder's item of work has ended, so that no standing application runs it any more.
 """
 
 from __future__ import annotations

@@ -134,8 +134,8 @@ class Registry(TableRows):
     ) -> list[TableLease]:
         """Lease up to `most` dirty tables for `lease_s` seconds: the oldest mark first, failed ones later.
 
-        A table that failed waits `FAILED_BEHIND_MS` longer than its time, so that tables that cannot be read are never
-        in front of all others. `except_stores` are stores (`store_of`), `except_tables` table ids.
+        A table whose evaluation failed waits `FAILED_BEHIND_MS` longer, so that unreadable tables are never in front of
+        all others. `except_stores` are stores (`store_of`), `except_tables` table ids.
         """
         # After a failed evaluation only its retry time counts: notices must not turn a broken table into a busy loop.
         dirty = and_(lake_table.c.dirty_since_ms.is_not(None), lake_table.c.evaluation_failures == 0)
