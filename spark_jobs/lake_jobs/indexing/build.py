@@ -74,9 +74,9 @@ class BuiltIndex:
 def built_index(
     context: ServiceContext, plan: IndexPlan, wanted: WantedIndex | None, options: IndexOptions
 ) -> Iterator[BuiltIndex]:
-    """Build the index of a plan that is requested; inside, it is complete, and the builder's heartbeat goes on.
+    """Build the index of a requested plan; within the context the index is complete, and the heartbeat goes on.
 
-    The plan is inflight then, and for the caller to complete, but for `files`, which Hudi completes. Raises
+    The plan is inflight then, and the caller completes it, except that of `files`, which Hudi completes. Raises
     WritersInTheWayError, PlanOutdatedError, PlanBusyError, BuildLostError, IndexHiddenError, IndexDamagedError,
     IndexUnfitError, IndexFailure, or Py4JJavaError when Hudi fails.
     """

@@ -71,10 +71,9 @@ def find_missing_writes(
 ) -> list[str]:
     """Cheap check: return the writes that completed from `since_ms` on and are not in the index.
 
-    Of an index that is built up to its plan only, `since_instant`, also those that were requested after it.
-
-    A write is in when its delta commit on the metadata table wrote to the index's folder. Both times are of files on
-    one store. The check leaves out what the metadata table has archived.
+    An index may be built up to its plan only; `since_instant` is then the plan, and writes that were requested after it
+    are checked as well. A write is in the index when its delta commit on the metadata table wrote to the index's
+    folder. Both times are of files on one store. The check leaves out what the metadata table has archived.
 
     `passed` are instants that an earlier call found in the index, or before it; this one adds to them. What is
     completed does not change, so a caller checks before it takes the table's lock, and under it only what came since.

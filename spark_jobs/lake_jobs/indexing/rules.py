@@ -57,7 +57,7 @@ def find_resting(partition: str, there: Collection[str]) -> frozenset[str]:
 class IndexPlan:
     """A pending plan. `up_to` is the last completed write without holes before it.
 
-    One that is built has one partition. Other clients write plans of several: `others` are the rest of those.
+    A plan of the provider has one partition. Other clients write plans of several; `others` are the further ones.
     """
 
     instant: str
@@ -144,9 +144,9 @@ def decide_writer_barrier(
 ) -> BarrierVerdict:
     """Return how a build may begin, given the writers in flight under the lock.
 
-    `stays_current`: whether writers keep the index up to date while it is being built. `no_writer`: the operator says
-    that none runs, so none may be in flight. `is_repeated`: writers brought the build before to nothing. `older_than`:
-    the plan's instant, when the build waits for older writes, empty when it does not.
+    `stays_current`: writers keep the index up to date while it is being built. `no_writer`: the operator says that no
+    writer runs, so none may be in flight. `is_repeated`: an earlier build failed because of writers. `older_than`: the
+    plan's instant when the build waits for older writes, empty when it does not.
     """
     unguarded = [writer for writer in writers if writer.is_unguarded and (writer.is_young or not no_writer)]
     live = [writer for writer in writers if writer.is_live]
@@ -203,9 +203,9 @@ def find_in_the_way(
 ) -> list[WriterInFlight]:
     """Return the writers in flight that keep a built index from being called complete.
 
-    `unaware` were in flight when it was built, and may not know of it. One that takes no part in locking may have begun
-    at the very moment; no lock keeps it from committing during the check. With `no_writer` the lock is this job's
-    own, and guards against no other process.
+    `unaware` were in flight when the index was built, and may not know of it. A writer without locking counts even if
+    it has just begun: no lock keeps it from committing during the check. With `no_writer` the lock is this job's own,
+    and guards against no other process.
     """
     return [
         writer
@@ -227,11 +227,12 @@ class WriteChange:
 
 
 def must_mention(partition: str, change: WriteChange) -> bool:
-    """Whether a write has to appear in an index. An update in place changes no record's place, for example.
+    """Whether a write has to appear in an index.
 
-    A compaction counts the deletes of the log files that it merges, and a clustering the rows that it moves, as if they
-    were its own. They are in the record index since they were written; a clustering moves records, and no values. A log
-    compaction leaves its file without statistics where metadata is written in streams, and no reader skips such a file.
+    An update in place does not change where a record is, so the record index need not mention it. The statistics of a
+    compaction include the deletes of the log files that it merges; the index has had those since they were written. A
+    clustering moves records and changes no value, so only indexes of places mention it. A log compaction leaves its
+    file without statistics where metadata is written in streams, and no reader skips such a file.
     """
     if partition == "record_index":
         return change.operation not in {COMPACT, LOG_COMPACT} and change.inserts + change.deletes > 0

@@ -85,8 +85,8 @@ def drop_wanted(context: ServiceContext, options: IndexOptions) -> None:
 def drop_for_good(context: ServiceContext, options: IndexOptions, run: IndexRunResult) -> ServiceResult:
     """Drop the wanted indexes, complete, half built or planned, and build nothing; return the result of the service.
 
-    Nothing is dropped on which an index rests that stays, or that a builder is at work on, nor while writers that
-    settled on an index would write into it.
+    It drops no index that another, remaining index needs, none that a builder works on, and nothing while writers that
+    decided at their start to update an index would write into it.
     """
     indexes = load_index_state(context)
     there = indexes.complete | indexes.inflight | {name for plan in indexes.plans for name in plan.partitions}
@@ -145,7 +145,7 @@ def _drop_in_quiet_moment(
 ) -> None:
     """Wait as the build would, while the indexes are still there for readers, and drop them.
 
-    The lock under which no writer stands in the way is held until they are dropped: one that streams settles at its
+    The lock under which no writer stands in the way is held until they are dropped: a streaming writer decides at its
     start which indexes it updates, and would write into a folder that is deleted meanwhile.
     """
     deadline = time.monotonic() + options.wait_s

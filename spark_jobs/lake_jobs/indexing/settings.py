@@ -67,10 +67,11 @@ class WantedIndex:
 class IndexOptions:
     """What a request says beyond Hudi's settings.
 
-    `wait_s` bounds the wait for a moment without writers in the way, `check_timeout_s` the one for writers that may not
-    know of the index when it is built: it is Hudi's setting for the same. `is_repeated` is no request's: a build before
-    failed its check, so the lock is held until the index is built, whatever its kind. Nor is `is_replaced`: writers
-    overtook the plan before, so this one is built without a wait for older writes, in which they might overtake it.
+    `wait_s` bounds the wait for a moment without writers in the way. `check_timeout_s` bounds the wait for writers that
+    may not know of the index when it is built, as Hudi's setting of that meaning does. Two fields come from the run,
+    not from the request. `is_repeated`: an earlier build failed its check, so the lock is held until the index is
+    built, whatever its kind. `is_replaced`: writers overtook the earlier plan, so this one is built without a wait for
+    older writes, during which they might overtake it again.
     """
 
     wanted: tuple[WantedIndex, ...] = ()
