@@ -103,6 +103,7 @@ NAMES = {
     "judgement": "verdict, forecast",
     "treatment": "repair",
     "trouble": "problem, failure, error",
+    "dear": "costly, over_budget",
     "surrounding": "infrastructure",
 }
 # Names that are right, each with its reason; calls of other packages (`stream.tell()`) are not definitions.

@@ -187,7 +187,7 @@ def test_turn_of_a_candidate_by_those_before_it(ahead: list[Ahead], may_start: b
     assert turn.ahead == len(ahead)
 
 
-def test_candidate_above_the_whole_budget_is_named_as_too_dear() -> None:
+def test_candidate_above_the_whole_budget_is_named_with_what_it_exceeds() -> None:
     whole = Room(slots=1, core_ms=100, bytes=10)
     assert find_exceeded(Need(101), whole) == "core hours"
     assert find_exceeded(Need(1, 11), whole) == "bytes"
