@@ -39,7 +39,7 @@ $(BIN)/.installed: pyproject.toml constraints/airflow.txt
 
 $(SPARK_VENV)/.installed: constraints/spark.txt $(BIN)/.installed
 	$(PYTHON) -m venv $(SPARK_VENV)
-	$(UV) pip install --quiet --compile-bytecode --python $(SPARK_VENV)/bin/python -c constraints/spark.txt pyspark pytest pydantic cachetools psutil fastavro fsspec 'moto[server]' confluent-kafka sqlalchemy psycopg2-binary pyarrow s3fs
+	$(UV) pip install --quiet --compile-bytecode --python $(SPARK_VENV)/bin/python -c constraints/spark.txt pyspark pytest pydantic cachetools psutil fastavro fsspec 'moto[server]' hdfs-native confluent-kafka sqlalchemy psycopg2-binary pyarrow s3fs
 	@touch $@
 
 $(HUDI_JAR): $(SPARK_VENV)/.installed
@@ -97,7 +97,7 @@ test-spark-first: install
 test-spark-second: install
 	$(SPARK_VENV)/bin/python -m pytest $(SPARK_SECOND)
 
-test-oracle: install ## Histories of real Hudi tables, each answer of ours next to Hudi's own; LAKE_ORACLE_S=600: ten minutes of random ones
+test-oracle: install ## Histories of real Hudi tables, each answer of ours next to Hudi's own; LAKE_ORACLE_S=600: ten minutes of random ones, LAKE_ORACLE_STORE=hdfs or s3: there
 	$(SPARK_VENV)/bin/python -m pytest tests/oracle
 
 test-integration: install postgres kafka hdfs hadoop ui-packages ## The provider in a real Airflow, on SQLite and PostgreSQL
@@ -122,7 +122,7 @@ coverage: install postgres kafka ## Line coverage of the package by the unit tie
 
 # Also what is marked for it alone.
 soak: ALL := -m ''
-soak: install postgres kafka hdfs hadoop ## The long form: 20 kills of the API server on each database, 50 rounds of crashes with real processes, 200 random histories, 10 rounds of server kills, 1,000 requests a route, 10,000 simulated schedules, two hours of random histories on real Hudi, kills on YARN, failovers of HDFS, older writers
+soak: install postgres kafka hdfs hadoop ## The long form: 20 kills of the API server on each database, 50 rounds of crashes with real processes, 200 random histories, 10 rounds of server kills, 1,000 requests a route, 10,000 simulated schedules, two hours of random histories on real Hudi and half an hour each on HDFS and S3, kills on YARN, failovers of HDFS, older writers
 	LAKE_KILLS=20 $(BIN)/python -m pytest $(ALL) tests/system/test_notices_survive.py
 	LAKE_ROUND_SEED=0 LAKE_ROUNDS=50 $(BIN)/python -m pytest $(ALL) -s tests/system/test_crashes.py
 	$(BIN)/python -m pytest -m soak -s tests/system/test_conflict_watch.py tests/system/test_outage.py tests/system/test_priority.py tests/system/test_timeline_server.py tests/system/test_warm.py tests/system/test_warm_on_yarn.py
@@ -139,6 +139,8 @@ soak: install postgres kafka hdfs hadoop ## The long form: 20 kills of the API s
 	LAKE_REPLICATION_KILLS=10 $(BIN)/python -m pytest $(ALL) tests/system/test_replication.py
 	LAKE_REPLICATION_WORKLOAD_S=7200 $(SPARK_VENV)/bin/python -m pytest -m soak tests/integration/spark
 	LAKE_ORACLE_S=7200 LAKE_ORACLE_SEED=$$RANDOM LAKE_ORACLE_SHRINK_S=1200 $(SPARK_VENV)/bin/python -m pytest $(ALL) -s tests/oracle
+	LAKE_ORACLE_STORE=hdfs LAKE_ORACLE_S=1800 LAKE_ORACLE_SEED=$$RANDOM LAKE_ORACLE_SHRINK_S=1200 $(SPARK_VENV)/bin/python -m pytest -s tests/oracle
+	LAKE_ORACLE_STORE=s3 LAKE_ORACLE_S=1800 LAKE_ORACLE_SEED=$$RANDOM LAKE_ORACLE_SHRINK_S=1200 $(SPARK_VENV)/bin/python -m pytest -s tests/oracle
 	$(BIN)/python -m pytest -m soak tests/integration/storage tests/integration/airflow/test_wheel.py
 	LAKE_INDEX_KILLS=10 $(SPARK_VENV)/bin/python -m pytest $(ALL) tests/integration/spark/test_indexing_kills_on_hudi.py
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import os
 import random
 import threading
 import time
@@ -39,6 +38,7 @@ from lake_jobs.hudi.table import open_client
 from local_stack import lake_writer
 from tests.oracle.history import Setup, Step
 from tests.oracle.hudi_answers import WRITES, FileGroups, Hudi, HudiAnswers
+from tests.oracle.places import Files
 from tests.support.spark_session import ONE_TASK
 
 if TYPE_CHECKING:
@@ -126,8 +126,11 @@ class World:
         self.hudi = hudi
         self.spark = hudi.spark
         self.setup = setup
-        self.path = folder / "orders"
+        self.path = hudi.place.table(folder)
+        self.files = Files(self.spark, self.path)
         self.folder = folder
+        """Of this machine: what holds writers, and results of jobs."""
+        self.lock = LOCK | hudi.place.lock_options(folder)
         self.commits = 0
         self.columns = 0
         self.held: list[HeldWrite] = []
@@ -144,7 +147,7 @@ class World:
         self.result: ServiceResult | None = None
         """What a job of ours returned in this step."""
         self.now: HudiAnswers | None = None
-        self.table_name = f"orders_{zlib.crc32(str(self.path).encode())}"
+        self.table_name = f"orders_{zlib.crc32(self.path.encode())}"
         self._is_in_catalog = False
 
     # --- carrying out ---------------------------------------------------------------------------------------
@@ -201,14 +204,14 @@ class World:
         }
 
     def _write_settings(self, more: Mapping[str, str]) -> dict[str, str]:
-        written = lake_writer.WrittenTable("orders", str(self.path), type=self.setup.type, version=self.version)
+        written = lake_writer.WrittenTable("orders", self.path, type=self.setup.type, version=self.version)
         partitions = () if self.now is None else self.now.metadata_partitions
         # Hudi's writers fail on these without it.
         needs_server = any(name == "partition_stats" or name.startswith("expr_index") for name in partitions)
         return {
             **lake_writer.write_options(written, 1, None, {}),
             **ONE_TASK,
-            **LOCK,
+            **self.lock,
             **self._metadata_settings(),
             "hoodie.embed.timeline.server": str(needs_server).lower(),
             "hoodie.write.set.null.for.missing.columns": "true",
@@ -217,10 +220,10 @@ class World:
 
     def _keys_there(self) -> set[int]:
         """Return the keys that stand in the table, by a full scan of its files."""
-        return _keys_of(self.spark.read.format("hudi").option("hoodie.metadata.enable", "false").load(str(self.path)))
+        return _keys_of(self.spark.read.format("hudi").option("hoodie.metadata.enable", "false").load(self.path))
 
     def _save(self, orders: DataFrame, more: Mapping[str, str]) -> None:
-        orders.write.format("hudi").options(**self._write_settings(more)).mode("append").save(str(self.path))
+        orders.write.format("hudi").options(**self._write_settings(more)).mode("append").save(self.path)
         self.commits += 1
 
     def _write(self, chance: random.Random) -> None:
@@ -313,15 +316,11 @@ class World:
         dying = self._hold(chance, impatient)
         if dying.outcome.exception(PATIENCE_S) is None:
             return
-        beat = self.path / ".hoodie" / ".heartbeat" / dying.instant
-        if chance.random() < 0.7:
-            beat.parent.mkdir(exist_ok=True)
-            beat.touch()
-            long_ago_s = time.time() - HOUR_S
-            os.utime(beat, (long_ago_s, long_ago_s))
+        beat = f".hoodie/.heartbeat/{dying.instant}"
+        if chance.random() < 0.7 and self.hudi.place.can_date_files:
+            self.files.touch(beat, int((time.time() - HOUR_S) * 1000))
         else:
-            beat.unlink(missing_ok=True)
-            (beat.parent / f".{beat.name}.crc").unlink(missing_ok=True)
+            self.files.delete(beat)
 
     def _hold(self, chance: random.Random, more: Mapping[str, str]) -> HeldWrite:
         """Begin a write in a thread, and stop it before it commits: it has a lock of its own, which is held here."""
@@ -332,7 +331,7 @@ class World:
         held = HeldWrite(folder, chance.random() < 0.5)
         before = self._requested()
         orders = self._orders(chance, chance.choice((2, ROWS)))
-        own = {"hoodie.write.lock.filesystem.path": str(folder), "hoodie.write.lock.filesystem.expire": "0"}
+        own = {"hoodie.write.lock.filesystem.path": f"file://{folder}", "hoodie.write.lock.filesystem.expire": "0"}
         patient = {"hoodie.write.lock.client.num_retries": "100000"}
 
         def write() -> None:
@@ -350,13 +349,12 @@ class World:
         return held
 
     def _requested(self) -> set[str]:
-        timeline = self.path / ".hoodie" / ("timeline" if self.version >= 8 else "")
-        return {path.name.split(".")[0] for path in timeline.glob("*commit.requested")}
+        names = self.files.names(".hoodie/timeline" if self.version >= 8 else ".hoodie")
+        return {name.split(".")[0] for name in names if name.endswith("commit.requested")}
 
     def _has_markers(self, instant: str) -> bool:
-        folder = self.path / ".hoodie" / ".temp" / instant
-        has_lines = any(path.stat().st_size for path in folder.glob("MARKERS[0-9]*"))
-        return has_lines or any(not path.name.endswith(".crc") for path in folder.rglob("*.marker.*"))
+        sizes = self.files.sizes_below(f".hoodie/.temp/{instant}")
+        return any(size or ".marker." in name for name, size in sizes.items() if name != "MARKERS.type")
 
     # --- services -------------------------------------------------------------------------------------------
 
@@ -364,8 +362,8 @@ class World:
     def client(self, **more: str) -> Iterator[Any]:
         """Open a write client of Hudi's."""
         version = {"hoodie.write.table.version": str(self.version)}
-        settings = {**ONE_TASK, **LOCK, **SERVICE, **self._metadata_settings(), **version}
-        with open_client(self.spark, str(self.path), {**settings, **more}, {}) as client:
+        settings = {**ONE_TASK, **self.lock, **SERVICE, **self._metadata_settings(), **version}
+        with open_client(self.spark, self.path, {**settings, **more}, {}) as client:
             yield client
 
     def _none(self) -> Any:
@@ -534,11 +532,11 @@ class World:
         patience = {INDEX_WAIT_S: "2", INDEX_CHECK_TIMEOUT: "2"} if service is Service.INDEXING else {}
         request = JobRequest(
             job_id=f"oracle-{self.commits}/{time.monotonic_ns()}",
-            base_path=str(self.path),
+            base_path=self.path,
             table_name="orders",
             services=(ServiceRequest(service, mode, (), {**options, **patience}),),
             result_path=str(self.folder / "result.json"),
-            hudi_options={**LOCK, **FEW_GROUPS, **self._metadata_settings()},
+            hudi_options={**self.lock, **FEW_GROUPS, **self._metadata_settings()},
         )
         with contextlib.redirect_stdout(io.StringIO()):
             self.result = importlib.import_module("run_services").run_job(self.spark, request).services[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,11 @@ sys.path[:0] = [str(ROOT / "spark_jobs"), str(ROOT)]
 
 from local_stack import hudi_bundle  # noqa: E402
 from tests.oracle.hudi_answers import Hudi  # noqa: E402
+from tests.oracle.places import open_place  # noqa: E402
 from tests.support.spark_session import open_test_session, remember_java_names  # noqa: E402
+
+STORE = os.environ.get("LAKE_ORACLE_STORE", "local")
+"""Where the tables of histories lie: `local`, `hdfs` or `s3`."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,6 +37,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def hudi(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hudi]:
     if not hudi_bundle.JAR.exists():
         pytest.skip(f"{hudi_bundle.JAR} is missing: run `make install`")
-    session = open_test_session(tmp_path_factory.mktemp("session"))
-    yield Hudi(session)
-    session.stop()
+    folder = tmp_path_factory.mktemp("session")
+    with open_place(STORE, folder) as place:
+        session = open_test_session(folder, place.spark_conf)
+        yield Hudi(session, place)
+        session.stop()

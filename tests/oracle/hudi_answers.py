@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.oracle.history import History
+    from tests.oracle.places import Place
 
 _INSTANT = re.compile(r"\[(?:==>)?(\d+)(?:__(\d+))?__([a-z]+)__([A-Z]+)\]")
 _IN_COMPACTION = re.compile(r"HoodieFileGroupId\(partitionPath=([^,]*), fileId=([^)]*)\)=\((\d+),")
@@ -77,21 +79,26 @@ def moments_of(text: str) -> tuple[Moment, ...]:
 class Hudi:
     """Asks Hudi; each answer is read afresh."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, place: Place) -> None:
         self.spark = spark
+        self.place = place
         self.jvm: Any = spark._jvm
         self.hudi = self.jvm.org.apache.hudi
         # Refused writes are a part of histories, and judged.
         spark.sparkContext.setLogLevel("OFF")
         self._json = self.jvm.com.fasterxml.jackson.databind.ObjectMapper()
 
-    def open(self, path: Path) -> Any:
+    def command(self, history: History) -> str:
+        """Return how to run a history alone, where this session's tables lie."""
+        return history.command() if self.place.kind == "local" else f"{history.command()} --store {self.place.kind}"
+
+    def open(self, path: str) -> Any:
         """Return Hudi's meta client of the table as it is now."""
         conf = self.hudi.storage.hadoop.HadoopStorageConfiguration(self.spark._jsc.hadoopConfiguration())
         builder = self.hudi.common.table.HoodieTableMetaClient.builder()
-        return builder.setConf(conf).setBasePath(str(path)).build()
+        return builder.setConf(conf).setBasePath(path).build()
 
-    def ask(self, path: Path) -> HudiAnswers:
+    def ask(self, path: str) -> HudiAnswers:
         meta = self.open(path)
         config, timeline = meta.getTableConfig(), meta.getActiveTimeline()
         archived = meta.getArchivedTimeline().filterCompletedInstants()
@@ -105,11 +112,11 @@ class Hudi:
             index_plans=self._index_plans(meta, timeline.filterPendingIndexTimeline()),
             last_without_holes=str(last.get().requestedTime()) if last.isPresent() else "",
             metadata_partitions=tuple(sorted(map(str, config.getMetadataPartitions()))),
-            slices=self._slices(path, meta),
+            slices=self._slices(meta),
             built_by=self._index_plans(meta, timeline.filterCompletedIndexTimeline()),
         )
 
-    def markers(self, path: Path, client: Any, instant: str) -> FileGroups:
+    def markers(self, path: str, client: Any, instant: str) -> FileGroups:
         """Return the file groups that an instant's markers name, by Hudi's own reader of markers."""
         table = self.hudi.table.HoodieSparkTable.create(client.getConfig(), client.getEngineContext())
         utils = self.hudi.table.marker.MarkerBasedRollbackUtils
@@ -117,7 +124,7 @@ class Hudi:
         groups = set()
         for marker in map(str, found):
             partition, _, name = marker.rpartition("/")
-            partition = partition.removeprefix(str(path)).strip("/").rpartition(f"{instant}/")[2]
+            partition = partition.removeprefix(path).strip("/").rpartition(f"{instant}/")[2]
             groups.add((partition, name.removeprefix(".").split("_")[0]))
         return frozenset(groups)
 
@@ -142,19 +149,19 @@ class Hudi:
             plans[moment.requested] = tuple(str(info.getMetadataPartitionPath()) for info in infos)
         return plans
 
-    def _slices(self, path: Path, meta: Any) -> dict[tuple[str, str], Slice]:
+    def _slices(self, meta: Any) -> dict[tuple[str, str], Slice]:
         context = self.hudi.common.engine.HoodieLocalEngineContext(meta.getStorageConf())
         visible = meta.getCommitsAndCompactionTimeline().filterCompletedAndCompactionInstants()
         views = self.hudi.common.table.view.HoodieTableFileSystemView
         view = views.fileListingBasedFileSystemView(context, meta, visible)
         slices: dict[tuple[str, str], Slice] = {}
         try:
-            for folder in sorted(path.glob("*/.hoodie_partition_metadata")):
-                partition = str(folder.parent.relative_to(path))
+            by_metadata_table = False
+            for partition in self.hudi.common.fs.FSUtils.getAllPartitionPaths(context, meta, by_metadata_table):
                 for found in view.getLatestMergedFileSlicesBeforeOrOn(partition, "99991231235959999").toArray():
                     base = found.getBaseFile()
                     size = int(base.get().getFileSize()) if base.isPresent() else None
-                    slices[partition, str(found.getFileId())] = Slice(size, int(found.getLogFiles().count()))
+                    slices[str(partition), str(found.getFileId())] = Slice(size, int(found.getLogFiles().count()))
         finally:
             view.close()
         return slices

@@ -58,13 +58,14 @@ class Judge:
     def __init__(self, hudi: Hudi, world: World) -> None:
         self.hudi = hudi
         self.world = world
-        self.ours = Ours(world.path)
+        self.ours = Ours(hudi.place, world.path)
         self.before: HudiAnswers | None = None
         self.is_dirty = False
         """Whether Hudi's view counts log files that no reader needs: in version 6 those of a write that did not commit,
         and those that a log compaction has merged, which stay in their file slice."""
 
-        self.had_log_compaction = False
+        self.compacted: set[int] = set()
+        """Keys that were deleted before a log compaction, since the secondary index is listed."""
         self.unindexed: dict[str, frozenset[int]] = {}
         """Keys of bulk inserts whose writers streamed metadata, by instant, since the secondary index is listed."""
         self.had_archive = False
@@ -76,9 +77,8 @@ class Judge:
         before, self.before, self.world.now = self.before, truth, truth
         is_uncommitted = truth.version < 8 and (self.world.held or step.kind in {"die", "roll_back_last", "restore"})
         self.is_dirty = self.is_dirty or bool(is_uncommitted) or "log_compaction" in step.kind
-        self.had_log_compaction = self.had_log_compaction or "log_compaction" in step.kind
         self.had_archive = self.had_archive or bool(truth.archive)
-        self._note_unindexed(truth, before)
+        self._note_unindexed(truth, before, step)
         fresh = self.ours.read()
         found = [*self._fresh(truth, fresh), *self._views(truth, before, step)]
         found += self._jobs(truth, before)
@@ -104,12 +104,20 @@ class Judge:
                 found.append(Difference("stream", f"{reader.source} reader from {reader.began} found twice {twice}"))
         return [*found, *self._index_content(truth)]
 
-    def _note_unindexed(self, truth: HudiAnswers, before: HudiAnswers | None) -> None:
+    def _note_unindexed(self, truth: HudiAnswers, before: HudiAnswers | None, step: Step) -> None:
+        """Note whose rows Hudi has left out of the secondary index. A write that was rolled back left out none."""
         if before is None or SECONDARY not in {*truth.metadata_partitions} & {*before.metadata_partitions}:
             self.unindexed.clear()
-        elif self.world.unindexed_keys:
-            new = set(truth.commits()) - set(before.commits())
+            self.compacted.clear()
+            return
+        commits = truth.commits()
+        if self.world.unindexed_keys:
+            new = set(commits) - set(before.commits())
             self.unindexed |= {requested: self.world.unindexed_keys for requested, _ in new}
+        there = {requested for requested, _ in commits}
+        self.unindexed = {requested: keys for requested, keys in self.unindexed.items() if requested in there}
+        if step.kind in {"log_compaction", "execute_log_compaction"}:
+            self.compacted |= self.world.deleted
 
     # --- read afresh ----------------------------------------------------------------------------------------
 
@@ -271,17 +279,16 @@ class Judge:
 
     def _unindexed_keys(self) -> dict[str, set[int]]:
         """Return the keys that a defect of Hudi may have left out of the secondary index, by defect."""
-        compacted = self.world.deleted if self.had_log_compaction else set()
-        return {BULK_INSERT: set().union(*self.unindexed.values()), LOG_COMPACTION: compacted}
+        return {BULK_INSERT: set().union(*self.unindexed.values()), LOG_COMPACTION: self.compacted}
 
     def _rows(self, *, metadata: bool) -> Any:
         flag = str(metadata).lower()
         options = {"hoodie.metadata.enable": flag, "hoodie.enable.data.skipping": flag}
-        table = self.hudi.spark.read.format("hudi").options(**options).load(str(self.world.path))
+        table = self.hudi.spark.read.format("hudi").options(**options).load(self.world.path)
         return table.select("id", "city", "customer", "amount", "ts")
 
     def _cheap_checks(self, truth: HudiAnswers, names: set[str]) -> Iterator[Difference]:
-        state = read_table_state(self.hudi.spark, str(self.world.path))
+        state = read_table_state(self.hudi.spark, self.world.path)
         # What is dropped is complete no more: the writes until it is built again are in no index.
         newest = {name: instant for instant in sorted(truth.built_by) for name in truth.built_by[instant]}
         for name in sorted(names & newest.keys()):

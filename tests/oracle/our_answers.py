@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +22,6 @@ from airflow_lake_provider.hudi.timeline import Timeline, load_timeline
 from airflow_lake_provider.indexing.table_indexes import readiness_of
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.table_view import TableViewCache
-from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.snapshot import NOW, Freshness, TimelineSnapshot
 from airflow_lake_provider.timeline_server.views import (
@@ -33,6 +31,7 @@ from airflow_lake_provider.timeline_server.views import (
 )
 from airflow_lake_provider.timeline_server.watch import Watch, WatchKind, find_changes
 from tests.oracle.hudi_answers import FileGroups, Moment
+from tests.oracle.places import Place
 
 POLL_S = 20.0
 POLL_MS = 21_000
@@ -88,16 +87,20 @@ class Clock:
 class Ours:
     """All of this package's views of one table."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = str(path)
-        self.storage = open_storage(self.path)
+    def __init__(self, place: Place, path: str) -> None:
+        self.path = path
+        self.storage = place.open_table(path)
         self.clock = Clock()
-        self.local = FileSystemTimelineView(self.path, now_ms=self.clock)
-        self.servers = {name: SharedTimelines(now_ms=self.clock) for name in ("silent", "announced")}
+        self.local = FileSystemTimelineView(path, place.open_table, self.clock)
+
+        def start() -> SharedTimelines:
+            return SharedTimelines(open_table=place.open_table, now_ms=self.clock)
+
+        self.servers = {name: start() for name in ("silent", "announced")}
         # One manager evaluates after a notice, the other one when its heartbeat says so.
         self.managers = {
             True: TableViewCache(self.servers["announced"]),
-            False: TableViewCache(SharedTimelines(now_ms=self.clock)),
+            False: TableViewCache(start()),
         }
         self.markers = MarkerReader(self.storage)
         self.mark = 0

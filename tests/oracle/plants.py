@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_lake_provider.hudi.instant import ArchivedTimeline
-from airflow_lake_provider.timeline_server import cache, refresh, watch
+from airflow_lake_provider.timeline_server import cache, snapshot, watch
 from lake_jobs.indexing import bounds, build, check, finish, job, listing, rules, schedule, state
 
 Put = Callable[[Any, str, Any], None]
@@ -34,7 +34,7 @@ def properties_are_read_when_names_vanish(put: Put) -> None:
     def hint_as_writer(self: Any, path: str, instants: Any = (), mark: int = 0, *, is_by_writer: bool = False) -> None:
         hint(self, path, instants, mark, is_by_writer=True)
 
-    put(refresh, "_has_new_properties", lambda known, listing: False)
+    put(snapshot, "_has_new_properties", lambda known, listing: False)
     put(cache.SharedTimelines, "hint", hint_as_writer)
     put(cache.SharedTimelines, "confirm_properties", lambda self, snapshot: snapshot)
 

@@ -73,6 +73,7 @@ def run_history(
         outcome.differences = found
     finally:
         world.end()
+        world.files.delete()
         shutil.rmtree(folder, ignore_errors=True)
     outcome.seconds = time.monotonic() - started
     return outcome

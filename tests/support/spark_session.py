@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,8 +61,8 @@ def fewer_settings(folder: Path) -> Path:
     return jar
 
 
-def open_test_session(folder: Path) -> SparkSession:
-    """Start Spark with the Hudi bundle; `folder` takes its scratch files."""
+def open_test_session(folder: Path, more: Mapping[str, str] | None = None) -> SparkSession:
+    """Start Spark with the Hudi bundle; `folder` takes its scratch files, and `more` are settings besides."""
     (folder / "warehouse").mkdir(parents=True, exist_ok=True)
     return lake_writer.open_session(
         {
@@ -75,5 +76,6 @@ def open_test_session(folder: Path) -> SparkSession:
             "spark.sql.shuffle.partitions": "1",
             "spark.default.parallelism": "1",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            **(more or {}),
         }
     )
