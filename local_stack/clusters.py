@@ -25,9 +25,9 @@ from local_stack.yarn import LocalYarn
 class YarnOnHdfs(ServerGroup):
     """A YARN and the HDFS below it, in an absolute folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, nodes: int = 2) -> None:
         self.hdfs = LocalHdfs(folder / "hdfs")
-        self.yarn = LocalYarn(folder / "yarn", self.hdfs.url)
+        self.yarn = LocalYarn(folder / "yarn", self.hdfs.url, nodes=nodes)
         super().__init__(self.hdfs, self.yarn)
 
 

@@ -22,11 +22,13 @@ os.environ.setdefault("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
 
 
 @pytest.fixture(scope="package")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[YarnStage]:
+def stage(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[YarnStage]:
     """Files whose tests have another stage override it."""
     from tests.integration.engines.yarn_stage import yarn_stage
 
-    with yarn_stage(tmp_path_factory) as stage:
+    # The test that `make test` has does with one NodeManager.
+    nodes = 2 if any(item.get_closest_marker("soak") for item in request.session.items) else 1
+    with yarn_stage(tmp_path_factory, nodes) as stage:
         yield stage
 
 

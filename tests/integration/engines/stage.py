@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -33,6 +34,8 @@ SPARK_CONF = {
     "spark.driver.host": "127.0.0.1",
     "spark.executor.extraJavaOptions": hudi_bundle.jvm_options(),
 }
+_written: list[Path] = []
+"""The table that the first stage of this run wrote, as it was then."""
 
 
 @dataclass
@@ -67,7 +70,11 @@ class Stage:
         return {"host": self.master}
 
     def write_table(self) -> None:
-        """Write a merge-on-read table with log files in four partitions."""
+        """Write a merge-on-read table with log files in four partitions, or copy it from the run's first stage."""
+        target = Path(self.base_path.removeprefix("file://"))
+        if _written:
+            shutil.copytree(_written[0], target)
+            return
         written = {"name": "orders", "base_path": self.base_path, "commits": 3, "keys": 400, "rows": 100, "pause_s": 0}
         settings = {
             "tables": [{**written, "hudi_options": OPTIONS}],
@@ -80,6 +87,7 @@ class Stage:
             command, env=self.env(), capture_output=True, text=True, check=False, timeout=240 * PATIENCE
         )
         assert done.returncode == 0, done.stderr[-3000:]
+        _written.append(shutil.copytree(target, self.folder / "written" / "orders"))
 
     def start_task(self, run_id: str, try_number: int = 1, **operator: Any) -> ServerProcess:
         """Start the task of a service, or of a `sink`, as a process; its log is `<run id>-<try>.log`."""

@@ -85,15 +85,15 @@ class YarnStage(HdfsStage):
 
 
 @contextmanager
-def yarn_stage(make_folder: pytest.TempPathFactory) -> Iterator[YarnStage]:
-    """Start HDFS and YARN while a table is written; skip where Hudi, Maven or Java are missing."""
+def yarn_stage(make_folder: pytest.TempPathFactory, nodes: int = 2) -> Iterator[YarnStage]:
+    """Start HDFS and a YARN of so many nodes while a table is written; skip where Hudi, Maven or Java are missing."""
     if not hudi_bundle.JAR.exists():
         pytest.skip("no Hudi bundle: run `make install`")
     if not (hadoop.LIB.is_dir() and hdfs.LIB.is_dir()) and (
         shutil.which("mvn") is None or shutil.which("java") is None
     ):
         pytest.skip("YARN needs Maven and Java 17")
-    stack, leases = YarnOnHdfs(make_folder.mktemp("yarn")), Leases(LEASE_S)
+    stack, leases = YarnOnHdfs(make_folder.mktemp("yarn"), nodes), Leases(LEASE_S)
     with serve_leases(LEASE_S, leases) as manager_url:
         stage = YarnStage(
             make_folder.mktemp("stage"),
