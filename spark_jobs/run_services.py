@@ -13,13 +13,15 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 from py4j.java_gateway import JavaClass, JavaPackage, JVMView
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from airflow_lake_provider.errors import LeaseLostError, ServiceRefusedError
+from airflow_lake_provider.errors import EngineError, LeaseLostError, ServiceRefusedError
 from airflow_lake_provider.job_contract import (
     MEMORY_KEYS,
     TRAITS,
@@ -96,15 +98,30 @@ def run_standing(spark: SparkSession, request: JobRequest) -> JobResult:
             return run_job(spark, item, find_cancelled)
 
     settings, source = StandingSettings.of(request.hudi_options), WorkSource(request.hudi_options)
-    application = StandingApplication(source, settings, spark.sparkContext, run_item, lock_file_of)
+    application = StandingApplication(
+        source, settings, spark.sparkContext, run_item, lock_file_of, partial(find_end, spark)
+    )
     _STANDING.append(application)
-    application_id = str(spark.sparkContext.applicationId)
+    application_id, pid = str(spark.sparkContext.applicationId), jvm_pid(spark)
     try:
         application.run()
     except LeaseLostError as error:
         # Another application has these items, or is about to: this JVM must not write any more.
-        DriverExit(jvm_pid(spark), spark, "", application.lock_files).exit(str(error))
+        DriverExit(pid, spark, "", application.lock_files).exit(str(error))
+    except EngineError as error:
+        # It writes no more, and releases no lock.
+        DriverExit(pid).exit(str(error))
     return JobResult(request.job_id, (), application_id)
+
+
+def find_end(spark: SparkSession) -> str:
+    """Return why Spark has ended by itself, empty while it is there."""
+    context: Any = spark.sparkContext
+    try:
+        # Spark ends its JVM when a thread of it is out of memory, and stops its context on the way.
+        return "Spark's context was stopped" if context._jsc.sc().isStopped() else ""
+    except Exception as error:  # noqa: BLE001 - py4j's errors have no common class, and all mean that no JVM answers
+        return f"Spark's JVM does not answer ({type(error).__name__})"
 
 
 def _lock_files() -> list[str]:

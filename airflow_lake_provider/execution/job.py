@@ -26,6 +26,7 @@ from airflow_lake_provider.execution.engines.job_files import (
     write_text,
 )
 from airflow_lake_provider.execution.engines.local_process import this_submitter
+from airflow_lake_provider.execution.engines.packaging import standing_conf
 from airflow_lake_provider.execution.engines.warm import choose_engine
 from airflow_lake_provider.execution.lease import LeaseKeeper, LeaseRequest
 from airflow_lake_provider.hooks.lake import LakeHook
@@ -259,8 +260,6 @@ def results_before(folder: JobFolder) -> list[JobResult | None]:
 
 # --- The standing application of the engine `warm`, as the task of the DAG `lake_warm` runs it
 
-FAIR: Mapping[str, str] = {"spark.scheduler.mode": "FAIR"}
-
 
 def run_standing_application(key: str, run_id: str, try_number: int, lake_conn_id: str) -> str:
     """Run the application that pulls a key's work, to its end; return its Spark id.
@@ -306,7 +305,7 @@ def run_standing_application(key: str, run_id: str, try_number: int, lake_conn_i
             request_path=folder.request_path,
             host=socket.gethostname(),
             conn_id=str(settings["spark_conn_id"]),
-            conf={**FAIR, **{str(name): str(value) for name, value in settings["spark_conf"].items()}},
+            conf=standing_conf({str(k): str(v) for k, v in settings["spark_conf"].items()}, lake.spark_jars),
             jars=lake.spark_jars,
             packages=lake.spark_packages,
         )

@@ -23,7 +23,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import sessionmaker
 
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.execution.engines.packaging import find_package
+from airflow_lake_provider.execution.engines.packaging import find_package, standing_conf
 from airflow_lake_provider.job_contract import (
     WORK_AT_ONCE,
     WORK_IDLE_S,
@@ -160,7 +160,7 @@ class Application:
         self.log_path = self.folder / f"application-{self.number}.log"
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                spark_submit(path, {"spark.scheduler.mode": "FAIR"} | self.conf),
+                spark_submit(path, standing_conf(self.conf, str(hudi_bundle.JAR))),
                 env=submit_env(), cwd=self.folder, stdout=log, stderr=subprocess.STDOUT,
             )  # fmt: skip
 
@@ -193,7 +193,8 @@ class Application:
 def spark_submit(request_path: Path, conf: dict[str, str]) -> list[str]:
     """Return the command of a job of table services."""
     home = hudi_bundle.find_spark_home()
-    command = [f"{home}/bin/spark-submit", "--master", "local[2]", "--driver-memory", "1g", "--name", "lake-test"]
+    conf = {"spark.driver.memory": "1g"} | conf
+    command = [f"{home}/bin/spark-submit", "--master", "local[2]", "--name", "lake-test"]
     command += ["--jars", str(hudi_bundle.JAR), "--py-files", str(find_package())]
     for key, value in {"spark.ui.enabled": "false", **conf}.items():
         command += ["--conf", f"{key}={value}"]

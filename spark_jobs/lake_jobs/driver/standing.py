@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_lake_provider.errors import LeaseLostError, ManagerUnreachableError
+from airflow_lake_provider.errors import EngineError, LakeError, LeaseLostError, ManagerUnreachableError
 from airflow_lake_provider.job_contract import (
     WORK_AT_ONCE,
     WORK_IDLE_S,
@@ -168,15 +168,20 @@ class _Item:
 
 
 class StandingApplication:
-    """Pulls and runs until it is idle or old. `run_item` runs one request, and may raise anything."""
+    """Pulls and runs until it is idle or old. `run_item` runs one request, and may raise anything.
 
-    def __init__(
+    `find_end` returns why Spark has ended by itself (it was out of memory), empty while it is there. What fails then is
+    not the item's failure and is not reported: the next application is given what this one was running.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it needs of its process, each as a function
         self,
         source: WorkSource,
         settings: StandingSettings,
         spark: Spark,
         run_item: Callable[[JobRequest, Callable[[], str]], JobResult],
         lock_file_of: Callable[[JobRequest], str] = lambda _: "",
+        find_end: Callable[[], str] = str,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
@@ -184,6 +189,7 @@ class StandingApplication:
         self._spark = spark
         self._run_item = run_item
         self._lock_file_of = lock_file_of
+        self._find_end = find_end
         self._monotonic_s = monotonic_s
         self._guard = threading.Lock()
         # One question at a time: an answer may begin items, and the next question says which ones run.
@@ -191,7 +197,7 @@ class StandingApplication:
         self._began_s = monotonic_s()
         self._running: dict[str, _Item] = {}
         self._wake = threading.Event()
-        self._lost: LeaseLostError | None = None
+        self._lost: LakeError | None = None
         self._ran = 0
 
     def lock_files(self) -> list[str]:
@@ -200,7 +206,10 @@ class StandingApplication:
             return [item.lock_file for item in self._running.values() if item.lock_file]
 
     def run(self) -> None:
-        """Run until there is a reason to end. Raises LeaseLostError when another application took over."""
+        """Run until there is a reason to end.
+
+        Raises LeaseLostError when another application took over, EngineError when Spark ended by itself.
+        """
         began_s = worked_s = self._began_s = self._monotonic_s()
         while True:
             now_s = self._monotonic_s()
@@ -269,6 +278,10 @@ class StandingApplication:
 
     def _run_one(self, item: _Item, text: str, *, has_next: bool) -> tuple[_Item, str] | None:
         result = self._run_safely(item, text)
+        if result.has_failed and (why := self._find_end()):
+            log_progress(item.item_id, f"it is not reported as failed: {why}")
+            self._lost = EngineError(why)
+            return None
         while True:
             takes_next = has_next and self._settings.room(self._began_s, self._monotonic_s(), 0) > 0
             try:

@@ -23,6 +23,7 @@ from airflow_lake_provider.job_contract import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
+LOG_BUFFER_BYTES = 1 << 20
 FAILED_WRITES_POLICY = "hoodie.clean.failed.writes.policy"
 LOCK_FILE_PROVIDER = "FileSystemBasedLockProvider"
 
@@ -89,6 +90,9 @@ def service_settings(
     newest version's rules, and would build a metadata table and column statistics that the table's owner turned off.
     """
     return {
+        # Hudi opens a log file again for each of its blocks, each time with a buffer of this size (16 MiB unless set):
+        # 1 GiB for the compaction of a tiny table. Larger blocks are read past the buffer.
+        "hoodie.memory.dfs.buffer.max.size": str(LOG_BUFFER_BYTES),
         CONCURRENCY_MODE: OPTIMISTIC,
         "hoodie.metadata.enable": _flag(on="files" in metadata_partitions),
         "hoodie.metadata.index.column.stats.enable": _flag(on="column_stats" in metadata_partitions),

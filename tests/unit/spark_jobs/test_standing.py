@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.errors import LeaseLostError, ManagerUnreachableError
+from airflow_lake_provider.errors import EngineError, LeaseLostError, ManagerUnreachableError
 from airflow_lake_provider.job_contract import (
     JobRequest,
     JobResult,
@@ -295,3 +295,25 @@ def test_last_lines_of_an_item_come_with_its_end() -> None:
     source = FakeSource({"a": request_of("orders")})
     run(source, work)
     assert source.lines["a"] == ["lake: orders: completed"]
+
+
+def test_what_fails_because_spark_has_ended_is_not_reported_as_failed() -> None:
+    source = FakeSource({name: request_of(name) for name in "ab"})
+    ended: list[str] = []
+
+    def work(request: JobRequest, _: Callable[[], str]) -> JobResult:
+        if request.table_name == "b":
+            ended.append("its JVM was out of memory")
+            raise RuntimeError("the gateway is closed")
+        return done(request)
+
+    application = StandingApplication(
+        source,  # type: ignore[arg-type]
+        StandingSettings(1, 5.0, 100.0),
+        FakeSpark(),
+        work,
+        find_end=lambda: "".join(ended),
+    )
+    with pytest.raises(EngineError, match="out of memory"):
+        application.run()
+    assert outcomes(source) == {"a": "completed"}, "the next application is given the other one"

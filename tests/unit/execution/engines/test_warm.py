@@ -12,6 +12,7 @@ import pytest
 from airflow_lake_provider.errors import EngineError, ManagerUnreachableError
 from airflow_lake_provider.execution.engines import warm
 from airflow_lake_provider.execution.engines.engine import EngineJob, Handle, create_engine
+from airflow_lake_provider.execution.engines.packaging import standing_conf
 from airflow_lake_provider.execution.engines.warm import (
     WarmEngine,
     application_key,
@@ -188,3 +189,32 @@ def test_request_travels_whole(tmp_path: Path) -> None:
 
 def test_engine_is_registered() -> None:
     assert isinstance(create_engine("warm", []), WarmEngine)
+
+
+def test_standing_application_has_room_for_garbage_and_finds_its_jars_first() -> None:
+    conf = standing_conf({"spark.driver.memory": "2g"}, "/jars/hudi.jar, file:///jars/more.jar")
+    assert conf == {
+        "spark.scheduler.mode": "FAIR",
+        "spark.driver.memory": "2g",
+        "spark.driver.defaultJavaOptions": "-XX:NewRatio=1",
+        "spark.driver.extraClassPath": "/jars/hudi.jar:/jars/more.jar",
+    }
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"spark.driver.extraJavaOptions": "-XX:+UseG1GC"},
+        {"spark.driver.defaultJavaOptions": "-Dx=y"},
+        {"spark.driver.extraClassPath": "/mine", "spark.scheduler.mode": "FIFO"},
+    ],
+)
+def test_settings_of_users_are_the_standing_applications(own: dict[str, str]) -> None:
+    conf = standing_conf(own, "/jars/hudi.jar")
+    assert own.items() <= conf.items()
+    assert len(conf.keys() & {"spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions"}) == 1
+
+
+def test_jars_on_another_store_are_on_no_class_path() -> None:
+    assert "spark.driver.extraClassPath" not in standing_conf({}, "/jars/hudi.jar,s3a://jars/more.jar")
+    assert "spark.driver.extraClassPath" not in standing_conf({}, "")
