@@ -185,6 +185,8 @@ class DueQueue:
                 del self._hinted[base_path]
                 taken.append((base_path, True))
                 self._taken.add(base_path)
+            if taken and not self._hinted:
+                self._hinted = {}  # an emptied dict keeps the room of a burst
             if self._later_ms <= now_ms:
                 self._sort(now_ms + _SORTED_MS)
             while self._soon and self._soon[0][0] <= now_ms and len(taken) < most:
