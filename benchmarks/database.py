@@ -29,7 +29,7 @@ from airflow_lake_provider.manager.db.rows import DatabaseClock
 from airflow_lake_provider.manager.db.schema import metadata
 from airflow_lake_provider.manager.db.search import Sort, TableSearch, TableState, load_numbers, page_of_tables
 from airflow_lake_provider.manager.db.sinks import Sinks
-from airflow_lake_provider.manager.monitoring import RepairRound
+from airflow_lake_provider.manager.repair_round import RepairRound
 from airflow_lake_provider.manager.timeline_feed import RegistryFeed
 from airflow_lake_provider.storage.table_storage import open_storage
 from local_stack.postgres import LocalPostgres

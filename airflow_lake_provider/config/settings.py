@@ -169,8 +169,8 @@ class LakeSettings(Settings):
     """Address of a timeline server of its own (airflow lake timeline-server); empty: the API servers share
     timelines."""
     timeline_snapshot_file: str = ""
-    """File in which a server keeps its timelines between two starts; empty takes $AIRFLOW_HOME/lake, off keeps
-    nothing."""
+    """File in which a server keeps its timelines between two starts, and, as .commits next to it, what it has read of
+    commits; empty takes $AIRFLOW_HOME/lake, off keeps nothing."""
     timeline_refresh_threads: From1 = 8
     """How many tables a server refreshes at the same time."""
     timeline_verify_interval_s: Seconds = 60.0

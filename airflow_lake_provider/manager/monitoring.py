@@ -8,27 +8,15 @@ reports everything else past a deadline once: to the log, to a metric, to the no
 from __future__ import annotations
 
 import logging
-import math
-import threading
-import time
-from collections import Counter
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
-from cachetools import LRUCache
-from sqlalchemy import select, update
-
-from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.config.tables_config import TablesConfig
-from airflow_lake_provider.doctor.diagnosis import needs_doctor
-from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.hudi.base_path import normalise_base_path, store_of, table_id_of
-from airflow_lake_provider.hudi.heartbeat import LOCK_FILE
+from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.manager.backlog import load_scopes, pressure_of_states
 from airflow_lake_provider.manager.db.leases import NotificationLog, report_id_of
-from airflow_lake_provider.manager.db.rows import IDS_PER_QUERY, batched, is_identified, policy_of
-from airflow_lake_provider.manager.db.schema import lake_table
+from airflow_lake_provider.manager.db.rows import IDS_PER_QUERY, batched, is_identified
 from airflow_lake_provider.manager.db.search import record_backlog
 from airflow_lake_provider.manager.db.sinks import Sinks, retiring_text
 from airflow_lake_provider.manager.instances import (
@@ -48,7 +36,6 @@ from airflow_lake_provider.metrics import (
     DEADLINES,
     HOLES,
     OVERDUE,
-    REPAIRS,
     STUCK,
     STUCK_PROBLEMS,
     NoMetrics,
@@ -63,15 +50,11 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.config.access import Audience
-    from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.doctor.diagnosis import Finding
-    from airflow_lake_provider.doctor.repairs import Repair
     from airflow_lake_provider.manager.db.operations import RunHour, RunPage, RunSearch
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.instances import Notifier, RunFacts
     from airflow_lake_provider.metrics import Metrics
-    from airflow_lake_provider.planner.table_view import TableViewCache
-    from airflow_lake_provider.storage.table_storage import Storage
 
 log = logging.getLogger(__name__)
 
@@ -295,247 +278,3 @@ class StuckNotifier:
         if self._people.notify(base_path, instance, "stuck", instance.service, str(instance.since_ms)):
             log.error("table %s: %s needs %s: %s", base_path, instance.service, instance.owner, instance.reason)
             self._metrics.incr(STUCK)
-
-
-# --- Repairs that the doctor may do by itself on the tables whose policy names them; people are notified of the rest
-#
-# `POST /sweep` calls it, so each run of `lake_watch` does. It starts no repair that is a run of a service: the loop
-# decides those like all others, by the same timeline.
-#
-# A whole examination takes some eight calls of the store. What it searches for shows on the timeline, which heartbeats
-# keep in memory, or in its folder's lock, but for what develops over hours (foreign zones, an archive that stands
-# still). So after an examination that found nothing, a stat of the lock is enough for an hour, or for a day when the
-# timeline stays as it was.
-
-EVERY_MS = 600_000
-"""How often a server examines a table: the problems that it searches for last longer than that."""
-WHOLE_EVERY_MS = 3_600_000
-"""How often it examines a table whole that changes, although nothing indicates a problem."""
-WHOLE_AT_LATEST_MS = 86_400_000
-"""The same for a table that does not change."""
-ROUND_S = 30.0
-"""The round begins no table later than this, so that slow stores do not delay it; the next one goes on."""
-THREADS = 4
-_HANGS_S = 5.0
-"""So long a round waits for the tables that it has begun; a store that answers later gets one thread until it does."""
-_PAGE = 500
-_MOST_WELL = 20_000
-
-
-_BY_HAND = frozenset(
-    {StuckKind.UNREADABLE_FILE, StuckKind.INDEX_WITHOUT_PLAN, StuckKind.FOREIGN_TIME_ZONE, StuckKind.DISORDERED_WRITES}
-)
-_BY_DOCTOR = frozenset({StuckKind.ORPHANED_LOCK, StuckKind.OVERTAKEN_LOG_COMPACTION})
-
-
-def needs_people(repair: Repair) -> bool:
-    """Whether this problem needs a person.
-
-    Services repair all others: one is due, or running, or its decision gives the reason why not. A refused repair waits
-    until it is certain that no owner is alive.
-    """
-    return repair.kind in _BY_HAND or (repair.kind in _BY_DOCTOR and not repair.refusal)
-
-
-@dataclass
-class _Turns:
-    """What the threads of a round share."""
-
-    rows: Iterator[RowMapping] = field(default_factory=lambda: iter(()))
-    had: list[str] = field(default_factory=list)
-    """Tables that need no examination now, whose turn is over."""
-    in_store: Counter[str] = field(default_factory=Counter)
-    repaired: int = 0
-
-
-class RepairRound:
-    """Examines tables in turn. Several processes may run it concurrently: one of them examines each table."""
-
-    def __init__(  # noqa: PLR0913 - the parts of one process, each used as it is
-        self,
-        registry: Registry,
-        load_tables: Callable[[], TablesConfig],
-        open_table: Callable[[str], Storage],
-        metrics: Metrics | None = None,
-        stuck: StuckNotifier | None = None,
-        views: TableViewCache | None = None,
-        threads: int = THREADS,
-    ) -> None:
-        self._registry = registry
-        self._load_tables = load_tables
-        self.open_table = open_table
-        self._metrics = metrics if metrics is not None else NoMetrics()
-        self._stuck = stuck
-        self._views = views
-        self._threads = threads
-        self._well: LRUCache[str, tuple[int, str]] = LRUCache(_MOST_WELL)
-        """When the last whole examination of a table found nothing, ms since the epoch, and its timeline's version."""
-        self._hanging: Counter[str] = Counter()
-        """Threads by the store that they wait for since a round ended."""
-        self._lock = threading.Lock()
-        self._is_running = False
-        self._repaired = 0
-
-    def start(self) -> int:
-        """Begin a round in a thread of its own unless one is going on; return the repairs since the last call."""
-        with self._lock:
-            repaired, self._repaired = self._repaired, 0
-            if self._is_running:
-                return repaired
-            self._is_running = True
-        # A daemon: a store that does not answer must not keep the process from ending.
-        threading.Thread(target=self._run_and_count, name="lake-repairs", daemon=True).start()
-        return repaired
-
-    def _run_and_count(self) -> None:
-        try:
-            done = self.run()
-        except Exception:  # the outermost call of this thread; the next sweep begins another round
-            log.exception("a round of repairs failed")
-            done = 0
-        with self._lock:
-            self._repaired += done
-            self._is_running = False
-
-    def run(self) -> int:
-        """Examine the tables that are due, repair what their policies allow, and return the number of repairs.
-
-        Notifies people of the problems that are left and wait for no service.
-        """
-        tables, ends_s = self._load_tables(), time.monotonic() + ROUND_S
-        turns = _Turns()
-        while (page := self._list_due()) and time.monotonic() <= ends_s:
-            wanted = [row for row in page if self._may_need_examination(row, tables)]
-            ids = {row["table_id"] for row in wanted}
-            turns.had = [row["table_id"] for row in page if row["table_id"] not in ids]
-            turns.rows = iter(wanted)
-            threads = [
-                threading.Thread(target=self._take_turns, args=(turns, tables, ends_s), daemon=True)
-                for _ in range(min(self._threads, len(wanted)))
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(max(ends_s - time.monotonic(), 0.0) + _HANGS_S)
-            with self._lock:
-                had, turns.had = turns.had, []
-                turns.rows = iter(())
-                self._hanging.update(turns.in_store)
-                turns.in_store.clear()
-            self._skip(had)
-        self._metrics.incr(REPAIRS, turns.repaired)
-        return turns.repaired
-
-    def _take_turns(self, turns: _Turns, tables: TablesConfig, ends_s: float) -> None:
-        """Examine one table after the other, until none is left or the round ends."""
-        while time.monotonic() <= ends_s:
-            with self._lock:
-                row = next(turns.rows, None)
-                if row is None:
-                    return
-                store = store_of(row["base_path"])
-                if self._hanging[store]:
-                    turns.had.append(row["table_id"])  # the others of that store have their turn later
-                    continue
-                turns.in_store[store] += 1
-            done = self._take_turn(row, tables)
-            with self._lock:
-                counts = turns.in_store if turns.in_store[store] else self._hanging
-                counts[store] -= 1
-                if done is None:
-                    turns.had.append(row["table_id"])
-                turns.repaired += done or 0
-
-    def _take_turn(self, row: RowMapping, tables: TablesConfig) -> int | None:
-        """Return the repairs of a table's examination; None when it needs none now."""
-        try:
-            if self._is_well(row):
-                return None
-            if not self._take(row["table_id"]):
-                return 0
-            return self._examine(row, policy_of(row, tables, self.open_table))
-        except (LakeError, OSError) as error:
-            log.warning("table %s is not repaired: %s", row["base_path"], error)
-            return None
-        except Exception:  # an unexpected error of one table, a library's, must not end the others' turns
-            log.exception("the examination of table %s failed unexpectedly", row["base_path"])
-            return None
-
-    def _is_well(self, row: RowMapping) -> bool:
-        """Whether nothing of the table indicates a problem, and it was examined as a whole not long ago."""
-        seen = None if self._views is None else self._views.find_snapshot(row["base_path"], 0, math.inf)
-        with self._lock:
-            examined_ms, version = self._well.get(row["table_id"], (0, ""))
-        if seen is None or row["problem"] or needs_doctor(seen):
-            return False
-        is_changed = seen.version != version
-        if self._registry.now_ms() - examined_ms > (WHOLE_EVERY_MS if is_changed else WHOLE_AT_LATEST_MS):
-            return False
-        storage = self.open_table(row["base_path"])
-        # Hudi refuses the lock provider with that file where a store cannot move a file in one step.
-        return not storage.moves_at_once or storage.stat(LOCK_FILE) is None
-
-    def _list_due(self) -> Sequence[RowMapping]:
-        """Return tables whose last examination is `EVERY_MS` ago, the oldest first; not their decisions."""
-        table = lake_table.c
-        names = ("table_id", "base_path", "table_name", "identified_ms", "problem", "is_only_discovered")
-        with self._registry.transaction() as session:
-            due_ms = self._registry.clock.read_ms(session) - EVERY_MS
-            query = (
-                select(*(table[name] for name in names))
-                .where(table.examined_ms <= due_ms)
-                .order_by(table.examined_ms)
-                .limit(_PAGE)
-            )
-            return session.execute(query).mappings().all()
-
-    def _skip(self, table_ids: Sequence[str]) -> None:
-        """Record that tables whose policy needs no examination had their turn."""
-        if table_ids:
-            with self._registry.transaction() as session:
-                values = {"examined_ms": self._registry.clock.read_ms(session)}
-                session.execute(update(lake_table).where(lake_table.c.table_id.in_(table_ids)).values(**values))
-
-    def _examine(self, row: RowMapping, policy: TablePolicy) -> int:
-        if not self._needs_examination(policy):
-            return 0
-        base_path, now = row["base_path"], self._registry.now_ms
-        # Reading every instant's file costs; the last evaluation has reported whether one is damaged.
-        doctor = TableDoctor(self.open_table(base_path), policy, "manager", now, reads_all=bool(row["problem"]))
-        left = doctor.examine()
-        if not left and self._views is not None:
-            seen = self._views.find_snapshot(base_path, 0, math.inf)
-            with self._lock:
-                self._well[row["table_id"]] = (now(), seen.version if seen is not None else "")
-        # Most tables are well, and one examination shows it.
-        may_repair = policy.doctor.repairs and not self._is_observed(row, policy)
-        records = doctor.repair_all() if left and may_repair else ()
-        if records:
-            left = doctor.examine()
-        for record in records:
-            log.warning("table %s: %s %s: %s", base_path, record.kind, record.instant, record.result)
-        for finding, repair in left:
-            if self._stuck is not None and policy.doctor.notify and needs_people(repair):
-                self._stuck.notify(base_path, finding)
-        return len(records)
-
-    def _is_observed(self, row: RowMapping, policy: TablePolicy) -> bool:
-        tables, base_path = self._load_tables(), row["base_path"]
-        return bool(tables.find_why_observed(base_path, policy, is_only_discovered=row["is_only_discovered"]))
-
-    def _may_need_examination(self, row: RowMapping, tables: TablesConfig) -> bool:
-        # An announced name must not decide.
-        return not is_identified(row) or self._needs_examination(tables.policy_for(row["base_path"], row["table_name"]))
-
-    def _needs_examination(self, policy: TablePolicy) -> bool:
-        return bool(policy.doctor.repairs) or (policy.doctor.notify and self._stuck is not None)
-
-    def _take(self, table_id: str) -> bool:
-        """Return whether this server is the one to examine the table now."""
-        with self._registry.transaction() as session:
-            now_ms = self._registry.clock.read_ms(session)
-            is_due = lake_table.c.examined_ms <= now_ms - EVERY_MS
-            taken: Any = session.execute(
-                update(lake_table).where(lake_table.c.table_id == table_id, is_due).values(examined_ms=now_ms)
-            )
-            return bool(taken.rowcount)

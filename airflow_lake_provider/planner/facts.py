@@ -5,17 +5,19 @@ File sizes come from commit metadata alone; no data files are listed.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
+from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action
+from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action, Layout
 from airflow_lake_provider.instant_clock import HOUR_MS, MARGIN_COMMITS_OF_HOURS, commits_to_keep, format_instant_time
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from airflow_lake_provider.config.service_policies import CleanPolicy
     from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.hudi.timeline import Timeline
     from airflow_lake_provider.planner.rules import Hold
     from airflow_lake_provider.planner.table_view import TableView
+    from airflow_lake_provider.storage.table_storage import Storage
 
 _AFTER = "0"
 """Makes of a moment one that sorts behind it, and before any later one."""
@@ -224,6 +227,8 @@ class WriteHistory:
     """Requested time of the newest compaction or log compaction; empty when there is none."""
     last_clustering: str
     """Completed time of the clustering that completed last; empty when there is none."""
+    log_files: Mapping[FileGroup, tuple[int, int]]
+    """Number and bytes of the log files that each file group's newest file slice has, if it has any."""
     replaced: Mapping[str, tuple[int, int]]
     """By a write's requested time: how many files it replaced, and about how many bytes; writes that replaced some."""
 
@@ -274,8 +279,14 @@ def replay_writes(writes: tuple[Instant, ...], commits: Mapping[str, CommitMetad
             replaced[instant.requested_time] = len(gone), sum(gone)
     backlog = _summarise(groups, delta_commits, last_compaction, newest_write)
     base_file_bytes = {key: group.base_bytes for key, group in groups.items() if group.base_bytes is not None}
+    log_files = {key: (len(group.logs), sum(n for _, n in group.logs)) for key, group in groups.items() if group.logs}
     return WriteHistory(
-        backlog, MappingProxyType(base_file_bytes), last_merge, last_clustering, MappingProxyType(replaced)
+        backlog,
+        MappingProxyType(base_file_bytes),
+        last_merge,
+        last_clustering,
+        MappingProxyType(log_files),
+        MappingProxyType(replaced),
     )
 
 
@@ -345,4 +356,103 @@ def _summarise(
         newest_write=newest_write,
         merged_groups=len(merged),
         merged_base_bytes=sum(group.base_bytes or 0 for group in merged),
+    )
+
+
+# --- How far are these figures from the files that lie there? Of a few partitions, now and then
+#
+# The names of the files say by themselves what belongs to a file group's newest file slice: a log file of layout 2 has
+# the time of its commit, one of layout 1 that of its base file (Hudi `FSUtils`, `HoodieFileGroup`).
+
+_LOG_NAME = re.compile(r"\.([^.].*)_(\d{14,17})\.log\.\d+(?:_[^.]*)?$")
+_BASE_NAME = re.compile(r"([^_]+)_[^_]+_(\d{14,17})\.(?:parquet|orc|hfile|lance)$")
+
+
+@dataclass(frozen=True, slots=True)
+class FigureCheck:
+    """The log files of some partitions' newest file slices: by commit metadata, and as they were listed."""
+
+    partitions: int
+    expected_files: int
+    expected_bytes: int
+    listed_files: int
+    listed_bytes: int
+
+    @property
+    def error(self) -> float:
+        """By how much the bytes are wrong, as a share of what was listed; 1 when there is nothing of what is expected.
+
+        Of files that were appended to (layout 1) the number is that of the appends, so it does not count here.
+        """
+        wrong = abs(self.expected_bytes - self.listed_bytes)
+        return wrong / (self.listed_bytes or self.expected_bytes) if wrong else 0.0
+
+
+def check_figures(
+    storage: Storage, facts: TableFacts, choose: Callable[[Sequence[str], int], list[str]], most_partitions: int = 4
+) -> FigureCheck | None:
+    """List some of the partitions that have log files by `facts`, and compare; None when no partition has any.
+
+    `choose` takes so many of them. What was written after the facts is left out. Raises StorageError.
+    """
+    expected = facts.history.log_files
+    having = sorted({partition for partition, _ in expected})
+    if not having:
+        return None
+    partitions = choose(having, min(most_partitions, len(having)))
+    listed: list[int] = []
+    for partition in partitions:
+        try:
+            entries = storage.list_entries(partition)
+        except FileNotFoundError:  # deleted by a partition's TTL meanwhile, or lost
+            continue
+        listed += _newest_log_bytes(facts, partition, {entry.name: entry.size_bytes for entry in entries})
+    counted = [figures for (partition, _), figures in expected.items() if partition in partitions]
+    return FigureCheck(
+        len(partitions), sum(n for n, _ in counted), sum(size for _, size in counted), len(listed), sum(listed)
+    )
+
+
+def _newest_log_bytes(facts: TableFacts, partition: str, sizes: Mapping[str, int]) -> list[int]:
+    """Return the size of each log file of a partition that readers of the newest file slices open."""
+    completed = {write.requested_time: write.ordering_time for write in facts.writes}
+    open_times = {instant.requested_time for instant in facts.timeline.pending()}
+    first = min(completed, default="")
+    bases: defaultdict[str, str] = defaultdict(str)
+    logs: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+
+    def end_of(time: str) -> str:
+        # What is older than the active timeline is archived, and so completed.
+        return completed.get(time) or (time if time < first and time not in open_times else "")
+
+    is_by_base = facts.properties.layout is Layout.V1
+    for name, size in sizes.items():
+        if (log := _LOG_NAME.match(name)) is not None:
+            logs[log[1]].append((log[2], size))
+        elif (base := _BASE_NAME.match(name)) is not None and end_of(base[2]):
+            bases[base[1]] = max(bases[base[1]], base[2])
+    replaced = {group for commit in facts.view.commits.values() for group in commit.replaced_file_groups}
+    found: list[int] = []
+    for file_id, files in logs.items():
+        if (partition, file_id) in replaced:
+            continue
+        newest = bases[file_id] or (max(time for time, _ in files) if is_by_base else "")
+        merged = _merged_until(facts, partition, file_id)
+        for time, size in files:
+            is_newest = time == newest if is_by_base else end_of(time) > newest
+            if is_newest and (is_by_base or not merged or time == merged or end_of(time) > merged):
+                found.append(size)
+    return found
+
+
+def _merged_until(facts: TableFacts, partition: str, file_id: str) -> str:
+    """Return the requested time of the last log compaction of a file group; its own log file has that time."""
+    return max(
+        (
+            time
+            for time, commit in facts.view.commits.items()
+            if commit.operation == LOG_COMPACT_OPERATION
+            and any((stat.partition, stat.file_id) == (partition, file_id) for stat in commit.stats)
+        ),
+        default="",
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import marshal
+import json
+import logging
 import threading
 import zlib
 from collections import OrderedDict
@@ -19,9 +20,11 @@ from airflow_lake_provider.hudi.properties import load_stamps
 from airflow_lake_provider.hudi.timeline import load_metadata_timeline
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.snapshot import ANY_AGE, NOW, Freshness
+from airflow_lake_provider.timeline_server.table_memory import read_records, write_records
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from airflow_lake_provider.hudi.heartbeat import WriterSigns
     from airflow_lake_provider.hudi.instant import Instant
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.instant_clock import Stamp
     from airflow_lake_provider.storage.table_storage import Storage
     from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
+
+log = logging.getLogger(__name__)
 
 # --- Everything that deciding needs to know of one table, as one value
 
@@ -74,6 +79,8 @@ class CommitMemory:
     most_tables: int = 10_000
     hot_files: int = 0
     packed_bytes: int = 0
+    kept: int = 0
+    """How many views were kept so far."""
     _views: OrderedDict[str, TableView] = field(default_factory=OrderedDict)
     _packed: dict[str, bytes] = field(default_factory=dict)
     """The least recently used one is the first. A plain dict: an ordered one takes 70 bytes more for each."""
@@ -86,14 +93,17 @@ class CommitMemory:
                 self._views.move_to_end(base_path)
             return self._views.get(base_path)
 
-    def find_commits(self, base_path: str) -> Mapping[str, CommitMetadata]:
-        """Return the commit metadata that is known of a table, by the name of the instant's file."""
+    def find_commits(self, base_path: str, properties: TableProperties) -> Mapping[str, CommitMetadata]:
+        """Return the commit metadata that is known of a table, by the name of the instant's file.
+
+        Nothing is known of another table that had this path before.
+        """
         with self._lock:
             view, packed = self._views.get(base_path), self._packed.get(base_path)
-        if view is not None:
+        if view is not None and identity_of(view.properties) == identity_of(properties):
             names = {instant.requested_time: instant.file_name for instant in view.timeline.completed_writes}
             return {names[time]: commit for time, commit in view.commits.items() if time in names}
-        return {} if packed is None else _unpack(packed)
+        return {} if packed is None else _unpack(packed, identity_of(properties))
 
     def keep(self, view: TableView) -> None:
         """Keep a view, and pack those that it displaces."""
@@ -101,6 +111,7 @@ class CommitMemory:
         with self._lock:
             self._drop(view.base_path)
             self._views[view.base_path] = view
+            self.kept += 1
             self.hot_files += _files(view)
             while self.hot_files > self.most_hot_files:
                 _, oldest = self._views.popitem(last=False)
@@ -108,6 +119,21 @@ class CommitMemory:
                 displaced.append(oldest)
         for oldest in displaced:
             self._keep_packed(oldest.base_path, _pack(oldest))
+
+    def entries(self) -> Iterator[tuple[str, bytes]]:
+        """Return what is known of each table, packed, the least recently used first."""
+        with self._lock:
+            packed, views = list(self._packed.items()), list(self._views.values())
+        yield from packed
+        for view in views:
+            yield view.base_path, _pack(view)
+
+    def restore(self, base_path: str, packed: bytes) -> None:
+        """Take an entry of an earlier process, unless this one has read the table already."""
+        with self._lock:
+            is_known = base_path in self._packed
+        if not is_known:
+            self._keep_packed(base_path, packed)
 
     def _keep_packed(self, base_path: str, packed: bytes) -> None:
         with self._lock:
@@ -134,6 +160,17 @@ def _files(view: TableView) -> int:
     return max(LEAST_FILES, files)
 
 
+# What a table is called and made of when it is created, and the version that names its instants.
+_IDENTITY = ("hoodie.table.recordkey.fields", "hoodie.table.partition.fields", "hoodie.table.initial.version")
+_MOST_JSON_BYTES = 256 * 1024 * 1024
+
+
+def identity_of(properties: TableProperties) -> list[str]:
+    """Return what distinguishes a table from another one that is created at its path later."""
+    own = (properties.database, properties.name, properties.table_type, str(properties.version))
+    return [*own, *(properties.raw.get(name, "") for name in _IDENTITY)]
+
+
 def _pack(view: TableView) -> bytes:
     names = {instant.requested_time: instant.file_name for instant in view.timeline.completed_writes}
     rows = [
@@ -141,15 +178,67 @@ def _pack(view: TableView) -> bytes:
         for time, commit in view.commits.items()
         if time in names
     ]
-    return zlib.compress(marshal.dumps(rows), 6)
+    return zlib.compress(json.dumps([identity_of(view.properties), rows], separators=(",", ":")).encode(), 6)
 
 
-def _unpack(packed: bytes) -> dict[str, CommitMetadata]:
-    rows = marshal.loads(zlib.decompress(packed))
-    return {
-        name: CommitMetadata(operation, tuple(WriteStat(*stat) for stat in stats), replaced)
-        for name, operation, replaced, stats in rows
-    }
+def _unpack(packed: bytes, identity: list[str]) -> dict[str, CommitMetadata]:
+    """Return what was packed of the table with this identity; nothing when it is of another one, or damaged."""
+    try:
+        unpacker = zlib.decompressobj()
+        text = unpacker.decompress(packed, _MOST_JSON_BYTES)
+        found, rows = json.loads(text) if unpacker.eof else ((), ())
+        if found != identity:
+            return {}
+        return {
+            name: CommitMetadata(
+                operation,
+                tuple(WriteStat(*stat) for stat in stats),
+                tuple((partition, file_id) for partition, file_id in replaced),
+            )
+            for name, operation, replaced, stats in rows
+        }
+    except (zlib.error, ValueError, TypeError, RecursionError) as error:
+        log.warning("a table's commits are read again: what is kept of them is damaged: %s", error)
+        return {}
+
+
+_MAGIC = b"lake commits 1\n"
+
+
+class CommitFile:
+    """What is known of commits, on local disk: the next process reads only commits that came meanwhile.
+
+    A hint like every cache: an entry counts for the table that it was made of (`identity_of`), and for the instants
+    that its timeline still has. The file is as large as the memory at most. A damaged one is used up to the damage.
+    """
+
+    def __init__(self, path: Path, memory: CommitMemory) -> None:
+        self._path = path
+        self._memory = memory
+        self._saved = 0
+
+    def save(self) -> None:
+        """Write the file if there is something new. Raises OSError."""
+        kept = self._memory.kept
+        if kept != self._saved:
+            write_records(
+                self._path, _MAGIC, (({"base_path": path}, packed) for path, packed in self._memory.entries())
+            )
+            self._saved = kept
+
+    def restore(self) -> None:
+        """Take what the file has; a missing file has nothing."""
+        restored = 0
+        try:
+            with self._path.open("rb") as stream:
+                for header, packed in read_records(stream, _MAGIC, self._path):
+                    self._memory.restore(str(header["base_path"]), packed)
+                    restored += 1
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError, DamagedFileError) as error:
+            log.warning("the file of commits %s is used up to table %d: %s", self._path, restored, error)
+        log.info("commits of %d tables restored from %s", restored, self._path)
 
 
 class TableViewCache:
@@ -183,7 +272,7 @@ class TableViewCache:
         known = self.memory.get(snapshot.base_path)
         if known is not None and known.version == snapshot.version and not _has_damaged_files(known):
             return known
-        view = self._load(snapshot, self.memory.find_commits(snapshot.base_path))
+        view = self._load(snapshot, self.memory.find_commits(snapshot.base_path, snapshot.properties))
         self.memory.keep(view)
         return view
 

@@ -18,7 +18,7 @@ from airflow_lake_provider.config.settings import SECRETS, LakeSettings, Timelin
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.errors import ConfigError, StorageError
 from airflow_lake_provider.hooks.open_tables import open_with_connections
-from airflow_lake_provider.manager.evaluators import EvaluatorLimits
+from airflow_lake_provider.manager.reconciler import EvaluatorLimits
 from airflow_lake_provider.manager.scheduling import INDEX_DAG_ID, SERVICE_DAG_ID
 from airflow_lake_provider.manager.timeline_feed import RegistryFeed, UnannouncedCommits
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
@@ -85,12 +85,13 @@ def open_services() -> ManagerServices:
     from airflow_lake_provider.manager.db.leases import Executors
     from airflow_lake_provider.manager.evaluation import AdmissionController
     from airflow_lake_provider.manager.instances import VanishedExecutors
-    from airflow_lake_provider.manager.monitoring import DeadlineSweep, RepairRound, StuckNotifier
+    from airflow_lake_provider.manager.monitoring import DeadlineSweep, StuckNotifier
     from airflow_lake_provider.manager.reconciler import ManagerLoop
+    from airflow_lake_provider.manager.repair_round import RepairRound
     from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
     from airflow_lake_provider.manager.writers import WriterChecks
     from airflow_lake_provider.notifications.dispatch import BackgroundNotifier, configured_notifiers
-    from airflow_lake_provider.planner.table_view import TableViewCache
+    from airflow_lake_provider.planner.table_view import CommitFile, TableViewCache
     from airflow_lake_provider.plugins.dag_runs import AirflowApplicationGateway, AirflowRunGateway
     from airflow_lake_provider.plugins.lake_plugin import build_timeline_server
     from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
@@ -101,6 +102,8 @@ def open_services() -> ManagerServices:
     timeline_server = build_timeline_server(settings, registry, tables.load)
     notifier = BackgroundNotifier(configured_notifiers(), metrics)
     views, instance_gateway = TableViewCache(timeline_server.timelines), AirflowInstanceGateway()
+    if (timelines_file := timeline_server.options.snapshot_path) is not None:
+        timeline_server.kept_file = CommitFile(timelines_file.with_suffix(".commits"), views.memory)
     stuck, limits = StuckNotifier(registry, metrics, notifier), _evaluator_limits()
     executors = Executors(registry, settings.executor_lease_s)
     loop = ManagerLoop(

@@ -101,7 +101,7 @@ class SharedTimelines:
             marks = (mark,) if mark else ()
             cached.hints = cached.hints.and_one(tuple(instants), marks, is_by_writer=is_by_writer)
         self.stats.count("hints")
-        self.due.hint(base_path)
+        self.due.hint(cached.base_path)
 
     def watch(
         self, base_path: str, poll_interval_s: float, until_ms: int, unannounced_interval_s: float | None = None

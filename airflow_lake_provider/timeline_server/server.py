@@ -38,8 +38,12 @@ _STUCK_S = 10.0
 _MOST_STORES_STUCK = 8
 """For so many stores that never answer there are threads."""
 _ENCODERS = 2
-_M_ARENA_MAX = -8
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """As in glibc's malloc.h."""
+_LARGE_BYTES = 128 * 1024
+"""glibc's own default, which it raises by itself unless it is set."""
+_SAVES_APART = 10
+"""What is known of commits may be tens of megabytes, and what was not saved is only read again."""
 _LOOPS = 3
 """Jobs of the server itself: the feed, the verification, the file of snapshots."""
 
@@ -53,6 +57,16 @@ class TableFeed:
     instants: tuple[str, ...] = ()
     is_by_writer: bool = False
     fixed_pause_s: float | None = None
+
+
+class KeptFile(Protocol):
+    """A file with what a process knows, for the next one."""
+
+    def save(self) -> None:
+        """Write it, if there is something new. Raises OSError."""
+
+    def restore(self) -> None:
+        """Take what it has. Raises nothing."""
 
 
 class HintFeed(Protocol):
@@ -82,12 +96,16 @@ class ServerOptions:
 
 
 def use_one_heap() -> None:
-    """Have the C library serve all threads from one heap: 3 MB less, because heaps of threads are seldom full.
+    """Have the C library serve all threads from one heap, and give back what is large as soon as it is free.
 
-    Python's lock lets one thread allocate at a time anyway. Does nothing where the C library is not glibc.
+    Python's lock lets one thread allocate at a time anyway. Without a fixed threshold glibc keeps up to 64 MiB on its
+    heap once a large answer was freed. Does nothing where the C library is not glibc.
     """
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+        library = ctypes.CDLL(None)
+        library.mallopt(_M_ARENA_MAX, 1)
+        library.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+        library.mallopt(_M_TRIM_THRESHOLD, _LARGE_BYTES)
 
 
 class TimelineServer:
@@ -98,6 +116,8 @@ class TimelineServer:
         self.options = options
         self.tokens = TokensSource((), options.service_tokens, options.tokens_file)
         self._feed = feed
+        self.kept_file: KeptFile | None = None
+        """Restored at the start; saved now and then, and at the end."""
         # Both start threads only when there is more to do than before.
         most = options.refresh_threads * (_MOST_STORES_STUCK + 1)
         self._refresh_pool = ThreadPoolExecutor(most, thread_name_prefix="lake-timeline-refresh")
@@ -143,9 +163,10 @@ class TimelineServer:
     async def run(self) -> None:
         """Work until cancelled; then save what is known."""
         self._event_loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
-        path = self.options.snapshot_path
+        path, event_loop = self.options.snapshot_path, asyncio.get_running_loop()
+        if self.kept_file is not None:
+            await event_loop.run_in_executor(self._loops, self.kept_file.restore)
         if path is not None:
-            event_loop = asyncio.get_running_loop()
             restored = await event_loop.run_in_executor(self._loops, table_memory.restore, self.timelines, path)
             log.info("timelines of %d tables restored from %s", restored, path)
         jobs = [self._repeat(self._take_feed, self.options.feed_interval_s)]
@@ -153,6 +174,8 @@ class TimelineServer:
             jobs += [self._refresh_continuously(), self._repeat(self._verify, self.options.verify_interval_s)]
         if path is not None:
             jobs.append(self._repeat(self._save, self.options.save_interval_s))
+        if self.kept_file is not None:
+            jobs.append(self._repeat(self._save_kept, _SAVES_APART * self.options.save_interval_s))
         try:
             await asyncio.gather(*jobs)
         finally:
@@ -161,6 +184,7 @@ class TimelineServer:
             self._encoders.shutdown(wait=False, cancel_futures=True)
             self._loops.shutdown(wait=False, cancel_futures=True)
             self._save()
+            self._save_kept()
 
     async def _refresh_continuously(self) -> None:
         event_loop, wake = asyncio.get_running_loop(), self._wake
@@ -244,3 +268,11 @@ class TimelineServer:
             table_memory.save(self.timelines, path)
         except OSError as error:
             log.warning("timelines are not saved to %s: %s", path, error)
+
+    def _save_kept(self) -> None:
+        if self.kept_file is None:
+            return
+        try:
+            self.kept_file.save()
+        except OSError as error:
+            log.warning("what is known of commits is not saved: %s", error)

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.db.marks import Mark, Notice
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.work import ApplicationGateway
-    from airflow_lake_provider.manager.monitoring import DeadlineSweep, InstanceGateway, RepairRound
+    from airflow_lake_provider.manager.monitoring import DeadlineSweep, InstanceGateway
     from airflow_lake_provider.manager.reconciler import ManagerLoop
+    from airflow_lake_provider.manager.repair_round import RepairRound
     from airflow_lake_provider.metrics import Metrics
     from airflow_lake_provider.planner.table_view import TableViewCache
     from airflow_lake_provider.timeline_server.server import TimelineServer

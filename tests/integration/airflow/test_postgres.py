@@ -23,7 +23,7 @@ from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import DatabaseClock
 from airflow_lake_provider.manager.db.schema import metadata
 from airflow_lake_provider.manager.db.search import PAGE_SIZE
-from airflow_lake_provider.manager.monitoring import RepairRound
+from airflow_lake_provider.manager.repair_round import RepairRound
 from airflow_lake_provider.storage.table_storage import open_storage
 from benchmarks import database
 from local_stack.postgres import LocalPostgres

@@ -28,8 +28,9 @@ from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import ProcessClock
 from airflow_lake_provider.manager.db.schema import metadata
 from airflow_lake_provider.manager.instances import RunFacts
-from airflow_lake_provider.manager.monitoring import DeadlineSweep, RepairRound
+from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.repair_round import RepairRound
 from airflow_lake_provider.manager.scheduling import (
     SERVICE_DAG_ID,
     WATCH_DAG_ID,

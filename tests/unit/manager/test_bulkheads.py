@@ -15,9 +15,8 @@ from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.manager.db.marks import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.db.registry import FAILED_BEHIND_MS, Registry
 from airflow_lake_provider.manager.db.schema import lake_table
-from airflow_lake_provider.manager.evaluators import EvaluatorLimits
-from airflow_lake_provider.manager.monitoring import RepairRound
-from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.reconciler import EvaluatorLimits, ManagerLoop
+from airflow_lake_provider.manager.repair_round import RepairRound
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 from airflow_lake_provider.timeline_server.server import TimelineServer

@@ -16,8 +16,8 @@ from airflow_lake_provider.config.tables_config import TableEntry, TablesConfig
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.registry import Registry
-from airflow_lake_provider.manager.monitoring import RepairRound
 from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.repair_round import RepairRound
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableViewCache

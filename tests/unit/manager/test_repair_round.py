@@ -13,18 +13,13 @@ from airflow_lake_provider.config.policies import DoctorPolicy, StuckKind, Table
 from airflow_lake_provider.config.tables_config import TableEntry, TablesConfig
 from airflow_lake_provider.doctor.repairs import load_records
 from airflow_lake_provider.errors import StorageError
-from airflow_lake_provider.manager import monitoring
+from airflow_lake_provider.manager import repair_round
 from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.instances import PEOPLE, Instance, NoNotifier
-from airflow_lake_provider.manager.monitoring import (
-    EVERY_MS,
-    WHOLE_AT_LATEST_MS,
-    WHOLE_EVERY_MS,
-    RepairRound,
-    StuckNotifier,
-)
+from airflow_lake_provider.manager.monitoring import StuckNotifier
 from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.repair_round import EVERY_MS, WHOLE_AT_LATEST_MS, WHOLE_EVERY_MS, RepairRound
 from airflow_lake_provider.metrics import NoMetrics
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import Storage, StorageCalls, open_storage
@@ -163,8 +158,8 @@ def test_well_table_costs_one_stat_until_something_is_pending_or_an_hour_has_pas
 def test_store_that_never_answers_takes_no_turn_of_other_tables(
     lake: Path, registry: Registry, config: TablesConfig, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(monitoring, "ROUND_S", 1.0)
-    monkeypatch.setattr(monitoring, "_HANGS_S", 0.1)
+    monkeypatch.setattr(repair_round, "ROUND_S", 1.0)
+    monkeypatch.setattr(repair_round, "_HANGS_S", 0.1)
     stores = CountingStores()
     for number in range(20):
         registry.mark_dirty(Notice(f"s3a://dead/t{number}", "dead", Source.HINT))
@@ -234,3 +229,47 @@ def test_people_are_notified_of_a_damaged_commit_that_an_evaluation_has_found(
     ((_, instance),) = heard.stucks
     assert (instance.service, instance.owner) == ("unreadable_file", PEOPLE)
     assert f"{file.name}: damaged JSON" in instance.reason
+
+
+class GaugedMetrics(FakeMetrics):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gauges: dict[str, float] = {}
+
+    def gauge(self, name: str, value: float) -> None:
+        self.gauges[name] = value
+
+
+def test_sampled_table_whose_files_are_not_those_of_its_commits_is_named(
+    lake: Path, registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = HandMadeTable.create(lake / "orders")
+    partition = table.path / "p"
+    partition.mkdir()
+    for second in range(1, 5):
+        time = table.commit(second)
+        (partition / f".a_{time}.log.1_0-1-0").write_bytes(b"x" * 100)
+        # Next to it what Hadoop writes on a local disk, and what only readers of change data open.
+        (partition / f"..a_{time}.log.1_0-1-0.crc").write_bytes(b"x" * 12)
+        (partition / f".a_{time}.log.1_0-1-0.cdc").write_bytes(b"x" * 90)
+    registry.mark_dirty(Notice(str(table.path), "orders", Source.HINT))
+    views, metrics = TableViewCache(), GaugedMetrics()
+
+    def examine(chance: float) -> None:
+        for row in RepairRound(registry, TablesConfig, open_storage, metrics)._list_due():
+            policy = TablePolicy(doctor=DoctorPolicy(notify=True))
+            stuck = StuckNotifier(registry)
+            RepairRound(
+                registry, TablesConfig, open_storage, metrics, stuck, views=views, chance=lambda: chance
+            )._examine(row, policy)
+
+    examine(1.0)
+    assert metrics.gauges == {}, "not each examination lists data files"
+    examine(0.0)
+    assert (metrics.gauges["lake.figures.error"], metrics.counts["lake.figures.wrong"]) == (0.0, 0)
+    for file in sorted(partition.glob(".a_*-0"))[:2]:
+        file.unlink()
+    examine(0.0)
+    assert metrics.gauges["lake.figures.error"] == 1.0, "twice as much as lies there"
+    assert metrics.counts["lake.figures.wrong"] == 1
+    assert "400 bytes in 4 log files of 1 partitions, a listing 200 bytes in 2" in caplog.text

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,18 @@ from airflow_lake_provider.errors import TableNotFoundError
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.periodic import decide_indexing
 from airflow_lake_provider.planner.rules import Verdict
-from airflow_lake_provider.planner.table_view import LEAST_FILES, CommitMemory, TableView, TableViewCache
+from airflow_lake_provider.planner.table_view import (
+    LEAST_FILES,
+    CommitFile,
+    CommitMemory,
+    TableView,
+    TableViewCache,
+)
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.schedule import SharedLimits
 from airflow_lake_provider.timeline_server.snapshot import SETTLED_AFTER_MS
-from airflow_lake_provider.timeline_server.table_memory import TableLocks
+from airflow_lake_provider.timeline_server.table_memory import TableLocks, restore, save
 from tests.support.fixture_tables import NAMES, unpack
 from tests.support.tables import HandMadeTable
 
@@ -335,7 +342,8 @@ def test_memory_of_commits_is_bounded_whatever_the_tables_are(tmp_path: Path) ->
         assert memory.packed_bytes <= 30_000
     assert memory.hot_files == LEAST_FILES * len(memory._views)
     assert str(tmp_path / "t1") not in memory._packed, "what is too large is read again"
-    assert memory.find_commits(str(tmp_path / "t1")) == {}
+    view = view_of(11, 1)
+    assert memory.find_commits(str(tmp_path / "t1"), view.properties) == {}
     assert len(memory) >= 6
 
 
@@ -345,4 +353,93 @@ def test_packed_metadata_of_a_real_table_is_as_it_was_read(tmp_path: Path, name:
     memory = CommitMemory(most_hot_files=0, most_packed_bytes=10**9)
     memory.keep(view)
     names = {instant.file_name: instant.requested_time for instant in view.timeline.completed_writes}
-    assert {names[file]: commit for file, commit in memory.find_commits(view.base_path).items()} == dict(view.commits)
+    assert {
+        names[file]: commit for file, commit in memory.find_commits(view.base_path, view.properties).items()
+    } == dict(view.commits)
+
+
+class Process:
+    """One process after the other: each has its own memory, and both files of the one before."""
+
+    def __init__(self, folder: Path, tables: int, hot_files: int = 3 * LEAST_FILES) -> None:
+        self.opened = Opened()
+        self.timelines = SharedTimelines(SharedLimits(max_tables=tables), self.opened)
+        self.views = TableViewCache(self.timelines, CommitMemory(hot_files, 4096 * tables, tables))
+        self.file = CommitFile(folder / "api-server.commits", self.views.memory)
+        self.file.restore()
+        restore(self.timelines, folder / "api-server.timelines")
+        self.folder = folder
+
+    def end(self) -> None:
+        save(self.timelines, self.folder / "api-server.timelines")
+        self.file.save()
+
+    @property
+    def opens(self) -> int:
+        return self.timelines.calls.opens
+
+
+def test_restarted_process_reads_no_commit_again_that_an_earlier_one_read(tmp_path: Path) -> None:
+    tables = [HandMadeTable.create(tmp_path / "lake" / f"t{number}") for number in range(12)]
+    for table in tables:
+        for second in range(1, 9):
+            table.commit(second)
+    first = Process(tmp_path, len(tables))
+    before = {table.path: first.views.refresh(str(table.path)) for table in tables}
+    assert first.opens >= 8 * len(tables)
+    first.end()
+    second = Process(tmp_path, len(tables))
+    newest = tables[3].commit(9)
+    for table in tables:
+        view = second.views.refresh(str(table.path))
+        expected = dict(before[table.path].commits)
+        if table is tables[3]:
+            expected[newest] = view.commits[newest]
+        assert dict(view.commits) == expected
+    assert second.opens == 1, "the commit that came meanwhile"
+
+
+def test_commits_of_an_earlier_table_at_a_path_count_for_no_other_one(tmp_path: Path) -> None:
+    table = HandMadeTable.create(tmp_path / "lake" / "orders")
+    time = table.commit(1)
+    first = Process(tmp_path, 10)
+    first.views.refresh(str(table.path))
+    first.end()
+    shutil.rmtree(table.path)
+    # Another table with an instant of the same name, which no clock excludes for sure.
+    other = HandMadeTable.create(tmp_path / "lake" / "orders", name="customers")
+    assert other.commit(1) == time
+    second = Process(tmp_path, 10)
+    opens = second.opens
+    second.views.refresh(str(table.path))
+    assert second.opens - opens == 2, "its properties and its commit"
+
+
+def test_damaged_file_of_commits_costs_reading_and_nothing_else(tmp_path: Path) -> None:
+    tables = [HandMadeTable.create(tmp_path / "lake" / f"t{number}") for number in range(3)]
+    for table in tables:
+        table.commit(1)
+    first = Process(tmp_path, 10)
+    views = {table.path: first.views.refresh(str(table.path)) for table in tables}
+    first.end()
+    file = tmp_path / "api-server.commits"
+    whole = file.read_bytes()
+    for number, damage in enumerate((b"", whole[:7], whole[:-5], whole[:40] + b"x" + whole[41:], whole[::-1])):
+        file.write_bytes(damage)
+        again = Process(tmp_path, 10)
+        for table in tables:
+            assert dict(again.views.refresh(str(table.path)).commits) == dict(views[table.path].commits), number
+
+
+def test_file_of_commits_is_as_bounded_as_the_memory_and_written_when_something_is_new(tmp_path: Path) -> None:
+    process = Process(tmp_path, 4, hot_files=LEAST_FILES)
+    for number in range(9):
+        table = HandMadeTable.create(tmp_path / "lake" / f"t{number}")
+        table.commit(1)
+        process.views.refresh(str(table.path))
+    process.end()
+    file = tmp_path / "api-server.commits"
+    assert sorted(Process(tmp_path, 10).views.memory._packed) == [str(tmp_path / "lake" / f"t{n}") for n in range(5, 9)]
+    file.unlink()
+    process.end()
+    assert not file.exists(), "nothing was new"
