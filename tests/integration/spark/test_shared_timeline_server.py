@@ -1,9 +1,9 @@
-"""Stock writers whose shared timeline server (Hudi's own) stands still in the middle."""
+"""Stock readers and writers whose shared timeline server (Hudi's own) is killed, or stands still, in the middle."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +46,9 @@ class SharedServer:
             "hoodie.write.markers.type": "DIRECT",
         }
 
+    def kill(self) -> None:
+        self.process.kill()
+
     def stand_still(self) -> None:
         pause(self.process.process.pid, 60.0)
 
@@ -62,6 +65,9 @@ def server(tmp_path: Path) -> Iterator[SharedServer]:
     shared.end()
 
 
+AWAY = pytest.mark.parametrize("go_away", [SharedServer.kill, SharedServer.stand_still], ids=["killed", "stopped"])
+
+
 def rows_of(orders: DataFrame) -> Rows:
     return {row.id: row.amount for row in orders.select("id", "amount").collect()}
 
@@ -71,11 +77,13 @@ def scan(spark: SparkSession, table: Table) -> Rows:
     return rows_of(spark.read.format("hudi").option("hoodie.metadata.enable", "false").load(str(table.path)))
 
 
-def test_writer_whose_server_stands_still_goes_on_and_is_right(
+@AWAY
+def test_writer_goes_on_and_is_right(
     spark: SparkSession,
     make_table: MakeTable,
     tmp_path: Path,
     server: SharedServer,
+    go_away: Callable[[SharedServer], None],
 ) -> None:
     table = make_table()
     expected = scan(spark, table)
@@ -86,7 +94,7 @@ def test_writer_whose_server_stands_still_goes_on_and_is_right(
         writer = start_writer_of(new, table, tmp_path / f"writer-{number}", server.options())
         if leave:
             assert server.process.alive()
-            server.stand_still()
+            go_away(server)
         released = time.monotonic()
         assert writer.release() == ""
         expected.update(rows_of(new))
@@ -100,5 +108,29 @@ def test_writer_whose_server_stands_still_goes_on_and_is_right(
     write(2, leave=False)  # it meets no server from its start on
     write_s = time.monotonic() - begun
     print(f"a commit without the server took {commit_s:.1f} s, a write {write_s:.1f} s")
-    assert write_s > TIMEOUT_S, "it has asked the server"
+    if go_away is SharedServer.stand_still:
+        assert write_s > TIMEOUT_S, "it has asked the server"
     assert scan(spark, table) == expected
+
+
+@AWAY
+def test_reader_goes_on_and_is_right(
+    spark: SparkSession,
+    make_table: MakeTable,
+    server: SharedServer,
+    go_away: Callable[[SharedServer], None],
+) -> None:
+    table = make_table()
+    expected = scan(spark, table)
+
+    def read(**more: str) -> DataFrame:
+        return spark.read.format("hudi").options(**server.options(), **more).load(str(table.path))
+
+    rows = read().select("id", "amount").toLocalIterator()
+    found = {row.id: row.amount for row in [next(rows)]}
+    assert server.process.alive()
+    go_away(server)
+    found |= {row.id: row.amount for row in rows}
+    assert found == expected
+    assert rows_of(read()) == expected
+    assert rows_of(read(**{"hoodie.metadata.enable": "false"})) == expected
