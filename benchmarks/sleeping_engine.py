@@ -11,6 +11,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +64,15 @@ def main(request_path: Path) -> None:
 def run_standing(request: JobRequest) -> JobResult:
     """Pull items until none comes any more."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "spark_jobs"))
-    from lake_jobs.driver.standing import StandingApplication, StandingSettings, WorkSource
+    from lake_jobs.driver.standing import ItemKind, StandingApplication, StandingSettings, WorkSource, failed_result
 
     class NoSpark:
         def __getattr__(self, _: str) -> Callable[..., Any]:
             return lambda *_: None
 
     options = request.hudi_options
-    StandingApplication(WorkSource(options), StandingSettings.of(options), NoSpark(), run_item).run()
+    kind = ItemKind(partial(from_json, JobRequest), run_item, failed_result)
+    StandingApplication(WorkSource(options), StandingSettings.of(options), NoSpark(), kind).run()
     return JobResult(request.job_id, ())
 
 

@@ -23,7 +23,8 @@ DOC = """
 ### Changes of Hudi tables, to Kafka and elsewhere
 
 Each minute it brings the sinks that the tables file configures, and that lack something, up to date, one mapped task
-each. A broker that does not answer, a missing topic, a refused login: the task fails with that sentence, the hold of
+each; with `[lake] streams_at_once` only those whose table has Spark settings of its own, since `lake_streams` takes the
+others. A broker that does not answer, a missing topic, a refused login: the task fails with that sentence, the hold of
 the sink keeps the table's files, and later runs retry with growing pauses from the sink's checkpoint.
 
 By hand, with the form: `replicate` one table to a sink of your choice (it need not be in the tables file), take a new
@@ -80,7 +81,7 @@ with DAG(
         if action == "due":
             common = ("base_path", "table_name", "name", "sink", "mode", "key", "options", "ttl_s", "spark_conf")
             common += ("max_hold_s", "max_held_bytes")
-            claimed = hook.claim_due_sinks(str(run_id))
+            claimed = hook.claim_due_sinks(str(run_id), is_split=SETTINGS.streams_at_once > 0)
             work = [{"is_claimed": True, **{key: sink[key] for key in common}} for sink in claimed]
             # Of an empty list Airflow would leave a skipped task each minute.
             return work or [dict(NOTHING)]

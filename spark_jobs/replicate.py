@@ -1,7 +1,7 @@
 """The application for spark-submit: `replicate.py <path of the ReplicationRequest JSON>`.
 
 Brings one sink up to date with one table. The run writes its result file again and again while it goes on, so that the
-task knows how far it is.
+task knows how far it is. A request with a channel (`job.CHANNEL`) is for a driver of many streams.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import logging
 import sys
 import time
 import traceback
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from py4j.protocol import Py4JJavaError
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.job_contract import FailureKind, to_json
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
-from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
+from airflow_lake_provider.replication.job import CHANNEL, ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.pump import Pump
 from airflow_lake_provider.replication.sink import create_sink
 from lake_jobs.driver import files
@@ -28,7 +29,7 @@ from lake_jobs.driver.files import log_progress
 from lake_jobs.replication.column_rules import parse_column_rules
 from lake_jobs.replication.hudi_sink import HudiSink
 from lake_jobs.replication.selected_source import SelectedSource
-from lake_jobs.replication.source import HudiSource
+from lake_jobs.replication.streams import read_table, run_streams
 from lake_jobs.replication.verification import Verification, verify
 
 if TYPE_CHECKING:
@@ -36,13 +37,19 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.replication.pump import Order
     from airflow_lake_provider.replication.sink import Sink
+    from lake_jobs.replication.source import HudiSource
 
 PROGRESS_INTERVAL_S = 5.0
 
 
-def replicate(spark: SparkSession, request: ReplicationRequest) -> ReplicationResult:
-    """Run one request and return how it went; raise nothing but what ends the process."""
-    result = _replicate(spark, request)
+def run(spark: SparkSession, request: ReplicationRequest) -> ReplicationResult:
+    """Run the request of one sink, or a driver of many."""
+    return run_streams(spark, request, replicate) if CHANNEL in request.options else replicate(spark, request)
+
+
+def replicate(spark: SparkSession, request: ReplicationRequest, table: HudiSource | None = None) -> ReplicationResult:
+    """Run one request and return how it went; raise nothing but what ends the process. `table` was opened before."""
+    result = _replicate(spark, request, table)
     done = f"{result.commits} commits, {result.rows} rows replicated"
     for how, commits in result.readers.items():
         log_progress(request.table_name, f"{commits} commits read by {how}")
@@ -52,14 +59,14 @@ def replicate(spark: SparkSession, request: ReplicationRequest) -> ReplicationRe
     return result
 
 
-def _replicate(spark: SparkSession, request: ReplicationRequest) -> ReplicationResult:
+def _replicate(spark: SparkSession, request: ReplicationRequest, table: HudiSource | None) -> ReplicationResult:
     progress, began_s = Progress(spark, request), time.monotonic()
     try:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
         sink = create_sink(request.kind, request.sink_settings)
-        most_rows = request.max_transaction_rows
-        order = replace(request.order, max_transaction_rows=most_rows)
-        table = HudiSource(spark, request.base_path, request.mode, request.key, request.reader, most_rows)
+        order = replace(request.order, max_transaction_rows=request.max_transaction_rows)
+        table = table or read_table(spark, request)
+        before = Counter(table.readers)
         source = SelectedSource(table, parse_column_rules(request.options, request.table_name))
         _introduce(sink, source)
         report = Pump(source, sink, order, progress.advance).run()
@@ -85,7 +92,7 @@ def _replicate(spark: SparkSession, request: ReplicationRequest) -> ReplicationR
         snapshot_reason=report.snapshot_reason,
         bytes=report.bytes,
         seconds=time.monotonic() - began_s,
-        readers=dict(table.readers),
+        readers=dict(table.readers - before),
         waits_for=report.waits_for,
         verified="" if verified is None else str(verified),
         phases={phase: round(seconds, 3) for phase, seconds in report.phases.items()},
@@ -130,7 +137,7 @@ class Progress:
         log_progress(
             self._request.table_name, f"{self._request.order.stream} has {what} {of} (+{checkpoint.rows} rows)"
         )
-        if time.monotonic() - self._written >= PROGRESS_INTERVAL_S:
+        if self._request.result_path and time.monotonic() - self._written >= PROGRESS_INTERVAL_S:
             self._written = time.monotonic()
             files.write_text(self._spark, self._request.result_path, to_json(self._result(ended=False)))
 
@@ -153,4 +160,4 @@ class Progress:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="lake: %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    sys.exit(run_application(sys.argv[1:], ReplicationRequest, replicate))
+    sys.exit(run_application(sys.argv[1:], ReplicationRequest, run))

@@ -33,16 +33,19 @@ from airflow_lake_provider.job_contract import (
     Service,
     ServiceRequest,
     ServiceResult,
+    from_json,
 )
 from lake_jobs.driver.application import jvm_pid, run_application
 from lake_jobs.driver.failure import classify, describe
 from lake_jobs.driver.files import log_progress
 from lake_jobs.driver.shutdown import DriverExit, lock_file_of
 from lake_jobs.driver.standing import (
+    ItemKind,
     StandingApplication,
     StandingSettings,
     WorkSource,
     ZoneGate,
+    failed_result,
     remember_java_names,
 )
 from lake_jobs.hudi.files import find_causes
@@ -63,7 +66,7 @@ SERVICES: Mapping[Service, RunService] = MappingProxyType(
 )
 
 
-_STANDING: list[StandingApplication] = []
+_STANDING: list[StandingApplication[JobRequest, JobResult]] = []
 """The process's standing application, for the lock files that must be absent when it ends itself."""
 
 
@@ -98,9 +101,8 @@ def run_standing(spark: SparkSession, request: JobRequest) -> JobResult:
             return run_job(spark, item, find_cancelled)
 
     settings, source = StandingSettings.of(request.hudi_options), WorkSource(request.hudi_options)
-    application = StandingApplication(
-        source, settings, spark.sparkContext, run_item, lock_file_of, partial(find_end, spark)
-    )
+    kind = ItemKind(partial(from_json, JobRequest), run_item, failed_result, lock_file_of)
+    application = StandingApplication(source, settings, spark.sparkContext, kind, partial(find_end, spark))
     _STANDING.append(application)
     application_id, pid = str(spark.sparkContext.applicationId), jvm_pid(spark)
     try:

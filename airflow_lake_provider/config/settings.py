@@ -197,6 +197,9 @@ class LakeSettings(Settings):
     warm_patience_s: Seconds = 600.0
     """How long work waits for a standing application that does not come, seconds; then its task runs it by a
     spark-submit of its own."""
+    streams_at_once: From0 = 0
+    """How many streams of replication the driver of the DAG lake_streams serves at the same time; 0: it has none, and
+    lake_replication starts a Spark job for each sink that is due. The driver ends as a standing application does."""
     notifiers: Texts = ()
     """Comma list of dotted paths of notifiers, which get an event when a service fails for good, is ended at its
     deadline, or is stuck: notifier classes without arguments

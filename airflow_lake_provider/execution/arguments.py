@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Param
+from airflow.sdk import BaseHook, Param
 from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_lake_provider.config.owned_options import (
     OWNED_OPTIONS,
@@ -20,7 +21,7 @@ from airflow_lake_provider.config.owned_options import (
     is_open_secret,
 )
 from airflow_lake_provider.config.settings import LakeSettings
-from airflow_lake_provider.errors import ServiceRefusedError
+from airflow_lake_provider.errors import ConfigError, ServiceRefusedError
 from airflow_lake_provider.execution.engines.engine import DEFAULT_ENGINE
 from airflow_lake_provider.execution.engines.local_process import this_submitter
 from airflow_lake_provider.execution.engines.packaging import application, submit_arguments
@@ -35,7 +36,7 @@ from airflow_lake_provider.manager.scheduling import is_manager_run
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow.sdk import Context
+    from airflow.sdk import Connection, Context
 
     from airflow_lake_provider.execution.engines.engine import EngineJob
     from airflow_lake_provider.execution.engines.job_files import JobFolder
@@ -310,3 +311,46 @@ def prepare_job(
         "it needs more memory" if failed is not None else "",
     )
     return replace(job, queue=str(params.get("queue") or "")), failed is not None
+
+
+# --- A sink's settings from an Airflow connection, so that no file contains passwords
+
+
+def options_with_connection(sink: str, options: dict[str, str]) -> dict[str, str]:
+    """Return the options with `conn_id` replaced by its connection's settings; other options override them.
+
+    Raises ConfigError when there is no such connection.
+    """
+    options = dict(options)
+    conn_id = options.pop("conn_id", "")
+    if not conn_id:
+        return options
+    try:
+        connection = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        raise ConfigError(f"sink {sink}: there is no connection {conn_id!r}") from error
+    return {**connection_options(sink, connection), **options}
+
+
+def refuse_detour(options: Mapping[str, str], what: str) -> None:
+    """Raise ServiceRefusedError when a run by hand would send a connection's login to a server of its own choice."""
+    if not options.get("conn_id"):
+        return
+    found = next((key for key in options if key in {"url", "bootstrap_servers"} or key.startswith("kafka.")), None)
+    if found is not None:
+        raise ServiceRefusedError(
+            f"{what}: options: {found} stands next to conn_id, and a run by hand sends the login of a connection "
+            "only where the connection points: set it in the connection, or in the tables file"
+        )
+
+
+def connection_options(sink: str, connection: Connection) -> dict[str, str]:
+    """Return a connection as a sink's options: its URL for `database`, the client's settings for `kafka`."""
+    extra = {str(key): str(value) for key, value in connection.extra_dejson.items()}
+    if sink == "database":
+        return {"url": connection.get_uri().replace("postgres://", "postgresql://", 1)}
+    if sink == "kafka":
+        servers = extra.pop("bootstrap.servers", "")
+        client = {f"kafka.{key}": value for key, value in extra.items()}
+        return client | ({"bootstrap_servers": servers} if servers else {})
+    return extra

@@ -6,7 +6,9 @@ and never where it is not installed: so only those methods import its classes.
 
 from __future__ import annotations
 
+import json
 import logging
+import threading
 import time
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -16,7 +18,8 @@ from urllib.parse import quote
 from airflow.sdk import Asset, AssetAlias
 
 from airflow_lake_provider import metrics as names
-from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.errors import LakeError, SinkBusyError
+from airflow_lake_provider.execution.engines.job_files import find_text
 from airflow_lake_provider.execution.table_reader import ServiceEffect
 from airflow_lake_provider.hooks.open_tables import table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
@@ -30,7 +33,7 @@ from airflow_lake_provider.metrics import (
 from airflow_lake_provider.replication.checkpoint import from_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from airflow.providers.openlineage.extractors import OperatorLineage
 
@@ -180,6 +183,90 @@ def report_sink(
     except (LakeError, OSError) as error:
         # The replication is done, whether or not it is counted.
         log.warning("sink %s of %s was not measured: %s", name, base_path, error)
+
+
+# --- How far a run of replication is, while it lasts
+
+
+PROGRESS_INTERVAL_S = 20.0
+
+
+class ProgressReporter:
+    """Reports the run's progress to the manager, from a thread, so that the hold advances during a long run.
+
+    The thread also renews the run's claim on the sink, so no error ends it. When another run has taken the sink over,
+    it calls `on_lost` until the run ends.
+    """
+
+    def __init__(
+        self,
+        hook: LakeHook,
+        table_id: str,
+        name: str,
+        run_id: str,
+        result_path: str,
+        *,
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._hook, self._table_id, self._name, self._result_path = hook, table_id, name, result_path
+        self._run_id = run_id
+        self._on_lost = on_lost
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="lake-replication-progress", daemon=True)
+        self.lost: SinkBusyError | None = None
+        """The error that names the run with the sink; None while this run has it."""
+
+    def start(self) -> None:
+        """Begin to report."""
+        self._thread.start()
+
+    def __enter__(self) -> None:
+        self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Report no more. A report that came after the end would renew the claim of a run that is over."""
+        self._stop.set()
+        self._thread.join()
+
+    def end(self, progress: Mapping[str, Any]) -> None:
+        """Report that the run has ended. An unreachable manager changes nothing: the sink has the true checkpoint."""
+        try:
+            self._report({**progress, "ended": True})
+        except LakeError as error:
+            log.warning("the end of sink %s's run on table %s was not reported: %s", self._name, self._table_id, error)
+
+    def _loop(self) -> None:
+        while not self._stop.wait(PROGRESS_INTERVAL_S):
+            try:
+                self._renew()
+            except LakeError as error:
+                log.warning("sink %s of table %s was not renewed: %s", self._name, self._table_id, error)
+            except Exception:  # the outermost loop: without renewals another run would take the sink from this one
+                log.exception("sink %s of table %s was not renewed, the thread retries", self._name, self._table_id)
+
+    def _renew(self) -> None:
+        try:
+            self._report({"checkpoint": self._checkpoint()})
+        except SinkBusyError as error:
+            self.lost = error
+            self._on_lost()
+
+    def _checkpoint(self) -> str:
+        """Return what the driver last wrote; empty when that cannot be read: the claim is renewed all the same."""
+        try:
+            text = find_text(self._result_path)
+            return str(json.loads(text)["checkpoint"]) if text else ""
+        except Exception:  # of the store's library, or of a half-written file
+            log.exception(
+                "%s, how far sink %s of table %s is, cannot be read", self._result_path, self._name, self._table_id
+            )
+            return ""
+
+    def _report(self, progress: Mapping[str, Any]) -> None:
+        self._hook.report_progress(self._table_id, self._name, {"run_id": self._run_id, **progress})
 
 
 # --- OpenLineage: the table is read and written, and these are the numbers

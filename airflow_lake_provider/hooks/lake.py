@@ -194,9 +194,20 @@ class LakeHook(BaseHook):
         """Return `pressure` (ok, slow, stop) of the budgets that bound a table's services, or of all, with `text`."""
         return self._call("GET", "/reports/backpressure", params={"table": table} if table else {})
 
-    def claim_due_sinks(self, run_id: str) -> list[dict[str, Any]]:
-        """Claim the sinks of replication that should run now for a DAG run, and return them."""
-        return list(self._call("POST", "/sinks/claim", json={"run_id": run_id})["sinks"])
+    def claim_due_sinks(self, run_id: str, *, is_split: bool = False) -> list[dict[str, Any]]:
+        """Claim the sinks of replication that should run now for a DAG run, and return them.
+
+        With `is_split` only those that a driver of many streams does not take.
+        """
+        return list(self._call("POST", "/sinks/claim", json={"run_id": run_id, "is_split": is_split})["sinks"])
+
+    def begin_due_sinks(self, run_id: str, running: Sequence[str], most: int, snapshots: int) -> list[dict[str, Any]]:
+        """Begin runs of at most so many due sinks in a driver of many streams, and return them.
+
+        `running` are the streams that it has already; `snapshots` is how many of the new ones may begin with one.
+        """
+        body = {"run_id": run_id, "standing": {"running": list(running), "snapshots": snapshots}}
+        return list(self._call("POST", "/sinks/claim", json=body, params={"limit": most})["sinks"])
 
     def list_sinks(self, table_id: str) -> list[dict[str, Any]]:
         """Return a table's sinks with their holds, checkpoints and problems."""

@@ -1,18 +1,17 @@
-"""Bring one sink up to date with one table: begin, Spark job, report what is durable to the manager."""
+"""Bring one sink up to date with one table, or many in one driver: begin, Spark job, report what is durable."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import threading
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseHook, BaseOperator
+from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import (
     AirflowException,
-    AirflowNotFoundException,
     AirflowSkipException,
 )
 
@@ -22,91 +21,67 @@ from airflow_lake_provider.errors import (
     LakeError,
     ReplicationFailedError,
     ReplicationRefusedError,
-    ServiceRefusedError,
     SinkBusyError,
 )
-from airflow_lake_provider.execution.arguments import parse_settings, refuse_code, refuse_secrets, require_allowed_table
+from airflow_lake_provider.execution.arguments import (
+    options_with_connection,
+    parse_settings,
+    refuse_code,
+    refuse_detour,
+    refuse_secrets,
+    require_allowed_table,
+)
 from airflow_lake_provider.execution.engines.engine import Death, find_failed_login, login_of
 from airflow_lake_provider.execution.engines.job_files import (
     JobFolder,
     find_result,
-    find_text,
     remove,
     resolve_secrets,
     write_text,
 )
 from airflow_lake_provider.execution.engines.local_process import this_submitter
 from airflow_lake_provider.execution.engines.packaging import (
+    FAIR,
     close_output,
     replication_application,
     replication_arguments,
     write_secret_conf,
 )
 from airflow_lake_provider.execution.job import work_dir
-from airflow_lake_provider.execution.reporting import HoldCap, report_result, report_sink
+from airflow_lake_provider.execution.reporting import HoldCap, ProgressReporter, report_result, report_sink
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook, as_airflow_error
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
-from airflow_lake_provider.job_contract import FailureKind, to_json
+from airflow_lake_provider.job_contract import (
+    WORK_AT_ONCE,
+    WORK_IDLE_S,
+    WORK_MAX_AGE_S,
+    FailureKind,
+    from_json,
+    to_json,
+)
 from airflow_lake_provider.metrics import REPLICATION_FAILURES
 from airflow_lake_provider.operators.table_service import LakeTableLink
 from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.feed import parse_seek_time
-from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
+from airflow_lake_provider.replication.job import CHANNEL, Channel, ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.pump import Order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-    from airflow.sdk import Connection, Context
+    from airflow.sdk import Context
 
 log = logging.getLogger(__name__)
 
-# --- A sink's settings from an Airflow connection, so that no file contains passwords
-
-
-def options_with_connection(sink: str, options: dict[str, str]) -> dict[str, str]:
-    """Return the options with `conn_id` replaced by its connection's settings; other options override them.
-
-    Raises ConfigError when there is no such connection.
-    """
-    options = dict(options)
-    conn_id = options.pop("conn_id", "")
-    if not conn_id:
-        return options
-    try:
-        connection = BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException as error:
-        raise ConfigError(f"sink {sink}: there is no connection {conn_id!r}") from error
-    return {**connection_options(sink, connection), **options}
-
-
-def refuse_detour(options: Mapping[str, str], what: str) -> None:
-    """Raise ServiceRefusedError when a run by hand would send a connection's login to a server of its own choice."""
-    if not options.get("conn_id"):
-        return
-    found = next((key for key in options if key in {"url", "bootstrap_servers"} or key.startswith("kafka.")), None)
-    if found is not None:
-        raise ServiceRefusedError(
-            f"{what}: options: {found} stands next to conn_id, and a run by hand sends the login of a connection "
-            "only where the connection points: set it in the connection, or in the tables file"
-        )
-
-
-def connection_options(sink: str, connection: Connection) -> dict[str, str]:
-    """Return a connection as a sink's options: its URL for `database`, the client's settings for `kafka`."""
-    extra = {str(key): str(value) for key, value in connection.extra_dejson.items()}
-    if sink == "database":
-        return {"url": connection.get_uri().replace("postgres://", "postgresql://", 1)}
-    if sink == "kafka":
-        servers = extra.pop("bootstrap.servers", "")
-        client = {f"kafka.{key}": value for key, value in extra.items()}
-        return client | ({"bootstrap_servers": servers} if servers else {})
-    return extra
-
-
-PROGRESS_INTERVAL_S = 20.0
+CLAIM_INTERVAL_S = 1.0
+"""How often the manager is asked which sinks are due, while the driver has room."""
+_CLAIM_AHEAD = 4
+"""So many sinks for each place may wait here."""
+_CLAIM_SHARE = 10
+"""It goes through all tables: it is asked no sooner than so many times as long after its last answer took it."""
+MEASURE_INTERVAL_S = 60.0
 NOTHING: Mapping[str, Any] = {"base_path": "", "sink": "", "is_claimed": True}
 """The arguments of a task that replicates nothing and succeeds: no sink was due."""
 ACTIONS = ("replicate", "snapshot", "seek", "verify")
@@ -239,7 +214,7 @@ class HudiReplicationOperator(BaseOperator):
         folder = JobFolder(work_dir(), f"{run_id}.{table_id}.{name}", try_number)
         table = hook.get_table(table_id)
         begun = hook.begin_replication(table_id, name, float(self.ttl_s), run_id)
-        progress = _ProgressReporter(hook, table_id, name, run_id, folder.result_path, on_lost=self.on_kill)
+        progress = ProgressReporter(hook, table_id, name, run_id, folder.result_path, on_lost=self.on_kill)
         try:
             order = self._order(f"{table_id}.{name}", run_id, begun)
             request = self._request(table, base_path, order, folder.result_path)
@@ -284,6 +259,9 @@ class HudiReplicationOperator(BaseOperator):
         if self.seek_until:
             parse_seek_time(self.seek_until)
 
+    def _submit(self, request: ReplicationRequest, folder: JobFolder) -> Death | None:
+        return submit_replication(self, request, folder, parse_settings(self.spark_conf, "spark_conf"))
+
     def _order(self, stream: str, run_id: str, begun: Mapping[str, Any]) -> Order:
         release = str(begun["request"]) if begun["needs_snapshot"] else ""
         catches_up = self.action in {"replicate", "verify"}
@@ -312,106 +290,298 @@ class HudiReplicationOperator(BaseOperator):
             submitter=this_submitter(),
         )
 
-    def _submit(self, request: ReplicationRequest, folder: JobFolder) -> Death | None:
-        """Run the driver to its end; return why it got no Kerberos ticket, if that is how it ended."""
-        write_text(folder.request_path, to_json(request))
-        lake = LakeSettings.from_conf(conf)
-        conn_id = self.spark_conn_id or lake.spark_conn_id
-        settings = parse_settings(self.spark_conf, "spark_conf")
-        arguments = replication_arguments(
-            conn_id, f"lake-replicate-{request.order.stream}", folder.request_path, settings
-        )
-        packages = {"jars": lake.spark_jars} if lake.spark_jars else {"packages": lake.spark_packages or None}
-        # Not at the top: it imports Kubernetes' client, and Airflow imports this file whenever it parses the DAG.
-        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-        secrets = write_secret_conf(settings, os.environ) or None
-        self._spark_hook = SparkSubmitHook(**arguments, **packages, properties_file=secrets)
-        try:
-            self._spark_hook.submit(replication_application())
-        except AirflowException as error:
-            # The result has more detail; without one, the driver died.
-            self.log.warning("spark-submit failed: %s", error)
-            login = login_of(settings, self._spark_hook._connection, conn_id)
-            return find_failed_login(str(error).splitlines(), login)
-        except OSError as error:
-            raise ReplicationFailedError(
-                f"spark-submit of stream {request.order.stream} could not be started ({error}): install Spark on this "
-                f"worker, or correct the binary and PATH of connection {conn_id!r}"
-            ) from error
-        finally:
-            close_output(self._spark_hook)
-        return None
+def submit_replication(
+    operator: HudiReplicationOperator | HudiStreamsOperator,
+    request: ReplicationRequest,
+    folder: JobFolder,
+    settings: Mapping[str, str],
+) -> Death | None:
+    """Run the driver to its end; return why it got no Kerberos ticket, if that is how it ended."""
+    write_text(folder.request_path, to_json(request))
+    lake = LakeSettings.from_conf(conf)
+    conn_id = operator.spark_conn_id or lake.spark_conn_id
+    arguments = replication_arguments(conn_id, f"lake-replicate-{request.order.stream}", folder.request_path, settings)
+    packages = {"jars": lake.spark_jars} if lake.spark_jars else {"packages": lake.spark_packages or None}
+    # Not at the top: it imports Kubernetes' client, and Airflow imports this file whenever it parses the DAG.
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+    secrets = write_secret_conf(settings, os.environ) or None
+    hook = operator._spark_hook = SparkSubmitHook(**arguments, **packages, properties_file=secrets)
+    try:
+        hook.submit(replication_application())
+    except AirflowException as error:
+        # The result has more detail; without one, the driver died.
+        log.warning("spark-submit failed: %s", error)
+        login = login_of(settings, hook._connection, conn_id)
+        return find_failed_login(str(error).splitlines(), login)
+    except OSError as error:
+        raise ReplicationFailedError(
+            f"spark-submit of stream {request.order.stream} could not be started ({error}): install Spark on this "
+            f"worker, or correct the binary and PATH of connection {conn_id!r}"
+        ) from error
+    finally:
+        close_output(hook)
+    return None
 
 
-class _ProgressReporter:
-    """Reports the run's progress to the manager, from a thread, so that the hold advances during a long run.
+@dataclass
+class _StreamRun:
+    """A stream's run in the driver of many: what its end needs."""
 
-    The thread also renews the run's claim on the sink, so no error ends it. When another run has taken the sink over,
-    it calls `on_lost` until the run ends.
+    due: Mapping[str, Any]
+    progress: ProgressReporter
+    lost: str = ""
+    """Why the driver has to end it; empty while it may go on."""
+
+
+class StreamRuns:
+    """What a driver of many streams gets to do, and what became of it: it asks, and this answers.
+
+    The manager says which sinks are due, those that have lacked something for the longest first; a sink that is
+    claimed waits here for a place for some seconds only. Its run's claim is renewed until it has ended.
     """
+
+    def __init__(self, hook: LakeHook, run_id: str, folder: JobFolder, at_once: int) -> None:
+        self._hook, self._run_id, self._folder, self._at_once = hook, run_id, folder, at_once
+        self._waiting: dict[str, Mapping[str, Any]] = {}
+        self._running: dict[str, _StreamRun] = {}
+        self._snapshots = set[str]()
+        self._claims_from_s = 0.0
+        self._measured_s: dict[str, float] = {}
+        self.commits = self.rows = self.failures = 0
+        self.asked = 0
+        """How often the driver has asked or reported."""
+
+    def claim(self) -> int:
+        """Claim what is due, if there is room, and not more than once a second; return how many wait for a place."""
+        began_s, room = time.monotonic(), _CLAIM_AHEAD * self._at_once - len(self._waiting)
+        if room > 0 and began_s >= self._claims_from_s:
+            known = [*self._waiting, *self._running]
+            snapshots = max(1, self._at_once // 2) - len(self._snapshots)
+            self._claims_from_s = began_s + CLAIM_INTERVAL_S
+            found = self._hook.begin_due_sinks(self._run_id, known, room, max(0, snapshots))
+            took_s = time.monotonic() - began_s
+            self._claims_from_s = began_s + max(CLAIM_INTERVAL_S, _CLAIM_SHARE * took_s)
+            for due in found:
+                stream = f"{due['table_id']}.{due['name']}"
+                self._waiting[stream] = due
+                if due.get("begins_with_snapshot"):
+                    self._snapshots.add(stream)
+        return len(self._waiting)
+
+    def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer the driver: a run has ended, or it has room."""
+        self.asked += 1
+        if "ended" in question:
+            self._log(question["ended"], question["lines"])
+            try:
+                self._end(str(question["ended"]), from_json(ReplicationResult, question["result"]))
+            except Exception:  # the outermost loop: what cannot be reported of one stream must not end the others
+                log.exception("the end of stream %s was not reported", question["ended"])
+            return {}
+        for stream, lines in question["lines"].items():
+            self._log(stream, lines)
+        cancel = {stream: run.lost for stream, run in self._running.items() if run.lost}
+        requests: dict[str, str] = {}
+        free = int(question["free"])
+        while len(requests) < free:
+            if not self._waiting:
+                self._claim_safely()
+            if not self._waiting:
+                break
+            stream = next(iter(self._waiting))
+            request = self._begin(stream, self._waiting.pop(stream))
+            if request is not None:
+                requests[stream] = to_json(request)
+        return {"requests": requests, "cancel": cancel}
+
+    def end_all(self, problem: str) -> None:
+        """Report that what was running has ended, for that reason. A claim of what has not begun ends by itself."""
+        for stream in list(self._running):
+            self._end(stream, ReplicationResult(stream, ended=True, failure_kind=FailureKind.OTHER, message=problem))
+        self._waiting.clear()
+
+    def _claim_safely(self) -> None:
+        try:
+            self.claim()
+        except LakeError as error:
+            log.warning("which sinks are due is unknown: %s", error)
+
+    def _begin(self, stream: str, due: Mapping[str, Any]) -> ReplicationRequest | None:
+        progress = self._reporter(stream, due)
+        try:
+            request = self._request(stream, due)
+        except Exception as error:  # of this stream alone: a connection that is missing, say
+            log.exception("stream %s did not begin", stream)
+            progress.end(
+                {"problem": str(error) if isinstance(error, LakeError) else f"{type(error).__name__}: {error}"}
+            )
+            self._count_failure(stream)
+            return None
+        self._running[stream] = _StreamRun(due, progress)
+        progress.start()
+        return request
+
+    def _request(self, stream: str, due: Mapping[str, Any]) -> ReplicationRequest:
+        base_path, begun = normalise_base_path(str(due["base_path"])), due["begun"]
+        require_allowed_table(base_path)
+        settings = parse_settings(due["options"], "options")
+        refuse_secrets(settings, "options", f"table {base_path}, sink {due['name']}")
+        order = Order(
+            stream,
+            request=str(begun["request"]),
+            snapshot=bool(begun["needs_snapshot"]),
+            generation=int(begun["generation"]),
+            ends_early=True,
+        )
+        return ReplicationRequest(
+            base_path=base_path,
+            table_name=str(due["table_name"]),
+            database=str(due["database"]),
+            kind=str(due["sink"]),
+            order=order,
+            result_path=self._result_path(stream),
+            mode=ChangeMode(due["mode"]),
+            key=tuple(due["key"]),
+            options=resolve_secrets(options_with_connection(str(due["sink"]), settings)),
+        )
+
+    def _reporter(self, stream: str, due: Mapping[str, Any]) -> ProgressReporter:
+        path = self._result_path(stream)
+        return ProgressReporter(
+            self._hook, due["table_id"], due["name"], self._run_id, path, on_lost=lambda: self._lose(stream)
+        )
+
+    def _result_path(self, stream: str) -> str:
+        return self._folder.of(f"{self._run_id}.{stream}", self._folder.try_number).result_path
+
+    def _lose(self, stream: str) -> None:
+        run = self._running.get(stream)
+        if run is not None:
+            run.lost = str(run.progress.lost)
+
+    def _end(self, stream: str, result: ReplicationResult) -> None:
+        run = self._running.pop(stream, None)
+        if run is None:
+            return
+        self._snapshots.discard(stream)
+        run.progress.stop()
+        if run.lost:
+            # The reports of the run that has the sink now are newer.
+            log.warning("stream %s: %s", stream, run.lost)
+            return
+        problem = result.message or result.waits_for
+        run.progress.end(
+            {"checkpoint": result.checkpoint, "problem": problem, "completed_time": run.due["changed_time"]}
+        )
+        self.commits, self.rows = self.commits + result.commits, self.rows + result.rows
+        if result.has_failed:
+            log.error("stream %s: %s", stream, problem)
+            self._count_failure(stream)
+        elif problem:
+            log.warning("stream %s: %s", stream, problem)
+        report_result(AirflowMetrics(), result)
+        self._measure(stream, run.due, is_urgent=bool(problem))
+
+    def _measure(self, stream: str, due: Mapping[str, Any], *, is_urgent: bool) -> None:
+        """Report lag and hold, and release a hold beyond its cap; once a minute, for it reads the timeline again."""
+        now_s = time.monotonic()
+        if not is_urgent and now_s - self._measured_s.get(stream, float("-inf")) < MEASURE_INTERVAL_S:
+            return
+        self._measured_s[stream] = now_s
+        cap = HoldCap(due["max_hold_s"], due["max_held_bytes"])
+        report_sink(AirflowMetrics(), self._hook, due["base_path"], due["name"], cap)
+
+    def _count_failure(self, stream: str) -> None:
+        self._snapshots.discard(stream)
+        self.failures += 1
+        AirflowMetrics().incr(REPLICATION_FAILURES)
+
+    def _log(self, stream: str, lines: Sequence[str]) -> None:
+        for line in lines:
+            log.info("%s: %s", stream, line)
+
+
+class HudiStreamsOperator(BaseOperator):
+    """Brings the sinks that are due up to date, many side by side in one driver, until it is idle or old.
+
+    It takes those of tables that have no Spark settings of their own. What fails in one stream is that sink's problem,
+    and is retried with growing pauses; the others go on. Without a due sink it succeeds at once, and starts no Spark.
+
+    :param at_once: how many streams the driver serves at the same time.
+    :param idle_s: the driver ends when nothing was due for so long, in seconds.
+    :param max_age_s: it takes no more work after so long, in seconds; the next run of the DAG begins a new one.
+    """
+
+    ui_color = "#dae8fc"
 
     def __init__(
         self,
-        hook: LakeHook,
-        table_id: str,
-        name: str,
-        run_id: str,
-        result_path: str,
         *,
-        on_lost: Callable[[], None],
+        at_once: int,
+        idle_s: float,
+        max_age_s: float,
+        spark_conn_id: str | None = None,
+        lake_conn_id: str = DEFAULT_CONN_ID,
+        **kwargs: Any,
     ) -> None:
-        self._hook, self._table_id, self._name, self._result_path = hook, table_id, name, result_path
-        self._run_id = run_id
-        self._on_lost = on_lost
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="lake-replication-progress", daemon=True)
-        self.lost: SinkBusyError | None = None
-        """The error that names the run with the sink; None while this run has it."""
+        super().__init__(**kwargs)
+        self.at_once = at_once
+        self.idle_s = idle_s
+        self.max_age_s = max_age_s
+        self.spark_conn_id = spark_conn_id
+        self.lake_conn_id = lake_conn_id
+        self._spark_hook: SparkSubmitHook | None = None
 
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def end(self, progress: Mapping[str, Any]) -> None:
-        """Report that the run has ended. An unreachable manager changes nothing: the sink has the true checkpoint."""
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Run a driver to its end; return how much was replicated (XCom, for people)."""
+        run_id, try_number = str(context["run_id"]), int(context["ti"].try_number)
+        folder = JobFolder(work_dir(), f"{run_id}.streams", try_number)
+        runs = StreamRuns(LakeHook(self.lake_conn_id), run_id, folder, self.at_once)
         try:
-            self._report({**progress, "ended": True})
+            if not runs.claim():
+                self.log.info("there is nothing to replicate now")
+                return {"commits": 0, "rows": 0, "failures": 0}
+            self._run(runs, folder)
         except LakeError as error:
-            log.warning("the end of sink %s's run on table %s was not reported: %s", self._name, self._table_id, error)
+            runs.end_all(f"{error}")
+            raise as_airflow_error(error) from error
+        except BaseException as error:
+            runs.end_all(f"the task of the driver has ended: {type(error).__name__}: {error}")
+            raise
+        return {"commits": runs.commits, "rows": runs.rows, "failures": runs.failures}
 
-    def _loop(self) -> None:
-        while not self._stop.wait(PROGRESS_INTERVAL_S):
-            try:
-                self._renew()
-            except LakeError as error:
-                log.warning("sink %s of table %s was not renewed: %s", self._name, self._table_id, error)
-            except Exception:  # the outermost loop: without renewals another run would take the sink from this one
-                log.exception("sink %s of table %s was not renewed, the thread retries", self._name, self._table_id)
+    def on_kill(self) -> None:
+        """Kill spark-submit; the driver ends with it, and the sinks drop what was not committed."""
+        if self._spark_hook is not None:
+            self._spark_hook.on_kill()
 
-    def _renew(self) -> None:
-        try:
-            self._report({"checkpoint": self._checkpoint()})
-        except SinkBusyError as error:
-            self.lost = error
-            self._on_lost()
-
-    def _checkpoint(self) -> str:
-        """Return what the driver last wrote; empty when that cannot be read: the claim is renewed all the same."""
-        try:
-            text = find_text(self._result_path)
-            return str(json.loads(text)["checkpoint"]) if text else ""
-        except Exception:  # of the store's library, or of a half-written file
-            log.exception(
-                "%s, how far sink %s of table %s is, cannot be read", self._result_path, self._name, self._table_id
-            )
-            return ""
-
-    def _report(self, progress: Mapping[str, Any]) -> None:
-        self._hook.report_progress(self._table_id, self._name, {"run_id": self._run_id, **progress})
+    def _run(self, runs: StreamRuns, folder: JobFolder) -> None:
+        channel = Channel(runs.answer)
+        options = {
+            CHANNEL: channel.path,
+            WORK_AT_ONCE: str(self.at_once),
+            WORK_IDLE_S: str(self.idle_s),
+            WORK_MAX_AGE_S: str(self.max_age_s),
+        }
+        request = ReplicationRequest(
+            base_path="",
+            table_name="streams",
+            kind="",
+            order=Order("streams"),
+            result_path=folder.result_path,
+            options=options,
+            submitter=this_submitter(),
+        )
+        with channel:
+            death = submit_replication(self, request, folder, {"spark.scheduler.mode": FAIR})
+        if channel.error is not None:
+            raise channel.error
+        result = _result_of(folder.result_path, "streams", death)
+        runs.end_all("the driver of many streams has ended")
+        if result.has_failed:
+            raise ReplicationFailedError(result.message)
 
 
 def _result_of(path: str, stream: str, death: Death | None) -> ReplicationResult:

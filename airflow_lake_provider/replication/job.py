@@ -1,10 +1,22 @@
-"""The request and the result of the replication job: files in the form of `job_contract`."""
+"""The request and the result of the replication job, in the form of `job_contract`: files, or a task's answers.
 
+A driver of many streams gets its requests from the task that began it, through a socket that lies in a folder which
+only the task's user can enter: requests hold secrets.
+"""
+
+import contextlib
+import json
 import re
-from collections.abc import Mapping
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.job_contract import FailureKind, Submitter
@@ -16,6 +28,8 @@ READER = "reader"
 """The option of an entry that is the run's and not the sink's: how changes are read."""
 MAX_TRANSACTION_ROWS = "max_transaction_rows"
 """The run's as well: a commit of more changes is several transactions."""
+CHANNEL = "lake.work.channel"
+"""The option of a driver that serves many streams: the socket of the task that hands them out."""
 _MOST_ROWS: Mapping[str, int] = MappingProxyType({"kafka": 1_000_000})
 """Unless the entry says otherwise: a broker ends a transaction after some minutes. Other sinks take a commit whole."""
 NAMED_OPTIONS = frozenset({"topic", "checkpoint_topic", "dead_letter_topic", "topic.transaction", "path", "table"})
@@ -132,3 +146,63 @@ class ReplicationResult:
     def has_failed(self) -> bool:
         """Whether the run ended with an error."""
         return self.failure_kind is not None
+
+
+class Channel:
+    """The task's end of the socket: answers the questions of one driver, in a thread of its own, until it has ended.
+
+    `answer` takes and returns JSON's values; what it raises ends the conversation, and with it the driver.
+    """
+
+    def __init__(self, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        self._answer = answer
+        # Made with mode 0700. Not below the work folder: the name of a socket may have some hundred characters only.
+        self._folder = Path(tempfile.mkdtemp(prefix="lake-streams-"))
+        self.path = str(self._folder / "task")
+        """The name of the socket."""
+        self._listener = Listener(self.path, family="AF_UNIX")
+        self._connection: Connection | None = None
+        self._guard = threading.Lock()
+        self._is_closed = False
+        self.error: Exception | None = None
+        """What `answer` raised."""
+        self._thread = threading.Thread(target=self._serve, name="lake-streams-channel", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """End the conversation: the driver ends itself when it asks the next time."""
+        with self._guard:
+            self._is_closed = True
+            if self._connection is not None:
+                self._connection.close()
+            else:
+                # Closing does not wake the thread that waits for a driver.
+                with contextlib.suppress(OSError):
+                    Client(self.path, family="AF_UNIX").close()
+        self._listener.close()
+
+    def _serve(self) -> None:
+        try:
+            accepted = self._listener.accept()
+        except OSError:
+            return  # closed before a driver came
+        with self._guard:
+            self._connection = accepted
+            if self._is_closed:
+                accepted.close()
+                return
+        try:
+            while True:
+                question = dict(json.loads(accepted.recv_bytes()))
+                accepted.send_bytes(json.dumps(self._answer(question)).encode())
+        except (EOFError, OSError):
+            return  # the driver has ended
+        except Exception as error:  # noqa: BLE001 - the task raises it
+            self.error = error
+            self.close()

@@ -97,6 +97,8 @@ class Order:
     max_transaction_rows: int = UNBOUNDED
     """A commit of more changes is several transactions, each of about as many."""
     max_commits: int = 1_000_000
+    ends_early: bool = False
+    """The timeline that was read after the last commit ends the run: another run follows when there is more."""
 
     def __post_init__(self) -> None:
         if self.seek_until:
@@ -202,6 +204,9 @@ class Pump:
         if checkpoint.part is not None and checkpoint.commit is not None:
             return self._replicate(checkpoint, checkpoint.commit)
         todo = unread(checkpoint, self._seen.completed) if self._seen is not None else []
+        if not todo and self._order.ends_early and self._commits:
+            # The timeline was read after the last commit's rows, or the commit would not be in the sink.
+            return None
         if not todo:
             timeline = self._refresh(checkpoint)
             gap = find_gap(checkpoint, timeline)

@@ -279,10 +279,26 @@ MOST_COUNT = 2**60
 RunId = Annotated[str, Field(min_length=1, max_length=250, description="The DAG run's id; its tries share it")]
 
 
+class StandingClaim(BaseModel):
+    """What a driver of many streams can take, next to what it runs."""
+
+    running: Annotated[
+        list[Annotated[str, Field(max_length=400)]],
+        Field(max_length=1000, description="Streams (table id, dot, sink) that it has already"),
+    ] = []
+    snapshots: Annotated[int, Field(ge=0, description="How many more sinks that begin with a snapshot it takes")] = 0
+
+
 class ClaimBody(BaseModel):
-    """A run requests the sinks that are due."""
+    """A run requests the sinks that are due.
+
+    Those whose table has no Spark settings of its own belong to the driver of many streams where there is one:
+    `standing` is what it can take, and `is_split` asks for the rest.
+    """
 
     run_id: RunId
+    standing: StandingClaim | None = None
+    is_split: bool = False
 
 
 class BeginBody(BaseModel):
@@ -365,6 +381,10 @@ class DueSink(BaseModel):
     max_held_bytes: int | None = None
     options: dict[str, str]
     spark_conf: dict[str, str]
+    database: str = ""
+    changed_time: Annotated[str, Field(description="When the table had changed last as the sink was claimed")] = ""
+    begins_with_snapshot: bool = False
+    begun: Annotated[BeginAnswer | None, Field(description="For a driver of many streams: its run has begun")] = None
 
 
 class DueAnswer(BaseModel):

@@ -21,6 +21,7 @@ from airflow_lake_provider.manager.api.models import (
     SafepointAnswer,
     SinkAnswer,
     SinksAnswer,
+    StandingClaim,
 )
 from airflow_lake_provider.manager.api.services import Operator, Reader, Services, check_operate_table, check_read_table
 from airflow_lake_provider.manager.db.rows import is_identified, policy_of
@@ -28,7 +29,7 @@ from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks, is_as_con
 from airflow_lake_provider.manager.sink_state import hold_ends_ms, problem_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from sqlalchemy import RowMapping
 
@@ -52,9 +53,51 @@ def claim_due(services: Services, operator: Operator, body: ClaimBody, limit: Li
     """
     sinks = Sinks(services.registry)
     found = {(due.table_id, due.name): (due, row) for due, row in _find_due(services, operator, body.run_id)}
+    if body.standing is not None or body.is_split:
+        for_standing = body.standing is not None
+        found = {named: each for named, each in found.items() if (not each[0].spark_conf) is for_standing}
     longest_first = sinks.note_due([row for _, row in found.values()])
+    if body.standing is not None:
+        places = choose_for_standing(longest_first, {named: row for named, (_, row) in found.items()}, body.standing)
+        begun = (_begin_claimed(sinks, found[named][0], body.run_id) for named in places)
+        return DueAnswer(sinks=list(islice((due for due in begun if due is not None), limit)))
     mine = (found[named][0] for named in longest_first if sinks.claim(*named, body.run_id))
     return DueAnswer(sinks=list(islice(mine, limit)))
+
+
+def choose_for_standing(
+    longest_first: Iterable[tuple[str, str]], rows: Mapping[tuple[str, str], Mapping[Any, Any]], claim: StandingClaim
+) -> Iterator[tuple[str, str]]:
+    """Return the due sinks that a driver of many streams may take, in their order; at most so many with a snapshot.
+
+    A snapshot takes as long as its table is large: those must not have all of the driver's places.
+    """
+    running, left = set(claim.running), claim.snapshots
+    for table_id, name in longest_first:
+        row = rows[table_id, name]
+        if f"{table_id}.{name}" in running:
+            continue
+        if begins_with_snapshot(row):
+            if not left:
+                continue
+            left -= 1
+        yield table_id, name
+
+
+def begins_with_snapshot(row: Mapping[Any, Any]) -> bool:
+    """Whether the next run of a sink takes a snapshot, as far as the manager knows."""
+    return bool(
+        row["needs_snapshot"] or not row["checkpoint"] or json.loads(row["checkpoint"]).get("snapshot") is not None
+    )
+
+
+def _begin_claimed(sinks: Sinks, due: DueSink, run_id: str) -> DueSink | None:
+    """Claim a sink for a run that begins with it at once; None when another run has it by now."""
+    if not sinks.claim(due.table_id, due.name, run_id):
+        return None
+    # Read after it was claimed: from then on nothing is released.
+    row = sinks.get(due.table_id, due.name)
+    return due.model_copy(update={"begun": _begun(row), "begins_with_snapshot": begins_with_snapshot(row)})
 
 
 @router.get("/tables/{table_id}/safepoint", dependencies=_CHECK_OPERATOR)
@@ -83,7 +126,10 @@ def list_sinks(services: Services, reader: Reader, table_id: str) -> SinksAnswer
 @router.post("/tables/{table_id}/sinks/{sink}/begin", dependencies=_CHECK_OPERATOR)
 def begin(services: Services, table_id: str, sink: str, body: BeginBody) -> BeginAnswer:
     """Record that a run begins; the answer shows whether it must take a snapshot. 409 while another has the sink."""
-    row = Sinks(services.registry).begin_run(table_id, sink, body.ttl_s, body.run_id)
+    return _begun(Sinks(services.registry).begin_run(table_id, sink, body.ttl_s, body.run_id))
+
+
+def _begun(row: RowMapping) -> BeginAnswer:
     request = f"released.{row['renewed_ms']}" if row["needs_snapshot"] else ""
     checkpoint = json.loads(row["checkpoint"]) if row["checkpoint"] else {}
     return BeginAnswer(
@@ -153,6 +199,8 @@ def _due_of(
                 max_held_bytes=sink.max_held_bytes,
                 options=dict(sink.options),
                 spark_conf=dict(policy.spark_conf),
+                database=table["database_name"],
+                changed_time=table["changed_time"],
             )
             yield due, rows[sink.name]
 

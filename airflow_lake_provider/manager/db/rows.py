@@ -168,7 +168,8 @@ class TableRows:
     def list_names(self, limit: int = 1000, after: str = "") -> Sequence[RowMapping]:
         """Return what selects policies and shows progress, without decisions, in the order of `list_tables`."""
         table = lake_table.c
-        columns = (table.table_id, table.base_path, table.table_name, table.identified_ms, table.changed_time)
+        names = (table.base_path, table.table_name, table.database_name)
+        columns = (table.table_id, *names, table.identified_ms, table.changed_time)
         with self.transaction() as session:
             query = select(*columns).where(table.table_id > after).order_by(table.table_id).limit(limit)
             return session.execute(query).mappings().all()

@@ -1,9 +1,11 @@
-"""A standing application: pulls requests from the manager and runs those of several tables side by side.
+"""A standing application: pulls requests and runs those of several tables side by side.
 
-It holds a lease, which the task that submitted it renews. The manager answers its holder only, so an application whose
-lease has passed on learns that with its next question, and ends itself and its JVM at once. Each item runs in a
-thread, in a pool of Spark's fair scheduler, with Hudi clients of its own; what fails in one fails it alone. Items that
-were running when the application died are given to the next one, and Hudi resumes or rolls back what they left.
+Table services come from the manager, streams of replication from the task (`replication/streams.py`). The manager's
+application holds a lease, which the task that submitted it renews. The manager answers its holder only, so an
+application whose lease has passed on learns that with its next question, and ends itself and its JVM at once. Each item
+runs in a thread, in a pool of Spark's fair scheduler, with Hudi clients of its own; what fails in one fails it alone.
+Items that were running when the application died are given to the next one, and Hudi resumes or rolls back what they
+left.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import urllib.request
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from airflow_lake_provider.errors import EngineError, LakeError, LeaseLostError, ManagerUnreachableError
 from airflow_lake_provider.job_contract import (
@@ -32,7 +34,6 @@ from airflow_lake_provider.job_contract import (
     JobResult,
     Outcome,
     ServiceResult,
-    from_json,
     to_json,
 )
 from lake_jobs.driver.files import capture_lines, log_progress
@@ -46,6 +47,19 @@ TIMEOUT_S = 30.0
 POOL = "spark.scheduler.pool"
 MOST_IN_TURN = 6
 """So many items of one table run in a row; then other tables have their turn."""
+
+
+class ItemResult(Protocol):
+    """What the application asks of an item's result."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the item did not end well."""
+
+
+_Request = TypeVar("_Request")
+_Result = TypeVar("_Result", bound=ItemResult)
+_Ended = TypeVar("_Ended", contravariant=True)
 
 
 class Spark(Protocol):
@@ -87,6 +101,21 @@ class StandingSettings:
     def room(self, began_s: float, now_s: float, running: int) -> int:
         """Return for how many more items there is room; none when it is old, so that it comes to its end."""
         return 0 if now_s - began_s >= self.max_age_s else max(0, self.at_once - running)
+
+
+class ItemSource(Protocol[_Ended]):
+    """Where an application pulls items from. Both methods raise LeaseLostError and ManagerUnreachableError."""
+
+    def pull(
+        self, free: int, lines: Mapping[str, list[str]], known: list[str]
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Return new requests by item, and the items to end with reasons. `known` are the items that run."""
+
+    def finish(self, item_id: str, result: _Ended, lines: list[str], *, takes_next: bool) -> dict[str, str]:
+        """Report the end of an item; return the one that follows in its place, if it is to be taken.
+
+        Raises ValueError for a result that is not accepted.
+        """
 
 
 class WorkSource:
@@ -142,14 +171,20 @@ class ZoneGate:
         self._free = threading.Condition()
         self._zone = ""
         self._inside = 0
+        self._line: list[object] = []
+        """Those that wait, in their order: a zone with many items must not keep the others out for good."""
 
     @contextmanager
     def enter(self, zone: str) -> Iterator[None]:
-        """Wait until no item of another zone is inside."""
+        """Wait until no item of another zone is inside, nor one that came earlier waits."""
+        place = object()
         with self._free:
-            self._free.wait_for(lambda: self._inside == 0 or self._zone == zone)
+            self._line.append(place)
+            self._free.wait_for(lambda: self._line[0] is place and (self._inside == 0 or self._zone == zone))
+            self._line.pop(0)
             self._zone = zone
             self._inside += 1
+            self._free.notify_all()
         try:
             yield
         finally:
@@ -167,28 +202,39 @@ class _Item:
     lock_file: str = ""
 
 
-class StandingApplication:
-    """Pulls and runs until it is idle or old. `run_item` runs one request, and may raise anything.
+@dataclass(frozen=True, slots=True)
+class ItemKind(Generic[_Request, _Result]):
+    """What an application's items are: how one is read, how it is run, and what stands for one that did not end well.
+
+    `run` may raise anything. `lock_file_of` names the file of the lock that an item may hold.
+    """
+
+    read: Callable[[str], _Request]
+    run: Callable[[_Request, Callable[[], str]], _Result]
+    fail: Callable[[_Request | None, str], _Result]
+    lock_file_of: Callable[[_Request], str] = lambda _: ""
+
+
+class StandingApplication(Generic[_Request, _Result]):
+    """Pulls and runs until it is idle or old.
 
     `find_end` returns why Spark has ended by itself (it was out of memory), empty while it is there. What fails then is
     not the item's failure and is not reported: the next application is given what this one was running.
     """
 
-    def __init__(  # noqa: PLR0913 - what it needs of its process, each as a function
+    def __init__(
         self,
-        source: WorkSource,
+        source: ItemSource[_Result],
         settings: StandingSettings,
         spark: Spark,
-        run_item: Callable[[JobRequest, Callable[[], str]], JobResult],
-        lock_file_of: Callable[[JobRequest], str] = lambda _: "",
+        kind: ItemKind[_Request, _Result],
         find_end: Callable[[], str] = str,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
         self._settings = settings
         self._spark = spark
-        self._run_item = run_item
-        self._lock_file_of = lock_file_of
+        self._kind = kind
         self._find_end = find_end
         self._monotonic_s = monotonic_s
         self._guard = threading.Lock()
@@ -291,13 +337,13 @@ class StandingApplication:
                 log_progress(item.item_id, f"its end is not reported yet: {error}")
                 time.sleep(RETRY_INTERVAL_S)
             except ValueError as error:
-                result = failed_result(None, f"{error}")
+                result = self._kind.fail(None, f"{error}")
             except LeaseLostError as error:
                 self._lost = error
                 self._forget(item, {})
                 return None
 
-    def _finish(self, item: _Item, result: JobResult, *, takes_next: bool) -> tuple[_Item, str] | None:
+    def _finish(self, item: _Item, result: _Result, *, takes_next: bool) -> tuple[_Item, str] | None:
         with self._guard:
             lines = list(item.lines)
         return self._forget(item, self._source.finish(item.item_id, result, lines, takes_next=takes_next))
@@ -312,21 +358,21 @@ class StandingApplication:
                 return self._running[item_id], text
         return None
 
-    def _run_safely(self, item: _Item, text: str) -> JobResult:
-        request: JobRequest | None = None
+    def _run_safely(self, item: _Item, text: str) -> _Result:
+        request: _Request | None = None
         try:
-            request = from_json(JobRequest, text)
-            item.lock_file = self._lock_file_of(request)
+            request = self._kind.read(text)
+            item.lock_file = self._kind.lock_file_of(request)
             # One pool for each place, not for each item: Spark keeps pools for good.
             self._spark.setLocalProperty(POOL, f"lake-{item.slot}")
             self._spark.addJobTag(item.item_id)
             try:
                 with capture_lines(partial(self._keep_line, item)):
-                    return self._run_item(request, lambda: item.cancelled)
+                    return self._kind.run(request, lambda: item.cancelled)
             finally:
                 self._spark.removeJobTag(item.item_id)
         except Exception as error:  # noqa: BLE001 - the outermost loop of an item's thread: the others go on
-            return failed_result(request, f"{type(error).__name__}: {error}")
+            return self._kind.fail(request, f"{type(error).__name__}: {error}")
 
     def _keep_line(self, item: _Item, line: str) -> None:
         with self._guard:

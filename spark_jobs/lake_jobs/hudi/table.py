@@ -78,6 +78,11 @@ def requested_times(timeline: Any) -> tuple[str, ...]:
     return tuple(sorted(requested for requested, _ in list_times(timeline)))
 
 
+def list_items(found: Any) -> list[Any]:
+    """Return the items of a Java list. A loop over it would end with an exception of Java, which takes longer."""
+    return [found.get(at) for at in range(int(found.size()))]
+
+
 def find_instant(timeline: Any, requested_time: str) -> Any | None:
     """Return the instant of a Hudi timeline that was requested at this time; None when there is none."""
     found = (instant for instant in timeline.getInstants() if instant.requestedTime() == requested_time)
@@ -92,7 +97,7 @@ def read_table_state(spark: SparkSession, base_path: str) -> LoadedTable:
         base_path=base_path,
         table_type=meta_client.getTableType().name(),
         table_version=table_config.getTableVersion().versionCode(),
-        metadata_partitions=frozenset(table_config.getMetadataPartitions()),
+        metadata_partitions=frozenset(map(str, table_config.getMetadataPartitions().toArray())),
         timeline=meta_client.getActiveTimeline(),
         meta_client=meta_client,
     )

@@ -12,7 +12,14 @@ from airflow_lake_provider.errors import ReplicationGapError
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.feed import OPERATIONS_WITHOUT_CHANGES, SourceTimeline
 from lake_jobs.hudi.files import open_path
-from lake_jobs.hudi.table import LoadedTable, list_times, read_clean_plan, read_table_state, requested_times
+from lake_jobs.hudi.table import (
+    LoadedTable,
+    list_items,
+    list_times,
+    read_clean_plan,
+    read_table_state,
+    requested_times,
+)
 from lake_jobs.replication.commit_reading import Times
 from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS, find_instant_of_logs, read_statistics
 
@@ -88,6 +95,8 @@ class TimelineReader:
             ((times[at], facts.schema) for at, facts in self._operations.items() if at in times and facts.schema),
             default=("", ""),
         )
+        # What was archived is not asked for again.
+        self._operations = {at: facts for at, facts in self._operations.items() if at in times}
         self._begins = min(requested_times(writes), default="")
         # At once: another thread reads commits meanwhile.
         self.table, self._times = table, times
@@ -146,7 +155,7 @@ class TimelineReader:
         known = dict(self._cleans)
         # It may be deleting files just now. A plan that was not begun deletes nothing, and our service does not execute
         # it while a sink needs more than it keeps; when another's does, the next reading of the timeline shows it.
-        for instant in cleans.filterInflights().getInstants():
+        for instant in list_items(cleans.filterInflights().getInstants()):
             known[str(instant.requestedTime())] = read_clean_plan(timeline.readCleanerPlan(instant))
         unbounded = [requested for requested, (kept, files) in known.items() if files and not kept]
         return max((kept for kept, _ in known.values()), default=""), max(unbounded, default="")

@@ -47,6 +47,7 @@ def find_missing(params: dict[str, Any]) -> set[str]:
         ("lake_table_service", {"base_path"}),
         ("lake_reindex", {"base_path"}),
         ("lake_replication", set()),
+        ("lake_streams", set()),
         ("lake_watch", set()),
         ("lake_discovery", set()),
         ("lake_warm", {"key"}),
@@ -57,7 +58,7 @@ def test_form_can_be_sent_with_nothing_but_what_is_needed(client: Any, dag_id: s
 
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
-@pytest.mark.parametrize("name", ["table_service", "reindex", "replication", "watch", "discovery", "warm"])
+@pytest.mark.parametrize("name", ["table_service", "reindex", "replication", "streams", "watch", "discovery", "warm"])
 def test_dag_offers_no_backfill(client: Any, name: str) -> None:
     """Its runs have no time of their own: a backfill of a month of `lake_watch` would be 43,200 of them."""
     found = client.get(f"/api/v2/dags/lake_{name}").json()

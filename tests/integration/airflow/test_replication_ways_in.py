@@ -74,7 +74,7 @@ def test_lag_is_what_the_sink_does_not_have(table: Path) -> None:
     ],
 )
 def test_connection_becomes_the_sinks_settings(sink: str, connection: Any, options: dict[str, str]) -> None:
-    from airflow_lake_provider.operators.replication import connection_options
+    from airflow_lake_provider.execution.arguments import connection_options
 
     assert connection_options(sink, connection) == options
 

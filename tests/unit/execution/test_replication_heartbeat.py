@@ -15,6 +15,7 @@ import httpx
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from airflow_lake_provider.execution import reporting
 from airflow_lake_provider.execution.engines.job_files import write_text
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.job_contract import to_json
@@ -63,7 +64,7 @@ def manager(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Manager:
     client = httpx.Client(transport=httpx.MockTransport(manager.serve), base_url="http://manager/v1/hoodie")
     monkeypatch.setattr(LakeHook, "get_conn", lambda _: client)
     monkeypatch.setattr(replication, "work_dir", lambda: str(tmp_path))
-    monkeypatch.setattr(replication, "PROGRESS_INTERVAL_S", 0.01)
+    monkeypatch.setattr(reporting, "PROGRESS_INTERVAL_S", 0.01)
     return manager
 
 

@@ -322,3 +322,51 @@ def test_time_to_live_longer_than_ten_years_is_refused(client: httpx.Client, bas
         f"/tables/{table_id_of(base_path)}/sinks/kafka/begin", json={"ttl_s": 1e300, "run_id": "run-1"}
     )
     assert answer.status_code == 422
+
+
+@pytest.fixture
+def fleet(services: ManagerServices, tmp_path: Path) -> httpx.Client:
+    """Four tables with a sink each, all due; `d` has Spark settings of its own, and only `b` has a snapshot already."""
+    own = ", spark_conf: {spark.executor.memory: 8g}"
+    entries = [
+        f"  - {{base_path: /lake/{name}, replication: [{{sink: noop}}]{own if name == 'd' else ''}}}" for name in "abcd"
+    ]
+    (tmp_path / "tables.yaml").write_text("\n".join(["tables:", *entries]))
+    for name in "abcd":
+        services.registry.register(Notice(f"/lake/{name}", name, Source.CONFIG))
+    with services.registry.transaction() as session:
+        session.execute(update(lake_table).values(changed_time="20260102", identified_ms=1))
+    app = create_app(lambda: replace(services, tables=TablesSource(str(tmp_path / "tables.yaml"))))
+    client = TestClient(app, headers={"Authorization": f"Bearer {SERVICE_TOKEN}"})
+    checkpoint = Checkpoint("b.noop", 3, 7, CommitRef("20260101", "20260101"))
+    of_b = f"/tables/{table_id_of('/lake/b')}/sinks/noop"
+    client.post("/sinks/claim", json={"run_id": "r0"})
+    for name in "acd":
+        end = {"run_id": "r0", "ended": True, "problem": ""}
+        client.post(f"/tables/{table_id_of(f'/lake/{name}')}/sinks/noop/progress", json=end)
+    client.post(f"{of_b}/progress", json={"run_id": "r0", "ended": True, "checkpoint": to_text(checkpoint)})
+    return client
+
+
+def claim_standing(client: httpx.Client, run_id: str = "standing", **what: object) -> dict[str, dict[str, object]]:
+    answer = client.post("/sinks/claim", json={"run_id": run_id, "standing": what}).json()
+    return {sink["base_path"].rpartition("/")[2]: sink for sink in answer["sinks"]}
+
+
+def test_driver_of_many_streams_takes_few_snapshots_and_no_table_with_spark_settings(fleet: httpx.Client) -> None:
+    taken = claim_standing(fleet, snapshots=1)
+    assert sorted(taken) == ["a", "b"]
+    assert [taken[name]["begins_with_snapshot"] for name in "ab"] == [True, False]
+    assert taken["b"]["begun"] == {"needs_snapshot": False, "request": "", "generation": 7}
+    assert taken["b"]["changed_time"] == "20260102"
+    rest = fleet.post("/sinks/claim", json={"run_id": "minute", "is_split": True}).json()["sinks"]
+    assert [sink["base_path"] for sink in rest] == ["/lake/d"]
+
+
+def test_driver_of_many_streams_gets_no_stream_that_it_runs_already(fleet: httpx.Client) -> None:
+    running = [f"{table_id_of(f'/lake/{name}')}.noop" for name in claim_standing(fleet, snapshots=9)]
+    assert len(running) == 3
+    assert claim_standing(fleet, running=running, snapshots=9) == {}
+    # An answer that was lost on its way comes again.
+    assert len(claim_standing(fleet, running=running[:1], snapshots=9)) == 2
+    assert claim_standing(fleet, "another", snapshots=9) == {}

@@ -111,6 +111,37 @@ def test_first_run_takes_a_snapshot_and_the_next_ones_only_what_is_new() -> None
     assert replica(sink) == table.rows() == {1: 11, 3: 30}
 
 
+def test_run_that_another_one_follows_reads_the_timeline_once_before_and_once_after_each_commit() -> None:
+    table, sink = BusyTable(), FakeSink()
+    table.complete(1, 2, {1: 1})
+    run(table, sink)
+    table.complete(3, 4, {1: 3})
+    # It completes while the one before it is read, and the timeline that is read next shows it.
+    table.next = [(5, 6, {2: 5})]
+    table.readings = 0
+    report = run(table, sink, ends_early=True)
+    assert (report.commits, table.readings) == (2, 3)
+    assert replica(sink) == table.rows() == {1: 3, 2: 5}
+    table.readings = 0
+    assert run(table, sink).commits == 0
+
+
+class BusyTable(ModelTable):
+    """Counts how often its timeline is read, and gets commits while others are read."""
+
+    readings = 0
+    next: list[tuple[int, int, dict[int, int | None]]]
+
+    def read_timeline(self, known: Checkpoint | None = None) -> SourceTimeline:
+        self.readings += 1
+        return super().read_timeline(known)
+
+    def read(self, commit: CommitRef) -> Iterator[Change]:
+        yield from super().read(commit)
+        while found := self.__dict__.get("next"):
+            self.complete(*found.pop(0))
+
+
 def test_slow_writer_is_not_lost() -> None:
     table, sink = ModelTable(), FakeSink()
     table.complete(1, 2, {1: 10, 2: 20})

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,11 +20,12 @@ from airflow_lake_provider.job_contract import (
     Service,
     ServiceRequest,
     ServiceResult,
+    from_json,
     to_json,
 )
 from lake_jobs.driver import standing
 from lake_jobs.driver.files import log_progress
-from lake_jobs.driver.standing import StandingApplication, StandingSettings, ZoneGate
+from lake_jobs.driver.standing import ItemKind, StandingApplication, StandingSettings, ZoneGate, failed_result
 
 SETTINGS = StandingSettings(at_once=3, idle_s=0.2, max_age_s=60)
 
@@ -99,9 +101,13 @@ def done(request: JobRequest, _: Callable[[], str] = str) -> JobResult:
     return JobResult(request.job_id, (ServiceResult(Service.COMPACTION, Outcome.COMPLETED),))
 
 
-def run(source: FakeSource, work: Any = done, spark: FakeSpark | None = None, **settings: Any) -> StandingApplication:
+def run(
+    source: FakeSource, work: Any = done, spark: FakeSpark | None = None, **settings: Any
+) -> StandingApplication[JobRequest, JobResult]:
     chosen = StandingSettings(**({"at_once": 3, "idle_s": 0.2, "max_age_s": 60} | settings))
-    application = StandingApplication(source, chosen, spark or FakeSpark(), work)  # type: ignore[arg-type]
+    application = StandingApplication(
+        source, chosen, spark or FakeSpark(), ItemKind(partial(from_json, JobRequest), work, failed_result)
+    )
     application.run()
     return application
 
@@ -272,6 +278,28 @@ def test_tables_of_two_zones_are_never_served_together() -> None:
     assert not any(mixed)
 
 
+def test_zone_with_many_items_does_not_keep_another_one_out() -> None:
+    gate, order = ZoneGate(), list[str]()
+
+    def enter(zone: str) -> None:
+        with gate.enter(zone):
+            order.append(zone)
+
+    def begin(zone: str, waiting: int) -> threading.Thread:
+        thread = threading.Thread(target=enter, args=(zone,))
+        thread.start()
+        while len(gate._line) < waiting:
+            thread.join(0.001)
+        return thread
+
+    with gate.enter("UTC"):
+        threads = [begin("LOCAL", 1), begin("UTC", 2)]
+        assert order == []
+    for thread in threads:
+        thread.join(10)
+    assert order == ["LOCAL", "UTC"]
+
+
 def test_java_name_is_asked_for_once() -> None:
     asked: list[str] = []
 
@@ -311,7 +339,7 @@ def test_what_fails_because_spark_has_ended_is_not_reported_as_failed() -> None:
         source,  # type: ignore[arg-type]
         StandingSettings(1, 5.0, 100.0),
         FakeSpark(),
-        work,
+        ItemKind(partial(from_json, JobRequest), work, failed_result),
         find_end=lambda: "".join(ended),
     )
     with pytest.raises(EngineError, match="out of memory"):
